@@ -1,0 +1,258 @@
+"""The protocol of an agent module: all that wal-agent must know of one coding-agent CLI.
+
+Data first: what hooks say is parsed into a `HookEvent`; what is decided is a `Decision`; the module turns the one into
+the other's bytes. Nothing outside `agents/<name>` knows a payload, a settings file or a session format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+Env = Mapping[str, str]
+
+
+# ---- what hooks say ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStarted:
+    """The handshake: hooks live. `source` is the agent's word (startup, resume, clear)."""
+
+    session: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    session: str
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCompleted:
+    """The agent's own completion event; the only proof of a clean end of a turn."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """The model is about to be asked: every call of the batch before is in the session file now."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarting:
+    session: str
+    tool: str
+    input: bytes  # JSON object, the agent's own spelling
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    session: str
+    tool: str
+    input: bytes
+    result: bytes  # JSON
+    failed: bool
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingApproval:
+    session: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OtherEvent:
+    """Known to the agent, of no weight here."""
+
+    name: str
+
+
+HookEvent = (
+    SessionStarted
+    | TurnStarted
+    | TurnCompleted
+    | ModelRequest
+    | ToolStarting
+    | ToolEnded
+    | AwaitingApproval
+    | SessionEnded
+    | OtherEvent
+)
+
+
+# ---- what is answered ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """`reason` is one sentence for the agent (UX.md, "What the agent is told"). `stop`: end the agent's turn too."""
+
+    reason: str
+    stop: bool = False
+
+
+Decision = Allow | Deny
+
+
+# ---- starting the agent --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cli:
+    """The agent's program as found on this machine."""
+
+    path: Path
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSession:
+    """Go on with a restored session; `prompt` (the recovery prompt) stands in for the user's own, if not empty."""
+
+    id: str
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookSetup:
+    """All that an injected hook needs. Everything goes into the command line: some agents strip the environment.
+
+    `run_dir` is this run's private folder (0700) with `hook.sock` and `agent.pid`; `skip` are tools without a before-hook.
+    """
+
+    run: str
+    run_dir: Path
+    client: tuple[str, ...]  # argv of the hook client, without its arguments
+    skip: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """Files that `inject` made for this run; `env` is to be added to the agent's environment."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    paths: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+# ---- the session's files -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFile:
+    """One file that makes up a session: the logical name (posix, the same on every machine) and where it is here."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCall:
+    """A call as the log knows it, for `reconcile`. `result` None = dangling; then `note` says what is known of it."""
+
+    call: int
+    tool: str
+    input: bytes
+    result: bytes | None
+    failed: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCall:
+    """A call as the session file tells it after its batch. `status` is the module's reading of the agent's word."""
+
+    tool: str
+    input: bytes
+    status: Literal["done", "failed", "refused", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The child copy of a restored session file; `put_back` counts calls that the log knew and the session did not."""
+
+    data: bytes
+    put_back: int
+    messages: int
+    repairs: tuple[str, ...] = ()  # one sentence each: what was cut or mended
+
+
+class Agent(Protocol):
+    """One coding-agent CLI. Stateless; `env` is the environment that the agent will get, `workspace` an absolute real path."""
+
+    name: str
+    tested: str  # the version that the contract suite ran on
+    main_file: str  # logical name of the session's main file
+
+    def locate(self, env: Env) -> Cli:
+        """The program on PATH; ConfigError when it is missing or its version is known to be unusable."""
+
+    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        """Why hooks would not fire in this project or with these arguments, in words (named file and key), or None."""
+
+    def session_of(self, args: Sequence[str]) -> str | None:
+        """The session id that the user's own arguments choose, if they do."""
+
+    def sweep(self, env: Env, runtime: Path) -> None:
+        """Remove what injections of dead runs left behind (I7). `runtime` is the folder of all run dirs."""
+
+    def inject(self, setup: HookSetup, env: Env) -> Injected:
+        """Make the hooks fire for this run only, without changing any file of the user's."""
+
+    def command(
+        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
+    ) -> Command:
+        """The command line that starts or resumes; the user's prompt is left out when a session with a prompt is resumed."""
+
+    def parse(self, event: str, payload: bytes) -> HookEvent:
+        """What a hook said. ValueError when it is not understood: the caller then denies."""
+
+    def render(self, event: str, decision: Decision) -> bytes:
+        """What the hook must print so that the agent does what was decided; one line."""
+
+    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
+        """The files that make up the session on this machine, main file first; empty when there are none yet.
+        Never a credential file; never a path outside the agent's own state folder (links are not followed)."""
+
+    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
+        """Where the logical file belongs so that a resume finds it. ValueError for a name this module never gave out."""
+
+    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        """A child of the restored main file that resumes well: torn tail cut, known hazards mended, and each of `calls`
+        that the file lacks put back. Pure. Idempotent: reconcile(reconcile(x)) == reconcile(x)."""
+
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
+        """Calls with an outcome told by bytes appended to the main file (whole lines; junk lines are passed over)."""
+
+    def tidy(self, session: str, workspace: Path, env: Env) -> None:
+        """Called at the first turn of a resumed session, and before each start: clear what a resume leaves that would hurt."""

@@ -1,0 +1,1 @@
+"""Buckets: objects with conditional puts."""

@@ -1,0 +1,81 @@
+"""One tree of errors; each class knows its exit code and may carry the next step for a person.
+
+The codes follow sysexits and are promises (README, "Exit codes"). The message says what happened and why in one
+sentence; `hint` says what to do next.
+"""
+
+from __future__ import annotations
+
+
+class WalAgentError(Exception):
+    """Base of everything that wal-agent raises on purpose. `exit_code` is what the process ends with."""
+
+    exit_code = 70
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.hint}".rstrip()
+
+
+class UsageError(WalAgentError):
+    exit_code = 64
+
+
+class BucketError(WalAgentError):
+    """What a bucket says when it could not do what was asked."""
+
+
+class NotFound(BucketError):
+    """No object stands under this key."""
+
+
+class Conflict(BucketError):
+    """The condition of a put did not hold: another object, or another version, stands there now."""
+
+
+class Unavailable(BucketError):
+    """Not decided: the request may have had its effect, may have it later, or never. Try again, or read back."""
+
+    exit_code = 69
+
+
+class Denied(BucketError):
+    """Credentials or permission are missing; trying again does not help."""
+
+    exit_code = 77
+
+
+class Damaged(WalAgentError):
+    """Stored bytes are not what was written: checksum, chain, format or order do not hold."""
+
+    exit_code = 73
+
+
+class LeaseHeld(WalAgentError):
+    """Another live owner holds the job."""
+
+    exit_code = 75
+
+
+class Fenced(WalAgentError):
+    """A higher epoch has taken the job over; this run may write and allow nothing any more."""
+
+    exit_code = 76
+
+
+class ConfigError(WalAgentError):
+    """Configuration, agent or hooks cannot give what the invariants need."""
+
+    exit_code = 78
+
+
+class PersonNeeded(WalAgentError):
+    exit_code = 79
+
+
+class CrashLoop(WalAgentError):
+    exit_code = 80

@@ -1,0 +1,47 @@
+"""Named places where a test kills this process with SIGKILL (tests/e2e/test_kill_matrix.py visits every one).
+
+WAL_AGENT_FAILPOINT=name[:n] kills at the n-th visit (default: first). Unset costs one dict lookup.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+NAMES = (
+    "run.before_lease",
+    "run.after_lease",
+    "opening.before_put",
+    "opening.after_put",
+    "run.before_agent",
+    "run.after_agent_start",
+    "append.before_put",
+    "append.after_put",
+    "append.after_ack",
+    "blob.after_put",
+    "snapshot.before_put",
+    "snapshot.after_put",
+    "retention.between_deletes",
+    "restore.before_stage",
+    "restore.staged",
+    "restore.between_moves",
+    "restore.after_moves",
+    "recovery.before_record",
+    "recovery.after_record",
+    "run.before_seal",
+    "run.after_seal",
+)
+
+_wanted, _, _count = os.environ.get("WAL_AGENT_FAILPOINT", "").partition(":")
+_left = int(_count or 1)
+
+
+def failpoint(name: str) -> None:
+    """Die here, at once and without any clean-up, when a test asked for it."""
+    global _left
+    if name != _wanted:
+        return
+    assert name in NAMES, name
+    _left -= 1
+    if _left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)

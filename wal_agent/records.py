@@ -1,0 +1,167 @@
+"""The vocabulary of the log: every record type, data only. docs/FORMAT.md describes the bytes.
+
+Times are seconds since 1970 (UTC) by the writer's clock and serve people only: order comes from the log.
+Fields are added with defaults and never change their meaning; an unknown record type makes a log unreadable for an
+older wal-agent on purpose (nothing is skipped silently).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FORMAT = 1
+
+Class = Literal["read_only", "idempotent", "mutation", "unknown"]
+Finding = Literal["completed", "not_started", "partial", "unknown"]
+Ending = Literal["done", "failed", "denied", "interrupted", "acknowledged"]
+Cause = Literal["first", "closed", "released", "unlocked", "dead"]
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Base of the plain values inside records."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, tag_field="t"):
+    """Base of the records; `t` names the type in the bytes."""
+
+    time: float
+
+
+class Payload(Data):
+    """Bytes, inline when small, else a blob's name. Exactly one of `data` and `blob` is set; `size` is in bytes."""
+
+    size: int
+    data: bytes | None = None
+    blob: str | None = None  # sha256, 64 hex digits
+
+
+class Host(Data):
+    """Where a run lives. Same `boot` and `pidns` = the same kernel and process table (DESIGN 5, owner death)."""
+
+    name: str
+    boot: str
+    pidns: str
+    pid: int
+    lock: str  # absolute path of the file that the supervisor holds a flock on while it lives
+
+
+class Fact(Data):
+    """One thing that was true before a call: `what` names the kind (file, ...), `where` a path, `value` e.g. a hash."""
+
+    what: str
+    where: str
+    value: str
+
+
+class Verdict(Data):
+    """What the evidence says of a dangling intent, and why, in one sentence for the prompt."""
+
+    call: int
+    finding: Finding
+    why: str
+
+
+class Opening(Record, frozen=True, kw_only=True, tag="opening"):
+    """First record of an epoch; its segment takes the log over (R1)."""
+
+    run: str
+    epoch: int
+    cause: Cause
+    host: Host
+    agent: str
+    agent_version: str
+    version: str  # of wal-agent
+    workspace: str  # absolute path
+    args: tuple[str, ...] = ()  # the agent's arguments as the user typed them
+    interactive: bool = False
+
+
+class AgentStarted(Record, frozen=True, kw_only=True, tag="agent_started"):
+    """The agent's process runs (again)."""
+
+    pid: int
+    session: str
+    resumed: bool
+
+
+class Turn(Record, frozen=True, kw_only=True, tag="turn"):
+    """A turn of the conversation began, or the agent said that it completed (the only proof of a clean end)."""
+
+    state: Literal["started", "completed"]
+    session: str
+
+
+class Intent(Record, frozen=True, kw_only=True, tag="intent"):
+    """A tool is about to run (I1). `call` numbers the job's calls from 1 and is never used twice."""
+
+    call: int
+    tool: str
+    input: Payload  # JSON object, the agent's own spelling
+    cls: Class
+    rule: str  # which rule gave the class
+    session: str
+    agent_call: str = ""  # the agent's id of the call, where it has one
+    before: tuple[Fact, ...] = ()
+
+
+class End(Record, frozen=True, kw_only=True, tag="end"):
+    """The one end of a call (I8). `by` says who knew it; `why` is a sentence for people where `how` is not done."""
+
+    call: int
+    how: Ending
+    by: Literal["hook", "session", "recovery", "person", "supervisor"]
+    why: str = ""
+    result: Payload | None = None  # JSON, as the agent's after-hook gave it
+    duration_ms: int = 0
+    finding: Finding | None = None
+
+
+class Edit(Data):
+    """Replace the bytes from `offset` on by `data` (which may go beyond the old end)."""
+
+    offset: int
+    data: Payload
+
+
+class FileDelta(Record, frozen=True, kw_only=True, tag="file"):
+    """A captured file: apply `edits` in order to the version before, cut to `size`; the result has `sha256` (I4).
+
+    `path` is the agent module's logical name (posix, relative). `settled`: every call with a number up to this that had
+    ended is told by this version of the file itself (0: not known); its results need not be kept beside it.
+    """
+
+    path: str
+    size: int
+    sha256: str
+    edits: tuple[Edit, ...]
+    session: str
+    settled: int = 0
+
+
+class FileGone(Record, frozen=True, kw_only=True, tag="file_gone"):
+    path: str
+
+
+class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
+    """What a recovery found and told. `told` is the prompt as given to the agent, redacted."""
+
+    from_epoch: int
+    verdicts: tuple[Verdict, ...]
+    told: str
+    leftovers: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
+    put_back: int = 0
+    seconds: dict[str, float] = {}
+
+
+class RunEnded(Record, frozen=True, kw_only=True, tag="run_ended"):
+    """The agent's process ended. `completed`: its completion event came (DESIGN 7: clean is never rc 0 alone)."""
+
+    code: int  # exit code; -N = killed by signal N
+    completed: bool
+    why: str = ""
+
+
+AnyRecord = Opening | AgentStarted | Turn | Intent | End | FileDelta | FileGone | Recovery | RunEnded
