@@ -29,7 +29,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     time: float
 
 
-class Payload(Data):
+class Payload(Data, frozen=True):
     """Bytes, inline when small, else a blob's name. Exactly one of `data` and `blob` is set; `size` is in bytes."""
 
     size: int
@@ -37,7 +37,7 @@ class Payload(Data):
     blob: str | None = None  # sha256, 64 hex digits
 
 
-class Host(Data):
+class Host(Data, frozen=True):
     """Where a run lives. Same `boot` and `pidns` = the same kernel and process table (DESIGN 5, owner death)."""
 
     name: str
@@ -47,7 +47,7 @@ class Host(Data):
     lock: str  # absolute path of the file that the supervisor holds a flock on while it lives
 
 
-class Fact(Data):
+class Fact(Data, frozen=True):
     """One thing that was true before a call: `what` names the kind (file, ...), `where` a path, `value` e.g. a hash."""
 
     what: str
@@ -55,7 +55,7 @@ class Fact(Data):
     value: str
 
 
-class Verdict(Data):
+class Verdict(Data, frozen=True):
     """What the evidence says of a dangling intent, and why, in one sentence for the prompt."""
 
     call: int
@@ -118,7 +118,7 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
     finding: Finding | None = None
 
 
-class Edit(Data):
+class Edit(Data, frozen=True):
     """Replace the bytes from `offset` on by `data` (which may go beyond the old end)."""
 
     offset: int
