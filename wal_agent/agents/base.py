@@ -208,7 +208,7 @@ class Reconciled:
 
 
 class Agent(Protocol):
-    """One coding-agent CLI. Stateless; `env` is the environment that the agent will get, `workspace` an absolute real path."""
+    """One coding-agent CLI. Stateless; `env` is the agent's future environment, `workspace` an absolute real path."""
 
     name: str
     tested: str  # the version that the contract suite ran on
@@ -255,4 +255,4 @@ class Agent(Protocol):
         """Calls with an outcome told by bytes appended to the main file (whole lines; junk lines are passed over)."""
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
-        """Called at the first turn of a resumed session, and before each start: clear what a resume leaves that would hurt."""
+        """Clear what a resume leaves that would hurt. Called before each start and at a resumed session's first turn."""

@@ -1,0 +1,137 @@
+"""What a log says, as data: the pure reducer behind replay, snapshots, `status` and the recovery plan."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from wal_agent.records import (
+    AgentStarted,
+    AnyRecord,
+    End,
+    FileDelta,
+    FileGone,
+    Intent,
+    Opening,
+    Recovery,
+    RunEnded,
+    Turn,
+)
+
+KEEP_OPENINGS = 64
+
+
+class OpeningAt(msgspec.Struct, frozen=True):
+    """An epoch's beginning: the opening record and its segment's number."""
+
+    seq: int
+    opening: Opening
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """An intent without an end. `seq` is its segment, `epoch` the run that wrote it."""
+
+    seq: int
+    epoch: int
+    intent: Intent
+
+
+class EndedCall(msgspec.Struct, frozen=True):
+    """A call whose end is logged, but not yet known to be told by a captured session file."""
+
+    intent: Intent
+    end: End
+
+
+class FileState(msgspec.Struct, frozen=True, kw_only=True):
+    """A captured file: `chunks` (blob names, each CHUNK bytes but the last) hold `base_size` bytes as of the snapshot;
+    `layers` are the deltas since. The result has `size` bytes and hash `sha256`."""
+
+    session: str
+    size: int
+    sha256: str
+    base_size: int = 0
+    chunks: tuple[str, ...] = ()
+    layers: tuple[FileDelta, ...] = ()
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that recovery may rest on, as of one place in the log."""
+
+    epoch: int = 0
+    openings: tuple[OpeningAt, ...] = ()  # the newest KEEP_OPENINGS
+    opened: int = 0  # how many openings there were in all
+    session: str = ""
+    turn: Literal["none", "started", "completed"] = "none"
+    prompt: Turn | None = None  # the turn that began last
+    open: tuple[OpenCall, ...] = ()
+    unsettled: tuple[EndedCall, ...] = ()
+    files: dict[str, FileState] = {}
+    ended: RunEnded | None = None  # of the newest epoch
+    recovery: Recovery | None = None  # of the newest epoch; its verdicts settle when the agent's turn completes
+    next_call: int = 1
+    calls: int = 0
+    recoveries: int = 0
+    last_tool: str = ""
+    time: float = 0.0  # of the last record
+
+    @property
+    def ran(self) -> bool:
+        """Whether anything was recorded that a start from nothing would lose or do twice."""
+        return self.turn != "none" or self.calls > 0
+
+
+def apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
+    """The state after `record`, which stands in segment `seq` of `epoch`. Pure; total: any record in any order.
+
+    An end without an open call changes nothing (its intent's end is already known, I8: exactly one)."""
+    new = _apply(state, seq, epoch, record)
+    return msgspec.structs.replace(new, time=max(state.time, record.time))
+
+
+def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
+    replace = msgspec.structs.replace
+    match record:
+        case Opening():
+            openings = (*state.openings, OpeningAt(seq, record))[-KEEP_OPENINGS:]
+            return replace(
+                state, epoch=record.epoch, openings=openings, opened=state.opened + 1, ended=None, recovery=None
+            )
+        case AgentStarted():
+            return replace(state, session=record.session)
+        case Turn(state="started"):
+            return replace(state, turn="started", session=record.session, prompt=record)
+        case Turn():
+            return replace(state, turn="completed", session=record.session)
+        case Intent():
+            return replace(
+                state,
+                open=(*state.open, OpenCall(seq, epoch, record)),
+                next_call=max(state.next_call, record.call + 1),
+                calls=state.calls + 1,
+                last_tool=record.tool,
+            )
+        case End():
+            mine = [c for c in state.open if c.intent.call == record.call]
+            return replace(
+                state,
+                open=tuple(c for c in state.open if c.intent.call != record.call),
+                unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine)),
+            )
+        case FileDelta():
+            old = state.files.get(record.path)
+            fresh = FileState(session=record.session, size=record.size, sha256=record.sha256, layers=(record,))
+            new = (
+                fresh
+                if old is None
+                else replace(fresh, base_size=old.base_size, chunks=old.chunks, layers=(*old.layers, record))
+            )
+            unsettled = tuple(c for c in state.unsettled if c.intent.call > record.settled)
+            return replace(state, files={**state.files, record.path: new}, unsettled=unsettled)
+        case FileGone():
+            return replace(state, files={k: v for k, v in state.files.items() if k != record.path})
+        case Recovery():
+            return replace(state, recovery=record, recoveries=state.recoveries + 1)
+        case RunEnded():
+            return replace(state, ended=record)
