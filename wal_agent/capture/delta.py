@@ -1,0 +1,231 @@
+"""Turns what happened to a session file since its last capture into a FileDelta (I4: exact; I9: cost is what is new).
+
+A file that was only appended to costs the new bytes. Anything else (shrunk, replaced, rewritten) costs one read of the
+whole file, and ships the blocks that changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from wal_agent.capture.edits import PIECE, Edits
+from wal_agent.capture.known import BLOCK, Known
+from wal_agent.records import Edit, FileDelta, Payload
+
+TRIES = 3
+
+
+class Captured(Protocol):
+    """What the log says of a file's newest version (wal.state.FileState is one)."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def sha256(self) -> str: ...
+
+
+class NotCapturable(OSError):
+    """What stands at the path is no regular file, or is a link; it is never read."""
+
+
+class Staged:
+    """A capture that is not yet taken for granted: `commit` when its delta is sure to be queued."""
+
+    def __init__(self, tracker: FileTracker, known: Known, delta: FileDelta) -> None:
+        self.delta = delta
+        self._tracker, self._known = tracker, known
+
+    def commit(self) -> None:
+        self._tracker._known = self._known
+        self._tracker._told = max(self._tracker._told, self.delta.settled)
+
+
+class FileTracker:
+    """Follows one session file. Not for two threads at once: deltas build on each other, so whoever captures and queues
+    them holds one lock over both.
+
+    `path` may be set when the file moves; `name` is the logical name in the log. `moving` says that the last capture
+    gave up because the file was rewritten under its eyes; the next one tries again.
+    """
+
+    def __init__(self, path: Path, name: str, session: str) -> None:
+        self.path, self.name, self.session = path, name, session
+        self.moving = False
+        self._known: Known | None = None
+        self._told = 0
+        self._distrust = False
+
+    @property
+    def captured(self) -> bool:
+        """Whether the log holds a version of this file."""
+        return self._known is not None
+
+    def capture(self, put_payload: Callable[[bytes], Payload], now: float, settled: int = 0) -> FileDelta | None:
+        """What changed since the last capture; None when nothing did (and `settled` is not news), or while `moving`.
+
+        Edits are at most 4 MiB each. FileNotFoundError when the file is gone, NotCapturable for what is no plain file,
+        and whatever `put_payload` raises; the tracker is then as before, and the next capture finds the same again.
+        """
+        staged = self.stage(put_payload, now, settled)
+        if staged is None:
+            return None
+        staged.commit()
+        return staged.delta
+
+    def stage(self, put_payload: Callable[[bytes], Payload], now: float, settled: int = 0) -> Staged | None:
+        """Like `capture`, but the tracker moves on only at `Staged.commit`."""
+        with _opened(self.path) as fd:
+            for _ in range(TRIES):
+                edits = Edits(put_payload)
+                new = self._read(fd, edits)
+                if new is not None:
+                    self.moving = self._distrust = False
+                    return self._staged(new, edits.done(), now, settled)
+        self.moving = True
+        return None
+
+    def verify(self) -> bool:
+        """Read the whole file: is it byte for byte what was captured last? If not, the next capture compares all."""
+        same = False
+        if self._known is not None:
+            try:
+                with _opened(self.path) as fd:
+                    size = os.fstat(fd).st_size
+                    same = size == self._known.size and _front(fd, size).sha256 == self._known.sha256
+            except OSError:
+                same = False
+        self._distrust = not same
+        return same
+
+    def resume_from(self, captured: Captured) -> bool:
+        """Take the file as it is for the log's version, or for an extension of it. False when it is neither (or is
+        absent): the next capture then sends all of it."""
+        self._known = None
+        try:
+            with _opened(self.path) as fd:
+                known = _front(fd, captured.size)
+                if known.size == captured.size and known.sha256 == captured.sha256:
+                    self._known = known
+        except OSError:
+            pass
+        return self._known is not None
+
+    def _staged(self, new: Known, edits: tuple[Edit, ...], now: float, settled: int) -> Staged | None:
+        old = self._known
+        if old is not None and (new.size, new.sha256) == (old.size, old.sha256) and settled <= self._told:
+            self._known = new  # same bytes; its inode or mtime may be news
+            return None
+        delta = FileDelta(
+            time=now,
+            path=self.name,
+            size=new.size,
+            sha256=new.sha256,
+            edits=edits,
+            session=self.session,
+            settled=settled,
+        )
+        return Staged(self, new, delta)
+
+    def _read(self, fd: int, edits: Edits) -> Known | None:
+        """The file's bytes as of now, the changed ones put into `edits`; None when it moved meanwhile."""
+        old, before = self._known, os.fstat(fd)
+        if old is None or self._distrust or not _begins_with(fd, before, old):
+            new = _compare(fd, before, old, edits)
+        elif before.st_size > old.size:
+            new = _append(fd, before, old, edits)
+        elif before.st_mtime_ns == old.mtime:
+            return old
+        else:
+            new = _compare(fd, before, old, edits)
+        return _settle(fd, before, new)
+
+
+def _append(fd: int, before: os.stat_result, old: Known, edits: Edits) -> Known:
+    new = old.copy()
+    for data in _pieces(fd, new.size, before.st_size, PIECE):
+        edits.add(new.size, data)
+        new.feed(data)
+    return new
+
+
+def _compare(fd: int, before: os.stat_result, old: Known | None, edits: Edits) -> Known:
+    """Read all of it, block by block, against the digests of `old`."""
+    new = Known(_inode(before))
+    for data in _pieces(fd, 0, before.st_size, BLOCK):
+        length, digest = old.block(new.size) if old is not None else (0, b"")
+        comparable = 0 < length <= len(data) and not edits.scattered
+        same = length if comparable and hashlib.sha256(data[:length]).digest() == digest else 0
+        edits.add(new.size + same, data[same:])
+        new.feed(data)
+    return new
+
+
+def _settle(fd: int, before: os.stat_result, new: Known) -> Known | None:
+    """`new` if it is a state the file was in: nothing moved, or bytes were only added behind it."""
+    after = os.fstat(fd)
+    if new.size != before.st_size:
+        return None
+    if (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
+        new.mtime = after.st_mtime_ns
+        return new
+    new.mtime = -1
+    return new if after.st_size > before.st_size and _begins_with(fd, after, new) else None
+
+
+def _begins_with(fd: int, now: os.stat_result, known: Known) -> bool:
+    """Whether the file is the same one, not shorter, and still holds the last bytes of what is known."""
+    if _inode(now) != known.inode or now.st_size < known.size:
+        return False
+    return os.pread(fd, len(known.tail), known.size - len(known.tail)) == known.tail
+
+
+def _front(fd: int, size: int) -> Known:
+    """The file's first `size` bytes (fewer if it is shorter)."""
+    now = os.fstat(fd)
+    known = Known(_inode(now))
+    for data in _pieces(fd, 0, size, PIECE):
+        known.feed(data)
+    known.mtime = now.st_mtime_ns if now.st_size == size else -1
+    return known
+
+
+def _pieces(fd: int, start: int, end: int, length: int) -> Iterator[bytes]:
+    """The bytes from `start` to `end` in pieces of exactly `length` but the last; ends early where the file does."""
+    while start < end:
+        want = min(length, end - start)
+        data = os.pread(fd, want, start)
+        while 0 < len(data) < want and (more := os.pread(fd, want - len(data), start + len(data))):
+            data += more
+        if not data:
+            return
+        yield data
+        start += len(data)
+
+
+def _inode(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A descriptor on a regular file; a link is not followed, a pipe or device neither read nor waited for."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EMLINK):
+            raise NotCapturable(error.errno, "not a regular file", str(path)) from None
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise NotCapturable(errno.EINVAL, "not a regular file", str(path))
+        yield fd
+    finally:
+        os.close(fd)
