@@ -142,7 +142,8 @@ class ResumeSession:
 class HookSetup:
     """All that an injected hook needs. Everything goes into the command line: some agents strip the environment.
 
-    `run_dir` is this run's private folder (0700) with `hook.sock` and `agent.pid`; `skip` are tools without a before-hook.
+    `run_dir` is this run's private folder (0700) with `hook.sock`, `agent.pid` (decimal, the agent's process) and
+    `lock` (the supervisor holds its flock, from before `inject` on); for tools in `skip` no hook is to start at all.
     """
 
     run: str
@@ -161,8 +162,11 @@ class Injected:
 
 @dataclass(frozen=True, slots=True)
 class Command:
+    """`env` is to be added. `no_stdin`: give it /dev/null, since what stands there is the prompt of the first start."""
+
     argv: tuple[str, ...]
     env: dict[str, str]
+    no_stdin: bool = False
 
 
 # ---- the session's files -------------------------------------------------------------------------------------------
@@ -213,6 +217,7 @@ class Agent(Protocol):
     name: str
     tested: str  # the version that the contract suite ran on
     main_file: str  # logical name of the session's main file
+    again: frozenset[int]  # exit codes by which the agent asks its parent to start it again, in the same session
 
     def locate(self, env: Env) -> Cli:
         """The program on PATH; ConfigError when it is missing or its version is known to be unusable."""
@@ -220,8 +225,14 @@ class Agent(Protocol):
     def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
         """Why hooks would not fire in this project or with these arguments, in words (named file and key), or None."""
 
+    def passthrough(self, args: Sequence[str]) -> bool:
+        """These arguments start no session (a subcommand, --version): run the agent as it is, unprotected."""
+
+    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
+        """Will it talk to a person? `tty`: its stdin and its stdout are a terminal."""
+
     def session_of(self, args: Sequence[str]) -> str | None:
-        """The session id that the user's own arguments choose, if they do."""
+        """The session that the user's own arguments choose: its id, "" where only the handshake tells it, else None."""
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """Remove what injections of dead runs left behind (I7). `runtime` is the folder of all run dirs."""
@@ -232,7 +243,8 @@ class Agent(Protocol):
     def command(
         self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
     ) -> Command:
-        """The command line that starts or resumes; the user's prompt is left out when a session with a prompt is resumed."""
+        """The command line that starts or resumes; the user's prompt is left out when a session with a prompt is
+        resumed. `env` holds what `inject` asked for."""
 
     def parse(self, event: str, payload: bytes) -> HookEvent:
         """What a hook said. ValueError when it is not understood: the caller then denies."""
@@ -245,14 +257,27 @@ class Agent(Protocol):
         Never a credential file; never a path outside the agent's own state folder (links are not followed)."""
 
     def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
-        """Where the logical file belongs so that a resume finds it. ValueError for a name this module never gave out."""
+        """Where the logical file belongs so that a resume finds it. ValueError for a name that is not this module's."""
+
+    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        """Every file here that a resume of `session` could take for it: to be moved away before a restore."""
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         """A child of the restored main file that resumes well: torn tail cut, known hazards mended, and each of `calls`
         that the file lacks put back. Pure. Idempotent: reconcile(reconcile(x)) == reconcile(x)."""
 
+    def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
+        """A child of `main` (empty: a session of only this) in which `prompt` is the user's last message, byte for
+        byte, for an agent that would rewrite it on its command line; None where `command` hands it over as it is.
+        Pure and idempotent. `command` is given the same `ResumeSession.prompt` and then only points at it."""
+
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         """Calls with an outcome told by bytes appended to the main file (whole lines; junk lines are passed over)."""
 
+    def unhooked(self, appended: bytes) -> bool:
+        """Do bytes appended to the main file prove that a turn began? If so and the handshake (`SessionStarted`) has
+        not come, hooks are off: stop the whole tree before a tool runs (I5), exit 78."""
+
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
-        """Clear what a resume leaves that would hurt. Called before each start and at a resumed session's first turn."""
+        """Clear what a resume leaves that would hurt. To be called before each start and at a resumed session's first
+        turn."""

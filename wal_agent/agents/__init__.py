@@ -1,0 +1,8 @@
+"""One module per coding-agent CLI behind one small protocol (base.py), in one explicit dict."""
+
+from __future__ import annotations
+
+from wal_agent.agents.base import Agent
+from wal_agent.agents.gemini import Gemini
+
+AGENTS: dict[str, Agent] = {agent.name: agent for agent in (Gemini(),)}

@@ -1,0 +1,86 @@
+"""Gemini CLI. Measured on the version in `tested`; the contract suite runs on the real program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from wal_agent.agents.base import (
+    Cli,
+    Command,
+    Decision,
+    Env,
+    HookEvent,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    NewSession,
+    Reconciled,
+    ResumeSession,
+    SeenCall,
+    SessionFile,
+)
+from wal_agent.agents.gemini import events, files, inject, launch, notice, reconcile, seen, settings
+
+
+class Gemini:
+    name = "gemini"
+    tested = "0.61.0"
+    main_file = files.MAIN
+    again = frozenset((199,))
+
+    def locate(self, env: Env) -> Cli:
+        return launch.locate(env)
+
+    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        return settings.hooks_off(args, workspace, env)
+
+    def passthrough(self, args: Sequence[str]) -> bool:
+        return launch.passthrough(args)
+
+    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
+        return launch.is_interactive(args, tty, env)
+
+    def session_of(self, args: Sequence[str]) -> str | None:
+        return launch.session_of(args)
+
+    def sweep(self, env: Env, runtime: Path) -> None:
+        inject.sweep(env)
+
+    def inject(self, setup: HookSetup, env: Env) -> Injected:
+        return inject.inject(setup, env)
+
+    def command(
+        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
+    ) -> Command:
+        return launch.command(cli, args, session, interactive, env)
+
+    def parse(self, event: str, payload: bytes) -> HookEvent:
+        return events.parse(event, payload)
+
+    def render(self, event: str, decision: Decision) -> bytes:
+        return events.render(event, decision)
+
+    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
+        return files.session_files(session, workspace, env)
+
+    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
+        return files.restore_path(name, session, workspace, env)
+
+    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        return files.existing(session, workspace, env)
+
+    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        return reconcile.reconcile(main, session, workspace, calls)
+
+    def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
+        return notice.tell(main, session, workspace, prompt)
+
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
+        return seen.seen_calls(appended)
+
+    def unhooked(self, appended: bytes) -> bool:
+        return seen.unhooked(appended)
+
+    def tidy(self, session: str, workspace: Path, env: Env) -> None:
+        files.tidy(session, workspace, env)

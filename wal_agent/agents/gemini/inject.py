@@ -1,0 +1,140 @@
+"""The hooks of one run: an extension folder `wal-agent-<run>` in the user's `~/.gemini/extensions` (I7).
+
+Only an extension's hooks also fire in a folder that is not trusted, and no file of the user's is touched. Every Gemini
+of this user loads it, so its hooks first ask whose Gemini it is (line.py), and its folder appears and vanishes whole,
+by rename. Gemini itself makes nothing beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from pathlib import Path
+
+from wal_agent.agents.base import Env, HookSetup, Injected
+from wal_agent.agents.gemini.events import EVENTS
+from wal_agent.agents.gemini.line import HOOK_TIMEOUT_MS, MARKER, hook_line
+from wal_agent.errors import ConfigError
+
+PREFIX = "wal-agent-"
+OWNER = "wal-agent.json"
+
+
+def gemini_home(env: Env) -> Path:
+    """Gemini's state folder, as it finds it itself."""
+    return Path(env.get("GEMINI_CLI_HOME") or env.get("HOME") or Path.home()) / ".gemini"
+
+
+def extension_name(run: str) -> str:
+    return PREFIX + re.sub(r"[^a-zA-Z0-9-]", "-", run)
+
+
+def inject(setup: HookSetup, env: Env) -> Injected:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", setup.run):
+        raise ConfigError(f"{setup.run!r} cannot be a run's name.")
+    texts = [str(setup.run_dir), *setup.client]
+    if any(c in text for text in texts for c in "$\n\0"):
+        raise ConfigError(f"A path of wal-agent's own holds a character that Gemini's hooks cannot carry: {texts}.")
+    home = gemini_home(env)
+    place = home / "extensions" / extension_name(setup.run)
+    stage = home / f".{place.name}.new"
+    try:
+        _clear(stage)
+        (stage / "hooks").mkdir(parents=True)
+        for name, text in extension_files(setup, place).items():
+            (stage / name).write_text(text)
+        place.parent.mkdir(exist_ok=True)
+        stage.rename(place)
+    except OSError as e:
+        _clear(stage)
+        raise ConfigError(f"Gemini's hooks could not be placed in {place}: {e.strerror or e}.") from e
+    return Injected(env={MARKER: setup.run}, paths=(place,))
+
+
+def extension_files(setup: HookSetup, place: Path) -> dict[str, str]:
+    name = extension_name(setup.run)
+    return {
+        "gemini-extension.json": json.dumps({"name": name, "version": "1.0.0", "contextFileName": f"${MARKER}.md"}),
+        # Without this file, any Gemini whose settings have security.allowedExtensions would fail to start.
+        ".gemini-extension-install.json": json.dumps({"source": str(place), "type": "local"}),
+        "hooks/hooks.json": json.dumps({"hooks": hook_table(setup)}, indent=1),
+        OWNER: json.dumps({"host": socket.gethostname(), "lock": str(setup.run_dir / "lock")}),
+        f"{setup.run}.md": PROTOCOL,  # Gemini fills in the variable: no other run's Gemini finds the file
+    }
+
+
+def hook_table(setup: HookSetup) -> dict[str, list[dict[str, object]]]:
+    table: dict[str, list[dict[str, object]]] = {}
+    for event in EVENTS:
+        hook = {
+            "name": extension_name(setup.run),  # of this run only: a name that /hooks disabled once is not met again
+            "type": "command",
+            "command": hook_line(setup, event),
+            "timeout": HOOK_TIMEOUT_MS,
+        }
+        group: dict[str, object] = {"hooks": [hook]}
+        if event in ("BeforeTool", "AfterTool") and setup.skip:
+            group = {"matcher": f"^(?!(?:{'|'.join(map(re.escape, setup.skip))})$)", **group}
+        table[event] = [group]
+    return table
+
+
+def sweep(env: Env) -> None:
+    """Remove the extensions of this host's dead runs; each names its run's lock."""
+    home = gemini_home(env)
+    for place in [*home.glob(f"extensions/{PREFIX}*"), *home.glob(f".{PREFIX}*")]:
+        if not place.is_symlink() and place.is_dir() and _dead(place):
+            grave = home / f".{place.name.lstrip('.')}.old"
+            try:
+                place.rename(grave)  # a Gemini that starts right now sees all of it or nothing
+            except OSError:
+                continue
+            _clear(grave)
+
+
+def _dead(place: Path) -> bool:
+    try:
+        if place.name.startswith("."):  # a stage or a grave that its maker did not come back to
+            return time.time() - place.stat().st_mtime > 3600
+        owner = json.loads((place / OWNER).read_bytes())
+        host, lock = str(owner["host"]), str(owner["lock"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False  # not ours, or unreadable: leave it
+    return host == socket.gethostname() and not held(lock)
+
+
+def held(lock: str) -> bool:
+    """Does a living supervisor hold this file's flock?"""
+    try:
+        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _clear(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+PROTOCOL = """\
+# wal-agent
+
+This session runs under wal-agent: each tool call that changes something is logged before it runs.
+
+- A message that begins with "[wal-agent recovery]" tells you what happened when the machine was lost and what is known
+  of the calls that were in flight. Follow its rules; first report in a few lines what you verified and found.
+- A tool error that begins with "wal-agent did not run this" means that nothing was changed. Do not try other ways to
+  reach the same effect; stop and tell the user.
+- A tool result "outcome unknown" means that the call may or may not have had its effect. Verify before you repeat it.
+"""

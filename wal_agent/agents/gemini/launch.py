@@ -1,0 +1,111 @@
+"""Finding Gemini and starting it: a new session under an id of ours, or a resume of a restored one.
+
+The recovery prompt is not given on the command line. Gemini rewrites a prompt that it gets there (`@path` is inlined,
+`/` and `?` are commands), and the prompt quotes shell commands that must arrive exactly. `notice.py` writes it into the
+restored session instead, as the user's last words; the command line only says to act on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.gemini import options
+from wal_agent.agents.gemini.inject import extension_name
+from wal_agent.agents.gemini.line import MARKER
+from wal_agent.errors import ConfigError
+
+PACKAGE = "@google/gemini-cli"
+ACT = "Act on the wal-agent recovery notice above."
+
+
+def locate(env: Env) -> Cli:
+    """`WAL_AGENT_GEMINI`, else `gemini` on PATH. The version comes from the package beside it: no node is started."""
+    wanted = env.get("WAL_AGENT_GEMINI") or "gemini"
+    found = shutil.which(wanted, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise ConfigError(f"{wanted} was not found on PATH.", "Install it: npm install -g @google/gemini-cli")
+    path = Path(found)
+    return Cli(path.absolute(), _package_version(path) or _asked_version(path, env))
+
+
+def _package_version(path: Path) -> str:
+    for folder in path.resolve().parents[:4]:
+        try:
+            package = json.loads((folder / "package.json").read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(package, dict) and package.get("name") == PACKAGE:
+            return str(package.get("version", ""))
+    return ""
+
+
+def _asked_version(path: Path, env: Env) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"], env=dict(env), capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise ConfigError(f"{path} does not start: {e}.") from e
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    """These arguments start no session (a subcommand, --version, --list-sessions): nothing to protect."""
+    given = options.read(args)
+    first = next((arg.value for arg in given if not arg.name), None)
+    return first in options.COMMANDS or any(options.on(given, name) for name in options.NO_SESSION)
+
+
+def session_of(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only Gemini can tell (latest, an index, a file), else None."""
+    given = options.read(args)
+    if (chosen := options.last(given, "session-id")) is not None:
+        return chosen.strip()
+    if options.last(given, "session-file") is not None:
+        return ""
+    if (resumed := options.last(given, "resume")) is None:
+        return None
+    resumed = resumed.strip()
+    return "" if resumed in ("", "latest") or resumed.isdigit() else resumed
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    """Gemini's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
+    given = options.read(args)
+    if options.last(given, "prompt-interactive"):
+        return True
+    if env.get("GEMINI_CLI_INTEGRATION_TEST") != "true" and (
+        env.get("CI") == "true" or env.get("GITHUB_ACTIONS") == "true"
+    ):
+        return False
+    return tty and options.last(given, "prompt") is None
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = options.read(args)
+    ours: list[str] = []
+    told = isinstance(session, ResumeSession) and session.prompt != ""
+    if isinstance(session, ResumeSession):
+        given = [arg for arg in given if arg.name not in options.SESSION]
+        ours += ["--resume", session.id]
+        if told:
+            given = [arg for arg in given if arg.name not in options.PROMPT]
+            ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
+    elif not any(arg.name in options.SESSION for arg in given):
+        ours += ["--session-id", session.id]
+    run = env.get(MARKER)
+    if run and any(arg.name == "extensions" for arg in given):
+        ours += [
+            "--extensions",
+            extension_name(run),
+        ]  # a list shuts out what it does not name; "none" and a name: the name
+    argv = (str(cli.path), *ours, *options.words(given))
+    # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
+    # Gemini again at exit code 199, is then the supervisor's (`again`).
+    return Command(argv, {"GEMINI_CLI_NO_RELAUNCH": "true"}, told and not interactive)
