@@ -17,6 +17,7 @@ Class = Literal["read_only", "idempotent", "mutation", "unknown"]
 Finding = Literal["completed", "not_started", "partial", "unknown"]
 Ending = Literal["done", "failed", "denied", "interrupted", "acknowledged"]
 Cause = Literal["first", "closed", "released", "unlocked", "dead"]
+Teller = Literal["hook", "session", "recovery", "person", "supervisor"]
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -112,7 +113,7 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
 
     call: int
     how: Ending
-    by: Literal["hook", "session", "recovery", "person", "supervisor"]
+    by: Teller
     why: str = ""
     result: Payload | None = None  # JSON, as the agent's after-hook gave it
     duration_ms: int = 0

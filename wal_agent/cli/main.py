@@ -1,0 +1,64 @@
+"""`wal-agent`: the one place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from wal_agent import __version__
+from wal_agent.cli import ack, configure_hooks, demo, doctor, log, recover, run, status
+from wal_agent.cli.screen import report_bug, say
+from wal_agent.errors import UsageError, WalAgentError
+
+app = typer.Typer(
+    name="wal-agent",
+    help="Runs a coding-agent CLI so that it can lose its machine at any instruction and carry on.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+app.command("run", context_settings=run.CONTEXT)(run.run)
+app.command("status")(status.status)
+app.command("log")(log.log)
+app.command("recover")(recover.recover)
+app.command("ack")(ack.ack)
+app.command("configure-hooks")(configure_hooks.configure_hooks)
+app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
+
+
+def main() -> None:
+    """Run the command line; the exit code is the documented one (README, "Exit codes")."""
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as error:
+        say(f"{error.format_message()} See: wal-agent --help")
+        code = UsageError.exit_code
+    except click.exceptions.Abort:
+        code = 130
+    except WalAgentError as error:
+        say(str(error))
+        code = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        say(report_bug(error, os.environ))
+        code = WalAgentError.exit_code
+    sys.exit(code if isinstance(code, int) else 0)

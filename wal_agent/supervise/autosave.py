@@ -1,0 +1,82 @@
+"""Saves what changed in the session, also while the model thinks: on a file's change, on request, and every interval.
+
+One thread does all captures, so their order in the log is the order in which the files changed. Nobody waits for it: an
+intent never does (DESIGN 3), and while the log has a backlog captures wait so that memory stays bounded (I9).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver
+
+DEBOUNCE = 0.05  # seconds; an agent writes several lines for one event
+
+
+class Autosave:
+    """Calls `save()` in its own thread whenever something may have changed. `save` gives the folders to watch next."""
+
+    def __init__(
+        self, save: Callable[[], list[Path]], interval: float, failed: Callable[[BaseException], None]
+    ) -> None:
+        self._save = save
+        self._interval = interval
+        self._failed = failed
+        self._wanted = threading.Event()
+        self._stop = threading.Event()
+        self._observer: BaseObserver = Observer()
+        self._watched: set[Path] = set()
+        self._thread = threading.Thread(target=self._loop, name="autosave", daemon=True)
+
+    def start(self, folders: list[Path]) -> None:
+        self._observer.daemon = True
+        self._observer.start()
+        self._watch(folders)
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Something changed; save soon. Never blocks."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """No save runs after this returned."""
+        self._stop.set()
+        self._wanted.set()
+        with suppress(RuntimeError):
+            self._thread.join()
+        self._observer.stop()
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            poked = self._wanted.wait(self._interval)
+            if self._stop.is_set():
+                return
+            if poked:
+                self._stop.wait(DEBOUNCE)
+            self._wanted.clear()
+            try:
+                self._watch(self._save())
+            except BaseException as error:
+                self._failed(error)
+                return
+
+    def _watch(self, folders: list[Path]) -> None:
+        for folder in folders:
+            if folder not in self._watched and folder.is_dir():
+                with suppress(OSError):
+                    self._observer.schedule(_Poke(self._wanted), str(folder), recursive=False)
+                    self._watched.add(folder)
+
+
+class _Poke(FileSystemEventHandler):
+    def __init__(self, wanted: threading.Event) -> None:
+        self._wanted = wanted
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if event.event_type in ("created", "modified", "moved", "deleted", "closed"):
+            self._wanted.set()

@@ -1,0 +1,58 @@
+"""The calls of this run that have begun and not ended.
+
+Where an agent gives call ids they are matched; else by tool and input, oldest first: identical parallel calls are one
+counter (n of m open), and which number is ended carries no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from wal_agent.records import Class
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A call between its before-hook and its end. `began` is wall time, seconds."""
+
+    call: int
+    tool: str
+    input: bytes
+    call_id: str
+    cls: Class
+    began: float
+
+
+@dataclass(slots=True)
+class Calls:
+    """Not thread-safe: the supervisor holds its lock."""
+
+    running: dict[int, Running] = field(default_factory=dict)
+
+    def start(self, call: Running) -> None:
+        self.running[call.call] = call
+
+    def find(self, tool: str, input: bytes, call_id: str = "", upto: int | None = None) -> Running | None:
+        """The oldest running call (numbered at most `upto`) that this event can belong to.
+
+        An input that a user's own hook rewrote matches none; then the tool's only running call is meant, if it is one."""
+        pool = [r for r in self.running.values() if upto is None or r.call <= upto]
+        if call_id:
+            return _first(pool, lambda r: r.call_id == call_id)
+        exact = _first(pool, lambda r: r.tool == tool and r.input == input)
+        if exact is not None:
+            return exact
+        same_tool = [r for r in pool if r.tool == tool]
+        return same_tool[0] if len(same_tool) == 1 else None
+
+    def end(self, call: int) -> Running | None:
+        return self.running.pop(call, None)
+
+    def changing(self) -> list[Running]:
+        """Running calls that may change something."""
+        return [r for r in self.running.values() if r.cls != "read_only"]
+
+
+def _first(pool: list[Running], test: Callable[[Running], bool]) -> Running | None:
+    return next((r for r in pool if test(r)), None)

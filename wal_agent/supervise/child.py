@@ -1,0 +1,108 @@
+"""The agent as a child in the same terminal: started, signalled, waited for. Runs in the main thread.
+
+Signals are taken by waiting for them, never by handlers, so nothing runs between two instructions of other code. A ^C of
+the terminal reaches the agent by itself (same process group); the same signal sent to us alone is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LAUNCH = Path(__file__).with_name("launch.py")
+HANDLED = frozenset(
+    {
+        signal.SIGCHLD,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    }
+)
+_SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
+
+
+def block_signals() -> None:
+    """To be called in the main thread before any other thread begins: threads inherit the mask."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the agent ended: `code` >= 0, or -N for signal N."""
+
+    code: int
+
+    @property
+    def shell_code(self) -> int:
+        """What a shell would show (I6)."""
+        return 128 - self.code if self.code < 0 else self.code
+
+
+class Child:
+    """The agent's process."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+        launch = [sys.executable, "-I", "-S", "-E", str(LAUNCH), str(os.getpid()), "--", *argv]
+        if Path.cwd() != cwd:
+            os.chdir(cwd)
+        self.pid = os.posix_spawn(sys.executable, launch, dict(env))
+        self.exit: Exit | None = None
+
+    def send(self, number: int) -> None:
+        """Signal the agent; gone is fine."""
+        if self.exit is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def reap(self) -> None:
+        """Collect every dead child: the agent, and what the sub-reaper adopted."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.pid:
+                self.exit = Exit(os.waitstatus_to_exitcode(status))
+
+    def wait(self, on_terminate: Callable[[int], None], tick: Callable[[], None], every: float = 0.1) -> Exit:
+        """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called at
+        least every `every` seconds and may end the agent."""
+        terminations = 0
+        while self.exit is None:
+            number, from_terminal = _next_signal(every)
+            if number == signal.SIGTERM:
+                terminations += 1
+                on_terminate(terminations)
+            elif number not in (0, signal.SIGCHLD) and not from_terminal:
+                self.send(number)
+            self.reap()
+            if self.exit is None:
+                tick()
+        return self.exit
+
+
+def _next_signal(seconds: float) -> tuple[int, bool]:
+    """The next handled signal, or 0 when `seconds` pass; and whether the terminal sent it to the whole group."""
+    if sys.platform == "linux":
+        info = signal.sigtimedwait(HANDLED, seconds)
+        return (0, False) if info is None else (info.si_signo, info.si_code == _SI_KERNEL)
+    pending = signal.sigpending() & HANDLED  # macOS has neither sigtimedwait nor the sender
+    if not pending:
+        import time
+
+        time.sleep(seconds)
+        pending = signal.sigpending() & HANDLED
+        if not pending:
+            return 0, False
+    number = signal.sigwait(pending)
+    return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty()

@@ -1,0 +1,115 @@
+"""What the hooks tell of the conversation, turned into records, phases and saves. One place knows every event."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from wal_agent.agents.base import (
+    Allow,
+    Decision,
+    HookEvent,
+    ModelRequest,
+    SessionStarted,
+    ToolEnded,
+    ToolStarting,
+    TurnCompleted,
+    TurnStarted,
+)
+from wal_agent.clock import Clock
+from wal_agent.records import AgentStarted, AnyRecord, Payload, Turn
+from wal_agent.supervise.gate import Gate
+from wal_agent.supervise.phases import Phase, next_phase
+from wal_agent.wal.writer import Writer
+
+MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
+
+
+class Conversation:
+    """Called by hook threads. `poke` asks for a save; `boundary` and `switch` are the saver's."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        writer: Writer,
+        clock: Clock,
+        session: str,
+        poke: Callable[[], None],
+        boundary: Callable[[int], None],
+        switch: Callable[[str], None],
+        unseen: Callable[[str], None],
+        on_turn: Callable[[], None],
+        on_completed: Callable[[], list[AnyRecord]],
+    ) -> None:
+        self._gate = gate
+        self._writer = writer
+        self._clock = clock
+        self.session = session
+        self._poke = poke
+        self._boundary = boundary
+        self._switch = switch
+        self._unseen = unseen
+        self._on_turn = on_turn
+        self._on_completed = on_completed
+        self._lock = threading.Lock()
+        self.phase: Phase = "starting"
+        self.hooks_live = threading.Event()  # the handshake
+        self.turn_open = False
+        self.completed = False
+
+    def on(self, event: HookEvent) -> Decision:
+        """Log and answer one hook event."""
+        self.hooks_live.set()
+        decision: Decision = Allow()
+        match event:
+            case SessionStarted(session=session):
+                if session != self.session:
+                    self._begin_session(session)
+            case TurnStarted(prompt=prompt):
+                self._begin_turn(event.session, prompt)
+            case ToolStarting():
+                decision = self._gate.before(event)
+            case ToolEnded():
+                if not self._gate.after(event):
+                    self._unseen(event.tool)
+                self._poke()
+            case ModelRequest():
+                self._at_boundary()
+            case TurnCompleted():
+                self._complete_turn(event.session)
+            case _:
+                pass
+        with self._lock:
+            self.phase = next_phase(self.phase, event, len(self._gate.running()))
+        return decision
+
+    def _begin_session(self, session: str) -> None:
+        self.session = session
+        self._writer.append(AgentStarted(time=self._clock.now(), pid=0, session=session, resumed=False))
+        self._switch(session)
+
+    def _begin_turn(self, session: str, prompt: str) -> None:
+        text = prompt.encode()[:MAX_PROMPT]
+        self._writer.append(
+            Turn(
+                time=self._clock.now(), state="started", session=session, prompt=Payload(size=len(text), data=text)
+            )
+        )
+        self.turn_open, self.completed = True, False
+        self._on_turn()
+        self._poke()
+
+    def _at_boundary(self) -> None:
+        last = self._gate.last
+        if last is not None:
+            self._boundary(last.call)
+        self._poke()
+
+    def _complete_turn(self, session: str) -> None:
+        self._at_boundary()
+        self._writer.append(*self._on_completed(), Turn(time=self._clock.now(), state="completed", session=session))
+        self.turn_open, self.completed = False, True
+
+    def draining(self) -> None:
+        with self._lock:
+            self.phase = "draining"

@@ -1,0 +1,167 @@
+"""The way of one tool call (DESIGN 3): intent, one put, the last check, the answer; afterwards its end. Guards I1 and I5."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
+from wal_agent.clock import Clock
+from wal_agent.errors import BucketError, Fenced
+from wal_agent.records import End, Ending, Finding, Intent, Payload, Teller
+from wal_agent.recovery import evidence
+from wal_agent.recovery.classify import Rules, classify
+from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
+from wal_agent.supervise.calls import Calls, Running
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.writer import Writer
+
+APPEND_DEADLINE = 20.0  # seconds; below the hook client's own (hookwire), which is below the hook's timeout
+PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
+
+
+class Gate:
+    """Allows or denies each tool call. Called from many hook threads at once."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        blobs: Blobs,
+        may_allow: Callable[[], bool],
+        rules: Rules,
+        workspace: Path,
+        clock: Clock,
+        append_deadline: float = APPEND_DEADLINE,
+    ) -> None:
+        self._writer = writer
+        self._blobs = blobs
+        self._may_allow = may_allow
+        self._rules = rules
+        self._workspace = workspace
+        self._clock = clock
+        self._deadline = append_deadline
+        self._lock = threading.Lock()
+        self._calls = Calls()
+        self._refusal = ""
+        self._draining = False
+        self._denied_in_a_row = 0
+        self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
+        self.last: Running | None = None
+
+    # ---- before and after
+
+    def before(self, event: ToolStarting) -> Decision:
+        """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held."""
+        found = classify(event.tool, event.input, self._rules)
+        facts = () if found.cls == "read_only" else evidence.before(event.tool, event.input, self._workspace)
+        try:
+            payload = self._blobs.put_payload(event.input)
+        except BucketError:
+            return self._deny(deny_unsaved(0))
+        with self._lock:
+            if self._refusal:
+                return Deny(self._refusal, stop=True)
+            call = self._writer.next_call()
+            now = self._clock.now()
+            running = Running(call, event.tool, event.input, event.call_id, found.cls, now)
+            self._calls.start(running)
+            self.last = running
+            self.begun[event.tool] += 1
+            ticket = self._writer.append(
+                Intent(
+                    time=now,
+                    call=call,
+                    tool=event.tool,
+                    input=payload,
+                    cls=found.cls,
+                    rule=found.rule,
+                    session=event.session,
+                    agent_call=event.call_id,
+                    before=facts,
+                )
+            )
+            if self._draining and found.cls != "read_only":
+                return self._deny(DENY_DRAINING, call)
+        if found.cls == "read_only":
+            return Allow()
+        began = self._clock.boot()
+        try:
+            acked = ticket.wait(self._deadline) == "acked"
+        except Fenced:
+            return Deny(DENY_FENCED, stop=True)
+        if not acked:
+            return self._deny(deny_unsaved(self._clock.boot() - began), call)
+        if self._refusal:
+            return Deny(self._refusal, stop=True)
+        if not self._may_allow():
+            return self._deny(DENY_LATE, call)
+        self._denied_in_a_row = 0
+        return Allow()
+
+    def _deny(self, reason: str, call: int | None = None) -> Deny:
+        self._denied_in_a_row += 1
+        if call is not None:
+            self.end(call, "denied", reason)
+        return Deny(reason, stop=self._denied_in_a_row >= PATIENCE)
+
+    def after(self, event: ToolEnded) -> bool:
+        """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
+        with self._lock:
+            running = self._calls.find(event.tool, event.input, event.call_id)
+            if running is None:
+                return False
+            self._calls.end(running.call)
+        now = self._clock.now()
+        self._writer.append(
+            End(
+                time=now,
+                call=running.call,
+                how="failed" if event.failed else "done",
+                by="hook",
+                result=self._payload(event.result),
+                duration_ms=max(0, round((now - running.began) * 1000)),
+            )
+        )
+        return True
+
+    def end(
+        self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None
+    ) -> None:
+        """Give a running call its one end (I8); a call that has ended already is left alone."""
+        running = self._calls.end(call)
+        if running is not None:
+            self._writer.append(
+                End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding)
+            )
+
+    def _payload(self, data: bytes) -> Payload | None:
+        try:
+            return self._blobs.put_payload(data)
+        except BucketError:
+            return None  # the end itself still counts; only its text is lost
+
+    # ---- the whole run
+
+    def drain(self) -> None:
+        """From now on no new changing tool; read-only ones go on."""
+        self._draining = True
+
+    def close(self, sentence: str = DENY_ENDED) -> None:
+        """R6: from now on nothing is allowed."""
+        with self._lock:
+            self._refusal = self._refusal or sentence
+
+    def running(self) -> list[Running]:
+        with self._lock:
+            return list(self._calls.running.values())
+
+    def changing(self) -> list[Running]:
+        with self._lock:
+            return self._calls.changing()
+
+    def take(self, tool: str, input: bytes, call_id: str, upto: int) -> Running | None:
+        """Find a running call for an outcome that the session file tells, numbered at most `upto`."""
+        with self._lock:
+            return self._calls.find(tool, input, call_id, upto)

@@ -1,0 +1,27 @@
+"""Run by its path as `python -I -S -E launch.py PARENT -- ARGV`: become the agent, tied to the supervisor's life.
+
+Linux ends the agent with SIGKILL when its parent dies (I5: "wrapper dead"), which must be asked for in the child itself,
+after the fork. A helper program does it, since code between fork and exec is not safe in a process with threads.
+"""
+
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    parent, argv = int(sys.argv[1]), sys.argv[3:]
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the request above counted
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(ignored, signal.SIG_DFL)
+    os.execvp(argv[0], argv)
+
+
+main()

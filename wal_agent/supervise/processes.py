@@ -1,0 +1,80 @@
+"""The processes of a run: found by parentage and by the WAL_AGENT_RUN marker in their environment, and ended.
+
+A tool's shell is a session leader and outlives its CLI, so parentage alone loses it; the marker is lost by `sudo` or
+`env -i`, so on Linux the supervisor is also a sub-reaper: what loses its parent becomes our child (DESIGN 7.2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+MARKER = "WAL_AGENT_RUN"
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Linux: orphans of the agent are handed to this process instead of init. Elsewhere: nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def marked(run: str) -> list[psutil.Process]:
+    """Living processes of this user that carry the run's marker, but for this process."""
+    found = []
+    for process in psutil.process_iter(["pid"]):
+        if process.pid == os.getpid():
+            continue
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(MARKER) == run and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def descendants(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return [p for p in psutil.Process(pid).children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    return []
+
+
+def describe(process: psutil.Process) -> str:
+    """The command line for a person, at most 200 characters."""
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())[:200] or process.name()
+    return f"pid {process.pid}"
+
+
+def end(processes: Iterable[psutil.Process], grace: float = 2.0) -> None:
+    """SIGTERM, up to `grace` seconds, then SIGKILL for what is left. Children stop first being able to start new ones."""
+    alive = list(processes)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(alive, timeout=grace)
+    kill(alive)
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL, and wait until they are gone (bounded: a process in uninterruptible sleep is left behind)."""
+    alive = list(processes)
+    for process in alive:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
+
+
+def end_run(run: str, grace: float = 2.0) -> list[str]:
+    """End everything that carries the run's marker, again until nothing new appears; gives their descriptions."""
+    told: list[str] = []
+    for _ in range(5):
+        found = marked(run)
+        if not found:
+            break
+        told += [describe(p) for p in found]
+        end(found, grace)
+    return told

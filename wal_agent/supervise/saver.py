@@ -1,0 +1,142 @@
+"""Brings the session into the log: captures its files, and settles calls from what the session itself tells.
+
+Before-hooks fire before a person approves, and a refused or interrupted call has no after-hook (facts: Gemini, section 2);
+at a batch boundary the session file tells their end (DESIGN 8, Turn boundaries).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from wal_agent.agents.base import Agent, Env, SeenCall, SessionFile
+from wal_agent.capture.session import SessionCapture
+from wal_agent.clock import Clock
+from wal_agent.records import Ending, FileGone
+from wal_agent.supervise.gate import Gate
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.writer import Writer
+
+MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
+_ENDINGS: dict[str, tuple[Ending, str]] = {
+    "done": ("done", ""),
+    "failed": ("failed", "the session says that it failed"),
+    "refused": ("denied", "it was refused, so it did not run"),
+    "cancelled": ("interrupted", "it was cancelled; it may have begun"),
+}
+
+
+class Saver:
+    """One session at a time. `save` runs in the autosave thread alone, but for `finish`, when that thread has ended."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        env: Env,
+        workspace: Path,
+        writer: Writer,
+        blobs: Blobs,
+        gate: Gate,
+        clock: Clock,
+        capture: SessionCapture,
+        session: str,
+        unseen: Callable[[str], None],
+    ) -> None:
+        self._agent = agent
+        self._env = env
+        self._workspace = workspace
+        self._writer = writer
+        self._blobs = blobs
+        self._gate = gate
+        self._clock = clock
+        self._capture = capture
+        self._lock = threading.Lock()
+        self._session = session
+        self._boundary = self._settled_upto = 0
+        self._seen: list[SeenCall] = []
+        self._told_upto = _size(self._files())
+        self._seen_done: Counter[str] = Counter()
+        self._unseen = unseen
+        self.saved = 0.0  # wall time of the last complete save
+        self.skip_tools: frozenset[str] = frozenset()
+
+    def _files(self) -> list[SessionFile]:
+        return self._agent.session_files(self._session, self._workspace, self._env)
+
+    def boundary(self, call: int) -> None:
+        """Calls numbered up to `call` are all told by the session file from now on, if they are told at all."""
+        with self._lock:
+            self._boundary = max(self._boundary, call)
+
+    def switch(self, session: str) -> None:
+        """The agent began another session (/clear): what was captured of the old one leaves the state."""
+        with self._lock:
+            names = {f.name for f in self._files()}
+            self._writer.append(*(FileGone(time=self._clock.now(), path=name) for name in sorted(names)))
+            self._capture = SessionCapture(session, self._blobs.put_payload)
+            self._session = session
+            self._told_upto = 0
+
+    def save(self, verify: bool = False) -> list[Path]:
+        """Capture what changed (`verify`: read every file whole); gives the folders to watch. Raises BucketError when
+        bulk bytes could not be stored: the next save finds them again."""
+        with self._lock:
+            files = self._files()
+            if self._writer.backlog.size <= MAX_BACKLOG:
+                upto = self._boundary
+                self._settle(files, upto)
+                running = any(r.call <= upto for r in self._gate.running())
+                records = self._capture.capture(files, self._clock.now(), 0 if running else upto, verify)
+                if records:
+                    self._writer.append(*records)
+                self.saved = self._clock.now()
+            return sorted({f.path.parent for f in files})
+
+    def _settle(self, files: list[SessionFile], upto: int) -> None:
+        for seen in self._agent.seen_calls(self._appended(files)):
+            self._count(seen)
+            self._seen.append(seen)
+        if upto == self._settled_upto:  # no new boundary: what the file tells now may belong to a batch still running
+            return
+        self._settled_upto = upto
+        seen_since, self._seen = self._seen, []
+        for seen in seen_since:
+            running = self._gate.take(seen.tool, seen.input, "", upto)
+            if running is not None:
+                how, why = _ENDINGS[seen.status]
+                self._gate.end(running.call, how, why, by="session")
+
+    def _count(self, seen: SeenCall) -> None:
+        """I5: more finished calls of a tool in the session than before-hooks that fired = the hooks are off."""
+        if seen.status != "done" or seen.tool in self.skip_tools:
+            return
+        self._seen_done[seen.tool] += 1
+        if self._seen_done[seen.tool] > self._gate.begun[seen.tool]:
+            self._unseen(seen.tool)
+
+    def _appended(self, files: list[SessionFile]) -> bytes:
+        """Whole lines that the main file got since the last look."""
+        main = next((f for f in files if f.name == self._agent.main_file), None)
+        if main is None:
+            return b""
+        fd = os.open(main.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if os.fstat(fd).st_size < self._told_upto:
+                self._told_upto = 0
+            file.seek(self._told_upto)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._told_upto += len(whole)
+        return whole
+
+    def finish(self) -> None:
+        """The last save of a run: everything is re-read and compared."""
+        self.boundary(self._gate.last.call if self._gate.last else 0)
+        self.save(verify=True)
+
+
+def _size(files: list[SessionFile]) -> int:
+    return files[0].path.stat().st_size if files else 0

@@ -1,0 +1,92 @@
+"""The unix socket that hook clients call: one connection is one hook call (hookwire). Decides nothing itself.
+
+0600 in a 0700 folder, and the peer's uid is checked. A client that does not speak the protocol gets no answer, which its
+agent's hook line turns into a refusal (I5).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from wal_agent import hookwire
+
+IDLE = 60.0  # seconds without a byte after which a connection is dropped
+_PIECE = 1 << 18
+
+
+class HookServer:
+    """Serves until `close`. `handle(event, payload)` gives the bytes for the client to print; it runs in a thread per
+    connection and may raise: the connection is then closed without an answer and `failed` is told."""
+
+    def __init__(
+        self, path: Path, run: str, handle: Callable[[str, bytes], bytes], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._run = run
+        self._handle = handle
+        self._failed = failed
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        old = os.umask(0o177)
+        try:
+            self._socket.bind(str(path))
+        finally:
+            os.umask(old)
+        self._socket.listen(128)
+        self._thread = threading.Thread(target=self._accept, name="hooks", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no further call. Calls under way are the gate's affair."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                if _peer_uid(connection) != os.getuid():
+                    return
+                connection.settimeout(IDLE)
+                call = self._receive(connection)
+                if call is None or call.hello is None or call.hello.run != self._run:
+                    return
+                connection.sendall(hookwire.answer(self._handle(call.hello.event, bytes(call.payload))))
+                while not call.told and (data := connection.recv(_PIECE)):
+                    call.feed(data)
+            except (hookwire.WireError, OSError):
+                return  # the client's side fails closed; a call whose client said nothing stays open (R7: unknown)
+            except Exception as error:
+                self._failed(error)
+
+    @staticmethod
+    def _receive(connection: socket.socket) -> hookwire.Call | None:
+        call = hookwire.Call()
+        while not call.complete:
+            data = connection.recv(_PIECE)
+            if not data:
+                return None
+            call.feed(data)
+        return call
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    if sys.platform == "linux":
+        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(uid)
+    return os.getuid()  # elsewhere the folder's mode (0700) is the check
