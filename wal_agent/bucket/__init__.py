@@ -1,1 +1,78 @@
-"""Buckets: objects with conditional puts."""
+"""Buckets: objects with conditional puts. `open_bucket` is the way in, base.py is the contract."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from wal_agent.bucket.base import Bucket, Entry, Object, Version
+from wal_agent.errors import ConfigError
+
+__all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "open_bucket"]
+
+FAULTS = "WAL_AGENT_BUCKET_FAULTS"  # names a file of faults to inject; for end-to-end tests
+_in_memory: dict[str, Bucket] = {}
+_in_memory_lock = threading.Lock()
+
+
+def open_bucket(url: str) -> Bucket:
+    """The bucket under a URL or plain absolute path; ConfigError for anything else. No I/O: nothing is made yet."""
+    bucket = _open(url)
+    faults = os.environ.get(FAULTS)
+    if not faults:
+        return bucket
+    from wal_agent.bucket.fault_file import FileFaults
+    from wal_agent.bucket.faults import FaultBucket
+
+    return FaultBucket(bucket, FileFaults(Path(faults)))
+
+
+def default_url(env: Mapping[str, str]) -> str:
+    """The bucket that is used when none is named: in the user's state folder (XDG base directory specification)."""
+    state = Path(env.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():  # the specification: a relative path is to be ignored
+        state = Path(env.get("HOME") or Path.home()) / ".local" / "state"
+    return (state / "wal-agent" / "bucket").absolute().as_uri()
+
+
+def _open(url: str) -> Bucket:
+    if url.startswith("/"):
+        return _open_folder(url)
+    scheme, separator, rest = url.partition("://")
+    match scheme.lower() if separator else "":
+        case "file":
+            return _open_folder(_path_of(url))
+        case "memory":
+            return _open_memory(rest)
+        case "gs" | "s3" as cloud:
+            raise ConfigError(f"{url}: {cloud}:// buckets come with the next release; use file:// until then.")
+    raise ConfigError(f"{url!r} is not a bucket.", "Give file:///absolute/path or an absolute path.")
+
+
+def _open_folder(path: str) -> Bucket:
+    from wal_agent.bucket.file import FileBucket
+
+    if "\0" in path:
+        raise ConfigError(f"{path!r} is not a path: it holds a zero byte.")
+    return FileBucket(Path(path))
+
+
+def _open_memory(name: str) -> Bucket:
+    from wal_agent.bucket.memory import MemoryBucket
+
+    with _in_memory_lock:
+        return _in_memory.setdefault(name, MemoryBucket(url=f"memory://{name}"))
+
+
+def _path_of(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise ConfigError(
+            f"{url} does not name an absolute path.", "Write it with three slashes: file:///home/me/bucket."
+        )
+    if parts.query or parts.fragment or url.endswith(("?", "#")):
+        raise ConfigError(f"{url} holds a bare ? or #.", "In a file:// URL write %3F for ? and %23 for #.")
+    return unquote(parts.path, errors="surrogateescape")

@@ -2,14 +2,19 @@
 
 The contract, which tests/contract/test_bucket.py runs against every implementation:
 
-* Keys are relative posix paths of the characters A-Z a-z 0-9 . _ - with `/` between parts; no part is empty, `.` or `..`
-  or begins with a dot. Anything else is a ValueError (a bug of the caller), before any I/O.
-* `put` is atomic: a reader sees all of an object or nothing of it; of any number of writers that race for one condition at
-  most one succeeds. When it returns, the object is durable. `Conflict` says that the condition did not hold *and* that
-  what stands there now is durable.
+* Keys are relative posix paths of the characters A-Z a-z 0-9 . _ - with `/` between parts; no part is empty, begins
+  with a dot, or is longer than MAX_PART. Anything else is a ValueError (a bug of the caller), before any I/O. `a` and
+  `a/b` may both be keys.
+* `put` is atomic: a reader sees all of an object or nothing of it; of any number of writers that race for one condition
+  at most one succeeds. When it returns, the object is durable. `Conflict` says that the condition did not hold *and*
+  that what stands there now is durable. A `get` alone does not: what it shows may be a put that is still undecided.
+* A version names one put of one key and is never used again for that key, also not after a delete. (S3 is the
+  exception: its version is a hash of the bytes, so whoever replaces objects there puts a fresh nonce into each.)
 * `Unavailable` decides nothing: the put may have landed, may land later, or never (a lost reply is not a failure).
-* After a put returned, every get and list, by anyone, sees it.
+  Every other error says that this call changed nothing.
+* After a put returned, every get and list, by anyone, sees it; after a delete returned, nobody sees the object again.
 * Implementations never retry on their own; decorators do, and never for a conditional put's outcome.
+* Every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -21,16 +26,29 @@ from typing import Protocol
 
 Version = str
 
-_PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
-_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
 MAX_KEY = 512
+MAX_PART = 200
+_PART = rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{MAX_PART - 1}}}"
+_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
+_PREFIX = re.compile(rf"(?:{_PART}/)*(?:{_PART})?")
+
+
+def is_key(text: str) -> bool:
+    return len(text) <= MAX_KEY and _KEY.fullmatch(text) is not None
 
 
 def check_key(key: str) -> str:
     """Give `key` back, or raise ValueError when it is not one (see the contract above)."""
-    if len(key) > MAX_KEY or not _KEY.fullmatch(key):
+    if not is_key(key):
         raise ValueError(f"not a bucket key: {key!r}")
     return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Give `prefix` back, or raise ValueError when no key can begin with it. The empty one is fine."""
+    if len(prefix) > MAX_KEY or not _PREFIX.fullmatch(prefix):
+        raise ValueError(f"not a prefix of bucket keys: {prefix!r}")
+    return prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +79,24 @@ class Bucket(Protocol):
         """The object; NotFound; Damaged when its bytes are not those that were put."""
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
-        """Create the object (`if_version` None: only if absent) or replace exactly that version; Conflict otherwise."""
+        """Create the object (`if_version` None: only if absent) or replace exactly that version; Conflict otherwise.
+
+        Replacing an absent object is a Conflict too, and so is a version that another store gave out. Damaged when what
+        would be replaced cannot be read.
+        """
 
     def delete(self, key: str) -> None:
         """Remove the object; absent is fine. Unconditional: nothing rests on conditional deletes."""
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
-        """Entries whose key begins with `prefix` and is > `start_after`, in ascending key order (code points)."""
+        """Entries whose key begins with `prefix` and is > `start_after`, in ascending key order (code points).
+
+        `start_after` may be any text. A bad prefix is refused at the call, the bucket's errors come while iterating.
+        What is put or deleted meanwhile may be seen or not; everything else is listed exactly once.
+        """
 
     def time(self) -> float:
         """Now by the store's clock, seconds since 1970."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Let connections go. Twice is fine; nothing else may be called afterwards."""

@@ -1,0 +1,339 @@
+"""The contract of wal_agent/bucket/base.py, sentence by sentence, against every bucket and decorator.
+
+What only a killed process or a power loss can show stands in tests/faults and tests/unit/bucket/test_file_bucket.py.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry
+from wal_agent.bucket.faults import Fault, FaultBucket
+from wal_agent.bucket.file import FileBucket
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.meter import MeterBucket
+from wal_agent.bucket.retry import RetryBucket
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Conflict, NotFound
+
+BUCKETS: dict[str, Callable[[Path], Bucket]] = {
+    "memory": lambda folder: MemoryBucket(),
+    "file": lambda folder: FileBucket(folder / "bucket"),
+    "file-retried": lambda folder: RetryBucket(FileBucket(folder / "bucket"), SystemClock(), Random(1)),
+    "memory-metered": lambda folder: MeterBucket(MemoryBucket()),
+    "memory-without-faults": lambda folder: FaultBucket(MemoryBucket(), lambda op, key: Fault()),
+}
+WRITERS = 8
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Bucket]:
+    with tempfile.TemporaryDirectory() as folder:
+        bucket = BUCKETS[name](Path(folder))
+        yield bucket
+        bucket.close()
+
+
+@pytest.fixture(params=sorted(BUCKETS))
+def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
+    with opened(request.param) as made:
+        yield made
+
+
+def keys(entries: Iterator[Entry]) -> list[str]:
+    return [entry.key for entry in entries]
+
+
+def race(count: int, act: Callable[[int], object]) -> list[object]:
+    """Run `act` in `count` threads that start together; its results, or the exceptions, in order."""
+    barrier = threading.Barrier(count)
+
+    def one(number: int) -> object:
+        barrier.wait()
+        try:
+            return act(number)
+        except Conflict as lost:
+            return lost
+
+    with ThreadPoolExecutor(count) as pool:
+        return [*pool.map(one, range(count))]
+
+
+BAD_KEYS = [
+    "", "/", "/a", "a/", "a//b", ".", "..", "a/../b", ".hidden", "a/.tmp", "a b", "a\n", "ä", "a=", "a\0b", "a\\b",
+    "x" * (MAX_PART + 1), "/".join(["x" * 100] * 6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", BAD_KEYS, ids=range(len(BAD_KEYS)))
+def test_what_is_no_key_is_a_value_error_before_anything_happens(bucket: Bucket, key: str) -> None:
+    for call in (
+        bucket.get,
+        bucket.delete,
+        lambda key: bucket.put(key, b""),
+        lambda key: bucket.put(key, b"", if_version="1"),
+    ):
+        with pytest.raises(ValueError, match="not a bucket key"):
+            call(key)
+    assert keys(bucket.list("")) == []
+
+
+def test_keys_may_be_as_long_as_promised(bucket: Bucket) -> None:
+    part = "x" * MAX_PART
+    key = f"{part}/{part}/{'y' * (MAX_KEY - 2 * MAX_PART - 2)}"
+    bucket.put(key, b"long")
+    assert bucket.get(key).data == b"long"
+    assert keys(bucket.list(part)) == [key]
+
+
+@pytest.mark.parametrize("prefix", ["/", "/a", "a//", "../", "a/../", ".tmp", "a b", "x" * (MAX_KEY + 1)])
+def test_a_prefix_of_no_key_is_refused_at_the_call(bucket: Bucket, prefix: str) -> None:
+    with pytest.raises(ValueError, match="not a prefix"):
+        bucket.list(prefix)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\r\n\xff", bytes(range(256)) * 8192], ids=["empty", "binary", "2 MiB"])
+def test_what_was_put_is_read_back(bucket: Bucket, data: bytes) -> None:
+    version = bucket.put("a/b.json", data)
+    found = bucket.get("a/b.json")
+    assert (found.data, found.version) == (data, version)
+    version = bucket.put("a/b.json", data + b"!", if_version=version)
+    assert (bucket.get("a/b.json").data, bucket.get("a/b.json").version) == (data + b"!", version)
+
+
+def test_absent_is_not_found(bucket: Bucket) -> None:
+    for key in ("a", "a/b/c"):
+        with pytest.raises(NotFound):
+            bucket.get(key)
+    bucket.put("a/b", b"")
+    for key in ("a", "a/b/c", "a/c"):
+        with pytest.raises(NotFound):
+            bucket.get(key)
+
+
+def test_a_create_does_not_replace(bucket: Bucket) -> None:
+    version = bucket.put("a", b"first")
+    for data in (b"second", b"first"):
+        with pytest.raises(Conflict):
+            bucket.put("a", data)
+    assert (bucket.get("a").data, bucket.get("a").version) == (b"first", version)
+
+
+def test_only_the_version_that_stands_is_replaced(bucket: Bucket) -> None:
+    old = bucket.put("a", b"1")
+    new = bucket.put("a", b"2", if_version=old)
+    other = bucket.put("b", b"1")
+    for version in (old, other, "", "0", "nonsense", "1-00", '"d41d8cd98f00b204e9800998ecf8427e"'):
+        with pytest.raises(Conflict):
+            bucket.put("a", b"3", if_version=version)
+    assert (bucket.get("a").data, bucket.get("a").version) == (b"2", new)
+
+
+def test_what_is_absent_is_not_replaced(bucket: Bucket) -> None:
+    version = bucket.put("a", b"")
+    bucket.delete("a")
+    for key in ("a", "never/was"):
+        with pytest.raises(Conflict):
+            bucket.put(key, b"", if_version=version)
+        with pytest.raises(NotFound):
+            bucket.get(key)
+    assert keys(bucket.list("")) == []
+
+
+def test_a_version_never_comes_back(bucket: Bucket) -> None:
+    seen = []
+    for _ in range(3):
+        version = bucket.put("a", b"same")
+        seen.append(version)
+        for _ in range(3):
+            version = bucket.put("a", b"same", if_version=version)
+            seen.append(version)
+        bucket.delete("a")
+    assert len(set(seen)) == len(seen)
+    bucket.put("a", b"same")
+    for version in seen:
+        with pytest.raises(Conflict):
+            bucket.put("a", b"other", if_version=version)
+
+
+def test_of_writers_that_race_to_create_one_wins(bucket: Bucket) -> None:
+    for turn in range(10):
+        key = f"round-{turn}"
+        results = race(WRITERS, lambda number, key=key: bucket.put(key, b"%d" % number))  # type: ignore[misc]
+        won = [number for number, result in enumerate(results) if isinstance(result, str)]
+        assert len(won) == 1
+        assert bucket.get(key).data == b"%d" % won[0]
+        assert bucket.get(key).version == results[won[0]]
+
+
+def test_of_writers_that_race_to_replace_one_wins(bucket: Bucket) -> None:
+    version = bucket.put("a", b"")
+    for _ in range(20):
+        results = race(WRITERS, lambda number, old=version: bucket.put("a", b"%d" % number, if_version=old))  # type: ignore[misc]
+        won = [number for number, result in enumerate(results) if isinstance(result, str)]
+        assert len(won) == 1
+        found = bucket.get("a")
+        assert (found.data, found.version) == (b"%d" % won[0], results[won[0]])
+        version = found.version
+
+
+def test_a_reader_sees_all_of_an_object_or_nothing(bucket: Bucket) -> None:
+    done = threading.Event()
+    torn: list[bytes] = []
+
+    def read() -> None:
+        while not done.is_set():
+            data = bucket.get("a").data
+            if data != data[:1] * len(data):
+                torn.append(data)
+
+    version = bucket.put("a", b"x")
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for turn in range(60):
+        version = bucket.put("a", bytes([turn]) * (turn * 997 % 40_000 + 1), if_version=version)
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert torn == []
+
+
+def test_deleting(bucket: Bucket) -> None:
+    bucket.delete("a/b")
+    bucket.put("a/b", b"1")
+    bucket.delete("a/b")
+    bucket.delete("a/b")
+    with pytest.raises(NotFound):
+        bucket.get("a/b")
+    assert keys(bucket.list("")) == []
+    bucket.put("a/b", b"2")
+    assert bucket.get("a/b").data == b"2"
+
+
+def test_times_are_the_stores(bucket: Bucket) -> None:
+    before = bucket.time()
+    bucket.put("a", b"")
+    found, (entry,), after = bucket.get("a"), bucket.list("a"), bucket.time()
+    # Kernels stamp files by a clock that ticks some milliseconds behind.
+    assert before - 0.1 <= found.updated <= found.now <= after
+    assert entry.updated == found.updated
+
+
+MIXED = [
+    "a",
+    "a-b",
+    "a.b",
+    "a/a",
+    "a/b",
+    "a/b/c",
+    "a/bc",
+    "a0",
+    "ab",
+    "b",
+    "B/x",
+    "job/log/01",
+    "job/log/02",
+    "job/log/10",
+]
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "a", "a/", "a/b", "a/b/", "job/log/", "job/log/0", "job/log/01", "none/at/all", "c"]
+)
+def test_a_listing_is_sorted_and_begins_with_its_prefix(bucket: Bucket, prefix: str) -> None:
+    for key in Random(prefix).sample(MIXED, len(MIXED)):
+        bucket.put(key, key.encode())
+    expected = sorted(key for key in MIXED if key.startswith(prefix))
+    assert keys(bucket.list(prefix)) == expected
+    for after in [*MIXED, "a/", "a/b/", "job", "job/log/", "job/log/05", "~", "ü", " "]:
+        assert keys(bucket.list(prefix, after)) == [key for key in expected if key > after], after
+
+
+def test_a_listing_tells_sizes(bucket: Bucket) -> None:
+    bucket.put("a", b"")
+    bucket.put("b", b"12345")
+    empty, five = bucket.list("")
+    assert five.size - empty.size == 5
+
+
+def test_what_stands_all_along_is_listed_once_while_others_come_and_go(bucket: Bucket) -> None:
+    stays = [f"log/{number:03}" for number in range(40)]
+    for key in stays:
+        bucket.put(key, b"")
+    done = threading.Event()
+
+    def disturb() -> None:
+        version = bucket.put("log/changes", b"")
+        while not done.is_set():
+            bucket.put("log/new", b"")
+            version = bucket.put("log/changes", b"", if_version=version)
+            bucket.delete("log/new")
+
+    other = threading.Thread(target=disturb)
+    other.start()
+    seen = [keys(bucket.list("log/")) for _ in range(30)]
+    done.set()
+    other.join()
+    for listed in seen:
+        assert [key for key in listed if key in stays] == stays
+        assert listed == sorted(set(listed))
+
+
+def test_closing_twice_is_fine(bucket: Bucket) -> None:
+    bucket.put("a", b"")
+    bucket.close()
+    bucket.close()
+
+
+KEYS = st.sampled_from(["a", "b", "a/a", "a/b", "a/b/c", "a-", "a0", "log/1", "log/2"])
+OPS = st.one_of(
+    st.tuples(st.just("create"), KEYS, st.binary(max_size=3)),
+    st.tuples(st.just("replace"), KEYS, st.binary(max_size=3)),
+    st.tuples(st.just("replace_old"), KEYS, st.integers(min_value=0)),
+    st.tuples(st.just("delete"), KEYS, st.none()),
+    st.tuples(
+        st.just("list"), st.sampled_from(["", "a", "a/", "log/", "log/1"]), st.sampled_from(["", "a", "a/b", "log/1"])
+    ),
+)
+
+
+@pytest.mark.parametrize("name", sorted(BUCKETS))
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(ops=st.lists(OPS, max_size=25))
+def test_any_sequence_behaves_like_a_dict(name: str, ops: list[tuple[str, str, object]]) -> None:
+    with opened(name) as bucket:
+        model: dict[str, tuple[bytes, str]] = {}
+        old: list[str] = []
+        for op, key, argument in ops:
+            match op, argument:
+                case "create", bytes() as data:
+                    if key in model:
+                        with pytest.raises(Conflict):
+                            bucket.put(key, data)
+                    else:
+                        model[key] = data, bucket.put(key, data)
+                case "replace", bytes() as data if key in model:
+                    old.append(model[key][1])
+                    model[key] = data, bucket.put(key, data, if_version=model[key][1])
+                case "replace_old", int() as which if old:
+                    with pytest.raises(Conflict):
+                        bucket.put(key, b"!", if_version=old[which % len(old)])
+                case "delete", _:
+                    bucket.delete(key)
+                    if key in model:
+                        old.append(model.pop(key)[1])
+                case "list", str() as after:
+                    expected = sorted(k for k in model if k.startswith(key) and k > after)
+                    assert keys(bucket.list(key, after)) == expected
+        assert {k: (bucket.get(k).data, bucket.get(k).version) for k in keys(bucket.list(""))} == model

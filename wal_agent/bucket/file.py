@@ -1,0 +1,187 @@
+"""A bucket in a folder of a local disk, safe for many processes, SIGKILL at any point, and power loss.
+
+root/<key>=            an object (frame.py). The `=`, which no key holds, lets `a` and `a/b` both exist.
+root/.locks/<00..ff>   sidecars for flock, striped by the hash of the key and never unlinked. Every mutator takes its
+                       own, else a create could be renamed over by a replace that looked before it.
+root/.tmp/<pid>-<hex>  what is being written; synced, then linked (create) or renamed (replace) to its name.
+
+A network file system is not enough: flock and link must be those of one kernel. Names that differ in case only are one
+object where the file system says so (macOS).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from wal_agent.bucket.base import Entry, Object, Version, check_key, check_prefix, is_key
+from wal_agent.bucket.folder import Tree, explain, locked, open_child, read_file, sweep, sync, temp_file
+from wal_agent.bucket.frame import NONCE, Frame, decode, encode, generation_of
+from wal_agent.errors import Conflict, Denied, NotFound
+
+_OBJECT = "="
+_LOCKS = (".locks",)
+_TEMPS = (".tmp",)
+
+
+class FileBucket:
+    """The folder is made by the first put. `lock_timeout`: seconds to wait for other processes before Unavailable."""
+
+    def __init__(self, root: Path, lock_timeout: float = 5.0) -> None:
+        self.root = root.absolute()
+        self.url = self.root.as_uri()
+        self._lock_timeout = lock_timeout
+        self._tree = Tree(self.root)
+        self._swept = False
+
+    def get(self, key: str) -> Object:
+        folders, name = _place(key)
+        try:
+            with self._explained("read", self._path(key)), self._tree.open(folders) as folder:
+                raw, updated = read_file(folder, name)
+        except FileNotFoundError:
+            raise NotFound(f"{self.url} holds no {key}.") from None
+        frame = decode(raw, str(self._path(key)))
+        return Object(frame.payload, frame.version, updated, self.time())
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        folders, name = _place(key)
+        generation = 1 if if_version is None else generation_of(if_version) + 1
+        frame = Frame(generation, os.urandom(NONCE), bytes(data))
+        explained = self._explained("write", self._path(key), missing_is_an_error=True)
+        with explained, self._tree.open(folders, make=True) as folder:
+            self._check(folder, name, key, if_version)  # spares writing what would be refused
+            with self._written(frame) as (temps, temp), self._locked(key):
+                self._check(folder, name, key, if_version)
+                if if_version is None:
+                    self._link(temps, temp, folder, name)
+                else:
+                    os.rename(temp, name, src_dir_fd=temps, dst_dir_fd=folder)
+                sync(folder)
+        return frame.version
+
+    def delete(self, key: str) -> None:
+        folders, name = _place(key)
+        with (
+            suppress(FileNotFoundError),
+            self._explained("delete", self._path(key)),
+            self._tree.open(folders) as folder,
+            self._locked(key),
+        ):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+            sync(folder)  # also when it was gone: a delete that was killed may have come only so far
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        base = check_prefix(prefix).rpartition("/")[0]
+        return self._list(tuple(base.split("/")) if base else (), prefix, start_after)
+
+    def time(self) -> float:
+        """This host's clock, which also stamps the files of a local disk."""
+        return time.time()
+
+    def close(self) -> None:
+        pass
+
+    def _check(self, folder: int, name: str, key: str, if_version: Version | None) -> None:
+        """Conflict, once what stands there is durable, unless the condition of a put holds."""
+        stands: Version | None = None
+        with suppress(FileNotFoundError):
+            if if_version is None:
+                os.stat(name, dir_fd=folder, follow_symlinks=False)
+                stands = "something"
+            else:
+                stands = decode(read_file(folder, name)[0], str(self._path(key))).version
+        if stands != if_version:
+            # Its writer may have been killed before its sync, and a caller takes what it reads back for acknowledged.
+            sync(folder)
+            raise Conflict(f"{key} in {self.url} is {'absent' if stands is None else 'another version'}.")
+
+    def _link(self, temps: int, temp: str, folder: int, name: str) -> None:
+        try:
+            os.link(temp, name, src_dir_fd=temps, dst_dir_fd=folder, follow_symlinks=False)
+        except FileExistsError:  # its writer does not take our locks, but no create may ever win over another
+            sync(folder)
+            raise Conflict(f"{name.removesuffix(_OBJECT)} in {self.url} is another version.") from None
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
+                raise
+            what = f"The file system of {self.root} makes no hard links, which a file:// bucket needs."
+            raise Denied(what, "Choose a folder on a local disk.") from error
+
+    @contextmanager
+    def _written(self, frame: Frame) -> Iterator[tuple[int, str]]:
+        with self._tree.open(_TEMPS, make=True) as temps:
+            if not self._swept:
+                self._swept = True
+                sweep(temps, self.time())
+            with temp_file(temps, encode(frame)) as temp:
+                yield temps, temp
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        stripe = hashlib.sha256(key.encode()).hexdigest()[:2]
+        with self._tree.open(_LOCKS, make=True) as locks, locked(locks, stripe, self._lock_timeout):
+            yield
+
+    def _list(self, folders: tuple[str, ...], prefix: str, start_after: str) -> Iterator[Entry]:
+        base = "".join(f"{part}/" for part in folders)
+        with (
+            suppress(FileNotFoundError),
+            self._explained("list", self.root / prefix),
+            self._tree.open(folders) as folder,
+        ):
+            yield from _walk(folder, base, prefix, start_after)
+
+    @contextmanager
+    def _explained(self, doing: str, path: Path, missing_is_an_error: bool = False) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not missing_is_an_error:
+                raise
+            raise explain(doing, self.root, path, error) from error
+
+    def _path(self, key: str) -> Path:
+        return self.root / f"{key}{_OBJECT}"
+
+
+def _place(key: str) -> tuple[tuple[str, ...], str]:
+    *folders, name = check_key(key).split("/")
+    return tuple(folders), name + _OBJECT
+
+
+def _walk(folder: int, base: str, prefix: str, start_after: str) -> Iterator[Entry]:
+    """Entries under one open folder whose keys begin with `base`; strangers' files and links are passed over."""
+    found: list[tuple[str, str]] = []  # sorts by key, a folder as `name/`, which is where its keys belong
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            key = base + entry.name.removesuffix(_OBJECT)
+            if not is_key(key):
+                continue
+            if entry.name.endswith(_OBJECT):
+                wanted = key.startswith(prefix) and key > start_after
+            else:
+                key += "/"
+                wanted = key.startswith(prefix) and (key > start_after or start_after.startswith(key))
+                wanted = wanted and entry.is_dir(follow_symlinks=False)
+            if wanted:
+                found.append((key, entry.name))
+    for key, name in sorted(found):
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            if key.endswith("/"):
+                child = open_child(folder, name)
+                try:
+                    yield from _walk(child, key, prefix, start_after)
+                finally:
+                    os.close(child)
+            else:
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    yield Entry(key, status.st_size, status.st_mtime)

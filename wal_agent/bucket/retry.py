@@ -1,0 +1,87 @@
+"""Asks again where a bucket did not answer: capped exponential backoff with full jitter.
+
+A put is never sent again here. After Unavailable it may have landed or may land later, and only its writer can tell: by
+reading back whether what stands there is its own (R3, R10). A second put would turn its own success into a Conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import TypeVar
+
+from wal_agent.bucket.base import Bucket, Entry, Object, Version
+from wal_agent.clock import Clock
+from wal_agent.errors import Unavailable
+
+T = TypeVar("T")
+FIRST_PAUSE = 0.1  # seconds; the longest pause after the first failure, doubled with each further one
+LONGEST_PAUSE = 5.0
+
+
+class RetryBucket:
+    """Gives up, with the inner bucket's own error, after `attempts` tries or when `deadline` seconds would pass."""
+
+    def __init__(self, inner: Bucket, clock: Clock, rng: Random, attempts: int = 8, deadline: float = 20.0) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._clock = clock
+        self._rng = rng
+        self._attempts = attempts
+        self._deadline = deadline
+
+    def get(self, key: str) -> Object:
+        return self._again(lambda: self._inner.get(key))
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        """One try: whether an unanswered put landed is decided by its writer, who reads back."""
+        return self._inner.put(key, data, if_version=if_version)
+
+    def delete(self, key: str) -> None:
+        self._again(lambda: self._inner.delete(key))
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        return self._list(prefix, start_after, self._inner.list(prefix, start_after))
+
+    def time(self) -> float:
+        return self._again(self._inner.time)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _list(self, prefix: str, start_after: str, entries: Iterator[Entry]) -> Iterator[Entry]:
+        patience = self._patience()
+        while True:
+            try:
+                for entry in entries:
+                    yield entry
+                    start_after = entry.key
+                    patience = self._patience()  # it moves: only failures in a row count
+                return
+            except Unavailable as error:
+                patience(error)
+                entries = self._inner.list(prefix, start_after)
+
+    def _again(self, ask: Callable[[], T]) -> T:
+        patience = self._patience()
+        while True:
+            try:
+                return ask()
+            except Unavailable as error:
+                patience(error)
+
+    def _patience(self) -> Callable[[Unavailable], None]:
+        """A function that sleeps after a failure, or raises it again when there were enough."""
+        failures = 0
+        end = self._clock.boot() + self._deadline
+
+        def wait(error: Unavailable) -> None:
+            nonlocal failures
+            failures += 1
+            # The exponent is capped too: 2**failures of a day's outage is no float any more.
+            pause = self._rng.uniform(0.0, min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 16)))
+            if failures >= self._attempts or self._clock.boot() + pause > end:
+                raise error
+            self._clock.sleep(pause)
+
+        return wait
