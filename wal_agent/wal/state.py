@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -135,3 +136,29 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
         case RunEnded():
             return replace(state, ended=record)
+
+
+def apply_all(state: State, seq: int, epoch: int, records: Iterable[AnyRecord]) -> State:
+    """The state after all records of one segment."""
+    for record in records:
+        state = apply(state, seq, epoch, record)
+    return state
+
+
+def rebased(state: State, before: dict[str, FileState], after: dict[str, FileState]) -> State:
+    """`state` with each file that grew out of `before` standing on its compacted form in `after` instead.
+
+    A file that was removed or begun anew since `before` is left as it is."""
+    files = {path: _rebased(now, before.get(path), after.get(path)) for path, now in state.files.items()}
+    return msgspec.structs.replace(state, files=files)
+
+
+def _rebased(now: FileState, before: FileState | None, after: FileState | None) -> FileState:
+    if before is None or after is None or (now.chunks, now.base_size) != (before.chunks, before.base_size):
+        return now
+    count = len(before.layers)
+    if now.layers[:count] != before.layers:
+        return now
+    return msgspec.structs.replace(
+        now, chunks=after.chunks, base_size=after.base_size, layers=(*after.layers, *now.layers[count:])
+    )

@@ -1,0 +1,160 @@
+"""wal/job.py and wal/opening.py: R1, R2, R6 through the way that every run goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, intent
+from wal_agent.errors import Fenced, LeaseHeld, Unavailable
+from wal_agent.records import Opening
+from wal_agent.wal import opening as openings
+from wal_agent.wal.job import close_job, open_job
+from wal_agent.wal.reader import Tail, replay, tail
+
+
+def test_first_opening() -> None:
+    job = World().open("a")
+    assert (job.lease.epoch, job.replay.seq, job.replay.state.opened) == (1, 1, 1)
+    assert job.replay.damage is None
+    assert job.replay.state.openings[0].opening.cause == "first"
+
+
+@pytest.mark.parametrize("how", ["closed", "released"])
+def test_reopening_raises_the_epoch_and_sees_all(how: str) -> None:
+    world = World()
+    job = world.open("a")
+    job.writer.append(intent(1), end(1))
+    assert close_job(job, how) == how  # type: ignore[arg-type]
+    again = world.open("b")
+    assert again.lease.epoch == 2
+    assert again.replay.state.calls == 1
+    assert again.replay.state.openings[-1].opening.cause == how
+
+
+def test_closed_with_an_open_intent_is_released() -> None:
+    world = World()
+    job = world.open("a")
+    job.writer.append(intent(1))
+    assert close_job(job, "closed") == "released"
+
+
+def test_an_undecided_log_leaves_the_lease_to_run_out() -> None:
+    world = World()
+    job = world.open("a")
+    job.writer.append(intent(1))
+    world.bucket.fates = ["dropped"] * 1000
+    assert close_job(job, "closed") == "left"
+    seen = world.seen()
+    assert seen is not None and seen.doc.state == "held"
+
+
+def test_after_a_close_nothing_is_allowed() -> None:
+    world = World()
+    job = world.open("a")
+    assert job.lease.may_allow(0)
+    close_job(job, "closed")
+    assert not job.lease.may_allow(0)
+    job.lease.renew()
+    seen = world.seen()
+    assert seen is not None and seen.doc.state == "closed"
+
+
+def test_only_one_of_two_that_saw_the_same_lease_gets_it() -> None:
+    world = World()
+    world.open("a")
+    world.clock.at += TTL + 1
+    seen = world.seen()
+    world.open("b")
+    with pytest.raises(LeaseHeld):
+        open_job(world.bucket, KEYS, world.clock, world.rng, claim=claim("c"), fields=FIELDS, seen=seen, cause="dead")
+
+
+@pytest.mark.parametrize("fates", [["lost"], ["dropped"], ["lost", "lost"], ["", "lost"], ["", "dropped", "lost"]])
+def test_an_opening_survives_lost_replies(fates: list[str]) -> None:
+    world = World()
+    world.bucket.fates = fates
+    job = world.open("a")
+    assert (job.lease.epoch, job.replay.seq) == (1, 1)
+    assert replay(world.bucket, KEYS).state.opened == 1
+
+
+def test_an_opening_gives_up_when_the_bucket_stays_away() -> None:
+    world = World()
+    world.bucket.fates = [""] + ["dropped"] * 1000
+    with pytest.raises(Unavailable):
+        world.open("a")
+
+
+def opening(epoch: int, run: str = "b") -> Opening:
+    made = claim(run)
+    return Opening(
+        time=5.0,
+        run=run,
+        epoch=epoch,
+        cause="dead",
+        host=made.host,
+        agent="g",
+        agent_version="",
+        version="",
+        workspace="",
+    )
+
+
+def test_the_old_owners_late_append_moves_the_opening_on() -> None:
+    world = World()
+    old = world.open("a")
+    old.writer.append(intent(1, "late"))
+    world.clock.at += TTL + 1
+    # It lands between the new owner's list and its put: R1 "taken: read it; lower epoch: next", and R2 sees it.
+    world.bucket.before_put = lambda key: None
+    seen = world.seen()
+
+    def sneak(key: str) -> None:
+        if key == KEYS.lease:
+            world.bucket.before_put = sneak
+        else:
+            assert old.writer.commit_once() == "acked"
+
+    world.bucket.before_put = sneak
+    new = open_job(
+        world.bucket, KEYS, world.clock, world.rng, claim=claim("b"), fields=FIELDS, seen=seen, cause="dead", parallel=1
+    )
+    assert new.replay.seq == 3
+    assert [c.intent.agent_call for c in new.replay.state.open] == ["late"]
+
+
+def test_an_equal_or_higher_epoch_at_the_tail_ends_the_attempt() -> None:
+    world = World()
+    world.open("a")
+    with pytest.raises(Fenced):
+        openings.place(world.bucket, KEYS, world.clock, world.rng, opening(1))
+
+
+def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() -> None:
+    world = World()
+    old = world.open("a")
+    for n in (1, 2, 3):
+        old.writer.append(intent(n))
+        drain(old)
+
+    def hole(key: str) -> None:
+        world.inner.delete(KEYS.segment(2))
+
+    world.bucket.before_put = hole
+    at = openings.place(world.bucket, KEYS, world.clock, world.rng, opening(2))
+    assert at.seq == 5
+    world.inner.delete(KEYS.segment(2))
+    landed = openings._land(
+        world.bucket, KEYS, openings.Patience(world.clock, world.rng, 1), opening(3), Tail(1, 1, bytes(32))
+    )
+    assert landed.seq == 2  # in the hole; what is behind it has a lower epoch: not the end of the log
+    assert openings.judge_later(tail(world.bucket, KEYS), 3) == "again"
+    assert openings.judge_later(tail(world.bucket, KEYS), 1) == "give_up"
+
+
+def test_a_wrong_hint_costs_a_list_and_nothing_else() -> None:
+    world = World()
+    job = world.open("a")
+    job.writer.append(intent(1))
+    drain(job)
+    assert tail(world.bucket, KEYS).seq == tail(world.bucket, KEYS, 2).seq == tail(world.bucket, KEYS, 99).seq == 2

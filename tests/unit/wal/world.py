@@ -1,0 +1,141 @@
+"""What the tests of the log share: a clock that they own, a bucket that loses replies, short ways to make things."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+from wal_agent.bucket.base import Entry, Object, Version
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.errors import Unavailable
+from wal_agent.records import End, Host, Intent, Payload
+from wal_agent.recovery.admit import Local, Try, admit
+from wal_agent.wal import lease
+from wal_agent.wal.job import Fields, OpenedJob, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim
+
+KEYS = Keys("shop")
+TTL = 30.0
+FIELDS = Fields(agent_version="0.61.0", version="0")
+
+
+class FakeClock:
+    """Moves only when told, or slept on."""
+
+    def __init__(self, at: float = 1_000_000.0) -> None:
+        self.at = at
+
+    def now(self) -> float:
+        return self.at
+
+    def boot(self) -> float:
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+class Flaky:
+    """A bucket whose next put is handled by `fate`, once: "lost" (landed, no reply), "dropped" (never lands)."""
+
+    url = "flaky://"
+
+    def __init__(self, inner: MemoryBucket) -> None:
+        self.inner = inner
+        self.fates: list[str] = []
+        self.before_put: Callable[[str], None] | None = None
+        self.puts: list[tuple[str, bytes]] = []
+
+    def get(self, key: str) -> Object:
+        return self.inner.get(key)
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        self.puts.append((key, data))
+        if self.before_put is not None:
+            hook, self.before_put = self.before_put, None
+            hook(key)
+        fate = self.fates.pop(0) if self.fates else ""
+        if fate == "dropped":
+            raise Unavailable("dropped")
+        version = self.inner.put(key, data, if_version=if_version)
+        if fate == "lost":
+            raise Unavailable("lost")
+        return version
+
+    def delete(self, key: str) -> None:
+        self.inner.delete(key)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        return self.inner.list(prefix, start_after)
+
+    def time(self) -> float:
+        return self.inner.time()
+
+    def close(self) -> None:
+        pass
+
+
+class World:
+    """A clock, a bucket on that clock, and hosts that open the job in it."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.rng = random.Random(7)
+        self.inner = MemoryBucket(clock=self.clock.now)
+        self.bucket = Flaky(self.inner)
+
+    def seen(self) -> lease.Seen | None:
+        return lease.read(self.bucket, KEYS)
+
+    def open(self, run: str, **more: float) -> OpenedJob:
+        seen = self.seen()
+        decision = admit("shop", seen, Local(boot="", pidns=""))
+        assert isinstance(decision, Try), decision
+        return open_job(
+            self.bucket,
+            KEYS,
+            self.clock,
+            self.rng,
+            claim=claim(run),
+            fields=FIELDS,
+            seen=seen,
+            cause=decision.cause,
+            parallel=1,
+            **more,
+        )
+
+    def take_over(self, run: str) -> OpenedJob:
+        """Open after the owner's ttl has passed."""
+        self.clock.at += TTL + 1
+        return self.open(run)
+
+
+def host(run: str) -> Host:
+    return Host(name=f"host-{run}", boot=f"boot-{run}", pidns="1", pid=7, lock="/x")
+
+
+def claim(run: str) -> Claim:
+    return Claim(run=run, host=host(run), agent="gemini", workspace="/w", ttl=TTL)
+
+
+def intent(call: int, uid: str = "", time: float = 1.0) -> Intent:
+    return Intent(
+        time=time,
+        call=call,
+        tool="run_shell_command",
+        input=Payload(size=2, data=b"{}"),
+        cls="unknown",
+        rule="default",
+        session="s",
+        agent_call=uid,
+    )
+
+
+def end(call: int, time: float = 2.0) -> End:
+    return End(time=time, call=call, how="done", by="hook")
+
+
+def drain(job: OpenedJob) -> None:
+    while job.writer.commit_once() == "acked":
+        pass

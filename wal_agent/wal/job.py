@@ -1,0 +1,139 @@
+"""Opening and closing a job: lease, opening segment, and only then the replay (R1, R2, R6)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import Clock
+from wal_agent.errors import Unavailable, WalAgentError
+from wal_agent.records import Cause, Opening
+from wal_agent.wal import lease as leases
+from wal_agent.wal import opening as openings
+from wal_agent.wal import reader
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim, Lease, Seen
+from wal_agent.wal.patience import Patience
+from wal_agent.wal.reader import Replay, Tail
+from wal_agent.wal.writer import Acked, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What the opening record says besides what the claim says."""
+
+    agent_version: str
+    version: str
+    args: tuple[str, ...] = ()
+    interactive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedJob:
+    """A job that this run owns. `replay` ends at the own opening; where it is damaged, append nothing and restore from
+    what it gives."""
+
+    keys: Keys
+    lease: Lease
+    writer: Writer
+    blobs: Blobs
+    replay: Replay
+
+
+def open_job(
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    *,
+    claim: Claim,
+    fields: Fields,
+    seen: Seen | None,
+    cause: Cause,
+    budget: float = 20.0,
+    parallel: int = 8,
+    on_end: Callable[[WalAgentError], None] = lambda _: None,
+) -> OpenedJob:
+    """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
+
+    LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
+    `budget` seconds for each of three steps; Damaged: the log's newest segment cannot be read."""
+    lease = leases.acquire(
+        bucket,
+        keys,
+        clock,
+        rng,
+        seen=seen,
+        claim=claim,
+        log_epoch=log_epoch(bucket, keys, clock, rng, seen, budget),
+        budget=budget,
+    )
+    opening = Opening(
+        time=clock.now(),
+        run=claim.run,
+        epoch=lease.epoch,
+        cause=cause,
+        host=claim.host,
+        agent=claim.agent,
+        agent_version=fields.agent_version,
+        version=fields.version,
+        workspace=claim.workspace,
+        args=fields.args,
+        interactive=fields.interactive,
+    )
+    at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
+    found = read_for_plan(bucket, keys, clock, rng, at, budget, parallel)
+    writer = Writer(
+        bucket,
+        keys,
+        clock,
+        rng,
+        epoch=lease.epoch,
+        run=claim.run,
+        acked=Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time),
+        on_end=on_end,
+    )
+    return OpenedJob(keys, lease, writer, Blobs(bucket, keys, clock, rng), found)
+
+
+def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen: Seen | None, budget: float) -> int:
+    """R1: the highest epoch in the log (epochs never go down, so the newest segment has it)."""
+    patience = Patience(clock, rng, budget)
+    while True:
+        try:
+            return reader.tail(bucket, keys, seen.doc.seq if seen else 0).epoch
+        except Unavailable as error:
+            patience.pause(error)
+
+
+def read_for_plan(
+    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, at: Tail, budget: float, parallel: int
+) -> Replay:
+    """R2: the replay that the plan may see ends at the own opening and is read after it landed."""
+    patience = Patience(clock, rng, budget)
+    while True:
+        try:
+            return reader.replay(bucket, keys, at.seq, parallel=parallel)
+        except Unavailable as error:
+            patience.pause(error)
+
+
+def close_job(
+    job: OpenedJob, wanted: Literal["closed", "released"], reason: str = "", *, budget: float = 10.0
+) -> Literal["closed", "released", "left"]:
+    """R6: seal the writer, then settle the lease; what it was settled as. "left": something was not decided within
+    `budget` seconds (for each of the two), so the lease is left to run out: a crash is a crash.
+
+    The caller has stopped answering hooks. `closed` with open intents becomes `released`. Fenced, Damaged."""
+    if not job.writer.seal(budget):
+        return "left"
+    state = leases.settled_as(wanted, len(job.writer.state.open))
+    try:
+        job.lease.settle(state, reason, budget=budget)
+    except Unavailable:
+        return "left"
+    return state

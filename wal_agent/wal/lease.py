@@ -1,0 +1,327 @@
+"""The lease: who tries to open a job, and when (R1, R6, R7, R8, R10). It decides timing only; the log is the lock (I2).
+
+The rules are pure functions; `read`, `acquire`, `unlock` and `Lease` act by compare-and-swap on the one object. Every
+write has a fresh nonce, because S3 gives equal bytes equal versions.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+from wal_agent.bucket.base import Bucket, Version
+from wal_agent.clock import Clock
+from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, Unavailable
+from wal_agent.records import Host
+from wal_agent.wal.keys import MAX_SEQ, Keys
+from wal_agent.wal.patience import Patience
+
+State = Literal["held", "closed", "released", "unlocked"]
+
+MAX_BYTES = 64 << 10
+MAX_TTL = 86_400.0
+
+
+class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
+    """What lease.json says. Unknown fields are ignored: safety rests on the log, and a fleet may mix versions."""
+
+    format: Literal[1]
+    job: str
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ)]
+    run: str
+    nonce: str
+    state: State
+    host: Host
+    agent: str
+    workspace: str
+    started: float  # when this epoch was acquired; like `time` by the owner's clock, for people
+    ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL)]  # seconds
+    beat: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of the renewal
+    phase: str = ""
+    tool: str = ""
+    seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # last acknowledged record; a hint where the log ends
+    reason: str = ""  # why it was settled or unlocked
+    time: float = 0.0  # of this write
+    off: bool = False  # unlocked, and a person said that the old host is off: nobody need wait
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A lease as read. `updated` and `now` are by the store's clock."""
+
+    doc: LeaseDoc
+    version: Version
+    updated: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a run that acquires the lease writes into it."""
+
+    run: str
+    host: Host
+    agent: str
+    workspace: str
+    ttl: float
+
+
+# --- pure rules
+
+
+def timing_holds(ttl: float, deadline: float, period: float) -> bool:
+    """Whether a renewal every `period` s that gives up after `deadline` s is done before `ttl` s have passed."""
+    return ttl > deadline > 1.2 * period > 0
+
+
+def may_allow(now: float, sent: float, ttl: float, margin: float) -> bool:
+    """R7: whether an allow may still be sent at `now`, when the last renewal that succeeded was *sent* at `sent` (both
+    boot time of this host, so that suspended time counts)."""
+    return 0 <= now - sent < ttl - margin
+
+
+def is_mine(doc: LeaseDoc, run: str, epoch: int) -> bool:
+    """R10: same run and epoch, whatever the nonce: an own write that was thought lost may have landed late."""
+    return doc.run == run and doc.epoch == epoch
+
+
+def next_epoch(lease_epoch: int, log_epoch: int) -> int:
+    """R1: above everything ever seen, also when the lease was deleted by hand or by a lifecycle rule."""
+    return max(lease_epoch, log_epoch) + 1
+
+
+def settled_as(wanted: Literal["closed", "released"], open_calls: int) -> Literal["closed", "released"]:
+    """R6: `closed` is written only if no intent is open."""
+    return "released" if open_calls else wanted
+
+
+# --- acting
+
+
+def encode(doc: LeaseDoc) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(doc), indent=1)
+
+
+def decode(data: bytes, job: str) -> LeaseDoc:
+    """The lease in `data`; Damaged for anything that is not one of this job."""
+    try:
+        if len(data) > MAX_BYTES:
+            raise Damaged(f"The lease of job {job} is damaged: {len(data)} bytes.")
+        doc = msgspec.json.decode(data, type=LeaseDoc)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"The lease of job {job} is damaged: {error}.") from error
+    if doc.job != job:
+        raise Damaged(f"The lease of job {job} is damaged: it names job {doc.job!r}.")
+    return doc
+
+
+def read(bucket: Bucket, keys: Keys) -> Seen | None:
+    """The lease as it stands, None when there is none; Damaged, Unavailable, Denied."""
+    try:
+        found = bucket.get(keys.lease)
+    except NotFound:
+        return None
+    return Seen(decode(found.data, keys.job), found.version, found.updated, found.now)
+
+
+def fresh_nonce(rng: random.Random) -> str:
+    return f"{rng.getrandbits(128):032x}"
+
+
+def lost(job: str, epoch: int, seen: Seen | None) -> Fenced:
+    """The sentence for a run whose lease is another's (or nobody's) now."""
+    if seen is None:
+        return Fenced(f"The lease of job {job} was deleted; this run (epoch {epoch}) cannot hold it any more.")
+    doc = seen.doc
+    if doc.state == "unlocked" and doc.epoch == epoch:
+        return Fenced(f"Job {job} was unlocked by hand ({doc.reason or 'no reason given'}); this run has ended.")
+    if doc.epoch == epoch:
+        return Fenced(f"The lease of job {job} says {doc.state} (epoch {epoch}); this run has ended.")
+    return Fenced(f"Job {job} was taken over by {doc.host.name} (epoch {doc.epoch}); this run had epoch {epoch}.")
+
+
+def acquire(
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    *,
+    seen: Seen | None,
+    claim: Claim,
+    log_epoch: int,
+    budget: float = 20.0,
+) -> Lease:
+    """Take the lease from exactly `seen`, under the next epoch. LeaseHeld: someone else was faster; Unavailable."""
+    epoch = next_epoch(seen.doc.epoch if seen else 0, log_epoch)
+    now = clock.now()
+    doc = LeaseDoc(
+        format=1,
+        job=keys.job,
+        epoch=epoch,
+        run=claim.run,
+        nonce=fresh_nonce(rng),
+        state="held",
+        host=claim.host,
+        agent=claim.agent,
+        workspace=claim.workspace,
+        started=now,
+        ttl=claim.ttl,
+        seq=seen.doc.seq if seen else 0,
+        time=now,
+    )
+    version = seen.version if seen else None
+    patience = Patience(clock, rng, budget)
+    while True:
+        sent = clock.boot()
+        try:
+            return Lease(bucket, keys, clock, rng, doc, bucket.put(keys.lease, encode(doc), if_version=version), sent)
+        except Conflict:
+            pass
+        except Unavailable as error:
+            patience.pause(error)
+        # Undecided, or something stands there that may be this very write (R10): look, and send again.
+        try:
+            found = read(bucket, keys)
+        except Unavailable as error:
+            patience.pause(error)
+            continue
+        if found is not None and is_mine(found.doc, claim.run, epoch) and found.doc.state == "held":
+            version = found.version
+        elif (found.version if found else None) != version:
+            who = f"{found.doc.host.name} (epoch {found.doc.epoch})" if found else "someone who deleted its lease"
+            raise LeaseHeld(f"Job {keys.job} was taken by {who} at the same moment.", "Try again, or use --wait.")
+        doc = msgspec.structs.replace(doc, nonce=fresh_nonce(rng))
+
+
+def unlock(
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    *,
+    seen: Seen,
+    reason: str,
+    off: bool = False,
+    budget: float = 20.0,
+) -> LeaseDoc:
+    """R8: set exactly the lease that was shown (`seen`: its epoch and nonce) to `unlocked`. It is not deleted and its
+    epoch stays, so that the next owner's is higher. `off`: the old host is known to be off, nobody waits one ttl.
+
+    LeaseHeld when the owner renewed or settled it meanwhile; Unavailable."""
+    patience = Patience(clock, rng, budget)
+    while True:
+        doc = msgspec.structs.replace(
+            seen.doc, state="unlocked", reason=reason, off=off, nonce=fresh_nonce(rng), time=clock.now()
+        )
+        try:
+            bucket.put(keys.lease, encode(doc), if_version=seen.version)
+            return doc
+        except Conflict:
+            pass
+        except Unavailable as error:
+            patience.pause(error)
+        try:
+            found = read(bucket, keys)
+        except Unavailable as error:
+            patience.pause(error)
+            continue
+        if found is None or found.doc.epoch != seen.doc.epoch:
+            raise lost(keys.job, seen.doc.epoch, found)
+        if found.doc.state == "unlocked":
+            return found.doc  # an own write whose reply was lost, or another person's
+        if found.doc.nonce != seen.doc.nonce:
+            raise LeaseHeld(
+                f"The lease of job {keys.job} changed while it was being unlocked: its owner on "
+                f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
+                "Stop it there, or look again with `wal-agent status`.",
+            )
+
+
+class Lease:
+    """A lease that this run holds. Threads may share it; one write is in flight at a time."""
+
+    def __init__(
+        self, bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, doc: LeaseDoc, version: Version, sent: float
+    ) -> None:
+        self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
+        self._doc, self._version = doc, version
+        self._lock = threading.Lock()
+        self._ended: Fenced | None = None
+        self._settling = False
+        self.sent = sent
+        """Boot time at which the last write that succeeded was *sent* (R7)."""
+
+    @property
+    def doc(self) -> LeaseDoc:
+        """As last written by this run."""
+        return self._doc
+
+    @property
+    def epoch(self) -> int:
+        return self._doc.epoch
+
+    def may_allow(self, margin: float) -> bool:
+        """R7, by this host's clock now. Ask it last, right before the allow is sent."""
+        return (
+            self._ended is None
+            and not self._settling
+            and may_allow(self._clock.boot(), self.sent, self._doc.ttl, margin)
+        )
+
+    def renew(self, *, phase: str = "", tool: str = "", seq: int = 0) -> None:
+        """One heartbeat. Unavailable: not decided, call again; Fenced: the lease is another's, for good."""
+        with self._lock:
+            if self._settling:
+                return  # the renewer was on its way here; a held lease must not follow a settled one
+            self._write(state="held", reason="", phase=phase, tool=tool, seq=max(seq, self._doc.seq))
+
+    def settle(self, state: Literal["closed", "released"], reason: str = "", *, budget: float = 10.0) -> None:
+        """R6: give the job up. The caller has sealed its writer before. Unavailable: it is left to run out; Fenced."""
+        patience = Patience(self._clock, self._rng, budget)
+        self._settling = True
+        with self._lock:
+            while self._doc.state == "held":
+                try:
+                    self._write(state=state, reason=reason, phase="", tool="", seq=self._doc.seq)
+                except Unavailable as error:
+                    patience.pause(error)
+
+    def _write(self, *, state: State, reason: str, phase: str, tool: str, seq: int) -> None:
+        """Put the next lease; on a conflict look whose it is (R10), adopt its version and send again."""
+        if self._ended is not None:
+            raise self._ended
+        while True:
+            doc = msgspec.structs.replace(
+                self._doc,
+                state=state,
+                reason=reason,
+                phase=phase,
+                tool=tool,
+                seq=seq,
+                beat=self._doc.beat + 1,
+                nonce=fresh_nonce(self._rng),
+                time=self._clock.now(),
+            )
+            sent = self._clock.boot()
+            try:
+                version = self._bucket.put(self._keys.lease, encode(doc), if_version=self._version)
+            except Conflict:
+                found = read(self._bucket, self._keys)
+                if (
+                    found is None
+                    or not is_mine(found.doc, doc.run, doc.epoch)
+                    or found.doc.state not in ("held", state)
+                ):
+                    self._ended = lost(self._keys.job, doc.epoch, found)
+                    raise self._ended from None
+                self._version = found.version
+                if found.doc.state == state != "held":
+                    self._doc = found.doc  # the own settling had landed, its reply was lost
+                    return
+            else:
+                self._doc, self._version, self.sent = doc, version, sent
+                return

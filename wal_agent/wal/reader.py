@@ -1,0 +1,213 @@
+"""Replay: the newest snapshot that counts and the segments behind it, checked link by link (I2, I3, R5).
+
+Damage is named with what can still be had; nothing is skipped silently. A reader that meets retention lists again
+before it says "damaged".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.errors import Damaged, NotFound
+from wal_agent.wal import segment as codec
+from wal_agent.wal import snapshot_codec
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.segment import START, Segment, digest
+from wal_agent.wal.snapshot_codec import Snapshot
+from wal_agent.wal.state import State, apply_all
+
+LISTS = 5  # how often a reader that retention raced lists again
+AHEAD = 64  # segments that are fetched before they are checked
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The newest segment: number, epoch and hash of its bytes. seq 0: the log is empty."""
+
+    seq: int = 0
+    epoch: int = 0
+    hash: bytes = START
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Segment `seq` cannot be read; everything up to `good` (written at `time`) can be restored."""
+
+    seq: int
+    why: str
+    good: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What the log says up to `seq`, the last good segment, whose bytes have `hash`."""
+
+    state: State = field(default_factory=State)
+    seq: int = 0
+    hash: bytes = START
+    time: float = 0.0  # of segment `seq`
+    damage: Damage | None = None
+    segments_read: int = 0  # behind the snapshot
+    bytes_read: int = 0
+    snapshot: int = 0  # the snapshot it began from; 0: from nothing
+
+
+def tail(bucket: Bucket, keys: Keys, hint: int = 0) -> Tail:
+    """The newest segment, read and decoded. `hint`: a number that the log is thought to have reached (the lease's),
+    which saves listing all of it. Damaged when the newest segment cannot be decoded."""
+    found = newest_behind(bucket, keys, hint - 1) if hint > 1 else Tail()
+    return found if found.seq else newest_behind(bucket, keys, 0)
+
+
+def newest_behind(bucket: Bucket, keys: Keys, seq: int) -> Tail:
+    """The newest segment with a number above `seq`; an empty Tail when there is none."""
+    for _ in range(LISTS):
+        listed = bucket.list(keys.log, keys.segment(seq) if seq else "")
+        last = max((keys.seq_of(e.key) or 0 for e in listed), default=0)
+        if last == 0:
+            return Tail()
+        try:
+            data = bucket.get(keys.segment(last)).data
+        except NotFound:
+            continue  # the log grew and retention passed between list and get
+        return Tail(last, codec.decode(data, job=keys.job, seq=last).epoch, digest(data))
+    raise Damaged(f"record {last} of job {keys.job} is listed but cannot be read.")
+
+
+def records(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment]]:
+    """The segments that are there from `start` on, in order (retention leaves gaps); for people to look at. Damaged."""
+    for entry in bucket.list(keys.log, keys.segment(start - 1) if start > 1 else ""):
+        seq = keys.seq_of(entry.key)
+        if seq is None:
+            continue
+        try:
+            data = bucket.get(entry.key).data
+        except NotFound:
+            continue  # retention passed here
+        yield seq, codec.decode(data, job=keys.job, seq=seq)
+
+
+# --- snapshots (R5)
+
+
+def counts(snapshot: Snapshot, own: bytes | None, following: Segment | None) -> bool:
+    """R5: it counts only if segment `seq` (`own`: its bytes), or the next one's `prev`, agrees with its `hash`."""
+    if own is not None:
+        return digest(own) == snapshot.hash
+    return following is not None and following.prev == snapshot.hash
+
+
+def read_snapshot(bucket: Bucket, keys: Keys, seq: int) -> Snapshot | None:
+    """The snapshot at `seq`, checked against the chain; None when it is gone, damaged or does not count."""
+    try:
+        snapshot = snapshot_codec.decode(bucket.get(keys.snapshot(seq)).data, job=keys.job, seq=seq)
+        own = _get(bucket, keys, seq)
+        following = None
+        if own is None and (after := _get(bucket, keys, seq + 1)) is not None:
+            following = codec.decode(after, job=keys.job, seq=seq + 1)
+    except (NotFound, Damaged):
+        return None
+    return snapshot if counts(snapshot, own, following) else None
+
+
+def _get(bucket: Bucket, keys: Keys, seq: int) -> bytes | None:
+    try:
+        return bucket.get(keys.segment(seq)).data
+    except NotFound:
+        return None
+
+
+def newest_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None) -> Iterator[Snapshot]:
+    """The snapshots that count, newest first, none beyond `upto`."""
+    seqs = [keys.seq_of(e.key) for e in bucket.list(keys.snapshots)]
+    for seq in sorted((s for s in seqs if s is not None and (upto is None or s <= upto)), reverse=True):
+        found = read_snapshot(bucket, keys, seq)
+        if found is not None:
+            yield found
+
+
+# --- replay
+
+
+def follow(at: Replay, job: str, seq: int, data: bytes) -> Replay:
+    """`at` and the segment whose bytes are `data`; Damaged when it does not follow (I2: chain, numbers, epochs)."""
+    found = codec.decode(data, job=job, seq=seq)
+    if found.prev != at.hash:
+        raise Damaged(f"record {seq} of job {job} is damaged: it does not chain to record {at.seq}.")
+    state, opening = at.state, found.opening
+    if opening is not None:
+        fits = opening.epoch == found.epoch > state.epoch and opening.run == found.run
+    else:
+        fits = bool(state.openings) and (found.epoch, found.run) == (state.epoch, state.openings[-1].opening.run)
+    if not fits:
+        raise Damaged(f"record {seq} of job {job} is damaged: epoch {found.epoch} follows epoch {state.epoch}.")
+    return replace(
+        at,
+        state=apply_all(state, seq, found.epoch, found.records),
+        seq=seq,
+        hash=digest(data),
+        time=found.time,
+        segments_read=at.segments_read + 1,
+        bytes_read=at.bytes_read + len(data),
+    )
+
+
+def replay(bucket: Bucket, keys: Keys, upto: int | None = None, *, parallel: int = 8) -> Replay:
+    """What the log says up to segment `upto` (None: to its end). Damage is in the result; Unavailable, Denied raise.
+
+    `parallel`: how many segments are fetched at a time (1: no threads)."""
+    base = -1
+    result = Replay()
+    for _ in range(LISTS):
+        begin = _begin(bucket, keys, upto)
+        if begin.seq <= base:
+            break  # no newer snapshot explains the hole: it is damage
+        base = begin.seq
+        result = _read_on(bucket, keys, begin, upto, parallel)
+        if result.damage is None:
+            break
+    return result
+
+
+def _begin(bucket: Bucket, keys: Keys, upto: int | None) -> Replay:
+    for found in newest_snapshots(bucket, keys, upto):
+        return Replay(state=found.state, seq=found.seq, hash=found.hash, time=found.time, snapshot=found.seq)
+    return Replay()
+
+
+def _read_on(bucket: Bucket, keys: Keys, at: Replay, upto: int | None, parallel: int) -> Replay:
+    listed = (keys.seq_of(e.key) for e in bucket.list(keys.log, keys.segment(at.seq) if at.seq else ""))
+    seqs = iter([s for s in listed if s is not None and s > at.seq and (upto is None or s <= upto)])
+    while ahead := list(islice(seqs, AHEAD)):
+        for seq, found in zip(ahead, _fetch(bucket, keys, ahead, parallel), strict=True):
+            try:
+                if seq != at.seq + 1 or found is None:
+                    raise Damaged(f"record {at.seq + 1} of job {keys.job} is missing.")
+                if isinstance(found, Damaged):
+                    raise found
+                at = follow(at, keys.job, seq, found)
+            except Damaged as error:
+                return replace(at, damage=Damage(at.seq + 1, error.what, at.seq, at.time))
+    if upto is not None and at.seq < upto:
+        why = f"record {at.seq + 1} of job {keys.job} is missing."
+        return replace(at, damage=Damage(at.seq + 1, why, at.seq, at.time))
+    return at
+
+
+def _fetch(bucket: Bucket, keys: Keys, seqs: list[int], parallel: int) -> Iterator[bytes | Damaged | None]:
+    def one(seq: int) -> bytes | Damaged | None:
+        try:
+            return _get(bucket, keys, seq)
+        except Damaged as error:
+            return error
+
+    if parallel < 2 or len(seqs) < 2:
+        yield from map(one, seqs)
+        return
+    with ThreadPoolExecutor(parallel, "replay") as pool:
+        yield from pool.map(one, seqs)

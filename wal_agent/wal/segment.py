@@ -1,0 +1,108 @@
+"""A segment: an immutable, numbered object with a batch of records, chained to the one before by hash (I2, I3)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import msgspec
+
+from wal_agent.errors import Damaged
+from wal_agent.records import FORMAT, AnyRecord, Opening
+from wal_agent.wal import packing
+from wal_agent.wal.keys import MAX_SEQ
+
+MAX_RAW = 1 << 20  # bytes of MessagePack that a writer puts into one segment
+MAX_READ = 16 << 20  # bytes of MessagePack that a reader takes from one
+OVERHEAD = 1024  # generous: everything in a segment but its records (job <= 100, run <= 200 bytes)
+START = bytes(32)  # `prev` of segment 1
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ)]
+Hash = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`prev` is the sha256 of the previous segment's *bytes* in the bucket; `time` is for people."""
+
+    format: int
+    job: str
+    epoch: Count
+    seq: Count
+    run: str
+    prev: Hash
+    time: float
+    records: tuple[AnyRecord, ...]
+
+    @property
+    def opening(self) -> Opening | None:
+        """The opening record that begins this segment, if it is an opening segment."""
+        first = self.records[0] if self.records else None
+        return first if isinstance(first, Opening) else None
+
+
+class _Written(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment on its way out; its records are MessagePack already."""
+
+    format: int
+    job: str
+    epoch: int
+    seq: int
+    run: str
+    prev: bytes
+    time: float
+    records: Sequence[msgspec.Raw]
+
+
+_decoder = msgspec.msgpack.Decoder(Segment)
+_record = msgspec.msgpack.Decoder[AnyRecord](AnyRecord)
+
+
+def digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def encode_record(record: AnyRecord) -> tuple[bytes, AnyRecord]:
+    """The record's MessagePack, and the record as every later reader will see it.
+
+    ValueError when it could not be read back (a field of a wrong type) or fits no segment: such a record in the log
+    would make the log unreadable for ever, so the writer's caller hears of it before anything is written."""
+    raw = msgspec.msgpack.encode(record)
+    if len(raw) > MAX_RAW - OVERHEAD:
+        raise ValueError(f"a {type(record).__name__} of {len(raw)} bytes fits no segment; bulk goes into blobs")
+    try:
+        return raw, _record.decode(raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(f"a {type(record).__name__} that cannot be read back: {error}") from error
+
+
+def batch(sizes: Iterable[int], limit: int = MAX_RAW - OVERHEAD) -> int:
+    """How many of the queue's items (of `sizes` bytes each, in order) go into the next segment; at least one."""
+    taken = total = 0
+    for size in sizes:
+        total += size
+        if taken and total > limit:
+            break
+        taken += 1
+    return taken
+
+
+def encode(*, job: str, epoch: int, seq: int, run: str, prev: bytes, time: float, records: Sequence[bytes]) -> bytes:
+    """The segment's bytes. Called once for each segment: what is sent again are these bytes (R3)."""
+    raw = [msgspec.Raw(r) for r in records]
+    return packing.pack(
+        _Written(format=FORMAT, job=job, epoch=epoch, seq=seq, run=run, prev=prev, time=time, records=raw)
+    )
+
+
+def decode(data: bytes, *, job: str, seq: int) -> Segment:
+    """The segment that stands at `seq` of `job`; Damaged names the record number and what is wrong."""
+    try:
+        segment = packing.unpack(data, _decoder, MAX_READ)
+        if segment.format != FORMAT:
+            raise Damaged(f"format {segment.format} is unknown, this wal-agent reads {FORMAT}")
+        if segment.job != job or segment.seq != seq:
+            raise Damaged(f"it calls itself record {segment.seq} of job {segment.job!r}")
+    except Damaged as error:
+        raise Damaged(f"record {seq} of job {job} is damaged: {error.what}.") from error
+    return segment

@@ -1,0 +1,46 @@
+"""The bytes of a snapshot: the whole state as of one segment, and that segment's hash (R5)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from wal_agent.errors import Damaged
+from wal_agent.wal import packing
+from wal_agent.wal.segment import Count, Hash
+from wal_agent.wal.state import State
+
+MAX_RAW = 64 << 20  # bytes of MessagePack
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`hash` is the sha256 of segment `seq`'s bytes, `time` that segment's time."""
+
+    format: Literal[1]
+    job: str
+    seq: Count
+    hash: Hash
+    state: State
+    time: float
+
+
+_decoder = msgspec.msgpack.Decoder(Snapshot)
+
+
+def encode(snapshot: Snapshot) -> bytes:
+    """The snapshot's bytes; ValueError when no reader would take it."""
+    raw = msgspec.msgpack.encode(snapshot)
+    if len(raw) > MAX_RAW:
+        raise ValueError(f"a snapshot of {len(raw)} bytes is more than readers take ({MAX_RAW})")
+    return packing.squeeze(raw)
+
+
+def decode(data: bytes, *, job: str, seq: int) -> Snapshot:
+    try:
+        snapshot = packing.unpack(data, _decoder, MAX_RAW)
+        if snapshot.job != job or snapshot.seq != seq:
+            raise Damaged(f"it calls itself snapshot {snapshot.seq} of job {snapshot.job!r}")
+    except Damaged as error:
+        raise Damaged(f"snapshot {seq} of job {job} is damaged: {error.what}.") from error
+    return snapshot

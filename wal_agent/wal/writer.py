@@ -1,0 +1,326 @@
+"""Appending to the log: group commit, one put in flight, fenced by what it finds (I1, I2, I3, R3).
+
+`append` never does I/O. `commit_once` does one step of it, so that a test owns the order of things; `run` is the thread
+that calls it in production.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import Clock
+from wal_agent.errors import BucketError, Conflict, Damaged, Denied, Fenced, NotFound, Unavailable, WalAgentError
+from wal_agent.failpoints import failpoint
+from wal_agent.records import AnyRecord
+from wal_agent.wal import segment as codec
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.patience import backoff
+from wal_agent.wal.state import FileState, State, apply_all, rebased
+from wal_agent.wal.ticket import Ticket
+
+Step = Literal["idle", "acked", "undecided", "ended"]
+
+
+class Sealed(WalAgentError):
+    """Appending to a writer that was sealed (R6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The log as acknowledged to this writer, and only that: what a snapshot may cover (R5)."""
+
+    seq: int
+    hash: bytes
+    state: State
+    segments: int  # since the snapshot that replay began from
+    size: int  # their bytes
+    time: float  # of segment `seq`
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One append on its way: all of its records go into one segment."""
+
+    records: tuple[AnyRecord, ...]
+    raw: tuple[bytes, ...]
+    ticket: Ticket
+    since: float  # boot time
+
+    @property
+    def size(self) -> int:
+        return sum(len(r) for r in self.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The one undecided segment (R3): its number and its bytes never change."""
+
+    seq: int
+    data: bytes
+    items: tuple[Item, ...]
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is appended but not acknowledged: bytes, appends, and the age of the oldest in seconds."""
+
+    size: int
+    items: int
+    age: float
+
+
+# --- pure rules
+
+
+def judge(found: bytes, found_epoch: int, found_run: str, sent: InFlight, epoch: int, run: str) -> str:
+    """R3: what stands at my seq is "mine" (byte for byte), of a higher epoch ("fenced"), or "damage"."""
+    if found == sent.data:
+        return "mine"
+    return "fenced" if found_epoch > epoch else "damage"
+
+
+def keep_undecided(sent: InFlight) -> InFlight | None:
+    """R3: what stays in flight after an undecided put: the same bytes for the same seq."""
+    return sent
+
+
+class Writer:
+    """The only appender of one epoch. Threads may share it."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        keys: Keys,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        epoch: int,
+        run: str,
+        acked: Acked,
+        on_end: Callable[[WalAgentError], None] = lambda _: None,
+    ) -> None:
+        self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
+        self.epoch, self.run_id = epoch, run
+        self.on_end = on_end
+        """Called once, from the thread that commits, when the writer is fenced or meets damage."""
+        self._acked = acked
+        self._queue: deque[Item] = deque()
+        self._in_flight: InFlight | None = None
+        self._next_call = acked.state.next_call
+        self._sealed = False
+        self._ended: WalAgentError | None = None
+        self._trouble: BucketError | None = None
+        self._lock = threading.Lock()  # the fields above; never held during I/O
+        self._committing = threading.Lock()  # one step at a time
+        self._work = threading.Event()
+
+    # --- what callers see
+
+    def append(self, *records: AnyRecord) -> Ticket:
+        """Queue the records for one segment, in order. Never blocks on I/O. ValueError: a record that could never be
+        read back, or too much for a segment; Fenced, Damaged: the writer has ended; Sealed."""
+        if not records:
+            raise ValueError("nothing to append")
+        pairs = [codec.encode_record(r) for r in records]
+        item = Item(tuple(r for _, r in pairs), tuple(raw for raw, _ in pairs), Ticket(), self._clock.boot())
+        if item.size > codec.MAX_RAW - codec.OVERHEAD:
+            raise ValueError(f"{item.size} bytes fit no segment; append them apart")
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            if self._sealed:
+                raise Sealed(f"The log of job {self._keys.job} is sealed; nothing more can be recorded in this run.")
+            self._queue.append(item)
+        self._work.set()
+        return item.ticket
+
+    def next_call(self) -> int:
+        """A number for a call, used once in the job's life."""
+        with self._lock:
+            self._next_call += 1
+            return self._next_call - 1
+
+    @property
+    def acked(self) -> Acked:
+        """Seq, hash and state as of the last acknowledged segment, of one moment."""
+        return self._acked
+
+    @property
+    def state(self) -> State:
+        return self._acked.state
+
+    @property
+    def backlog(self) -> Backlog:
+        with self._lock:
+            flying = self._in_flight.items if self._in_flight else ()
+            waiting = [*flying, *self._queue]
+        oldest = min((i.since for i in waiting), default=self._clock.boot())
+        return Backlog(sum(i.size for i in waiting), len(waiting), self._clock.boot() - oldest)
+
+    @property
+    def trouble(self) -> BucketError | None:
+        """Why the last put was not decided; None when it was."""
+        return self._trouble
+
+    @property
+    def ended(self) -> WalAgentError | None:
+        """Fenced or Damaged, once this writer can append no more."""
+        return self._ended
+
+    def rebase(self, before: dict[str, FileState], after: dict[str, FileState]) -> None:
+        """Replace what `before` (the files of a snapshot's state) holds by `after` (the same files, compacted), under
+        whatever was layered on top since."""
+        with self._lock:
+            acked = self._acked
+            self._acked = replace(acked, state=rebased(acked.state, before, after))
+
+    # --- committing
+
+    def commit_once(self) -> Step:
+        """One step: put the segment in flight (the next batch, if none is), and decide it if that can be done."""
+        with self._committing:
+            return self._step()
+
+    def run(self, stop: threading.Event) -> None:
+        """Commit until `stop` is set or the writer has ended; undecided puts are sent again with capped backoff."""
+        attempt = 0
+        while not stop.is_set():
+            self._work.clear()
+            match self.commit_once():
+                case "ended":
+                    return
+                case "acked":
+                    attempt = 0
+                case "idle":
+                    self._work.wait(1.0)
+                case "undecided":
+                    attempt += 1
+                    stop.wait(backoff(attempt, self._rng))
+
+    def seal(self, budget: float) -> bool:
+        """R6: refuse appends from now on, decide the put in flight and flush the queue, within `budget` seconds.
+
+        Whether everything is decided; the lease may be settled only then. Raises Fenced, Damaged."""
+        with self._lock:
+            self._sealed = True
+        until = self._clock.boot() + budget
+        attempt = 0
+        while self.backlog.items:
+            left = until - self._clock.boot()
+            if left <= 0:
+                return False
+            if not self._committing.acquire(timeout=left):
+                return False
+            try:
+                step = self._step()
+            finally:
+                self._committing.release()
+            if step == "undecided":
+                attempt += 1
+                self._clock.sleep(min(left, backoff(attempt, self._rng)))
+        if self._ended is not None:
+            raise self._ended
+        return True
+
+    def _step(self) -> Step:
+        with self._lock:
+            if self._ended is not None:
+                return "ended"
+            sent = self._in_flight = self._in_flight or self._next()
+        if sent is None:
+            return "idle"
+        failpoint("append.before_put")
+        try:
+            self._bucket.put(self._keys.segment(sent.seq), sent.data)
+        except Conflict:
+            return self._read_back(sent)
+        except (Unavailable, Denied) as error:
+            return self._undecided(sent, error)
+        failpoint("append.after_put")
+        return self._ack(sent)
+
+    def _next(self) -> InFlight | None:
+        """Encode the next batch; once, whatever happens to its put (R3)."""
+        if not self._queue:
+            return None
+        items = tuple(self._queue.popleft() for _ in range(codec.batch([i.size for i in self._queue])))
+        seq, now = self._acked.seq + 1, self._clock.now()
+        data = codec.encode(
+            job=self._keys.job,
+            epoch=self.epoch,
+            seq=seq,
+            run=self.run_id,
+            prev=self._acked.hash,
+            time=now,
+            records=_flat([i.raw for i in items]),
+        )
+        return InFlight(seq, data, items, now)
+
+    def _read_back(self, sent: InFlight) -> Step:
+        """The seq is taken: by an own earlier send, by a higher epoch, or wrongly."""
+        try:
+            found = self._bucket.get(self._keys.segment(sent.seq)).data
+            other = codec.decode(found, job=self._keys.job, seq=sent.seq)
+        except (NotFound, Unavailable, Denied) as error:
+            return self._undecided(sent, error)
+        except Damaged as error:
+            return self._end(error)
+        match judge(found, other.epoch, other.run, sent, self.epoch, self.run_id):
+            case "mine":
+                return self._ack(sent)
+            case "fenced":
+                by = f" by {other.opening.host.name}" if other.opening else ""
+                what = (
+                    f"Job {self._keys.job} was taken over{by} (epoch {other.epoch}); this run had epoch {self.epoch}."
+                )
+                return self._end(Fenced(what))
+            case _:
+                what = (
+                    f"Record {sent.seq} of job {self._keys.job} is not what this run (epoch {self.epoch}) wrote there."
+                )
+                return self._end(Damaged(what))
+
+    def _ack(self, sent: InFlight) -> Step:
+        with self._lock:
+            old = self._acked
+            records = [r for item in sent.items for r in item.records]
+            self._acked = Acked(
+                seq=sent.seq,
+                hash=codec.digest(sent.data),
+                state=apply_all(old.state, sent.seq, self.epoch, records),
+                segments=old.segments + 1,
+                size=old.size + len(sent.data),
+                time=sent.time,
+            )
+            self._in_flight, self._trouble = None, None
+        for item in sent.items:
+            item.ticket.ack(sent.seq)
+        failpoint("append.after_ack")
+        return "acked"
+
+    def _undecided(self, sent: InFlight, error: BucketError) -> Step:
+        with self._lock:
+            self._in_flight, self._trouble = keep_undecided(sent), error
+        return "undecided"
+
+    def _end(self, error: WalAgentError) -> Step:
+        with self._lock:
+            self._ended = error
+            waiting = [*(self._in_flight.items if self._in_flight else ()), *self._queue]
+            self._in_flight = None
+            self._queue.clear()
+        for item in waiting:
+            item.ticket.fail(error)
+        self.on_end(error)
+        return "ended"
+
+
+def _flat(parts: Sequence[tuple[bytes, ...]]) -> list[bytes]:
+    return [raw for part in parts for raw in part]
