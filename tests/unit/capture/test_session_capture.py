@@ -124,3 +124,21 @@ def test_verify_finds_what_the_quick_look_misses(mine: SessionCapture, tmp_path:
     assert len(mine.capture(files(tmp_path, "main"), now=2.0)) == 1
     found = mine.capture(files(tmp_path, "main"), now=3.0, verify=True)
     assert [e.offset for r in found if isinstance(r, FileDelta) for e in r.edits] == [0]
+
+
+def test_a_file_that_vanishes_right_after_it_was_read_is_gone_at_the_next_call(tmp_path: Path) -> None:
+    for name in ("main", "a"):
+        (tmp_path / name).write_text(name)
+    vanish: list[Path] = []
+
+    def put_and_vanish(data: bytes) -> Payload:
+        for path in vanish:
+            path.unlink(missing_ok=True)
+        return put(data)
+
+    mine = SessionCapture("s1", put_and_vanish)
+    mine.capture(files(tmp_path, "main", "a"), now=1.0)
+    (tmp_path / "a").write_text("a, longer")
+    vanish.append(tmp_path / "a")
+    assert names(mine.capture(files(tmp_path, "main", "a"), now=2.0)) == ["a"]
+    assert names(mine.capture(files(tmp_path, "main"), now=3.0)) == ["-a"]
