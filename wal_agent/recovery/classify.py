@@ -12,6 +12,8 @@ from wal_agent.records import Class, Finding
 from wal_agent.recovery.rules import Classified, Rules
 from wal_agent.recovery.shell import only_reads, plain_words
 
+__all__ = ["Classified", "Rules", "classify", "next_step", "read_input"]
+
 UNREADABLE = Classified("unknown", "unreadable", "has an input that could not be read")
 NO_RULE = Classified("unknown", "none", "is not known to wal-agent", "look for what it was to change")
 

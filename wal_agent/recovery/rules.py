@@ -96,5 +96,5 @@ def parse_rules(text: str) -> Rules:
 
 
 @cache
-def builtin_rules() -> Rules:
+def load_rules() -> Rules:
     return parse_rules(files("wal_agent.recovery").joinpath("rules.toml").read_text("utf-8"))

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from wal_agent.records import Class, Finding
 from wal_agent.recovery.classify import NO_RULE, UNREADABLE, classify, next_step
-from wal_agent.recovery.rules import builtin_rules
+from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.shell import plain_words
 
-RULES = builtin_rules()
+RULES = load_rules()
 
 # ALL_BUILTIN_TOOL_NAMES of Gemini CLI 0.61.0, its alias, and the tools of its background shells.
 GEMINI_TOOLS = [

@@ -1,0 +1,235 @@
+"""plan: each row by an example, and for any state that no call in flight is dropped (I8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.recovery.cases import (
+    HOST,
+    MAIN,
+    OTHER,
+    captured,
+    end,
+    intent,
+    opening,
+    run_ended,
+    started,
+    state_of,
+    turn,
+)
+from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
+from wal_agent.records import AnyRecord, Cause, Opening
+from wal_agent.recovery.plan import (
+    TABLE,
+    Before,
+    LocalFacts,
+    Plan,
+    Policy,
+    Refuse,
+    Resume,
+    Start,
+    StartAgain,
+    plan,
+)
+from wal_agent.wal.reader import Damage
+
+LOCAL = LocalFacts(main_file=MAIN)
+POLICY = Policy()
+
+
+def decide(
+    *records: AnyRecord,
+    cause: Cause = "dead",
+    ours: Opening | None = None,
+    local: LocalFacts = LOCAL,
+    policy: Policy = POLICY,
+) -> Plan:
+    state = state_of(*records)
+    home = next((o.opening for o in reversed(state.openings)), None)
+    return plan(Before(state, home), ours or opening(state.epoch + 1, cause, args=()), local, policy)
+
+
+RAN = (opening(), started(), turn(), captured())
+
+
+def test_a_first_run_starts() -> None:
+    ours = opening(1, "first", args=("-p", "x"))
+    assert decide(ours=ours) == Start(("-p", "x"), "nothing to recover")
+
+
+def test_a_call_in_flight_resumes_with_the_alert() -> None:
+    got = decide(*RAN, intent(1), end(1), intent(2))
+    assert isinstance(got, Resume)
+    assert (got.session, got.alert, got.args) == ("s1", "crash", ("-p", "do it"))
+    assert [o.intent.call for o in got.dangling] == [2] and [e.intent.call for e in got.finished] == [1]
+    assert got.why == "was cut off on vm-17 with 1 call in flight"
+
+
+@pytest.mark.parametrize(
+    ("cause", "ended", "alert"),
+    [
+        ("dead", False, "crash"),
+        ("unlocked", False, "crash"),
+        ("released", False, "preempted"),
+        ("released", True, "preempted"),
+        ("dead", True, "unsettled"),
+        ("closed", False, "unsettled"),
+        ("closed", True, "unsettled"),
+    ],
+)
+def test_the_alert_says_how_it_came(cause: Cause, ended: bool, alert: str) -> None:
+    got = decide(*RAN, intent(), *([run_ended(False)] if ended else []), cause=cause)
+    assert isinstance(got, Resume) and got.alert == alert and len(got.dangling) == 1
+
+
+def test_without_a_captured_session_the_task_begins_anew_with_the_alert() -> None:
+    got = decide(opening(), started(), turn(), intent(1), end(1), intent(2))
+    assert isinstance(got, StartAgain) and got.alert == "crash" and got.args == ("-p", "do it")
+    assert len(got.dangling) == 1 and len(got.finished) == 1
+
+
+def test_a_session_of_an_earlier_run_is_not_taken_for_the_newest() -> None:
+    got = decide(
+        *RAN, turn("completed"), opening(2, "closed"), started("s2"), turn("started", "s2"), intent(session="s2")
+    )
+    assert isinstance(got, StartAgain) and len(got.dangling) == 1
+
+
+def test_calls_of_an_earlier_session_are_not_put_into_this_one() -> None:
+    got = decide(*RAN, intent(1), end(1), opening(2, "closed"), started("s2"), turn("started", "s2"), captured("s2"))
+    assert isinstance(got, Resume) and got.session == "s2" and got.finished == ()
+
+
+@pytest.mark.parametrize("cause", ["dead", "released", "unlocked"])
+def test_a_run_that_died_before_anything_was_recorded_starts_again(cause: Cause) -> None:
+    got = decide(opening(), cause=cause)
+    assert isinstance(got, StartAgain) and got.alert is None and got.args == ("-p", "do it")
+    assert decide(opening(), started(), cause="closed").__class__ is Start
+
+
+def test_what_is_typed_now_wins_over_what_was_typed_then() -> None:
+    got = decide(opening(), ours=opening(2, "dead", args=("-m", "x")))
+    assert isinstance(got, StartAgain) and got.args == ("-m", "x")
+
+
+@pytest.mark.parametrize(
+    ("cause", "state", "alert"),
+    [
+        ("dead", "started", "cut_off"),
+        ("dead", "completed", "cut_off"),
+        ("unlocked", "started", "cut_off"),
+        ("closed", "started", "cut_off"),  # rc 0 is no proof of an end
+        ("released", "started", "preempted"),
+        ("released", "completed", "preempted"),
+    ],
+)
+def test_without_a_call_in_flight_it_resumes_unless_it_came_to_its_end(cause: Cause, state: str, alert: str) -> None:
+    got = decide(*RAN, turn(state), cause=cause)
+    assert isinstance(got, Resume) and got.alert == alert and got.dangling == ()
+
+
+def test_a_run_that_came_to_its_end_is_not_resumed_unless_asked() -> None:
+    records = (*RAN, turn("completed"), run_ended())
+    assert isinstance(decide(*records, cause="closed"), Start)
+    asked = decide(*records, cause="closed", policy=replace(POLICY, resume_closed=True))
+    assert isinstance(asked, Resume) and asked.session == "s1"
+
+
+def test_the_opening_of_a_refused_run_hides_neither_home_nor_cause() -> None:
+    refused = opening(2, "dead", workspace="/w/other")
+    state = state_of(*RAN, intent(), refused)
+    got = plan(Before(state, RAN[0]), opening(3, "released"), LOCAL, POLICY)
+    assert isinstance(got, Resume) and got.alert == "crash"
+    again = plan(
+        Before(state, RAN[0]), opening(3, "released", workspace="/w/other"), replace(LOCAL, home_exists=True), POLICY
+    )
+    assert isinstance(again, Refuse) and again.kind is ConfigError
+
+
+def test_damage_says_what_can_be_had() -> None:
+    broken = Damage(seq=398, why="record 398 of job j is damaged (checksum).", good=397, time=50_500.0)
+    got = decide(*RAN, intent(), local=replace(LOCAL, damage=broken))
+    assert isinstance(got, Refuse) and got.kind is Damaged and got.error().exit_code == 73
+    assert str(got.error()) == (
+        "record 398 of job j is damaged (checksum). Everything up to 397 (14:01:40) can be restored: "
+        "wal-agent restore --at 397 --to DIR"
+    )
+
+
+def test_another_agents_job() -> None:
+    got = decide(*RAN, ours=opening(2, "dead", agent="claude"))
+    assert isinstance(got, Refuse) and got.kind is ConfigError and "--job" in got.hint
+
+
+@pytest.mark.parametrize(
+    ("host", "exists", "refused"),
+    [(HOST, True, True), (HOST, False, False), (OTHER, True, False), (OTHER, False, False)],
+)
+def test_another_folder_of_the_same_machine(host: object, exists: bool, refused: bool) -> None:
+    ours = opening(2, "dead", host=host, workspace="/w/else")  # type: ignore[arg-type]
+    got = decide(*RAN, intent(), ours=ours, local=replace(LOCAL, home_exists=exists))
+    assert isinstance(got, Refuse) is refused
+
+
+def test_a_crash_loop_halts_and_ends_with_time() -> None:
+    deaths = [opening(n, "dead", time=1000.0 + 10 * n) for n in range(2, 6)]
+    records: tuple[AnyRecord, ...] = (*RAN, intent(), *deaths)
+    got = decide(*records, ours=opening(6, "dead", time=1060.0))
+    assert isinstance(got, Refuse) and got.kind is CrashLoop
+    assert "5 crashes in 10 minutes" in got.what and "run_shell_command" in got.what
+    assert isinstance(decide(*records, ours=opening(6, "dead", time=1700.0)), Resume)
+    assert isinstance(decide(*records, ours=opening(6, "released", time=1060.0)), Resume)
+    assert isinstance(
+        decide(*records, ours=opening(6, "dead", time=1060.0), policy=replace(POLICY, crash_limit=0)), Resume
+    )
+
+
+def test_the_policy_may_halt_for_calls_that_nobody_can_tell() -> None:
+    halt = replace(POLICY, halt_on_unknown=True)
+    got = decide(*RAN, intent(1), policy=halt)
+    assert isinstance(got, Refuse) and got.kind is PersonNeeded and "#1 run_shell_command" in got.what
+    told = replace(LOCAL, findings=((1, "completed"),))
+    assert isinstance(decide(*RAN, intent(1), policy=halt, local=told), Resume)
+    assert isinstance(decide(*RAN, intent(1, cls="read_only"), policy=halt), Resume)
+
+
+RECORDS = st.one_of(
+    st.builds(opening, st.integers(1, 9), st.sampled_from(["first", "closed", "released", "unlocked", "dead"]),
+              st.sampled_from([HOST, OTHER]), workspace=st.sampled_from(["/w/shop", "/w/b"]), time=st.floats(0, 2000)),
+    st.builds(started, st.sampled_from(["s1", "s2"])),
+    st.builds(turn, st.sampled_from(["started", "completed"]), st.sampled_from(["s1", "s2"])),
+    st.builds(intent, st.integers(1, 6), cls=st.sampled_from(["read_only", "mutation", "unknown"]),
+              session=st.sampled_from(["s1", "s2"])),
+    st.builds(end, st.integers(1, 6)),
+    st.builds(captured, st.sampled_from(["s1", "s2"]), st.sampled_from([MAIN, "x"])),
+    st.builds(run_ended, st.booleans()),
+)  # fmt: skip
+
+
+@given(
+    st.lists(RECORDS, max_size=12),
+    st.none() | st.builds(opening, st.integers(1, 9)),
+    st.builds(opening, st.integers(1, 20), st.sampled_from(["first", "closed", "released", "unlocked", "dead"])),
+    st.builds(LocalFacts, st.just(MAIN), st.booleans()),
+    st.builds(Policy, st.booleans(), st.booleans(), st.integers(0, 3)),
+)
+def test_any_state_gives_a_plan_and_no_call_in_flight_is_dropped(
+    records: list[AnyRecord], home: Opening | None, ours: Opening, local: LocalFacts, policy: Policy
+) -> None:
+    state = state_of(*records)
+    got = plan(Before(state, home), ours, local, policy)
+    if state.open and not isinstance(got, Refuse):
+        assert isinstance(got, StartAgain | Resume)
+        assert got.dangling == state.open and got.alert is not None
+    if isinstance(got, Resume):
+        assert state.files[MAIN].session == got.session
+    if isinstance(got, Refuse):
+        assert got.error().exit_code in (73, 78, 79, 80) and got.what.endswith((".", ":"))
+
+
+def test_every_row_is_reached_by_a_name_of_its_own() -> None:
+    assert len({row.name for row in TABLE}) == len(TABLE)

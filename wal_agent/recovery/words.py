@@ -1,0 +1,41 @@
+"""Small words for people: counts, sizes, spans, times. Times of day are UTC."""
+
+from __future__ import annotations
+
+import time
+
+
+def counted(n: int, noun: str) -> str:
+    """ "1 call", "2 calls"."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def clock_time(seconds: float) -> str:
+    """ "14:02:13" of seconds since 1970 (UTC); total: times outside the calendar give "an unknown time"."""
+    try:
+        return time.strftime("%H:%M:%S", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+
+
+def span(seconds: float) -> str:
+    """ "3 s", "4 min", "2 h 14 min", "3 days"; never negative."""
+    s = max(0, round(seconds)) if abs(seconds) < 1e12 else 0
+    if s < 120:
+        return f"{s} s"
+    if s < 7200:
+        return f"{s // 60} min"
+    if s < 172_800:
+        hours, minutes = divmod(s // 60, 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{s // 86_400} days"
+
+
+def size(n: int) -> str:
+    """ "812 B", "1.2 kB", "3.4 MB"; decimal units."""
+    if n < 1000:
+        return f"{n} B"
+    for unit, scale in (("kB", 1e3), ("MB", 1e6), ("GB", 1e9)):
+        if n < scale * 1000 or unit == "GB":
+            break
+    return f"{n / scale:.1f} {unit}"
