@@ -15,7 +15,7 @@ from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
 
-DEBOUNCE = 0.05  # seconds; an agent writes several lines for one event
+DEBOUNCE = 0.02  # seconds; an agent writes several lines for one event
 
 
 class Autosave:
@@ -33,10 +33,9 @@ class Autosave:
         self._watched: set[Path] = set()
         self._thread = threading.Thread(target=self._loop, name="autosave", daemon=True)
 
-    def start(self, folders: list[Path]) -> None:
+    def start(self) -> None:
         self._observer.daemon = True
         self._observer.start()
-        self._watch(folders)
         self._thread.start()
 
     def poke(self) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from wal_agent.records import Class
 
 
@@ -40,7 +42,8 @@ class Calls:
         pool = [r for r in self.running.values() if upto is None or r.call <= upto]
         if call_id:
             return _first(pool, lambda r: r.call_id == call_id)
-        exact = _first(pool, lambda r: r.tool == tool and r.input == input)
+        wanted = canonical(input)
+        exact = _first(pool, lambda r: r.tool == tool and canonical(r.input) == wanted)
         if exact is not None:
             return exact
         same_tool = [r for r in pool if r.tool == tool]
@@ -52,6 +55,14 @@ class Calls:
     def changing(self) -> list[Running]:
         """Running calls that may change something."""
         return [r for r in self.running.values() if r.cls != "read_only"]
+
+
+def canonical(input: bytes) -> bytes:
+    """One spelling for equal JSON: a session file may order keys otherwise than a hook does."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(input), order="deterministic")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return input
 
 
 def _first(pool: list[Running], test: Callable[[Running], bool]) -> Running | None:

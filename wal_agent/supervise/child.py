@@ -47,13 +47,16 @@ class Exit:
 
 
 class Child:
-    """The agent's process."""
+    """The agent's process. Made in the main thread: Linux ties its life to the thread that starts it (launch.py).
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+    `no_stdin`: it reads nothing from the terminal or pipe, which the run before has consumed."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, no_stdin: bool = False) -> None:
         launch = [sys.executable, "-I", "-S", "-E", str(LAUNCH), str(os.getpid()), "--", *argv]
         if Path.cwd() != cwd:
             os.chdir(cwd)
-        self.pid = os.posix_spawn(sys.executable, launch, dict(env))
+        null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)] if no_stdin else []
+        self.pid = os.posix_spawn(sys.executable, launch, dict(env), file_actions=null)
         self.exit: Exit | None = None
 
     def send(self, number: int) -> None:
@@ -61,6 +64,12 @@ class Child:
         if self.exit is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
 
     def reap(self) -> None:
         """Collect every dead child: the agent, and what the sub-reaper adopted."""
@@ -74,12 +83,12 @@ class Child:
             if pid == self.pid:
                 self.exit = Exit(os.waitstatus_to_exitcode(status))
 
-    def wait(self, on_terminate: Callable[[int], None], tick: Callable[[], None], every: float = 0.1) -> Exit:
+    def wait(self, on_terminate: Callable[[int], None], tick: Callable[[], None], every: Callable[[], float]) -> Exit:
         """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called at
-        least every `every` seconds and may end the agent."""
+        least every `every()` seconds and may end the agent."""
         terminations = 0
         while self.exit is None:
-            number, from_terminal = _next_signal(every)
+            number, from_terminal = _next_signal(every())
             if number == signal.SIGTERM:
                 terminations += 1
                 on_terminate(terminations)

@@ -91,9 +91,7 @@ class Conversation:
     def _begin_turn(self, session: str, prompt: str) -> None:
         text = prompt.encode()[:MAX_PROMPT]
         self._writer.append(
-            Turn(
-                time=self._clock.now(), state="started", session=session, prompt=Payload(size=len(text), data=text)
-            )
+            Turn(time=self._clock.now(), state="started", session=session, prompt=Payload(size=len(text), data=text))
         )
         self.turn_open, self.completed = True, False
         self._on_turn()

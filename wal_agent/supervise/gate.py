@@ -126,15 +126,11 @@ class Gate:
         )
         return True
 
-    def end(
-        self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None
-    ) -> None:
+    def end(self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None) -> None:
         """Give a running call its one end (I8); a call that has ended already is left alone."""
         running = self._calls.end(call)
         if running is not None:
-            self._writer.append(
-                End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding)
-            )
+            self._writer.append(End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding))
 
     def _payload(self, data: bytes) -> Payload | None:
         try:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wal_agent.clock import Clock
-from wal_agent.errors import BucketError, Fenced, UsageError
-from wal_agent.wal.lease import timing_holds
+from wal_agent.errors import BucketError, UsageError, WalAgentError
+from wal_agent.wal.lease import Lease, timing_holds
 
 Health = Literal["fresh", "late", "expired"]
 
@@ -51,27 +51,28 @@ def health(timing: Timing, sent: float, now: float) -> Health:
     return "late" if age >= timing.renew_deadline else "fresh"
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a renewal tells others of the run."""
+
+    phase: str = ""
+    tool: str = ""
+    seq: int = 0
+
+
 class Heartbeat:
-    """Renews in one thread and judges in another; both end with `stop`.
+    """Renews `lease` in one thread and judges in another; both end with `stop`. It begins with the lease, so the agent's
+    part is set later: `beat` says what to tell, `on_expired` is called each time the lease runs out, `on_lost` once when
+    it is found to be somebody else's (or cannot be read)."""
 
-    `renew` sends one renewal and raises BucketError or Fenced; `sent` is when the last that succeeded was sent. `expired`
-    is called once each time the lease runs out, `fenced` once when it is found to be somebody else's."""
-
-    def __init__(
-        self,
-        timing: Timing,
-        clock: Clock,
-        renew: Callable[[], None],
-        sent: Callable[[], float],
-        expired: Callable[[], None],
-        fenced: Callable[[Fenced], None],
-    ) -> None:
+    def __init__(self, timing: Timing, clock: Clock, lease: Lease) -> None:
         self._timing = timing
         self._clock = clock
-        self._renew = renew
-        self._sent = sent
-        self._expired = expired
-        self._fenced = fenced
+        self._lease = lease
+        self.beat: Callable[[], Beat] = Beat
+        self.on_expired: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[WalAgentError], None] = lambda _: None
+        self.lost: WalAgentError | None = None
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._renewer, name="renewer", daemon=True),
@@ -90,18 +91,24 @@ class Heartbeat:
 
     @property
     def health(self) -> Health:
-        return health(self._timing, self._sent(), self._clock.boot())
+        return health(self._timing, self._lease.sent, self._clock.boot())
+
+    def may_allow(self) -> bool:
+        """R7: the last check before an allow is sent."""
+        return self._lease.may_allow(self._timing.margin)
 
     def _renewer(self) -> None:
         wait = self._timing.period
         while not self._stop.wait(wait):
+            told = self.beat()
             try:
-                self._renew()
-            except Fenced as error:
-                self._fenced(error)
-                return
+                self._lease.renew(phase=told.phase, tool=told.tool, seq=told.seq)
             except BucketError:
                 wait = self._timing.period / 4
+            except WalAgentError as error:
+                self.lost = error
+                self.on_lost(error)
+                return
             else:
                 wait = self._timing.period
 
@@ -110,5 +117,5 @@ class Heartbeat:
         while not self._stop.wait(self._timing.period / 10):
             gone = self.health == "expired"
             if gone and not told:
-                self._expired()
+                self.on_expired()
             told = gone

@@ -43,7 +43,9 @@ class Saver:
         clock: Clock,
         capture: SessionCapture,
         session: str,
+        skip: frozenset[str],
         unseen: Callable[[str], None],
+        look: Callable[[bytes], None],
     ) -> None:
         self._agent = agent
         self._env = env
@@ -59,9 +61,10 @@ class Saver:
         self._seen: list[SeenCall] = []
         self._told_upto = _size(self._files())
         self._seen_done: Counter[str] = Counter()
+        self._skip = skip
         self._unseen = unseen
+        self._look = look
         self.saved = 0.0  # wall time of the last complete save
-        self.skip_tools: frozenset[str] = frozenset()
 
     def _files(self) -> list[SessionFile]:
         return self._agent.session_files(self._session, self._workspace, self._env)
@@ -85,9 +88,9 @@ class Saver:
         bulk bytes could not be stored: the next save finds them again."""
         with self._lock:
             files = self._files()
+            upto = self._boundary
+            self._settle(files, upto)
             if self._writer.backlog.size <= MAX_BACKLOG:
-                upto = self._boundary
-                self._settle(files, upto)
                 running = any(r.call <= upto for r in self._gate.running())
                 records = self._capture.capture(files, self._clock.now(), 0 if running else upto, verify)
                 if records:
@@ -96,7 +99,9 @@ class Saver:
             return sorted({f.path.parent for f in files})
 
     def _settle(self, files: list[SessionFile], upto: int) -> None:
-        for seen in self._agent.seen_calls(self._appended(files)):
+        appended = self._appended(files)
+        self._look(appended)
+        for seen in self._agent.seen_calls(appended):
             self._count(seen)
             self._seen.append(seen)
         if upto == self._settled_upto:  # no new boundary: what the file tells now may belong to a batch still running
@@ -111,7 +116,7 @@ class Saver:
 
     def _count(self, seen: SeenCall) -> None:
         """I5: more finished calls of a tool in the session than before-hooks that fired = the hooks are off."""
-        if seen.status != "done" or seen.tool in self.skip_tools:
+        if seen.status != "done" or seen.tool in self._skip:
             return
         self._seen_done[seen.tool] += 1
         if self._seen_done[seen.tool] > self._gate.begun[seen.tool]:

@@ -69,8 +69,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     open: tuple[OpenCall, ...] = ()
     unsettled: tuple[EndedCall, ...] = ()
     files: dict[str, FileState] = {}
-    ended: RunEnded | None = None  # of the newest epoch
-    recovery: Recovery | None = None  # of the newest epoch; its verdicts settle when the agent's turn completes
+    home: int = 0  # the newest epoch under which the agent was started; a refused run opens too
+    ended: RunEnded | None = None  # of that epoch
+    recovery: Recovery | None = None  # the newest
     next_call: int = 1
     calls: int = 0
     recoveries: int = 0
@@ -96,11 +97,9 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
     match record:
         case Opening():
             openings = (*state.openings, OpeningAt(seq, record))[-KEEP_OPENINGS:]
-            return replace(
-                state, epoch=record.epoch, openings=openings, opened=state.opened + 1, ended=None, recovery=None
-            )
+            return replace(state, epoch=record.epoch, openings=openings, opened=state.opened + 1)
         case AgentStarted():
-            return replace(state, session=record.session)
+            return replace(state, session=record.session, home=epoch, ended=None)
         case Turn(state="started"):
             return replace(state, turn="started", session=record.session, prompt=record)
         case Turn():

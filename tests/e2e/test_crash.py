@@ -1,0 +1,65 @@
+"""The crash story on the real CLI: what was in flight is told, what was finished is put back, nothing is done twice."""
+
+from __future__ import annotations
+
+import shutil
+
+import psutil
+
+from tests.e2e.conftest import Scene, calls_in, responses_in, shell, told, until
+from tests.mocks.gemini_model import Turn
+
+HALF_DONE = "echo begun >> side; touch started; sleep 600; echo ended >> side"
+
+
+def test_clean_run_is_transparent_and_closes_the_job(scene: Scene) -> None:
+    """I6, I7, I8: output and exit code are the agent's, the user's files are as before, the lease ends closed."""
+    scene.script(Turn(calls=[shell("echo one >> side")]), Turn(text="All done."))
+    machine = scene.machine("vm-1")
+    before = machine.settings.read_bytes()
+    run = machine.run("-y", "-p", "do it", wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    assert "All done." in run.stdout()
+    assert "wal-agent" not in run.stdout()
+    assert scene.side() == ["one"]
+    status = machine.status()
+    assert status["state"] == "closed"
+    assert status["unsettled"] == []
+    ends = [r for r in machine.log() if r["type"] == "end"]
+    assert [e["how"] for e in ends] == ["done"]
+    assert machine.settings.read_bytes() == before
+    assert not list((machine.home / ".gemini" / "extensions").glob("wal-agent-*"))
+
+
+def test_kill_in_a_shell_call_on_another_machine_with_an_empty_home(scene: Scene) -> None:
+    """I1, I3, I4, I8: the intent was durable, the conversation is back, the call is classified and not repeated."""
+    scene.script(
+        Turn(text="First a step.", calls=[shell("echo one >> side")]),
+        Turn(text="Now the long one.", calls=[shell(HALF_DONE)]),
+    )
+    first = scene.machine("vm-1")
+    run = first.run("-y", "-p", "please do the work")
+    until(lambda: (scene.workspace / "started").exists(), "the second call runs")
+    agent = run.agent_pid()
+    run.kill()
+    until(lambda: not psutil.pid_exists(agent), "the agent dies with the wrapper")
+    shutil.rmtree(first.home)
+
+    second = scene.machine("vm-2")
+    scene.script(Turn(text="I verified: it began. I stop here."))
+    seen = len(scene.model.requests)
+    again = second.run("-y", "-p", "please do the work", options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    request = scene.model.requests[seen]
+    assert ("run_shell_command", {"command": HALF_DONE}) in calls_in(request)
+    assert len(calls_in(request)) == 2
+    text = told(request)
+    assert "[wal-agent recovery]" in text
+    assert "please do the work" in text
+    assert text.count("[wal-agent recovery]") == 1
+    assert any("unknown" in str(r["response"]) for r in responses_in(request))
+    assert "vm-1" not in again.stdout()
+    assert "in flight" in again.stderr()
+    assert HALF_DONE in again.stderr()
+    assert scene.side() == ["one", "begun"]
+    assert [c["tool"] for c in second.status()["unsettled"]] == ["run_shell_command"]

@@ -1,0 +1,31 @@
+"""`wal-agent ack`: a person says what became of a call that nobody else can settle (I8)."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from wal_agent.cli.options import AgentName, BucketUrl, JobName
+from wal_agent.cli.screen import say
+
+
+def ack(
+    call: Annotated[int, typer.Argument(help="The call's number, as `wal-agent status` shows it.")],
+    done: Annotated[bool, typer.Option("--done", help="It had its effect.")] = False,
+    not_done: Annotated[bool, typer.Option("--not-done", help="It had no effect.")] = False,
+    agent: AgentName = "gemini",
+    bucket: BucketUrl = None,
+    job: JobName = None,
+) -> None:
+    """Settle a call that was in flight at a crash: you looked, and say whether it happened."""
+    from wal_agent.cli.options import place
+    from wal_agent.errors import UsageError
+    from wal_agent.supervise.acknowledge import acknowledge
+
+    if done == not_done:
+        raise UsageError("Say either --done or --not-done.")
+    at = place(agent, bucket, job)
+    acknowledge(at.bucket, at.keys, at.settings.ttl, call, done, os.environ)
+    say(f"call #{call} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")

@@ -1,0 +1,121 @@
+"""The log for people: one entry a record, redacted, with a call's end beside its beginning."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.cli.screen import clock_time, size
+from wal_agent.cli.view import preview
+from wal_agent.records import (
+    AgentStarted,
+    AnyRecord,
+    End,
+    FileDelta,
+    FileGone,
+    Intent,
+    Opening,
+    Payload,
+    Recovery,
+    RunEnded,
+    Turn,
+)
+from wal_agent.redact import redact
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import records
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record with its place in the log. `end` is set for an intent whose end is known."""
+
+    seq: int
+    epoch: int
+    kind: str
+    record: AnyRecord
+    end: End | None = None
+
+
+def entries(bucket: Bucket, keys: Keys) -> Iterator[Entry]:
+    """All kept records, oldest first. Reads the log once and holds its records (not the blobs) in memory."""
+    found = [(seq, segment.epoch, record) for seq, segment in records(bucket, keys) for record in segment.records]
+    ends = {r.call: r for _, _, r in found if isinstance(r, End)}
+    for seq, epoch, record in found:
+        end = ends.get(record.call) if isinstance(record, Intent) else None
+        yield Entry(seq, epoch, kind(record), record, end)
+
+
+def kind(record: AnyRecord) -> str:
+    """The record's tag as written in the log: `agent_started` for AgentStarted."""
+    return str(type(record).__struct_config__.tag)
+
+
+def as_json(entry: Entry) -> str:
+    """One JSON object: `record` (number), `epoch`, `type`, and the record's own fields, redacted and shortened."""
+    fields = msgspec.to_builtins(entry.record, builtin_types=(bytes,))
+    shown = _clean(fields)
+    shown.pop("t", None)
+    return json.dumps({"record": entry.seq, "epoch": entry.epoch, "type": entry.kind, **shown})
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _clean(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(v) for v in value]
+    if isinstance(value, bytes):
+        return _short(redact(value.decode("utf-8", "replace")))
+    return _short(redact(value)) if isinstance(value, str) else value
+
+
+def _short(text: str, limit: int = 2000) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def as_line(entry: Entry) -> str:
+    """One line: record, time, what, and how it went."""
+    what, detail, outcome = describe(entry)
+    text = f"{entry.seq:>5}  {clock_time(entry.record.time)}  {what:<18} {detail}"
+    return f"{text:<86} {outcome}".rstrip() if outcome else text.rstrip()
+
+
+def describe(entry: Entry) -> tuple[str, str, str]:
+    """(name, detail, outcome) of a record."""
+    r = entry.record
+    match r:
+        case Opening():
+            return "opening", f"epoch {r.epoch} on {r.host.name} ({r.cause})", f"{r.agent} {r.agent_version}"
+        case AgentStarted():
+            return "agent started", f"session {r.session[:8]}", "resumed" if r.resumed else ""
+        case Turn():
+            return "turn", f"{r.state} {_quoted(r.prompt)}".rstrip(), ""
+        case Intent():
+            return r.tool, f"#{r.call} {preview(r.input, 60)}", f"{r.cls:<10} {_outcome(entry.end)}"
+        case End():
+            return "end", f"#{r.call} {r.how} ({r.by})", redact(r.why)[:80]
+        case FileDelta():
+            sent = sum(e.data.size for e in r.edits)
+            return "saved", f"{r.path} +{size(sent)}", f"{size(r.size)} in all"
+        case FileGone():
+            return "saved", f"{r.path} is gone", ""
+        case Recovery():
+            return "recovery", f"of epoch {r.from_epoch}: {len(r.verdicts)} calls in flight, {r.put_back} put back", ""
+        case RunEnded():
+            return "agent ended", f"code {r.code}", "completed" if r.completed else f"not completed {redact(r.why)[:60]}"
+
+
+def _quoted(prompt: Payload | None) -> str:
+    return "" if prompt is None else f'"{preview(prompt, 50)}"'
+
+
+def _outcome(end: End | None) -> str:
+    if end is None:
+        return "no end yet"
+    took = f" {end.duration_ms} ms" if end.duration_ms else ""
+    return re.sub(r"^done", "ok", end.how) + took

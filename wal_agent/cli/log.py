@@ -1,0 +1,39 @@
+"""`wal-agent log`."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import Annotated
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName
+from wal_agent.cli.screen import lines, say
+
+
+def log(
+    agent: AgentName = "gemini",
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    n: Annotated[int, typer.Option("-n", "--number", help="Show the newest N records; 0 = all that are kept.")] = 30,
+    crashes: Annotated[bool, typer.Option("--crashes", help="Only starts, ends and recoveries.")] = False,
+    json: AsJson = False,
+) -> None:
+    """The job's records, newest first (with --json: oldest first, one object a line). Secrets are redacted."""
+    from wal_agent.cli.entries import Entry, as_json, as_line, entries
+    from wal_agent.cli.options import place
+
+    at = place(agent, bucket, job)
+    newest: deque[Entry] = deque(maxlen=n or None)
+    for entry in entries(at.bucket, at.keys):
+        if not crashes or entry.kind in ("opening", "recovery", "run_ended"):
+            newest.append(entry)
+    if json:
+        for entry in newest:
+            sys.stdout.write(as_json(entry) + "\n")
+        raise typer.Exit
+    if not newest:
+        say(f"no records of job {at.keys.job} in {at.bucket.url}.")
+        raise typer.Exit
+    lines([as_line(entry) for entry in reversed(newest)])

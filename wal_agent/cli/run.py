@@ -1,0 +1,78 @@
+"""`wal-agent run AGENT [options] -- ARGS`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wal_agent.cli.options import BucketUrl, JobName
+from wal_agent.cli.screen import lines, say
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
+
+
+def run(
+    context: typer.Context,
+    agent: Annotated[str, typer.Argument(help="The agent to run: gemini.", metavar="AGENT")],
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    ttl: Annotated[
+        float | None, typer.Option("--ttl", help="Lease time in seconds: so long a dead machine keeps the job. [30]")
+    ] = None,
+    autosave: Annotated[
+        float | None, typer.Option("--autosave", help="Save at least so often, in seconds. [10]")
+    ] = None,
+    drain: Annotated[
+        float | None, typer.Option("--drain", help="Seconds that SIGTERM gives to save and stop. [20]")
+    ] = None,
+    on_unknown: Annotated[
+        str | None,
+        typer.Option("--on-unknown", help="A call whose fate cannot be told: ask (tell the agent) or halt (exit 79)."),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin a new session although the last one was cut off.")
+    ] = False,
+    continue_: Annotated[
+        bool, typer.Option("--continue", help="Go on with the last session although it came to its end.")
+    ] = False,
+) -> None:
+    """Run an agent under the log; after a crash, on any machine, the same command carries on.
+
+    Everything after `--` goes to the agent as it is:  wal-agent run gemini -- -y -p "fix the tests"
+
+    The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 75 job is running
+    elsewhere, 76 taken over, 77 permission, 78 configuration or hooks, 79 a person is needed, 80 crash loop, 143 drained.
+    """
+    from wal_agent.agents import AGENTS
+    from wal_agent.config import load
+    from wal_agent.errors import UsageError
+    from wal_agent.supervise.run import Wish
+    from wal_agent.supervise.run import run as run_agent
+
+    if agent not in AGENTS:
+        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+    workspace = Path.cwd().resolve()
+    flags = {
+        "bucket": bucket,
+        "job": job,
+        "ttl": ttl,
+        "autosave": autosave,
+        "drain": drain,
+        "on_unknown": on_unknown,
+    }
+    settings = load(agent, workspace, os.environ, flags)
+    wish = Wish(
+        agent=AGENTS[agent],
+        args=tuple(context.args),
+        settings=settings,
+        workspace=workspace,
+        env=dict(os.environ),
+        fresh=fresh,
+        go_on=continue_,
+        wait=wait,
+    )
+    raise typer.Exit(run_agent(wish, say, lines))

@@ -1,0 +1,85 @@
+"""`wal-agent status`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName
+from wal_agent.cli.screen import ago, clock_time, lines, say, size
+
+
+def status(agent: AgentName = "gemini", bucket: BucketUrl = None, job: JobName = None, json: AsJson = False) -> None:
+    """Who holds the job, what is it doing, what is not saved or not settled yet, and how often it crashed."""
+    import msgspec
+
+    from wal_agent.cli.options import place
+    from wal_agent.cli.view import look
+
+    at = place(agent, bucket, job)
+    view = look(at.bucket, at.keys, os.environ)
+    if json:
+        sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
+        raise typer.Exit
+    if view.state == "none":
+        say(f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run {agent}")
+        raise typer.Exit
+    lines(table(view))
+
+
+def table(view: object) -> list[str]:
+    from wal_agent.cli.view import View
+
+    assert isinstance(view, View)
+    now = time.time()
+    words = {
+        "running": "running",
+        "cut_off": "cut off, not recovered yet; the next `wal-agent run` recovers it",
+        "closed": "ended",
+        "released": "given up in good order; the next `wal-agent run` carries on",
+        "unlocked": "unlocked by a person",
+        "none": "none",
+    }
+    where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
+    if view.state == "running":
+        where += f", up {ago(now - view.started)}, heartbeat {ago(view.heartbeat_age)} ago"
+    rows = [
+        ("job", f"{view.job:<19} {view.bucket}"),
+        ("state", f"{words[view.state]:<19} {where}"),
+    ]
+    if view.reason:
+        rows.append(("reason", view.reason))
+    if view.state == "running":
+        rows.append(("phase", f"{view.phase:<19} {view.tool}".rstrip()))
+    waiting = "nothing waiting"
+    if view.waiting is None:
+        waiting = "what waits is known on its own machine only" if view.state == "running" else ""
+    elif view.waiting.bytes:
+        waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {ago(view.waiting.age)}"
+    rows.append(
+        ("log", f"{'record ' + str(view.record):<19} last record {ago(now - view.last_record)} ago, {waiting}".rstrip(", "))
+    )
+    if view.session:
+        rows.append(
+            (
+                "session",
+                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {view.calls} tool calls, "
+                f"{size(view.session_bytes)} saved",
+            )
+        )
+    if view.damage:
+        rows.append(("damage", view.damage))
+    if view.crashes:
+        rows.append(("crashes", str(len(view.crashes))))
+        rows += [
+            ("", f"{clock_time(c.taken_over)}  {c.host} lost (epoch {c.epoch}), taken over then")
+            for c in view.crashes[-5:]
+        ]
+    for call in view.unsettled:
+        hint = "" if view.state == "running" and view.phase != "awaiting_user" else "settle: wal-agent ack"
+        ending = f"   {hint} {call.call} --done | --not-done" if hint else ""
+        rows.append(("not settled", f"#{call.call} {call.tool} `{call.input}`{ending}"))
+    return [f"{name:<11} {text}" for name, text in rows]

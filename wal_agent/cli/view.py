@@ -1,0 +1,166 @@
+"""A job as people and scripts see it: data for `status`, made from the lease, the log and, where it can be asked, the
+live run. Pure but for `look`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.records import Opening, Payload
+from wal_agent.recovery.admit import Local, age, owner_is_dead
+from wal_agent.redact import redact
+from wal_agent.supervise.control import STATUS, ask
+from wal_agent.supervise.local import lock_state, same_kernel, this_host
+from wal_agent.wal import lease as leases
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Seen
+from wal_agent.wal.reader import Replay, replay
+from wal_agent.wal.state import State
+
+JobState = Literal["none", "running", "cut_off", "closed", "released", "unlocked"]
+PREVIEW = 200  # characters of a tool's input
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call without an end."""
+
+    call: int
+    tool: str
+    input: str  # redacted, shortened
+    cls: str
+    since: float
+
+
+class Crash(msgspec.Struct, frozen=True):
+    """An epoch whose owner died: where, since when it ran, and when it was taken over."""
+
+    host: str
+    epoch: int
+    began: float
+    taken_over: float
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What the live run has not saved yet."""
+
+    bytes: int
+    age: float
+
+
+class View(msgspec.Struct, frozen=True):
+    """`wal-agent status`. Times are seconds since 1970; ages are seconds."""
+
+    job: str
+    bucket: str
+    state: JobState
+    agent: str = ""
+    agent_version: str = ""
+    workspace: str = ""
+    host: str = ""
+    pid: int = 0
+    epoch: int = 0
+    started: float = 0.0
+    heartbeat_age: float = 0.0
+    reason: str = ""
+    phase: str = ""
+    tool: str = ""
+    record: int = 0
+    last_record: float = 0.0
+    waiting: Waiting | None = None  # None: the run cannot be asked from here
+    session: str = ""
+    session_bytes: int = 0
+    calls: int = 0
+    recoveries: int = 0
+    crashes: tuple[Crash, ...] = ()
+    unsettled: tuple[Call, ...] = ()
+    damage: str = ""
+
+
+def look(bucket: Bucket, keys: Keys, env: Mapping[str, str]) -> View:
+    """Read lease and log; ask the live run, if it is here."""
+    seen = leases.read(bucket, keys)
+    if seen is None:
+        return View(job=keys.job, bucket=bucket.url, state="none")
+    from pathlib import Path
+
+    here = this_host(env, Path(os.devnull))
+    dead = seen.doc.state == "held" and owner_is_dead(
+        seen, Local(here.boot, here.pidns, lock_state(seen.doc.host, here))
+    )
+    answer = None
+    if seen.doc.state == "held" and not dead and same_kernel(seen.doc.host, here):
+        answer = ask(seen.doc.host, seen.doc.run, STATUS, {})
+    return view(keys.job, bucket.url, seen, dead, replay(bucket, keys), answer)
+
+
+def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
+    doc, state = seen.doc, found.state
+    kind: JobState = ("cut_off" if dead else "running") if doc.state == "held" else doc.state
+    newest = state.openings[-1].opening if state.openings else None
+    return View(
+        job=job,
+        bucket=url,
+        state=kind,
+        agent=doc.agent,
+        agent_version=newest.agent_version if newest else "",
+        workspace=doc.workspace,
+        host=doc.host.name,
+        pid=doc.host.pid,
+        epoch=doc.epoch,
+        started=doc.started,
+        heartbeat_age=age(seen),
+        reason=doc.reason,
+        phase=str(answer["phase"]) if answer else doc.phase,
+        tool=doc.tool or state.last_tool,
+        record=found.seq,
+        last_record=state.time,
+        waiting=Waiting(int(answer["bytes"]), float(answer["age"])) if answer else None,
+        session=state.session,
+        session_bytes=sum(f.size for f in state.files.values()),
+        calls=state.calls,
+        recoveries=state.recoveries,
+        crashes=crashes(state),
+        unsettled=tuple(unsettled(state)),
+        damage=found.damage.why if found.damage else "",
+    )
+
+
+def unsettled(state: State) -> list[Call]:
+    return [
+        Call(o.intent.call, o.intent.tool, preview(o.intent.input), o.intent.cls, o.intent.time) for o in state.open
+    ]
+
+
+def crashes(state: State) -> tuple[Crash, ...]:
+    """Each opening that took over from a dead owner, with that owner."""
+    found: list[Crash] = []
+    before: Opening | None = None
+    for at in state.openings:
+        if at.opening.cause == "dead" and before is not None:
+            found.append(Crash(before.host.name, before.epoch, before.time, at.opening.time))
+        before = at.opening
+    return tuple(found)
+
+
+def preview(payload: Payload, limit: int = PREVIEW) -> str:
+    """A tool's input for people: the command or the path where it has one, else its JSON; redacted, one line."""
+    if payload.data is None:
+        return f"({payload.size} bytes)"
+    text = payload.data.decode("utf-8", "replace")
+    try:
+        fields = json.loads(text)
+    except ValueError:
+        fields = None
+    if isinstance(fields, dict):
+        for name in ("command", "file_path", "path", "pattern", "query", "url"):
+            if isinstance(fields.get(name), str):
+                text = fields[name]
+                break
+    line = " ".join(redact(text).split())
+    line = "".join(c if c.isprintable() else "?" for c in line)
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,0 +1,81 @@
+"""A person's word on a call (I8): given to the live run where there is one here, else written under an epoch of its own."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Mapping
+
+from wal_agent import __version__
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
+from wal_agent.records import End
+from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.supervise import local
+from wal_agent.supervise.control import ACK, ask
+from wal_agent.wal import lease as leases
+from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim, Seen
+from wal_agent.wal.state import State
+
+
+def end_of(state: State, call: int, done: bool, now: float) -> End:
+    """The record that settles an open call; UsageError when it is not open."""
+    if all(o.intent.call != call for o in state.open):
+        known = ", ".join(f"#{o.intent.call}" for o in state.open) or "none"
+        raise UsageError(f"Call #{call} is not open, so there is nothing to settle.", f"Open calls: {known}.")
+    return End(
+        time=now,
+        call=call,
+        how="acknowledged",
+        by="person",
+        finding="completed" if done else "not_started",
+        why=f"a person looked and says that it was {'done' if done else 'not done'}",
+    )
+
+
+def acknowledge(bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, env: Mapping[str, str]) -> None:
+    """Settle the call durably. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it."""
+    seen = leases.read(bucket, keys)
+    if seen is None:
+        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+    run_dir = local.RunDir.create(local.runtime_dir(env), secrets.token_hex(8))
+    try:
+        here = local.this_host(env, run_dir.lock)
+        known = Local(here.boot, here.pidns, local.lock_state(seen.doc.host, here))
+        match admit(keys.job, seen, known):
+            case Try(cause):
+                claim = Claim(run=run_dir.run, host=here, agent=seen.doc.agent, workspace=seen.doc.workspace, ttl=ttl)
+                fields = Fields(agent_version="", version=__version__)
+                job = open_job(
+                    bucket, keys, SystemClock(), random.Random(), claim=claim, fields=fields, seen=seen, cause=cause
+                )
+                _settle(job, call, done)
+            case Refuse(sentence, hint):
+                _ask_owner(seen, call, done, LeaseHeld(sentence, hint))
+            case Wait(_, why):
+                raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Try again then.")
+    finally:
+        run_dir.end()
+
+
+def _settle(job: OpenedJob, call: int, done: bool) -> None:
+    state = job.replay.state
+    try:
+        if job.replay.damage is not None:
+            raise Damaged(f"The log is damaged: {job.replay.damage.why}")
+        job.writer.append(end_of(state, call, done, SystemClock().now()))
+    finally:
+        ended = close_job(job, "closed" if state.turn == "completed" else "released", "a call was settled by a person")
+    if ended == "left":
+        raise Unavailable("The bucket did not take it in time, so it is not known whether the call is settled.", "See: wal-agent status")
+
+
+def _ask_owner(seen: Seen, call: int, done: bool, refusal: LeaseHeld) -> None:
+    answer = ask(seen.doc.host, seen.doc.run, ACK, {"call": call, "done": done})
+    if answer is None:
+        raise refusal
+    if "error" in answer:
+        raise UsageError(str(answer["error"]))

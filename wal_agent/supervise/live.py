@@ -1,0 +1,269 @@
+"""The agent's life under one epoch: everything that runs beside it, wired together, and what ends it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import Agent, Command
+from wal_agent.capture.session import SessionCapture
+from wal_agent.clock import Clock
+from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
+from wal_agent.failpoints import failpoint
+from wal_agent.records import AgentStarted, AnyRecord, RunEnded
+from wal_agent.recovery.rules import load_rules
+from wal_agent.supervise import control, processes
+from wal_agent.supervise.acknowledge import end_of
+from wal_agent.supervise.autosave import Autosave
+from wal_agent.supervise.child import Child, Exit
+from wal_agent.supervise.conversation import Conversation
+from wal_agent.supervise.gate import APPEND_DEADLINE, Gate
+from wal_agent.supervise.heartbeat import Beat, Heartbeat
+from wal_agent.supervise.local import RunDir
+from wal_agent.supervise.saver import Saver
+from wal_agent.supervise.server import HookServer
+from wal_agent.wal.job import OpenedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the agent starts: its command, and the session that it is to work in."""
+
+    command: Command
+    session: str
+    resumed: bool
+    skip: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How it ended. `stopped` is why we ended it, if we did; `drained`: SIGTERM was followed to its end."""
+
+    exit: Exit
+    completed: bool
+    drained: bool
+    stopped: WalAgentError | None
+    leftovers: tuple[str, ...]
+    trouble: BaseException | None  # a failure of ours beside the agent, told at the end
+
+
+class Live:
+    """One agent process with its hooks, heartbeat and autosave. Make it in the main thread; `run` once."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        env: Mapping[str, str],
+        workspace: Path,
+        opened: OpenedJob,
+        run_dir: RunDir,
+        heartbeat: Heartbeat,
+        clock: Clock,
+        capture: SessionCapture,
+        launch: Launch,
+        autosave_interval: float,
+        drain_budget: float,
+        on_completed: Callable[[], list[AnyRecord]],
+    ) -> None:
+        self._agent = agent
+        self._env = dict(env)
+        self._workspace = workspace
+        self._opened = opened
+        self._run_dir = run_dir
+        self._clock = clock
+        self._launch = launch
+        self._drain_budget = drain_budget
+        self._stopped: WalAgentError | None = None
+        self._trouble: BaseException | None = None
+        self._drain_until: float | None = None
+        self._terminated: float | None = None
+        self._child: Child | None = None
+        writer = opened.writer
+        writer.on_end = self._stop
+        self.gate = Gate(writer, opened.blobs, heartbeat.may_allow, load_rules(), workspace, clock)
+        self.saver = Saver(
+            agent,
+            env,
+            workspace,
+            writer,
+            opened.blobs,
+            self.gate,
+            clock,
+            capture,
+            launch.session,
+            frozenset(launch.skip),
+            self._unseen,
+            self._look,
+        )
+        self.autosave = Autosave(self._save, autosave_interval, self._fail)
+        self.conversation = Conversation(
+            self.gate,
+            writer,
+            clock,
+            launch.session,
+            poke=self.autosave.poke,
+            boundary=self.saver.boundary,
+            switch=self._switch,
+            unseen=self._unseen,
+            on_turn=self._tidy,
+            on_completed=on_completed,
+        )
+        heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
+        self._stopped = heartbeat.lost or writer.ended
+        self.server = HookServer(run_dir.socket, run_dir.run, self._hook, self._fail)
+
+    # ---- what hooks and threads call
+
+    def _hook(self, event: str, payload: bytes) -> bytes:
+        if event.startswith(control.PREFIX):
+            return json.dumps(self._control(event, json.loads(payload))).encode()
+        return self._agent.render(event, self.conversation.on(self._agent.parse(event, payload)))
+
+    def _control(self, event: str, question: dict[str, Any]) -> dict[str, Any]:
+        """`status` and `ack` of a person on this machine."""
+        writer = self._opened.writer
+        if event == control.ACK:
+            try:
+                end = end_of(writer.state, int(question["call"]), bool(question["done"]), self._clock.now())
+            except UsageError as error:
+                return {"error": str(error)}
+            word = writer.append(end).wait(APPEND_DEADLINE)
+            return {} if word == "acked" else {"error": "The bucket cannot be reached now. Try again."}
+        backlog = writer.backlog
+        return {"phase": self.conversation.phase, "bytes": backlog.size, "age": backlog.age, "saved": self.saver.saved}
+
+    def _beat(self) -> Beat:
+        last = self.gate.last
+        return Beat(self.conversation.phase, last.tool if last else "", self._opened.writer.acked.seq)
+
+    def _save(self) -> list[Path]:
+        try:
+            return self.saver.save()
+        except BucketError:
+            return []  # found again by the next save; `status` tells what waits
+
+    def _look(self, appended: bytes) -> None:
+        """I5: a turn that began without a handshake has no hooks."""
+        if not self.conversation.hooks_live.is_set() and self._agent.unhooked(appended):
+            self._stop(hooks_silent(self._agent.name))
+
+    def _switch(self, session: str) -> None:
+        self._run_dir.write("session", session + "\n")
+        self.saver.switch(session)
+
+    def _tidy(self) -> None:
+        if self._launch.resumed:
+            self._agent.tidy(self.conversation.session, self._workspace, self._env)
+
+    def _unseen(self, tool: str) -> None:
+        self._stop(
+            ConfigError(
+                f"{self._agent.name} ran {tool} and no hook told of it before, so it was not logged. The run was stopped.",
+                "Check with `wal-agent doctor` that hooks work here.",
+            )
+        )
+
+    def _expired(self) -> None:
+        """The lease ran out unrenewed: end running changing tools, let the CLI wait (DESIGN 5, Heartbeat)."""
+        changing = self.gate.changing()
+        if changing and self._child is not None:
+            began = min(r.began for r in changing)
+            tools = [p for p in processes.descendants(self._child.pid) if p.create_time() >= began - 1]
+            processes.end(tools)
+
+    def _stop(self, error: WalAgentError) -> None:
+        """End the agent's whole tree: first nothing is allowed any more, then the main thread kills."""
+        self._stopped = self._stopped or error
+        self.gate.close()
+
+    def _fail(self, error: BaseException) -> None:
+        """A failure of ours. Fenced and damage end the run; anything else is told at its end."""
+        if isinstance(error, WalAgentError) and not isinstance(error, BucketError):
+            self._stop(error)
+        else:
+            self._trouble = self._trouble or error
+
+    # ---- the main thread
+
+    def run(self) -> Ended:
+        """From the agent's start to its end. The tree is gone when this returns; nothing more is allowed or captured."""
+        launch, writer = self._launch, self._opened.writer
+        self.server.start()
+        failpoint("run.before_agent")
+        self._child = child = Child(launch.command.argv, self._env, self._workspace, launch.command.no_stdin)
+        self._run_dir.write("agent.pid", f"{child.pid}\n")
+        writer.append(
+            AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
+        )
+        self.autosave.start()
+        failpoint("run.after_agent_start")
+        exit = child.wait(self._on_terminate, self._tick, self._every)
+        leftovers = processes.end_run(self._run_dir.run)
+        child.reap()
+        self.gate.close()
+        self.server.close()
+        self.autosave.stop()
+        drained = self._drain_until is not None
+        if not isinstance(self._stopped, Fenced):
+            self._last_save()
+        return Ended(exit, self.conversation.completed, drained, self._stopped, tuple(leftovers), self._trouble)
+
+    def _every(self) -> float:
+        """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
+        return 0.1 if self.conversation.hooks_live.is_set() else 0.02
+
+    def _last_save(self) -> None:
+        try:
+            self.saver.finish()
+        except BucketError as error:
+            self._fail(error)
+
+    def _on_terminate(self, count: int) -> None:
+        """SIGTERM: drain inside the budget; a second one hurries (facts/fleet.md 4.2)."""
+        now = self._clock.boot()
+        if self._drain_until is None:
+            self._drain_until = now + self._drain_budget
+            self.conversation.draining()
+            self.gate.drain()
+        if count > 1:
+            self._drain_until = now
+
+    def _tick(self) -> None:
+        child = self._child
+        assert child is not None
+        if self._stopped is not None:
+            child.kill()
+            return
+        if not self.conversation.hooks_live.is_set():
+            self.autosave.poke()  # the session file may tell of a turn without hooks; nothing else wakes us then
+        if self._drain_until is None:
+            return
+        now = self._clock.boot()
+        half = self._drain_until - self._drain_budget / 2
+        if now >= self._drain_until:
+            child.kill()
+        elif (now >= half or not self.gate.changing()) and self._terminated is None:
+            self._terminated = now
+            child.terminate()
+
+
+def hooks_silent(agent: str) -> ConfigError:
+    return ConfigError(
+        f"{agent}'s hooks did not answer when its session began, so no tool call could be logged. Nothing was run.",
+        f"See what switches them off with: wal-agent doctor {agent}",
+    )
+
+
+def ended_record(ended: Ended, clock: Clock) -> RunEnded:
+    why = "drained" if ended.drained else str(ended.stopped or "")
+    return RunEnded(time=clock.now(), code=ended.exit.code, completed=ended.completed, why=why)
+
+
+def shown(argv: Sequence[str]) -> str:
+    """A command line for people."""
+    import shlex
+
+    return shlex.join(argv)

@@ -1,0 +1,90 @@
+"""Taking a job: decide from the lease, wait where asked, open (R1, R2). Nothing on disk is touched here."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import Clock
+from wal_agent.errors import LeaseHeld, WalAgentError
+from wal_agent.failpoints import failpoint
+from wal_agent.records import Host
+from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.supervise.local import lock_state
+from wal_agent.wal import lease as leases
+from wal_agent.wal.job import Fields, OpenedJob, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim, Seen
+
+
+class Interrupted(WalAgentError):
+    """A signal asked us to end before the agent ran; the exit code is the shell's for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name} before the agent was started.")
+        self.exit_code = 128 + number
+
+
+def check_signals() -> None:
+    """Raise Interrupted when a signal to end is pending. Signals are blocked, so long steps ask here in between."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if number in signal.sigpending():
+            raise Interrupted(number)
+
+
+@dataclass(slots=True)
+class Watch:
+    """How long the lease's version has been seen not to change (boot time): the proof of death that needs no clock but
+    our own."""
+
+    version: str = ""
+    since: float = 0.0
+
+    def unchanged(self, seen: Seen, now: float) -> float:
+        if seen.version != self.version:
+            self.version, self.since = seen.version, now
+        return now - self.since
+
+
+def take(
+    bucket: Bucket,
+    keys: Keys,
+    here: Host,
+    claim: Claim,
+    fields: Fields,
+    clock: Clock,
+    rng: random.Random,
+    wait: bool,
+    tell: Callable[[str], None],
+) -> OpenedJob:
+    """Open the job, once its lease may be taken. LeaseHeld (75) when a live owner has it and `wait` is not set."""
+    watch, told = Watch(), ""
+    while True:
+        check_signals()
+        seen = leases.read(bucket, keys)
+        lock = lock_state(seen.doc.host, here) if seen else "unknown"
+        unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
+        match admit(keys.job, seen, Local(here.boot, here.pidns, lock, unchanged), wait=wait):
+            case Try(cause):
+                failpoint("run.before_lease")
+                opened = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause)
+                failpoint("run.after_lease")
+                return opened
+            case Refuse(sentence, hint):
+                raise LeaseHeld(sentence, hint)
+            case Wait(seconds, why):
+                if why.split(",")[0] != told:
+                    tell(f"waiting: {why}")
+                    told = why.split(",")[0]
+                pause(seconds, clock)
+
+
+def pause(seconds: float, clock: Clock) -> None:
+    """Sleep in short steps, so that a signal ends it."""
+    until = clock.boot() + seconds
+    while (left := until - clock.boot()) > 0:
+        check_signals()
+        clock.sleep(min(0.2, left))
