@@ -1,0 +1,221 @@
+"""Settings: which source wins, and what is said when one cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from wal_agent.config import JOB, MAX_FILE, Settings, default_job, load, refuse_skip
+from wal_agent.errors import ConfigError, UsageError
+
+ENV = {"HOME": "/home/me"}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    folder = tmp_path.resolve() / "shop"
+    folder.mkdir()
+    return folder
+
+
+def write(workspace: Path, text: str) -> Path:
+    path = workspace / "wal-agent.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults(shop: Path) -> None:
+    found = load("gemini", shop, ENV, {})
+    assert (found.bucket, found.job) == ("file:///home/me/.local/state/wal-agent/bucket", "gemini-shop")
+    assert (found.ttl, found.autosave, found.drain) == (30, 10, 20)
+    assert (found.durability, found.on_unknown, found.skip) == ("intent", "ask", ())
+    assert set(found.sources.values()) == {"default"}
+
+
+def test_the_state_folder_moves_with_xdg(shop: Path) -> None:
+    assert load("gemini", shop, {"XDG_STATE_HOME": "/x"}, {}).bucket == "file:///x/wal-agent/bucket"
+
+
+def test_a_flag_beats_the_environment_which_beats_the_file(shop: Path) -> None:
+    write(shop, 'job = "of-file"\nttl = 5\nautosave = 1.5\n')
+    env = {**ENV, "WAL_AGENT_JOB": "of-env", "WAL_AGENT_TTL": "6"}
+    found = load("gemini", shop, env, {"job": "of-flag", "ttl": None, "drain": 0})
+    assert (found.job, found.ttl, found.autosave, found.drain) == ("of-flag", 6, 1.5, 0)
+    assert [found.sources[k] for k in ("job", "ttl", "autosave", "bucket")] == [
+        "flag",
+        "environment",
+        "file",
+        "default",
+    ]
+
+
+def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
+    assert load("gemini", shop, {**ENV, "WAL_AGENT_JOB": "", "WAL_AGENT_TTL": ""}, {}) == load("gemini", shop, ENV, {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "text", "kind", "says"),
+    [
+        ({"ttl": 0.5}, {}, "", UsageError, "--ttl is 0.5, which is not possible. Allowed: seconds from 1 to 3600."),
+        (
+            {"on_unknown": "no"},
+            {},
+            "",
+            UsageError,
+            "--on-unknown is 'no', which is not possible. Allowed: ask or",
+        ),
+        ({"bucket": "/x"}, {}, "", UsageError, "--bucket is '/x', which is not possible. Allowed: a URL such as"),
+        ({}, {"WAL_AGENT_TTL": "soon"}, "", UsageError, "WAL_AGENT_TTL is 'soon', which is not possible. Allowed: sec"),
+        ({}, {"WAL_AGENT_TTL": "nan"}, "", UsageError, "WAL_AGENT_TTL is 'nan'"),
+        (
+            {},
+            {"WAL_AGENT_JOB": "a/b"},
+            "",
+            UsageError,
+            "WAL_AGENT_JOB is 'a/b', which is not possible. Allowed: ",
+        ),
+        ({}, {"WAL_AGENT_JOB": ".."}, "", UsageError, "WAL_AGENT_JOB is '..'"),
+        ({}, {"WAL_AGENT_JOB": "a" * 101}, "", UsageError, "at most 100"),
+        ({}, {}, "ttl = true", ConfigError, "ttl in {file} is True"),
+        ({}, {}, "job = 3", ConfigError, "job in {file} is 3"),
+        ({}, {}, "tll = 3", ConfigError, "{file}: tll is not a setting. Did you mean ttl?"),
+        ({}, {}, "zzz = 3", ConfigError, "{file}: zzz is not a setting. Known here: bucket, job, ttl,"),
+        ({}, {}, "[hooks.gemni]", ConfigError, "{file}: hooks.gemni is not a setting. Did you mean hooks.gemini?"),
+        (
+            {},
+            {},
+            "[hooks.gemini]\nskp = []",
+            ConfigError,
+            "hooks.gemini.skp is not a setting. Did you mean hooks.gem",
+        ),
+        ({}, {}, "hooks = 1", ConfigError, "hooks in {file} is 1, which is not possible. Allowed: a table, [hooks]."),
+        (
+            {},
+            {},
+            '[hooks.gemini]\nskip = "x"',
+            ConfigError,
+            "hooks.gemini.skip in {file} is 'x', which is not",
+        ),
+        ({}, {}, "[hooks.gemini]\nskip = [1]", ConfigError, "hooks.gemini.skip in {file} is [1]"),
+        ({}, {}, "a = [", ConfigError, "{file} is not valid TOML"),
+        (
+            {},
+            {},
+            'durability = "sync"',
+            ConfigError,
+            "durability in {file} is 'sync', which this version cannot",
+        ),
+        ({"durability": "sync"}, {}, "", UsageError, "--durability is 'sync', which this version cannot do yet."),
+        ({"durability": "x"}, {}, "", UsageError, "--durability is 'x', which is not possible. Allowed: intent."),
+    ],
+)
+def test_what_cannot_be_is_said_with_its_place_and_what_is_allowed(
+    shop: Path,
+    flags: dict[str, object],
+    env: dict[str, str],
+    text: str,
+    kind: type[UsageError] | type[ConfigError],
+    says: str,
+) -> None:
+    path = write(shop, text)
+    with pytest.raises(kind) as caught:
+        load("gemini", shop, {**ENV, **env}, flags)
+    assert says.replace("{file}", str(path)) in str(caught.value)
+    assert caught.value.exit_code == (64 if kind is UsageError else 78)
+
+
+# ---- the file is hostile ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/cron.d", "file:///{up}/shop2", "file://{up}/shop/../out", "file:", "file://h/x"]
+)
+def test_a_projects_file_cannot_choose_a_folder_outside(shop: Path, url: str) -> None:
+    write(shop, f'bucket = "{url.replace("{up}", str(shop.parent))}"')
+    with pytest.raises(ConfigError):
+        load("gemini", shop, ENV, {})
+
+
+def test_nor_by_a_link_or_an_escaped_path(shop: Path) -> None:
+    (shop / "in").symlink_to(shop.parent)
+    for url in (f"file://{shop}/in/x", f"file://{shop}/%2e%2e/x"):
+        write(shop, f'bucket = "{url}"')
+        with pytest.raises(ConfigError, match="outside the workspace"):
+            load("gemini", shop, ENV, {})
+
+
+def test_a_bucket_of_the_file_is_taken_and_its_source_told(shop: Path) -> None:
+    for url in ("gs://acme-agents/x", f"file://{shop}/.bucket"):
+        write(shop, f'bucket = "{url}"')
+        found = load("gemini", shop, ENV, {})
+        assert (found.bucket, found.sources["bucket"]) == (url, "file")
+
+
+def test_a_person_may_choose_any_folder(shop: Path) -> None:
+    assert load("gemini", shop, ENV, {"bucket": "file:///mnt/b"}).bucket == "file:///mnt/b"
+
+
+def test_odd_files_are_refused_and_not_waited_for(shop: Path) -> None:
+    path = shop / "wal-agent.toml"
+    path.mkdir()
+    with pytest.raises(ConfigError, match="not a file"):
+        load("gemini", shop, ENV, {})
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="not a file"):
+        load("gemini", shop, ENV, {})
+    path.unlink()
+    path.write_bytes(b"#" * (MAX_FILE + 1))
+    with pytest.raises(ConfigError, match="larger than"):
+        load("gemini", shop, ENV, {})
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        load("gemini", shop, ENV, {})
+    path.write_text("a = " + "[" * 50_000)
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load("gemini", shop, ENV, {})
+
+
+def test_the_hook_of_a_changing_tool_cannot_be_skipped(shop: Path) -> None:
+    write(shop, '[hooks.gemini]\nskip = ["read_file", "run_shell_command"]')
+    with pytest.raises(ConfigError, match=r"run_shell_command .* must be logged before it runs.*--unskip"):
+        load("gemini", shop, ENV, {})
+
+
+def test_the_hook_of_a_reading_tool_can(shop: Path) -> None:
+    write(shop, '[hooks.gemini]\nskip = ["read_file", "glob", "read_file"]')
+    found = load("gemini", shop, ENV, {})
+    assert (found.skip, found.sources["skip"]) == (("read_file", "glob"), "file")
+
+
+def test_who_knows_the_tools_can_be_handed_in(shop: Path) -> None:
+    write(shop, '[hooks.gemini]\nskip = ["x"]')
+    assert load("gemini", shop, ENV, {}, lambda tool: None).skip == ("x",)
+
+
+@pytest.mark.parametrize("tool", ["write_file", "replace", "run_shell_command", "mcp__any", ""])
+def test_every_tool_that_may_change_something_has_a_reason(tool: str) -> None:
+    assert (refuse_skip(tool) or "").endswith("so each call must be logged before it runs.")
+
+
+@pytest.mark.parametrize(
+    ("folder", "job"),
+    [
+        ("/w/shop", "gemini-shop"),
+        ("/w/My Project.v2", "gemini-My-Project.v2"),
+        ("/w/ünï/", "gemini-n"),
+        ("/w/...", "gemini-root"),
+        ("/", "gemini-root"),
+        ("/" + "x" * 300, "gemini-" + "x" * 93),
+    ],
+)
+def test_the_default_job_is_a_name_that_a_bucket_can_hold(folder: str, job: str) -> None:
+    assert default_job("gemini", Path(folder)) == job
+    assert JOB.fullmatch(job)
+
+
+def test_settings_are_data() -> None:
+    with pytest.raises(AttributeError):
+        Settings(bucket="", job="").ttl = 3  # type: ignore[misc]

@@ -1,0 +1,258 @@
+"""Settings of a run: flags, then the environment, then the workspace's wal-agent.toml, then defaults.
+
+wal-agent.toml comes with a project, so it is hostile input: it can name no command and no folder outside the workspace,
+it cannot switch the before-hook of a changing tool off (I1), and what it says of the bucket is told at the start
+(`Settings.sources`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from wal_agent.errors import ConfigError, UsageError
+from wal_agent.supervise.local import state_dir
+
+FILE = "wal-agent.toml"
+MAX_FILE = 256 * 1024
+JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+MAX_JOB = 100
+
+Source = Literal["flag", "environment", "file", "default"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run goes by. Times are in seconds. `sources` says of each field's name where its value comes from."""
+
+    bucket: str
+    job: str
+    ttl: float = 30.0
+    durability: Literal["intent"] = "intent"
+    autosave: float = 10.0
+    drain: float = 20.0
+    on_unknown: Literal["ask", "halt"] = "ask"
+    skip: tuple[str, ...] = ()
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value was read, for an error to name: `--ttl`, `WAL_AGENT_TTL`, `ttl in /w/wal-agent.toml`."""
+
+    source: Source
+    words: str
+
+    def refuse(self, value: object, allowed: str) -> UsageError | ConfigError:
+        kind = ConfigError if self.source == "file" else UsageError
+        return kind(f"{self.words} is {value!r}, which is not possible.", f"Allowed: {allowed}.")
+
+
+def _seconds(low: float, high: float) -> Callable[[Any, Origin], float]:
+    def read(value: Any, origin: Origin) -> float:
+        try:
+            seconds = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            seconds = math.nan
+        if not low <= seconds <= high:
+            raise origin.refuse(value, f"seconds from {low:g} to {high:g}")
+        return seconds
+
+    return read
+
+
+def _one_of(*words: str) -> Callable[[Any, Origin], str]:
+    def read(value: Any, origin: Origin) -> str:
+        if value not in words:
+            raise origin.refuse(value, " or ".join(words))
+        return str(value)
+
+    return read
+
+
+def _durability(value: Any, origin: Origin) -> str:
+    if value == "sync":
+        kind = ConfigError if origin.source == "file" else UsageError
+        raise kind(f"{origin.words} is 'sync', which this version cannot do yet.", "Use intent, the default.")
+    return _one_of("intent")(value, origin)
+
+
+def _job(value: Any, origin: Origin) -> str:
+    if not isinstance(value, str) or len(value) > MAX_JOB or not JOB.fullmatch(value):
+        raise origin.refuse(value, f"letters, digits, '_', '-' and (not first) '.', at most {MAX_JOB} in all")
+    return value
+
+
+def _bucket(value: Any, origin: Origin) -> str:
+    if not isinstance(value, str) or not re.match(r"[a-z][a-z0-9+.-]*://", value):
+        raise origin.refuse(value, "a URL such as file:///folder")
+    return value
+
+
+READERS: dict[str, Callable[[Any, Origin], Any]] = {
+    "bucket": _bucket,
+    "job": _job,
+    "ttl": _seconds(1, 3600),
+    "durability": _durability,
+    "autosave": _seconds(0.05, 3600),
+    "drain": _seconds(0, 600),
+    "on_unknown": _one_of("ask", "halt"),
+}
+
+
+def load(
+    agent: str,
+    workspace: Path,
+    env: Mapping[str, str],
+    flags: Mapping[str, object],
+    why_not_skip: Callable[[str], str | None] | None = None,
+) -> Settings:
+    """Settings for `agent` in `workspace` (an absolute real path). `flags` has None for what was not given; an empty
+    variable counts as not set. `why_not_skip(tool)` says why a tool cannot go without its before-hook, or None.
+
+    UsageError for a flag or a variable, ConfigError for the file; each names the place and what is allowed.
+    """
+    path = workspace / FILE
+    document = _read(path)
+    values: dict[str, Any] = {"bucket": f"file://{state_dir(env)}/bucket", "job": default_job(agent, workspace)}
+    sources: dict[str, Source] = dict.fromkeys((*READERS, "skip"), "default")
+
+    def take(key: str, value: object, origin: Origin) -> None:
+        values[key], sources[key] = READERS[key](value, origin), origin.source
+
+    for key in READERS:
+        variable = "WAL_AGENT_" + key.upper()
+        if flags.get(key) is not None:
+            take(key, flags[key], Origin("flag", "--" + key.replace("_", "-")))
+        elif env.get(variable):
+            take(key, env[variable], Origin("environment", variable))
+        elif key in document:
+            take(key, document[key], Origin("file", f"{key} in {path}"))
+    if sources["bucket"] == "file":
+        _stay_inside(values["bucket"], workspace, path)
+    skip = skipped(document, agent, path)
+    for tool in skip:
+        if why := (why_not_skip or refuse_skip)(tool):
+            raise ConfigError(f"skip in {path}: {why}", f"Take it out: wal-agent configure-hooks --unskip {tool}")
+    if skip:
+        values["skip"], sources["skip"] = skip, "file"
+    return Settings(**values, sources=sources)
+
+
+def default_job(agent: str, workspace: Path) -> str:
+    """`<agent>-<workspace folder>`; what a bucket's key cannot hold becomes '-'."""
+    folder = re.sub(r"[^A-Za-z0-9._-]+", "-", workspace.name).strip("-.") or "root"
+    return f"{agent}-{folder}"[:MAX_JOB]
+
+
+# ---- the file -----------------------------------------------------------------------------------------------------
+
+KEYS = (*READERS, "hooks")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The file's document, its keys checked; empty when there is no file."""
+    text = read_file(path)
+    if text is None:
+        return {}
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}.") from None
+    _known(document, KEYS, "", path)
+    return document
+
+
+def read_file(path: Path) -> str | None:
+    """The text of a wal-agent.toml, None when there is none. ConfigError for what is no readable plain UTF-8 file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    try:
+        plain = stat.S_ISREG(os.fstat(fd).st_mode)
+        data = os.read(fd, MAX_FILE + 1) if plain else b""
+    finally:
+        os.close(fd)
+    if not plain:
+        raise ConfigError(f"{path} is not a file.")
+    if len(data) > MAX_FILE:
+        raise ConfigError(f"{path} is larger than {MAX_FILE // 1024} KiB.")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text.") from None
+
+
+def skipped(document: Mapping[str, Any], agent: str, path: Path) -> tuple[str, ...]:
+    """The tools in `[hooks.<agent>] skip`, in order, each once."""
+    from wal_agent.agents import AGENTS
+
+    hooks = _table(document.get("hooks", {}), "hooks", path)
+    _known(hooks, sorted(AGENTS), "hooks.", path)
+    table = _table(hooks.get(agent, {}), f"hooks.{agent}", path)
+    _known(table, ("skip",), f"hooks.{agent}.", path)
+    tools = table.get("skip", [])
+    origin = Origin("file", f"hooks.{agent}.skip in {path}")
+    if not isinstance(tools, list) or not all(isinstance(t, str) and t for t in tools):
+        raise origin.refuse(tools, "a list of tool names")
+    return tuple(dict.fromkeys(str(t) for t in tools))
+
+
+def _table(value: object, name: str, path: Path) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Origin("file", f"{name} in {path}").refuse(value, f"a table, [{name}]")
+    return value
+
+
+def _known(table: Mapping[str, Any], allowed: Iterable[str], prefix: str, path: Path) -> None:
+    for key in table:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, list(allowed), 1)
+            hint = f"Did you mean {prefix}{near[0]}?" if near else f"Known here: {', '.join(allowed)}."
+            raise ConfigError(f"{path}: {prefix}{key} is not a setting.", hint)
+
+
+def _stay_inside(bucket: str, workspace: Path, path: Path) -> None:
+    """A project's file may not choose a folder of the machine to write into."""
+    url = urlsplit(bucket)
+    if url.scheme != "file":
+        return
+    folder = Path(os.path.realpath(unquote(url.path) or "/"))
+    if url.netloc or not folder.is_relative_to(workspace.resolve()):
+        raise ConfigError(
+            f"bucket in {path} is a folder outside the workspace, which a project's file may not choose.",
+            "If you want it, say so yourself: --bucket or WAL_AGENT_BUCKET.",
+        )
+
+
+# ---- which tools can go without a before-hook ---------------------------------------------------------------------
+
+
+def refuse_skip(tool: str) -> str | None:
+    """Why the before-hook of `tool` cannot be skipped (I1), in one sentence, or None when it only reads.
+
+    By the rules that ship with wal-agent: a project's own cannot loosen it.
+    """
+    from wal_agent.recovery.rules import load_rules
+
+    rules = load_rules()
+    known = rules.tools.get(tool)
+    if tool == rules.shell_tool:
+        return f"{tool} runs any command, so each call must be logged before it runs."
+    if known is None:
+        return f"wal-agent does not know what {tool} does, so each call must be logged before it runs."
+    if known.cls != "read_only":
+        return f"{tool} {known.why}, so each call must be logged before it runs."
+    return None
