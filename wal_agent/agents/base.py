@@ -182,7 +182,9 @@ class SessionFile:
 
 @dataclass(frozen=True, slots=True)
 class LoggedCall:
-    """A call as the log knows it, for `reconcile`. `result` None = dangling; then `note` says what is known of it."""
+    """A call as the log knows it, for `reconcile`. `result` None = dangling; then `note` says what is known of it.
+    `started` is the time of its intent (0: not known): an equal call that ended before it, in the file, is another.
+    """
 
     call: int
     tool: str
@@ -190,6 +192,7 @@ class LoggedCall:
     result: bytes | None
     failed: bool
     note: str = ""
+    started: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,131 @@
-"""Where a session's files are. (being written)"""
+"""Where a session's files are and where restored ones belong.
+
+Names in the log: `session.jsonl`, `tool-outputs/<file>`, `subagents/<file>.jsonl`, `plans/<path>`. Nothing else of
+`~/.gemini` is ever named, so no credential can be. Links are not followed.
+
+Hazards of the real program that this guards against: each resume leaves a stub of two lines under the same first
+eight characters, and the next start of any other session deletes every file with them (S2); a resume in the minute of
+the file's name appends the stub to the real file (S3).
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 from wal_agent.agents.base import Env, SessionFile
+from wal_agent.agents.gemini.inject import gemini_home
+from wal_agent.agents.gemini.jsonl import is_stub, session_id_of
+from wal_agent.agents.gemini.slug import project_slug
 
 MAIN = "session.jsonl"
+_EXTRAS = ("tool-outputs", "subagents", "plans")
+_SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_PART = re.compile(r"[^/\0-\x1f\x7f]{1,255}")
+_MOST = 10_000  # files of one kind
+_DEEP = 6
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
-    return []
+    project = _project(workspace, env)
+    main = _main(session, project)
+    if main is None:
+        return []
+    found = [SessionFile(MAIN, main)]
+    for kind in _EXTRAS:
+        base = _base(kind, session, project)
+        found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in _regular(base)]
+    return found
 
 
 def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
-    raise NotImplementedError
+    _check(session)
+    project = _project(workspace, env)
+    if name == MAIN:
+        return project / "chats" / f"session-1970-01-01T00-00-{session[:8]}.jsonl"
+    path = PurePosixPath(name)
+    kind, parts = path.parts[0] if path.parts else "", path.parts[1:]
+    sane = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
+    if kind not in _EXTRAS or not parts or not sane or str(path) != name or len(parts) > _DEEP:
+        raise ValueError(f"{name!r} is no file of a Gemini session")
+    return _base(kind, session, project).joinpath(*parts)
 
 
 def existing(session: str, workspace: Path, env: Env) -> list[Path]:
-    return []
+    """All of the same first eight characters: Gemini deletes them together, whichever session they are of."""
+    return _twins(session, _project(workspace, env)) if _SESSION.fullmatch(session) else []
 
 
 def tidy(session: str, workspace: Path, env: Env) -> None:
-    return None
+    """S2: remove the stubs that resumes left beside the real file; only beside it, and only what holds nothing."""
+    project = _project(workspace, env)
+    main = _main(session, project)
+    if main is None or is_stub(main, session):
+        return
+    for twin in _twins(session, project):
+        if twin != main and is_stub(twin, session):
+            twin.unlink(missing_ok=True)
+
+
+def _check(session: str) -> None:
+    if not _SESSION.fullmatch(session):
+        raise ValueError(f"{session!r} is no session id")
+
+
+def _project(workspace: Path, env: Env) -> Path:
+    home = gemini_home(env)
+    return home / "tmp" / project_slug(home, workspace)
+
+
+def _main(session: str, project: Path) -> Path | None:
+    """The session's file. While a new session has no prompt yet, it looks like a stub; a real one goes before it."""
+    own = [p for p in _twins(session, project) if session_id_of(p) == session]
+    real = [p for p in own if not is_stub(p, session)]
+    return max(real, key=lambda p: p.stat().st_size) if real else next(iter(own), None)
+
+
+def _twins(session: str, project: Path) -> list[Path]:
+    if not _SESSION.fullmatch(session):
+        return []
+    tail = f"-{session[:8]}.jsonl"
+    names = (p for p in _regular(project / "chats", deep=1) if p.name.startswith("session-") and p.name.endswith(tail))
+    return sorted(names)
+
+
+def _base(kind: str, session: str, project: Path) -> Path:
+    match kind:
+        case "tool-outputs":
+            return project / "tool-outputs" / f"session-{session}"
+        case "subagents":
+            return project / "chats" / session
+        case _:
+            return project / session / "plans"
+
+
+def _regular(base: Path, deep: int = _DEEP) -> list[Path]:
+    found: list[Path] = []
+    for path in _walk(base, deep):
+        if len(found) == _MOST:
+            break
+        found.append(path)
+    return sorted(found)
+
+
+def _walk(base: Path, deep: int) -> Iterator[Path]:
+    try:
+        if not stat.S_ISDIR(base.lstat().st_mode):
+            return
+        with os.scandir(base) as entries:
+            inside = list(entries)
+    except OSError:
+        return
+    for entry in inside:
+        if not _PART.fullmatch(entry.name):
+            continue
+        if entry.is_file(follow_symlinks=False):
+            yield Path(entry.path)
+        elif deep > 1 and entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), deep - 1)

@@ -49,6 +49,7 @@ def inject(setup: HookSetup, env: Env) -> Injected:
         for name, text in extension_files(setup, place).items():
             (stage / name).write_text(text)
         place.parent.mkdir(exist_ok=True)
+        _bury(place)  # of the same run, when its agent is started again
         stage.rename(place)
     except OSError as e:
         _clear(stage)
@@ -89,12 +90,19 @@ def sweep(env: Env) -> None:
     home = gemini_home(env)
     for place in [*home.glob(f"extensions/{PREFIX}*"), *home.glob(f".{PREFIX}*")]:
         if not place.is_symlink() and place.is_dir() and _dead(place):
-            grave = home / f".{place.name.lstrip('.')}.old"
-            try:
-                place.rename(grave)  # a Gemini that starts right now sees all of it or nothing
-            except OSError:
-                continue
-            _clear(grave)
+            _bury(place)
+
+
+def _bury(place: Path) -> None:
+    """Take an extension away whole: a Gemini that starts right now sees all of it or nothing."""
+    home = place.parent.parent if place.parent.name == "extensions" else place.parent
+    grave = home / f".{place.name.lstrip('.')}.old"
+    _clear(grave)
+    try:
+        place.rename(grave)
+    except OSError:
+        return
+    _clear(grave)
 
 
 def _dead(place: Path) -> bool:

@@ -1,0 +1,184 @@
+"""Gemini's session file, read as Gemini reads it: lines that append, replace by id, checkpoint and rewind.
+
+Junk lines are passed over, as there. A line that is not touched keeps its bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Message:
+    """One message and the line that tells it. After a change, `line` is dropped and the value is written anew."""
+
+    value: Json
+    line: bytes | None = None
+
+    @property
+    def kind(self) -> str:
+        return str(self.value.get("type", ""))
+
+    @property
+    def calls(self) -> list[Json]:
+        found = self.value.get("toolCalls")
+        return [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
+
+    def parts(self) -> list[Any]:
+        content = self.value.get("content")
+        if isinstance(content, str):
+            return [{"text": content}] if content else []
+        return content if isinstance(content, list) else []
+
+
+@dataclass(slots=True)
+class Session:
+    meta: Json = field(default_factory=dict)
+    messages: dict[str, Message] = field(default_factory=dict)
+    scratchpad: bytes | None = None  # the last $set of the memory scratchpad, while nothing came after it
+    junk: int = 0  # lines that are not JSON objects
+    headed: bool = False  # the first line is the session's head
+
+    def said(self) -> list[Message]:
+        return [m for m in self.messages.values() if m.kind in ("user", "gemini")]
+
+
+def decode(text: bytes) -> Any:
+    """JSON as JavaScript writes it; lone surrogates (which msgspec refuses) included. ValueError when it is none."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(text)
+
+
+def encode(value: Any) -> bytes:
+    """One line. Without raw U+2028 and U+2029: node's readline, which Gemini reads with, ends a line there."""
+    try:
+        return one_line(msgspec.json.encode(value))
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def one_line(text: bytes) -> bytes:
+    return text.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+
+
+def records(data: bytes) -> Iterator[tuple[Json | None, bytes]]:
+    """Each line that is not blank, with the object in it (None for junk)."""
+    for raw in data.split(b"\n"):
+        line = raw.strip(b"\0 \t\r")
+        if not line:
+            if b"\0" in raw:
+                yield None, raw
+            continue
+        try:
+            value = decode(line)
+        except (ValueError, RecursionError):
+            value = None
+        yield (value if isinstance(value, dict) else None), line
+
+
+def load(data: bytes) -> Session:
+    session = Session()
+    for n, (record, line) in enumerate(records(data)):
+        if record is None:
+            session.junk += 1
+        else:
+            _apply(session, record, line)
+            if n == 0:
+                session.headed = _is_head(record)
+    return session
+
+
+def _apply(session: Session, record: Json, line: bytes) -> None:
+    change = record.get("$set")
+    if isinstance(record.get("$rewindTo"), str):
+        _rewind(session, record["$rewindTo"])
+    elif isinstance(record.get("id"), str):
+        session.messages[record["id"]] = Message(record, one_line(line))
+        session.scratchpad = None
+    elif isinstance(change, dict):
+        if isinstance(change.get("messages"), list):
+            session.messages.clear()
+            _take(session, change["messages"])
+        if "memoryScratchpad" in change:
+            session.scratchpad = encode({"$set": {"memoryScratchpad": change["memoryScratchpad"]}})
+        session.meta |= {k: v for k, v in change.items() if k not in ("messages", "memoryScratchpad")}
+    elif _is_head(record):
+        session.meta |= {k: v for k, v in record.items() if k != "messages"}
+        if isinstance(record.get("messages"), list):
+            _take(session, record["messages"])
+
+
+def _is_head(record: Json) -> bool:
+    return isinstance(record.get("sessionId"), str) and isinstance(record.get("projectHash"), str)
+
+
+def _take(session: Session, messages: list[Any]) -> None:
+    for message in messages:
+        if isinstance(message, dict) and isinstance(message.get("id"), str):
+            session.messages[message["id"]] = Message(message)
+
+
+def _rewind(session: Session, to: str) -> None:
+    ids = list(session.messages)
+    for gone in ids[ids.index(to) :] if to in session.messages else ids:
+        del session.messages[gone]
+    session.scratchpad = None
+
+
+def dump(session: Session) -> bytes:
+    """The head, then each message once. Loading it gives the same session again."""
+    lines = [encode(session.meta)]
+    lines += [m.line if m.line is not None else encode(m.value) for m in session.messages.values()]
+    if session.scratchpad is not None:
+        lines.append(session.scratchpad)
+    return b"\n".join(lines) + b"\n"
+
+
+# ---- a look at a file without reading all of it ---------------------------------------------------------------------
+
+_HEAD = 1 << 16
+_STUB = 1 << 22
+
+
+def session_id_of(path: Path) -> str | None:
+    """The id in the first line, as far as that line can be read."""
+    head = _start(path, _HEAD).partition(b"\n")[0]
+    try:
+        record = decode(head)
+    except (ValueError, RecursionError):
+        return None
+    found = record.get("sessionId") if isinstance(record, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def is_stub(path: Path, session: str) -> bool:
+    """Nothing but a head of this session and a checkpoint that holds only the context that Gemini itself makes."""
+    data = _start(path, _STUB)
+    lines = data.split(b"\n")
+    if len(lines) != 3 or lines[2]:
+        return False
+    read = load(data)
+    texts = ["".join(str(p.get("text", "")) for p in m.parts() if isinstance(p, dict)) for m in read.said()]
+    context = all(text.lstrip().startswith("<session_context>") for text in texts)
+    return context and read.headed and read.junk == 0 and read.meta.get("sessionId") == session and len(texts) <= 1
+
+
+def _start(path: Path, size: int) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    with os.fdopen(fd, "rb") as f:
+        return f.read(size) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
