@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
@@ -17,7 +18,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.patience import Patience
 
 INLINE = 64 << 10  # bytes; more becomes a blob
-PIN = 86_400.0  # seconds that a name used here is safe from this process's own retention
+PIN = 7 * 86_400.0  # seconds that a name used here is safe from this process's own retention
 
 
 class Blobs:
@@ -62,6 +63,17 @@ class Blobs:
         with ThreadPoolExecutor(self._parallel, "blobs") as pool:
             return list(pool.map(self.put_payload, items))
 
+    def put_each(self, datas: Iterable[bytes]) -> list[str]:
+        """`put` of each, several at a time; the names in order. Holds only as many of `datas` as are on their way."""
+        if self._parallel < 2:
+            return [self.put(d) for d in datas]
+        names: list[str] = []
+        rest = iter(datas)
+        with ThreadPoolExecutor(self._parallel, "blobs") as pool:
+            while some := list(islice(rest, self._parallel)):
+                names += pool.map(self.put, some)
+        return names
+
     def get(self, name: str) -> bytes:
         """The blob's bytes; Damaged when it is missing or is not what its name says."""
         try:
@@ -91,7 +103,7 @@ class Blobs:
             return name in self._pins
 
     def forget_old_pins(self) -> None:
-        """Drop pins older than a day: by now a record names the blob, or nothing ever will."""
+        """Drop pins older than PIN: by now a record names the blob, or nothing ever will."""
         with self._lock:
             edge = self._clock.boot() - PIN
             self._pins = {name: at for name, at in self._pins.items() if at >= edge}

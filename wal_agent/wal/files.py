@@ -6,7 +6,6 @@ import hashlib
 import os
 from io import BufferedRandom
 from pathlib import Path
-from typing import BinaryIO
 
 from wal_agent.errors import Damaged
 from wal_agent.records import FileDelta
@@ -22,13 +21,11 @@ def write_file(blobs: Blobs, file: FileState, target: Path) -> None:
 
     Damaged: a blob is missing or wrong, an edit leaves the file, or size or hash do not hold; `target` is removed then.
     """
-    fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    out = create(target)
     try:
-        with os.fdopen(fd, "r+b") as out:
-            size = write_base(blobs, file, out)
-            for delta in file.layers:
-                size = apply_delta(blobs, delta, out, size)[0]
-            check_whole(out, size, file.size, file.sha256)
+        with out:
+            write_base(blobs, file, out)
+            apply_layers(blobs, file, out)
             out.flush()
             os.fsync(out.fileno())
     except BaseException:
@@ -36,8 +33,14 @@ def write_file(blobs: Blobs, file: FileState, target: Path) -> None:
         raise
 
 
-def write_base(blobs: Blobs, file: FileState, out: BinaryIO) -> int:
-    """Write the chunks from the file's beginning; the number of bytes."""
+def create(target: Path) -> BufferedRandom:
+    """A new file for reading and writing, 0600, never through a link; FileExistsError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(target, flags, 0o600), "r+b")
+
+
+def write_base(blobs: Blobs, file: FileState, out: BufferedRandom) -> None:
+    """Write the chunks, from the file's beginning; Damaged."""
     if not 0 <= file.base_size <= MAX_FILE or len(file.chunks) != chunk_count(file.base_size):
         raise Damaged(f"A captured file is damaged: {len(file.chunks)} chunks cannot hold {file.base_size} bytes.")
     size = 0
@@ -47,39 +50,38 @@ def write_base(blobs: Blobs, file: FileState, out: BinaryIO) -> int:
             raise Damaged(f"A captured file is damaged: chunk {name} has {len(data)} bytes.")
         out.write(data)
         size += len(data)
-    return size
 
 
-def apply_delta(blobs: Blobs, delta: FileDelta, out: BinaryIO, size: int) -> tuple[int, set[int]]:
-    """Apply one delta in place to the `size` bytes of `out`: the new size, and which chunks are no longer what they
-    were. Damaged when an edit begins behind the end (a hole was never captured) or the size cannot come out."""
-    touched: set[int] = set()
+def apply_layers(blobs: Blobs, file: FileState, out: BufferedRandom) -> set[int]:
+    """Put the deltas onto the base that stands in `out`, and check the whole; the numbers of the chunks that are no
+    longer those of the base. Damaged."""
+    size, touched = file.base_size, set[int]()
+    for delta in file.layers:
+        size = _apply(blobs, delta, out, size, touched)
+    out.seek(0)
+    if size != file.size or hashlib.file_digest(out, "sha256").hexdigest() != file.sha256:
+        raise Damaged(f"A captured file is damaged: its {size} bytes are not the {file.size} that were captured.")
+    return touched
+
+
+def _apply(blobs: Blobs, delta: FileDelta, out: BufferedRandom, size: int, touched: set[int]) -> int:
     for edit in delta.edits:
-        if not 0 <= edit.offset <= size or not 0 <= edit.data.size <= MAX_FILE - edit.offset:
+        end = edit.offset + edit.data.size
+        # An edit behind the end would make a hole that was never captured (or a sparse bomb).
+        if not 0 <= edit.offset <= size or not edit.offset <= end <= MAX_FILE:
             raise Damaged(f"Captured file {delta.path!r} is damaged: an edit at {edit.offset} leaves its {size} bytes.")
         out.seek(edit.offset)
         out.write(blobs.fetch(edit.data))
-        touched |= chunks_between(edit.offset, edit.offset + edit.data.size)
-        size = max(size, edit.offset + edit.data.size)
+        if end > edit.offset:
+            touched.update(range(edit.offset // CHUNK, chunk_count(end)))
+        size = max(size, end)
     if not 0 <= delta.size <= size:
         raise Damaged(f"Captured file {delta.path!r} is damaged: {size} bytes cannot be cut to {delta.size}.")
     out.truncate(delta.size)
     if delta.size < size and delta.size % CHUNK:
-        touched.add(delta.size // CHUNK)
-    return delta.size, touched
-
-
-def check_whole(out: BufferedRandom, size: int, want: int, sha256: str) -> None:
-    """Damaged unless `out` has `want` bytes and the hash."""
-    out.seek(0)
-    if size != want or hashlib.file_digest(out, "sha256").hexdigest() != sha256:
-        raise Damaged(f"A captured file is damaged: its {size} bytes are not the {want} with hash {sha256[:64]}.")
+        touched.add(delta.size // CHUNK)  # the new last chunk is shorter than it was
+    return delta.size
 
 
 def chunk_count(size: int) -> int:
     return -(-size // CHUNK)
-
-
-def chunks_between(start: int, end: int) -> set[int]:
-    """Indices of the chunks that hold the bytes from `start` up to, not including, `end`."""
-    return set(range(start // CHUNK, chunk_count(end))) if end > start else set()

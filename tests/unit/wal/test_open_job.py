@@ -9,6 +9,7 @@ from wal_agent.errors import Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Opening
 from wal_agent.wal import opening as openings
 from wal_agent.wal.job import close_job, open_job
+from wal_agent.wal.patience import Patience
 from wal_agent.wal.reader import Tail, replay, tail
 
 
@@ -144,9 +145,7 @@ def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() ->
     at = openings.place(world.bucket, KEYS, world.clock, world.rng, opening(2))
     assert at.seq == 5
     world.inner.delete(KEYS.segment(2))
-    landed = openings._land(
-        world.bucket, KEYS, openings.Patience(world.clock, world.rng, 1), opening(3), Tail(1, 1, bytes(32))
-    )
+    landed = openings._land(world.bucket, KEYS, Patience(world.clock, world.rng, 1), opening(3), Tail(1, 1, bytes(32)))
     assert landed.seq == 2  # in the hole; what is behind it has a lower epoch: not the end of the log
     assert openings.judge_later(tail(world.bucket, KEYS), 3) == "again"
     assert openings.judge_later(tail(world.bucket, KEYS), 1) == "give_up"

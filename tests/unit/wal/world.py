@@ -88,7 +88,7 @@ class World:
     def seen(self) -> lease.Seen | None:
         return lease.read(self.bucket, KEYS)
 
-    def open(self, run: str, **more: float) -> OpenedJob:
+    def open(self, run: str) -> OpenedJob:
         seen = self.seen()
         decision = admit("shop", seen, Local(boot="", pidns=""))
         assert isinstance(decision, Try), decision
@@ -102,7 +102,6 @@ class World:
             seen=seen,
             cause=decision.cause,
             parallel=1,
-            **more,
         )
 
     def take_over(self, run: str) -> OpenedJob:

@@ -1,0 +1,115 @@
+"""recovery/admit.py: who may try to open a job, and what the others are told."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_agent.records import Host
+from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.wal.lease import LeaseDoc, Seen, State
+
+HOST = Host(name="vm-22", boot="b1", pidns="4026531836", pid=8123, lock="/run/x")
+ELSEWHERE = Local(boot="b2", pidns="4026531836")
+
+
+def seen(state: State = "held", age: float = 3.0, off: bool = False) -> Seen:
+    doc = LeaseDoc(
+        format=1,
+        job="shop",
+        epoch=4,
+        run="r",
+        nonce="n",
+        state=state,
+        host=HOST,
+        agent="gemini",
+        workspace="/w",
+        started=0.0,
+        ttl=30.0,
+        off=off,
+    )
+    return Seen(doc, "v", 1000.0, 1000.0 + age)
+
+
+def here(lock: str) -> Local:
+    return Local(boot="b1", pidns="4026531836", lock=lock)  # type: ignore[arg-type]
+
+
+def test_no_lease_is_the_first() -> None:
+    assert admit("shop", None, ELSEWHERE) == Try("first")
+
+
+@pytest.mark.parametrize("state", ["closed", "released"])
+def test_what_was_given_up_may_be_taken(state: State) -> None:
+    assert admit("shop", seen(state), ELSEWHERE) == Try(state)  # type: ignore[arg-type]
+
+
+def test_a_live_owner_is_named() -> None:
+    assert admit("shop", seen(), ELSEWHERE) == Refuse(
+        "job shop is running on vm-22 (pid 8123, heartbeat 3 s ago).",
+        "Wait for it with --wait, look with `wal-agent status`, or stop it there.",
+    )
+
+
+def test_an_old_heartbeat_says_when_it_can_be_taken_over() -> None:
+    found = admit("shop", seen(age=22), ELSEWHERE)
+    assert isinstance(found, Refuse)
+    assert "heartbeat 22 s ago" in found.sentence and "can be taken over in 8 s" in found.hint
+
+
+def test_wait_waits_until_it_can_be_taken_or_for_another_look() -> None:
+    assert admit("shop", seen(age=3), ELSEWHERE, wait=True) == Wait(
+        2.0, "job shop is running on vm-22 (pid 8123, heartbeat 3 s ago)."
+    )
+    soon = admit("shop", seen(age=29), ELSEWHERE, wait=True)
+    assert isinstance(soon, Wait) and soon.seconds == 1.0
+
+
+def test_the_ttl_by_the_stores_clock() -> None:
+    assert admit("shop", seen(age=30), ELSEWHERE) == Try("dead")
+    assert isinstance(admit("shop", seen(age=29.9), ELSEWHERE), Refuse)
+
+
+def test_the_ttl_by_watching() -> None:
+    watched = Local(boot="b2", pidns="1", unchanged=30.0)
+    assert admit("shop", seen(age=-100), watched) == Try("dead")
+
+
+def test_the_kernel_says_at_once() -> None:
+    assert admit("shop", seen(age=0), here("dead")) == Try("dead")
+    assert isinstance(admit("shop", seen(age=0), here("alive")), Refuse)
+    # Alive, but it cannot renew: it is not for us to take the job from a process that can be stopped here.
+    refused = admit("shop", seen(age=99), here("alive"))
+    assert isinstance(refused, Refuse) and "taken over" not in refused.hint
+    assert admit("shop", seen(age=31), here("unknown")) == Try("dead")
+    assert isinstance(admit("shop", seen(age=0), here("unknown")), Refuse)
+
+
+@pytest.mark.parametrize(
+    "local", [Local("b1", "other", "dead"), Local("b2", "4026531836", "dead"), Local("", "", "dead")]
+)
+def test_a_lock_says_nothing_of_another_kernel_or_pid_namespace(local: Local) -> None:
+    assert isinstance(admit("shop", seen(age=0), local), Refuse)
+    blank = seen(age=0)
+    doc = msgspec.structs.replace(blank.doc, host=msgspec.structs.replace(HOST, boot="", pidns=""))
+    assert isinstance(admit("shop", Seen(doc, "v", 0.0, 0.0), Local("", "", "dead")), Refuse)
+
+
+def test_unlocked_waits_one_ttl_unless_the_old_host_is_off() -> None:
+    found = admit("shop", seen("unlocked", age=10), ELSEWHERE)
+    assert isinstance(found, Wait) and found.seconds == 20.0
+    assert admit("shop", seen("unlocked", age=30), ELSEWHERE) == Try("unlocked")
+    assert admit("shop", seen("unlocked", age=0, off=True), ELSEWHERE) == Try("unlocked")
+    assert admit("shop", seen("unlocked", age=0), here("dead")) == Try("unlocked")
+    assert isinstance(admit("shop", seen("unlocked", age=0), here("alive")), Wait)
+
+
+@given(st.floats(-1e9, 1e9), st.floats(0, 1e9), st.booleans())
+def test_nobody_takes_from_a_live_owner_before_its_ttl(age: float, unchanged: float, wait: bool) -> None:
+    found = admit("shop", seen(age=age), Local("b2", "1", unchanged=unchanged), wait=wait)
+    if isinstance(found, Try):
+        assert max(seen(age=age).now - 1000.0, unchanged) >= 30.0
+    if isinstance(found, Wait):
+        assert 0 < found.seconds <= 30.0

@@ -1,0 +1,170 @@
+"""wal/files.py and wal/mirror.py: a captured file comes back byte for byte, whatever was done to it (I4)."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.wal.world import KEYS, World
+from wal_agent.errors import Damaged
+from wal_agent.records import Edit, FileDelta, Payload
+from wal_agent.wal import blobs as blobs_module
+from wal_agent.wal import files as files_module
+from wal_agent.wal import mirror as mirror_module
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.files import write_file
+from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.state import FileState, State, apply
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def make_blobs(world: World) -> Blobs:
+    return Blobs(world.bucket, KEYS, world.clock, world.rng, parallel=1)
+
+
+def delta(blobs: Blobs, old: bytes, edits: list[tuple[int, bytes]], size: int) -> tuple[FileDelta, bytes]:
+    """A record of the edits, and what the file is after it."""
+    new = bytearray(old)
+    for offset, data in edits:
+        new[offset : offset + len(data)] = data
+    del new[size:]
+    made = tuple(Edit(offset=o, data=blobs.put_payload(d)) for o, d in edits)
+    return FileDelta(time=1.0, path="f", size=len(new), sha256=sha(bytes(new)), edits=made, session="s"), bytes(new)
+
+
+def grown(state: State, record: FileDelta) -> State:
+    return apply(state, 1, 1, record)
+
+
+def restored(blobs: Blobs, file: FileState) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_file(blobs, file, Path(folder) / "out")
+        return (Path(folder) / "out").read_bytes()
+
+
+@given(st.data())
+def test_random_edits_and_snapshots_between(data: st.DataObject) -> None:
+    """Chunks and blobs are made tiny here, so that every border is met."""
+    small = [mock.patch.object(m, "CHUNK", 8) for m in (files_module, mirror_module)]
+    with small[0], small[1], mock.patch.object(blobs_module, "INLINE", 5), tempfile.TemporaryDirectory() as folder:
+        world = World()
+        blobs = make_blobs(world)
+        mirror = Mirror(Path(folder), blobs)
+        state, content = State(), b""
+        for _ in range(data.draw(st.integers(1, 6))):
+            edits, size = [], len(content)
+            for _ in range(data.draw(st.integers(0, 3))):
+                edit = (data.draw(st.integers(0, size)), data.draw(st.binary(max_size=20)))
+                edits.append(edit)
+                size = max(size, edit[0] + len(edit[1]))
+            record, content = delta(blobs, content, edits, data.draw(st.integers(0, size)))
+            state = grown(state, record)
+            assert restored(blobs, state.files["f"]) == content
+            match data.draw(st.sampled_from(["", "compact", "restart"])):
+                case "compact":
+                    state = msgspec.structs.replace(state, files=mirror.compact(state.files))
+                case "restart":  # the private copy is lost with its process
+                    with tempfile.TemporaryDirectory() as other:
+                        state = msgspec.structs.replace(state, files=Mirror(Path(other), blobs).compact(state.files))
+            assert restored(blobs, state.files["f"]) == content
+
+
+def test_a_file_that_grew_costs_its_new_chunks_only(tmp_path: Path) -> None:
+    with mock.patch.object(files_module, "CHUNK", 8), mock.patch.object(mirror_module, "CHUNK", 8):
+        world = World()
+        blobs = make_blobs(world)
+        mirror = Mirror(tmp_path, blobs)
+        record, content = delta(blobs, b"", [(0, bytes(range(100)))], 100)
+        state = State(files=mirror.compact(grown(State(), record).files))
+        world.bucket.puts.clear()
+        record, content = delta(blobs, content, [(100, b"tail")], 104)
+        files = mirror.compact(grown(state, record).files)
+        assert len(world.bucket.puts) == 1  # the last chunk, which is full now
+        assert restored(blobs, files["f"]) == content
+        world.bucket.puts.clear()
+        assert mirror.compact(files) == files
+        assert world.bucket.puts == []
+
+
+def test_a_file_that_is_gone_leaves_the_mirror(tmp_path: Path) -> None:
+    blobs = make_blobs(World())
+    mirror = Mirror(tmp_path, blobs)
+    record, _ = delta(blobs, b"", [(0, b"x")], 1)
+    mirror.compact(grown(State(), record).files)
+    assert len(list(tmp_path.iterdir())) == 1
+    mirror.compact({})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_that_was_tampered_with_is_not_compacted(tmp_path: Path) -> None:
+    blobs = make_blobs(World())
+    mirror = Mirror(tmp_path, blobs)
+    record, content = delta(blobs, b"", [(0, b"abc")], 3)
+    state = State(files=mirror.compact(grown(State(), record).files))
+    next(tmp_path.iterdir()).write_bytes(b"abX")
+    record, content = delta(blobs, content, [(3, b"def")], 6)
+    state = grown(state, record)
+    with pytest.raises(Damaged):
+        mirror.compact(state.files)
+    assert restored(blobs, mirror.compact(state.files)["f"]) == b"abcdef"  # built anew
+
+
+def layer(size: int, *edits: Edit) -> FileState:
+    record = FileDelta(
+        time=1.0, path="f", size=size, sha256=sha(bytes(max(0, min(size, 99)))), edits=edits, session="s"
+    )
+    return FileState(session="s", size=size, sha256=record.sha256, layers=(record,))
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        layer(9, Edit(offset=4, data=Payload(size=5, data=bytes(5)))),  # begins behind the end
+        layer(1 << 50, Edit(offset=0, data=Payload(size=1, data=b"x"))),
+        layer(1, Edit(offset=-1, data=Payload(size=2, data=bytes(2)))),
+        layer(1, Edit(offset=0, data=Payload(size=-1, data=b""))),
+        layer(1, Edit(offset=0, data=Payload(size=1 << 60, blob="0" * 64))),
+        layer(2, Edit(offset=0, data=Payload(size=1, data=b"\0"))),
+        layer(-1),
+        layer(1, Edit(offset=0, data=Payload(size=1, data=b"x"))),  # another hash
+        FileState(session="s", size=1, sha256=sha(b"\0"), base_size=1),
+        FileState(session="s", size=1, sha256=sha(b"\0"), base_size=-1),
+        FileState(session="s", size=1, sha256=sha(b"\0"), base_size=1 << 60, chunks=("0" * 64,)),
+        FileState(session="s", size=1, sha256=sha(b"\0"), base_size=1, chunks=("0" * 64,)),
+        FileState(session="s", size=1, sha256=sha(b"\0"), base_size=1, chunks=("../../../x",)),
+    ],
+)
+def test_hostile_files_are_damaged_and_leave_nothing(file: FileState, tmp_path: Path) -> None:
+    with pytest.raises(Damaged):
+        write_file(make_blobs(World()), file, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_chunk_of_another_length(tmp_path: Path) -> None:
+    blobs = make_blobs(World())
+    file = FileState(session="s", size=2, sha256=sha(b"ab"), base_size=2, chunks=(blobs.put(b"abc"),))
+    with pytest.raises(Damaged, match="3 bytes"):
+        write_file(blobs, file, tmp_path / "out")
+
+
+def test_nothing_is_overwritten_and_no_link_followed(tmp_path: Path) -> None:
+    file = FileState(session="s", size=0, sha256=sha(b""))
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("there", "link"):
+        with pytest.raises(FileExistsError):
+            write_file(make_blobs(World()), file, tmp_path / name)
+    assert (tmp_path / "there").read_text() == "mine"
+    assert not (tmp_path / "elsewhere").exists()
+    write_file(make_blobs(World()), file, tmp_path / "new")
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600

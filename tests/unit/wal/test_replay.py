@@ -1,0 +1,243 @@
+"""wal/reader.py and wal/snapshot.py: whatever way the log is cut, replay says the same; damage is named (I3, R5)."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.wal.test_segment import some_records
+from tests.unit.wal.world import KEYS, World, drain, end, intent
+from wal_agent.bucket.base import Entry
+from wal_agent.records import AnyRecord, FileDelta
+from wal_agent.wal import segment as codec
+from wal_agent.wal import snapshot_codec
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.reader import Replay, newest_snapshots, read_snapshot, records, replay
+from wal_agent.wal.snapshot import SnapshotPolicy, Snapshots
+from wal_agent.wal.state import State, apply_all, rebased
+
+
+def snapshots(world: World, job: OpenedJob, folder: str | Path = "/nonexistent") -> Snapshots:
+    return Snapshots(world.bucket, KEYS, job.writer, Mirror(Path(folder), job.blobs))
+
+
+def without_files(record: AnyRecord) -> bool:
+    return not isinstance(record, FileDelta)  # random deltas are not real ones; test_files has those
+
+
+@given(st.lists(some_records.filter(without_files), max_size=12), st.data())
+def test_replay_is_the_reduction_however_it_was_cut(wanted: list[AnyRecord], data: st.DataObject) -> None:
+    world = World()
+    job = world.open("a")
+    state = job.replay.state
+    left = list(wanted)
+    while left:
+        count = data.draw(st.integers(1, len(left)))
+        some, left = left[:count], left[count:]
+        job.writer.append(*some)
+        drain(job)
+        state = apply_all(state, job.writer.acked.seq, 1, some)
+        if data.draw(st.booleans()):
+            snapshots(world, job).take()
+        if data.draw(st.booleans()):
+            job = world.take_over(job.lease.doc.run + "x")
+            state = job.replay.state
+            break
+    found = replay(world.bucket, KEYS, parallel=1)
+    assert found.damage is None
+    assert found.state == state == job.writer.state
+    assert (found.seq, found.hash) == (job.writer.acked.seq, job.writer.acked.hash)
+    assert replay(world.bucket, KEYS, parallel=4) == found
+
+
+def a_log(appends: int = 5) -> tuple[World, OpenedJob]:
+    world = World()
+    job = world.open("a")
+    for n in range(1, appends + 1):
+        job.writer.append(intent(n))
+        drain(job)
+        world.clock.at += 1
+    return world, job
+
+
+def test_replay_up_to_a_record() -> None:
+    world, job = a_log()
+    assert replay(world.bucket, KEYS, 3).state.calls == 2
+    snapshots(world, job).take()
+    found = replay(world.bucket, KEYS, 3)
+    assert (found.state.calls, found.snapshot, found.damage) == (2, 0, None)
+    beyond = replay(world.bucket, KEYS, 99)
+    assert beyond.damage is not None and beyond.damage.good == 6
+
+
+def test_a_snapshot_saves_reading() -> None:
+    world, job = a_log()
+    snapshots(world, job).take()
+    job.writer.append(end(1))
+    drain(job)
+    found = replay(world.bucket, KEYS)
+    assert (found.snapshot, found.segments_read, found.seq) == (6, 1, 7)
+    assert [c.intent.call for c in found.state.open] == [2, 3, 4, 5]
+
+
+def damaged(world: World, seq: int, data: bytes | None) -> Replay:
+    world.inner.delete(KEYS.segment(seq))
+    if data is not None:
+        world.inner.put(KEYS.segment(seq), data)
+    return replay(world.bucket, KEYS)
+
+
+def segment(seq: int, **more: object) -> bytes:
+    fields: dict[str, object] = {"job": "shop", "epoch": 1, "seq": seq, "run": "a", "prev": bytes(32), "time": 0.0}
+    return codec.encode(**{**fields, "records": [], **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (lambda good: None, "missing"),
+        (lambda good: good[:-1], "damaged"),
+        (lambda good: b"", "damaged"),
+        (lambda good: segment(4), "does not chain"),
+        (lambda good: segment(4, prev=codec.decode(good, job="shop", seq=4).prev, run="b"), "epoch 1 follows epoch 1"),
+        (lambda good: segment(4, prev=codec.decode(good, job="shop", seq=4).prev, epoch=2), "epoch 2 follows epoch 1"),
+    ],
+)
+def test_damage_is_named_with_what_can_be_had(make: Callable[[bytes], bytes | None], why: str, parallel: int) -> None:
+    world, _ = a_log()
+    good = world.inner.get(KEYS.segment(4)).data
+    found = damaged(world, 4, make(good))
+    assert found.damage is not None
+    assert (found.damage.seq, found.damage.good, found.seq) == (4, 3, 3)
+    assert why in found.damage.why
+    assert found.damage.time == 1_000_001.0
+    assert found.state.calls == 2
+
+
+def test_a_damaged_end_is_damage_too() -> None:
+    world, _ = a_log()
+    found = damaged(world, 6, b"junk")
+    assert found.damage is not None and found.damage.good == 5
+
+
+def test_damage_behind_a_snapshot_does_not_matter_to_replay() -> None:
+    world, job = a_log()
+    snapshots(world, job).take()
+    assert damaged(world, 4, b"junk").damage is None
+
+
+@pytest.mark.parametrize("fault", ["junk", "hash", "number"])
+def test_a_snapshot_that_does_not_count_is_passed_over(fault: str) -> None:
+    world, job = a_log()
+    made = snapshots(world, job).take()
+    assert made is not None and read_snapshot(world.bucket, KEYS, made.seq) == made
+    world.inner.delete(KEYS.snapshot(6))
+    other = {"hash": b"x" * 32} if fault == "hash" else {"seq": 5}
+    bad = b"junk" if fault == "junk" else snapshot_codec.encode(msgspec.structs.replace(made, **other))
+    world.inner.put(KEYS.snapshot(6), bad)
+    assert list(newest_snapshots(world.bucket, KEYS)) == []
+    assert replay(world.bucket, KEYS).segments_read == 6
+
+
+def test_a_snapshot_counts_by_the_next_segments_prev_when_its_own_is_gone() -> None:
+    world, job = a_log()
+    snapshots(world, job).take()
+    job.writer.append(end(1))
+    drain(job)
+    world.inner.delete(KEYS.segment(6))
+    assert read_snapshot(world.bucket, KEYS, 6) is not None
+    world.inner.delete(KEYS.segment(7))
+    assert read_snapshot(world.bucket, KEYS, 6) is None
+
+
+def test_a_reader_that_meets_retention_lists_again() -> None:
+    world, job = a_log()
+    first_look = world.bucket.list
+
+    def list_then_lose(prefix: str, start_after: str = "") -> Iterator[Entry]:
+        entries = list(first_look(prefix, start_after))
+        if prefix == KEYS.log and len(entries) == 6:
+            snapshots(world, job).take()
+            for seq in range(1, 6):
+                world.inner.delete(KEYS.segment(seq))
+        return iter(entries)
+
+    with mock.patch.object(world.bucket, "list", list_then_lose):
+        found = replay(world.bucket, KEYS, parallel=1)
+    assert (found.damage, found.snapshot, found.state.calls) == (None, 6, 5)
+
+
+def test_a_snapshot_covers_what_is_acknowledged_only() -> None:
+    world, job = a_log()
+    job.writer.append(intent(6))
+    world.bucket.fates = ["dropped"]
+    assert job.writer.commit_once() == "undecided"
+    made = snapshots(world, job).take()
+    assert made is not None and (made.seq, made.state.calls) == (6, 5)
+
+
+def test_the_policy() -> None:
+    policy = SnapshotPolicy(segments=10, size=1000)
+    assert not policy.due(9, 999)
+    assert policy.due(10, 0) and policy.due(1, 1000)
+    assert not policy.due(0, 2000)
+    world, job = a_log(5)
+    taken = Snapshots(
+        world.bucket, KEYS, job.writer, Mirror(Path("/nonexistent"), job.blobs), SnapshotPolicy(segments=6)
+    )
+    assert taken.take_if_due() is not None  # 5 appends and the opening
+    assert taken.take_if_due() is None
+
+
+def test_a_second_snapshot_at_the_same_place_is_the_first() -> None:
+    world, job = a_log()
+    first = snapshots(world, job).take()
+    world.clock.at += 5
+    assert snapshots(world, job).take() == first
+
+
+def test_after_a_snapshot_the_writer_stands_on_it() -> None:
+    world = World()
+    job = world.open("a")
+
+    def grow(old: bytes, more: bytes) -> bytes:
+        from tests.unit.wal.test_files import delta
+
+        record, new = delta(job.blobs, old, [(len(old), more)], len(old) + len(more))
+        job.writer.append(record)
+        drain(job)
+        return new
+
+    content = grow(grow(b"", b"one"), b"two")
+    before = job.writer.state
+    with tempfile.TemporaryDirectory() as folder:
+        assert snapshots(world, job, folder).take() is not None
+    assert job.writer.state.files["f"].layers == ()
+    grow(content, b"three")
+    after = job.writer.state.files["f"]
+    assert len(after.layers) == 1 and after.base_size == 6
+    assert replay(world.bucket, KEYS).state == job.writer.state
+    # What was begun anew since is not rebased.
+    other = State(files={"f": before.files["f"]})
+    assert rebased(other, job.writer.state.files, {}) == other
+    assert rebased(job.writer.state, before.files, before.files) == job.writer.state
+
+
+def test_records_for_people_go_over_gaps() -> None:
+    world, _ = a_log()
+    world.inner.delete(KEYS.segment(3))
+    assert [seq for seq, _ in records(world.bucket, KEYS)] == [1, 2, 4, 5, 6]
+    assert [seq for seq, _ in records(world.bucket, KEYS, 4)] == [4, 5, 6]
+
+
+def test_an_empty_log() -> None:
+    assert replay(World().bucket, KEYS) == Replay()
