@@ -1,12 +1,142 @@
-"""Would hooks fire here? (being written)"""
+"""Would our hooks fire here? Read from Gemini's settings files and arguments, before anything is started (I5).
+
+What only a running Gemini can know (settings that an administrator sends, `/hooks disable-all`, a `.env` file) is left
+to the handshake and to the watch for calls that the log did not see.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import stat
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from wal_agent.agents.base import Env
+from wal_agent.agents.gemini import options
+from wal_agent.agents.gemini.inject import PREFIX, gemini_home
+
+_LIMIT = 1 << 22
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n\r]*|/\*.*?\*/', re.DOTALL)
+_NATIVE = ("sandbox-exec", "windows-native")  # same host, same files: hooks reach us
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One settings file that exists, with the name that a person knows it by."""
+
+    shown: str
+    values: dict[str, Any]
 
 
 def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
-    return None
+    given = options.read(args)
+    if any(options.on(given, name) for name in ("acp", "experimental-acp")):
+        return "Gemini in ACP mode takes its sessions from an editor; wal-agent does not save those. Nothing was run."
+    if options.last(given, "worktree") is not None:
+        return (
+            "--worktree makes Gemini work in another folder than the one that wal-agent saves. Make the worktree "
+            "first and start wal-agent in it. Nothing was run."
+        )
+    layers = settings_layers(workspace, env)
+    return _switched_off(layers) or _not_allowed(layers, env) or _sandboxed(given, layers, env)
+
+
+def _switched_off(layers: list[Layer]) -> str | None:
+    found = _effective(layers, "hooksConfig", "enabled")
+    if found is None or found[1]:
+        return None
+    where = "in this project " if found[0].shown.startswith(".gemini") else ""
+    return (
+        f"Gemini's hooks are off {where}({found[0].shown}: hooksConfig.enabled is {json.dumps(found[1])}), "
+        "so no tool call could be logged. Nothing was run."
+    )
+
+
+def _not_allowed(layers: list[Layer], env: Env) -> str | None:
+    found = _effective(layers, "security", "allowedExtensions")
+    if found is None or not isinstance(found[1], list) or not found[1]:
+        return None
+    ours = str(gemini_home(env) / "extensions" / PREFIX)
+    for pattern in found[1]:
+        try:
+            if re.search(str(pattern), ours):
+                return None
+        except re.error:
+            continue
+    return (
+        f"Gemini would not load wal-agent's hooks ({found[0].shown}: security.allowedExtensions does not allow "
+        f"{ours}*), so no tool call could be logged. Nothing was run."
+    )
+
+
+def _sandboxed(given: list[options.Arg], layers: list[Layer], env: Env) -> str | None:
+    if env.get("SANDBOX"):
+        return None  # this is the inside
+    found = _effective(layers, "tools", "sandbox")
+    value: Any = options.on(given, "sandbox") if options.last(given, "sandbox") is not None else found and found[1]
+    if isinstance(value, dict):
+        value = (value.get("command") or True) if value.get("enabled") else False
+    value = env.get("GEMINI_SANDBOX", "").lower().strip() or value
+    if value in (None, "", "0", "false", False) or value in _NATIVE:
+        return None
+    if value in ("1", "true", True) and sys.platform == "darwin":
+        return None
+    return (
+        f"Gemini's sandbox ({value if isinstance(value, str) else 'a container'}) keeps its hooks from reaching "
+        "wal-agent, so no tool call could be logged. Run wal-agent inside the container instead. Nothing was run."
+    )
+
+
+def _effective(layers: list[Layer], group: str, key: str) -> tuple[Layer, Any] | None:
+    """The last file that says something of this key, and what. A group that is no object has no keys at all."""
+    found: tuple[Layer, Any] | None = None
+    for layer in layers:
+        if group not in layer.values:
+            continue
+        values = layer.values[group]
+        if not isinstance(values, dict):
+            found = (layer, None)
+        elif key in values:
+            found = (layer, values[key])
+    return found
+
+
+def settings_layers(workspace: Path, env: Env) -> list[Layer]:
+    """Lowest first. The project's file counts although Gemini may not trust the folder yet: it will ask."""
+    mac = "/Library/Application Support/GeminiCli/settings.json"
+    system = Path(env.get("GEMINI_CLI_SYSTEM_SETTINGS_PATH") or (mac if sys.platform == "darwin" else _ETC))
+    defaults = Path(env.get("GEMINI_CLI_SYSTEM_DEFAULTS_PATH") or system.parent / "system-defaults.json")
+    home = gemini_home(env)
+    layers = [_layer(str(defaults), defaults) if secure(defaults) else None]
+    layers.append(_layer("~/.gemini/settings.json", home / "settings.json"))
+    if workspace != home.parent:
+        layers.append(_layer(".gemini/settings.json", workspace / ".gemini" / "settings.json"))
+    layers.append(_layer(str(system), system) if secure(system) else None)
+    return [layer for layer in layers if layer is not None]
+
+
+_ETC = "/etc/gemini-cli/settings.json"
+
+
+def _layer(shown: str, path: Path) -> Layer | None:
+    try:
+        with path.open("rb") as f:
+            text = f.read(_LIMIT).decode()
+        values = json.loads(_COMMENT.sub(lambda m: m[1] or " ", text))
+    except (OSError, ValueError, RecursionError):
+        return None  # absent; or damaged, and Gemini itself refuses to start
+    return Layer(shown, values) if isinstance(values, dict) else None
+
+
+def secure(path: Path) -> bool:
+    """Gemini passes over a system file unless it and every folder above are root's and no one else may write."""
+    try:
+        real = path.resolve(strict=True)
+        stats = [p.stat() for p in (real, *real.parents)]
+    except (OSError, RuntimeError):
+        return False
+    return all(s.st_uid == 0 and not s.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for s in stats)
