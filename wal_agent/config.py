@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from wal_agent.bucket import default_url
 from wal_agent.errors import ConfigError, UsageError
-from wal_agent.supervise.local import state_dir
 
 FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
@@ -93,8 +93,8 @@ def _job(value: Any, origin: Origin) -> str:
 
 
 def _bucket(value: Any, origin: Origin) -> str:
-    if not isinstance(value, str) or not re.match(r"[a-z][a-z0-9+.-]*://", value):
-        raise origin.refuse(value, "a URL such as file:///folder")
+    if not isinstance(value, str) or not re.match(r"/|[a-z][a-z0-9+.-]*://", value):
+        raise origin.refuse(value, "a URL such as file:///folder, or an absolute path")
     return value
 
 
@@ -123,7 +123,7 @@ def load(
     """
     path = workspace / FILE
     document = _read(path)
-    values: dict[str, Any] = {"bucket": f"file://{state_dir(env)}/bucket", "job": default_job(agent, workspace)}
+    values: dict[str, Any] = {"bucket": default_url(env), "job": default_job(agent, workspace)}
     sources: dict[str, Source] = dict.fromkeys((*READERS, "skip"), "default")
 
     def take(key: str, value: object, origin: Origin) -> None:
@@ -227,10 +227,10 @@ def _known(table: Mapping[str, Any], allowed: Iterable[str], prefix: str, path: 
 def _stay_inside(bucket: str, workspace: Path, path: Path) -> None:
     """A project's file may not choose a folder of the machine to write into."""
     url = urlsplit(bucket)
-    if url.scheme != "file":
+    if url.scheme in ("gs", "s3"):
         return
-    folder = Path(os.path.realpath(unquote(url.path) or "/"))
-    if url.netloc or not folder.is_relative_to(workspace.resolve()):
+    named = bucket if bucket.startswith("/") else unquote(url.path)
+    if not Path(os.path.realpath(named or "/")).is_relative_to(workspace.resolve()):
         raise ConfigError(
             f"bucket in {path} is a folder outside the workspace, which a project's file may not choose.",
             "If you want it, say so yourself: --bucket or WAL_AGENT_BUCKET.",
@@ -247,10 +247,7 @@ def refuse_skip(tool: str) -> str | None:
     """
     from wal_agent.recovery.rules import load_rules
 
-    rules = load_rules()
-    known = rules.tools.get(tool)
-    if tool == rules.shell_tool:
-        return f"{tool} runs any command, so each call must be logged before it runs."
+    known = load_rules().tools.get(tool)
     if known is None:
         return f"wal-agent does not know what {tool} does, so each call must be logged before it runs."
     if known.cls != "read_only":

@@ -66,7 +66,7 @@ def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
             UsageError,
             "--on-unknown is 'no', which is not possible. Allowed: ask or",
         ),
-        ({"bucket": "/x"}, {}, "", UsageError, "--bucket is '/x', which is not possible. Allowed: a URL such as"),
+        ({"bucket": "x/y"}, {}, "", UsageError, "--bucket is 'x/y', which is not possible. Allowed: a URL such as"),
         ({}, {"WAL_AGENT_TTL": "soon"}, "", UsageError, "WAL_AGENT_TTL is 'soon', which is not possible. Allowed: sec"),
         ({}, {"WAL_AGENT_TTL": "nan"}, "", UsageError, "WAL_AGENT_TTL is 'nan'"),
         (
@@ -130,7 +130,7 @@ def test_what_cannot_be_is_said_with_its_place_and_what_is_allowed(
 
 
 @pytest.mark.parametrize(
-    "url", ["file:///etc/cron.d", "file:///{up}/shop2", "file://{up}/shop/../out", "file:", "file://h/x"]
+    "url", ["file:///etc/cron.d", "file:///{up}/shop2", "file://{up}/shop/../out", "file://h/x", "/x", "memory://x"]
 )
 def test_a_projects_file_cannot_choose_a_folder_outside(shop: Path, url: str) -> None:
     write(shop, f'bucket = "{url.replace("{up}", str(shop.parent))}"')
