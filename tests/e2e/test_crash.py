@@ -6,7 +6,7 @@ import shutil
 
 import psutil
 
-from tests.e2e.conftest import Scene, calls_in, responses_in, shell, told, until
+from tests.e2e.scene import Scene, calls_in, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
 
 HALF_DONE = "echo begun >> side; touch started; sleep 600; echo ended >> side"

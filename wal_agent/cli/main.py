@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Annotated
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from wal_agent import __version__
 from wal_agent.cli import ack, configure_hooks, demo, doctor, log, recover, run, status
@@ -45,10 +45,10 @@ def main() -> None:
     """Run the command line; the exit code is the documented one (README, "Exit codes")."""
     try:
         code = app(standalone_mode=False)
-    except click.ClickException as error:
+    except TyperException as error:
         say(f"{error.format_message()} See: wal-agent --help")
         code = UsageError.exit_code
-    except click.exceptions.Abort:
+    except typer.Abort:
         code = 130
     except WalAgentError as error:
         say(str(error))

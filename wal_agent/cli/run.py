@@ -50,7 +50,7 @@ def run(
     from wal_agent.agents import AGENTS
     from wal_agent.config import load
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.run import Wish
+    from wal_agent.supervise.run import Screen, Wish
     from wal_agent.supervise.run import run as run_agent
 
     if agent not in AGENTS:
@@ -75,4 +75,4 @@ def run(
         go_on=continue_,
         wait=wait,
     )
-    raise typer.Exit(run_agent(wish, say, lines))
+    raise typer.Exit(run_agent(wish, Screen(say, lines)))

@@ -40,6 +40,7 @@ class Conversation:
         unseen: Callable[[str], None],
         on_turn: Callable[[], None],
         on_completed: Callable[[], list[AnyRecord]],
+        turn_open: bool,
     ) -> None:
         self._gate = gate
         self._writer = writer
@@ -54,8 +55,7 @@ class Conversation:
         self._lock = threading.Lock()
         self.phase: Phase = "starting"
         self.hooks_live = threading.Event()  # the handshake
-        self.turn_open = False
-        self.completed = False
+        self.turn_open = turn_open
 
     def on(self, event: HookEvent) -> Decision:
         """Log and answer one hook event."""
@@ -93,7 +93,7 @@ class Conversation:
         self._writer.append(
             Turn(time=self._clock.now(), state="started", session=session, prompt=Payload(size=len(text), data=text))
         )
-        self.turn_open, self.completed = True, False
+        self.turn_open = True
         self._on_turn()
         self._poke()
 
@@ -106,7 +106,7 @@ class Conversation:
     def _complete_turn(self, session: str) -> None:
         self._at_boundary()
         self._writer.append(*self._on_completed(), Turn(time=self._clock.now(), state="completed", session=session))
-        self.turn_open, self.completed = False, True
+        self.turn_open = False
 
     def draining(self) -> None:
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,16 @@ class Ended:
     """How it ended. `stopped` is why we ended it, if we did; `drained`: SIGTERM was followed to its end."""
 
     exit: Exit
-    completed: bool
+    completed: bool  # no turn of the session is unfinished, by the agent's own completion event
     drained: bool
     stopped: WalAgentError | None
     leftovers: tuple[str, ...]
     trouble: BaseException | None  # a failure of ours beside the agent, told at the end
+
+    @property
+    def clean(self) -> bool:
+        """The session came to its end by itself; never rc 0 alone (DESIGN 7)."""
+        return self.completed and not self.drained and self.stopped is None
 
 
 class Live:
@@ -110,6 +115,7 @@ class Live:
             unseen=self._unseen,
             on_turn=self._tidy,
             on_completed=on_completed,
+            turn_open=launch.resumed and opened.replay.state.turn == "started",
         )
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
         self._stopped = heartbeat.lost or writer.ended
@@ -209,7 +215,8 @@ class Live:
         drained = self._drain_until is not None
         if not isinstance(self._stopped, Fenced):
             self._last_save()
-        return Ended(exit, self.conversation.completed, drained, self._stopped, tuple(leftovers), self._trouble)
+        completed = not self.conversation.turn_open
+        return Ended(exit, completed, drained, self._stopped, tuple(leftovers), self._trouble)
 
     def _every(self) -> float:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
@@ -260,10 +267,3 @@ def hooks_silent(agent: str) -> ConfigError:
 def ended_record(ended: Ended, clock: Clock) -> RunEnded:
     why = "drained" if ended.drained else str(ended.stopped or "")
     return RunEnded(time=clock.now(), code=ended.exit.code, completed=ended.completed, why=why)
-
-
-def shown(argv: Sequence[str]) -> str:
-    """A command line for people."""
-    import shlex
-
-    return shlex.join(argv)

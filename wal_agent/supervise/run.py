@@ -5,37 +5,37 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import shutil
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from wal_agent import __version__
-from wal_agent.agents.base import Agent, Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.base import Agent, Cli, HookSetup, Injected, NewSession, ResumeSession
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
-from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
-from wal_agent.records import AnyRecord, FileGone
 from wal_agent.supervise import local, processes
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
+from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
 from wal_agent.supervise.live import Ended, Launch, Live, ended_record
+from wal_agent.supervise.prepare import Prepared, prepare
 from wal_agent.supervise.take import check_signals, take
 from wal_agent.wal.job import Fields, OpenedJob, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim
 
-SEAL_BUDGET = 10.0
+SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
 DRAINED = 143
+MIRRORS = "mirrors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,15 @@ class Wish:
     wait: bool = False
 
 
-Tell = Callable[[str], None]
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where people read: `say` begins a message, `rows` are further lines of it."""
+
+    say: Callable[[str], None]
+    rows: Callable[[list[str]], None]
 
 
-def run(wish: Wish, tell: Tell) -> int:
+def run(wish: Wish, screen: Screen) -> int:
     """Run the agent under the log; gives the exit code. Raises WalAgentError where ours is the last word."""
     agent, env = wish.agent, wish.env
     cli = agent.locate(env)
@@ -68,11 +73,14 @@ def run(wish: Wish, tell: Tell) -> int:
     block_signals()
     runtime = local.runtime_dir(env)
     local.sweep(runtime)
+    sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))
     agent.sweep(env, runtime)
-    run_dir = local.RunDir.create(runtime, f"{secrets.token_hex(8)}")
+    run_dir = local.RunDir.create(runtime, secrets.token_hex(8))
+    bucket = open_bucket(wish.settings.bucket)
     try:
-        return _Run(wish, cli, timing, run_dir, SystemClock(), random.Random(), tell).go()
+        return _Run(wish, cli, timing, run_dir, bucket, screen).go()
     finally:
+        bucket.close()
         run_dir.end()
 
 
@@ -80,37 +88,40 @@ class _Run:
     """One run, step by step."""
 
     def __init__(
-        self,
-        wish: Wish,
-        cli: Cli,
-        timing: Timing,
-        run_dir: local.RunDir,
-        clock: Clock,
-        rng: random.Random,
-        tell: Tell,
+        self, wish: Wish, cli: Cli, timing: Timing, run_dir: local.RunDir, bucket: Bucket, screen: Screen
     ) -> None:
         self.wish = wish
         self.cli = cli
         self.timing = timing
         self.run_dir = run_dir
-        self.clock = clock
-        self.rng = rng
-        self.tell = tell
-        self.here = local.this_host(wish.env, run_dir.lock)
+        self.bucket = bucket
+        self.screen = screen
+        self.clock: Clock = SystemClock()
+        self.rng = random.Random()
+        self.trouble: BaseException | None = None
         self.keys = Keys(wish.settings.job)
+        self.here = local.this_host(wish.env, run_dir.lock)
         tty = sys.stdin.isatty() and sys.stdout.isatty()
         self.interactive = wish.agent.is_interactive(wish.args, tty, wish.env)
 
     def go(self) -> int:
-        bucket = open_bucket(self.wish.settings.bucket)
-        try:
-            opened = self._take(bucket)
-            with self._owned(bucket, opened) as heartbeat:
-                return self._work(opened, heartbeat)
-        finally:
-            bucket.close()
+        opened = self._take()
+        with self._owned(opened) as heartbeat:
+            try:
+                prepared = prepare(
+                    self.wish, opened, self.here, self.interactive, self.clock, self.screen, check_signals
+                )
+                ended = self._live(opened, heartbeat, prepared)
+            except Fenced:
+                raise
+            except WalAgentError as error:
+                self._give_up(opened, error)
+                raise
+            return self._close(opened, ended)
 
-    def _take(self, bucket: Bucket) -> OpenedJob:
+    # ---- the job
+
+    def _take(self) -> OpenedJob:
         claim = Claim(
             run=self.run_dir.run,
             host=self.here,
@@ -119,17 +130,22 @@ class _Run:
             ttl=self.timing.ttl,
         )
         fields = Fields(
-            agent_version=self.cli.version,
-            version=__version__,
-            args=self.wish.args,
-            interactive=self.interactive,
+            agent_version=self.cli.version, version=__version__, args=self.wish.args, interactive=self.interactive
         )
         return take(
-            bucket, self.keys, self.here, claim, fields, self.clock, self.rng, self.wish.wait, self.tell
+            self.bucket,
+            self.keys,
+            self.here,
+            claim,
+            fields,
+            self.clock,
+            self.rng,
+            self.wish.wait,
+            self.screen.say,
         )
 
     @contextmanager
-    def _owned(self, bucket: Bucket, opened: OpenedJob) -> Iterator[Heartbeat]:
+    def _owned(self, opened: OpenedJob) -> Iterator[Heartbeat]:
         """While the job is ours: the lease is renewed and the log is written."""
         heartbeat = Heartbeat(self.timing, self.clock, opened.lease)
         stop = threading.Event()
@@ -141,3 +157,105 @@ class _Run:
         finally:
             stop.set()
             heartbeat.stop()
+
+    def _give_up(self, opened: OpenedJob, error: WalAgentError) -> None:
+        """The agent never ran under this epoch: hand the job back as it was found."""
+        try:
+            close_job(opened, "released", f"not started: {error.what}"[:500], budget=SEAL_BUDGET)
+        except WalAgentError:
+            return  # the lease runs out by itself; the error that stopped us is the one to tell
+
+    # ---- the agent
+
+    def _live(self, opened: OpenedJob, heartbeat: Heartbeat, prepared: Prepared) -> Ended:
+        wish, agent = self.wish, self.wish.agent
+        setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip)
+        env = {**wish.env, processes.MARKER: self.run_dir.run}
+        mirror = local.state_dir(env) / MIRRORS / self.run_dir.run
+        keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_allow, self._failed)
+        injected = agent.inject(setup, env)
+        try:
+            keeper.start()
+            env |= injected.env
+            processes.become_subreaper()
+            agent.tidy(prepared.session.id, wish.workspace, env)
+            self.run_dir.write("session", prepared.session.id + "\n")
+            session: NewSession | ResumeSession = prepared.session
+            args = prepared.args
+            while True:
+                command = agent.command(self.cli, args, session, self.interactive, env)
+                launch = Launch(
+                    command, session.id, isinstance(session, ResumeSession), wish.settings.skip
+                )
+                live = Live(
+                    agent,
+                    {**env, **command.env},
+                    wish.workspace,
+                    opened,
+                    self.run_dir,
+                    heartbeat,
+                    self.clock,
+                    prepared.capture(opened.blobs.put_payload),
+                    launch,
+                    wish.settings.autosave,
+                    wish.settings.drain,
+                    prepared.settle,
+                )
+                ended = live.run()
+                if ended.exit.code not in agent.again or ended.stopped or ended.drained:
+                    return ended
+                session = ResumeSession(live.conversation.session, "")
+        finally:
+            remove(injected)
+            keeper.stop()
+
+    def _failed(self, error: BaseException) -> None:
+        """A failure of ours that the agent need not notice; told at the end."""
+        self.trouble = self.trouble or error
+
+    # ---- the end
+
+    def _close(self, opened: OpenedJob, ended: Ended) -> int:
+        """Tell what is left to tell, settle the lease, give the exit code."""
+        if isinstance(ended.stopped, Fenced):
+            raise ended.stopped
+        failpoint("run.before_seal")
+        record = ended_record(ended, self.clock)
+        opened.writer.append(record)
+        reason = record.why or ("completed" if ended.completed else f"the agent ended with {ended.exit.shell_code}")
+        settled = close_job(opened, "closed" if ended.clean else "released", reason, budget=SEAL_BUDGET)
+        failpoint("run.after_seal")
+        self._tell_end(opened, ended)
+        if ended.stopped is not None:
+            raise ended.stopped
+        if settled == "left":
+            backlog = opened.writer.backlog
+            raise Unavailable(
+                f"the end of job {self.keys.job} could not be saved ({backlog.size} bytes; the bucket cannot be reached). "
+                f"The agent ended with {ended.exit.shell_code}.",
+                "What was acknowledged is safe; the next run recovers from there.",
+            )
+        return DRAINED if ended.drained else ended.exit.shell_code
+
+    def _tell_end(self, opened: OpenedJob, ended: Ended) -> None:
+        say = self.screen.say
+        if ended.leftovers:
+            shown = ", ".join(ended.leftovers[:3]) + (", ..." if len(ended.leftovers) > 3 else "")
+            say(f"ended what the agent left running: {shown}")
+        open_calls = opened.writer.state.open
+        if open_calls:
+            calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in open_calls[:3])
+            say(f"not settled: {calls}. Look, then: wal-agent ack N --done | --not-done")
+        trouble = ended.trouble or self.trouble
+        if trouble is not None:
+            from wal_agent.cli.screen import report_bug
+
+            say(report_bug(trouble, self.wish.env))
+        if ended.drained:
+            say(f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on anywhere.")
+
+
+def remove(injected: Injected) -> None:
+    """Take out what was injected for this run (I7)."""
+    for path in injected.paths:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,231 @@
+"""End to end: `wal-agent run gemini` on the real CLI, a scripted model, a real folder bucket, real SIGKILL.
+
+A `Machine` is one pretended host: its own HOME, runtime folder and host id (so that a flock of the "other machine" means
+nothing here, as between two real hosts). Tests wait for things that happen, never for time to pass.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.mocks.gemini_model import GeminiModel, Turn
+
+PATIENCE = 60.0  # seconds after which a thing that should have happened counts as not happening
+
+
+def until(what: Callable[[], Any], why: str, patience: float = PATIENCE) -> Any:
+    """Poll until `what()` is truthy; give it."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {patience:.0f} s in vain: {why}")
+
+
+def shell(command: str) -> tuple[str, dict[str, Any]]:
+    return "run_shell_command", {"command": command}
+
+
+@dataclass
+class Run:
+    """A `wal-agent run` process."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def agent_pid(self) -> int:
+        """The CLI's process, once it runs."""
+
+        def find() -> int | None:
+            for child in _children(self.pid):
+                if "node" in child.name() or "gemini" in " ".join(child.cmdline()):
+                    return child.pid
+            return None
+
+        found: int = until(find, "the agent's process")
+        return found
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        return self.process.wait(patience)
+
+    def stderr(self) -> str:
+        return self.err.read_text()
+
+    def stdout(self) -> str:
+        return self.out.read_text()
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+@dataclass
+class Machine:
+    """A host with its own HOME. `runs` numbers the output files."""
+
+    root: Path
+    name: str
+    bucket: Path
+    model: GeminiModel
+    gemini: Path
+    workspace: Path
+    runs: list[Run] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.home = self.root / self.name
+        (self.home / ".gemini").mkdir(parents=True)
+        self.settings = self.home / ".gemini" / "settings.json"
+        self.settings.write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n')
+        self.runtime = Path(f"/tmp/wa-{os.getpid()}-{abs(hash(str(self.home))) % 10**8}")
+
+    def env(self, **extra: str) -> dict[str, str]:
+        base = {k: os.environ[k] for k in ("PATH", "LANG", "TERM", "PYTHONPATH") if k in os.environ}
+        return {
+            **base,
+            **self.model.env,
+            "HOME": str(self.home),
+            "WAL_AGENT_GEMINI": str(self.gemini),
+            "WAL_AGENT_BUCKET": f"file://{self.bucket}",
+            "WAL_AGENT_JOB": "job",
+            "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
+            "WAL_AGENT_HOST_ID": self.name,
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+            **extra,
+        }
+
+    def run(self, *gemini: str, options: Sequence[str] = (), wait: bool = False, **env: str) -> Run:
+        """Start `wal-agent run gemini OPTIONS -- GEMINI`."""
+        argv = [sys.executable, "-m", "wal_agent", "run", "gemini", "--ttl", "3", *options, "--", *gemini]
+        n = len(self.runs)
+        out, err = self.root / f"{self.name}-{n}.out", self.root / f"{self.name}-{n}.err"
+        with out.open("wb") as o, err.open("wb") as e:
+            process = subprocess.Popen(
+                argv, cwd=self.workspace, env=self.env(**env), stdin=subprocess.DEVNULL, stdout=o, stderr=e
+            )
+        run = Run(process, out, err)
+        self.runs.append(run)
+        if wait:
+            run.wait()
+        return run
+
+    def cli(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Another wal-agent command, to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "wal_agent", *args],
+            cwd=self.workspace,
+            env=self.env(**env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def status(self) -> dict[str, Any]:
+        done = self.cli("status", "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def log(self) -> list[dict[str, Any]]:
+        """The job's records, oldest first."""
+        done = self.cli("log", "--json", "-n", "0")
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def end(self) -> None:
+        for run in self.runs:
+            for process in [*_children(run.pid)]:
+                try:
+                    process.kill()
+                except psutil.Error:
+                    pass
+            if run.process.poll() is None:
+                run.process.kill()
+                run.process.wait()
+        for process in psutil.process_iter(["pid"]):
+            try:
+                if process.environ().get("HOME") == str(self.home):
+                    process.kill()
+            except psutil.Error:
+                pass
+
+
+@dataclass
+class Scene:
+    """A workspace, a bucket and a model; machines are added as the story needs them."""
+
+    root: Path
+    gemini: Path
+    model: GeminiModel
+    machines: list[Machine] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.workspace = self.root / "work"
+        self.workspace.mkdir()
+        self.bucket = self.root / "bucket"
+        git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+        (self.workspace / "README.md").write_text("hello\n")
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+            subprocess.run([*git, *words], cwd=self.workspace, check=True, env={**os.environ, "HOME": str(self.root)})
+
+    def machine(self, name: str, workspace: Path | None = None) -> Machine:
+        made = Machine(self.root, name, self.bucket, self.model, self.gemini, workspace or self.workspace)
+        self.machines.append(made)
+        return made
+
+    def script(self, *turns: Turn) -> None:
+        self.model.turns[:] = turns
+
+    def side(self, name: str = "side") -> list[str]:
+        """Lines that tools appended to a file of the workspace: the side effects, counted."""
+        path = self.workspace / name
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def told(request: dict[str, Any]) -> str:
+    """All text that the model received in one request's history."""
+    return json.dumps(request["contents"], ensure_ascii=False)
+
+
+def calls_in(request: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The function calls in a request's history, in order."""
+    return [
+        (part["functionCall"]["name"], part["functionCall"].get("args", {}))
+        for content in request["contents"]
+        for part in content.get("parts", [])
+        if "functionCall" in part
+    ]
+
+
+def responses_in(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """The function responses in a request's history, in order."""
+    return [
+        part["functionResponse"]
+        for content in request["contents"]
+        for part in content.get("parts", [])
+        if "functionResponse" in part
+    ]

@@ -1,0 +1,69 @@
+"""Snapshots and retention, in the background of a run. Nothing waits for it, and nothing is unsafe without it (R4, R5)."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.errors import BucketError
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.retention import Retention
+from wal_agent.wal.snapshot import Snapshots
+
+LOOK = 1.0  # seconds between two looks at whether a snapshot is due
+
+
+class Housekeeping:
+    """One thread. `folder`, which must not exist yet, holds its copy of the session files, and goes at the end."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        opened: OpenedJob,
+        folder: Path,
+        may_act: Callable[[], bool],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        folder.mkdir(mode=0o700, parents=True)
+        self._folder = folder
+        self._snapshots = Snapshots(bucket, opened.keys, opened.writer, Mirror(self._folder, opened.blobs))
+        self._retention = Retention(bucket, opened.keys, opened.blobs, may_act)
+        self._may_act = may_act
+        self._failed = failed
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="housekeeping", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Bounded wait: a snapshot under way may be left, it does no harm."""
+        self._stop.set()
+        self._thread.join(timeout=2)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(LOOK):
+            if not self._may_act():
+                continue
+            try:
+                with suppress(BucketError):
+                    if self._snapshots.take_if_due() is not None:
+                        self._retention.run()
+            except Exception as error:
+                if not self._stop.is_set():
+                    self._failed(error)
+                return
+
+
+def sweep_mirrors(mirrors: Path, is_live: Callable[[str], bool]) -> None:
+    """Remove what killed runs left; each folder is named by its run."""
+    if mirrors.is_dir():
+        for folder in mirrors.iterdir():
+            if not is_live(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
