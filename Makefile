@@ -1,0 +1,79 @@
+# Whatever is made lands in .venv and .tools, which git ignores. `make demo` and `make test` each work as the first
+# command in a fresh clone; scripts/check-prerequisites says in one line what a machine lacks.
+
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := .venv/bin
+NPM := .tools/npm
+RUNTIME := .venv/.runtime
+DEV := .venv/.dev
+CLIS := .tools/.clis
+CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+
+export PATH := $(CURDIR)/$(NPM)/node_modules/.bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint unit contract faults e2e tools bench clean have-python have-agents have-all
+
+help: ## Say what there is.
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real Gemini CLI in the middle of a task and watch it carry on (offline).
+	@$(BIN)/wal-agent demo
+
+test: have-all lint $(CLIS) ## Everything: lint, unit, contract, faults, e2e.
+	$(PYTEST) tests
+
+lint: $(DEV) ## Style, format and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(DEV) ## The parts, on their own.
+	$(PYTEST) tests/unit
+
+contract: have-agents $(DEV) $(CLIS) ## Every bucket and every agent against the contract of its kind.
+	$(PYTEST) tests/contract
+
+faults: $(DEV) ## Models, kills and lost replies.
+	$(PYTEST) tests/faults
+
+e2e: have-all $(DEV) $(CLIS) ## The real CLIs in a real terminal, with a scripted model.
+	$(PYTEST) tests/e2e
+
+tools: $(CLIS) ## Just the real CLIs, at the versions of tests/agents.json.
+
+bench: have-agents $(DEV) $(CLIS) ## The measured claims.
+	$(BIN)/python -m bench
+
+clean: ## Remove all that was made here.
+	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+have-python:
+	@$(CHECK) python
+
+have-agents:
+	@$(CHECK) python git node npm
+
+have-all:
+	@$(CHECK) python git node npm tmux
+
+$(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml | have-python
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -r requirements/runtime.txt -r requirements/build.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): requirements/dev.txt $(RUNTIME)
+	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
+	@touch $@
+
+# No lock file: it would hold the addresses of whatever registry was asked. The versions are exact.
+$(CLIS): tests/agents.json | have-agents
+	@mkdir -p $(NPM)
+	npm install --prefix $(NPM) --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error \
+	    $$($(PYTHON) -c 'import json; print(*("%(package)s@%(version)s" % a for a in json.load(open("tests/agents.json")).values()))')
+	@touch $@

@@ -1,0 +1,40 @@
+"""Shipped files are found in a checkout and in an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wal_agent import resources
+from wal_agent.errors import ConfigError
+from wal_agent.resources import shipped
+
+
+def test_a_checkout_has_them_beside_the_package() -> None:
+    assert shipped("hooks/client.py").is_file()
+    assert shipped("prompts/recovery.md").is_file()
+    assert shipped("prompts").is_dir()
+
+
+def test_an_installed_package_has_them_inside_and_looks_there_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "wal_agent"
+    for folder in (package / "_shipped", tmp_path):
+        (folder / "hooks").mkdir(parents=True)
+        (folder / "hooks" / "client.py").touch()
+    monkeypatch.setattr(resources, "PACKAGE", package)
+    assert shipped("hooks/client.py") == package / "_shipped" / "hooks" / "client.py"
+
+
+def test_an_incomplete_installation_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "PACKAGE", tmp_path)
+    with pytest.raises(ConfigError, match=r"hooks/client.py is missing .* Install wal-agent again"):
+        shipped("hooks/client.py")
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "hooks/../pyproject.toml", "/etc/passwd", ""])
+def test_nothing_else_is_given_out(name: str) -> None:
+    with pytest.raises(ValueError):
+        shipped(name)
