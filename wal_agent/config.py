@@ -26,6 +26,9 @@ FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 MAX_JOB = 100
+APPEND_DEADLINE = (
+    20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/gemini/line.py)
+)
 
 Source = Literal["flag", "environment", "file", "default"]
 
@@ -40,6 +43,7 @@ class Settings:
     durability: Literal["intent"] = "intent"
     autosave: float = 10.0
     drain: float = 20.0
+    append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_unknown: Literal["ask", "halt"] = "ask"
     skip: tuple[str, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
@@ -105,6 +109,7 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "durability": _durability,
     "autosave": _seconds(0.05, 3600),
     "drain": _seconds(0, 600),
+    "append_deadline": _seconds(0.1, APPEND_DEADLINE),
     "on_unknown": _one_of("ask", "halt"),
 }
 

@@ -1,1 +1,77 @@
-def doctor() -> None: ...
+"""`wal-agent doctor`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wal_agent.cli.options import AsJson, BucketUrl
+from wal_agent.cli.screen import lines
+
+if TYPE_CHECKING:
+    from wal_agent.selftest import Proof
+
+
+def doctor(
+    agent: Annotated[str, typer.Argument(help="The agent to examine: gemini.", metavar="AGENT")] = "gemini",
+    bucket: BucketUrl = None,
+    json: AsJson = False,
+) -> None:
+    """Prove that wal-agent works here: the agent's version, its hooks (an allow passes, a deny blocks, on the real
+    program against a scripted model on this machine), the bucket's conditions, the clocks.
+
+    Exit code 78 when something does not hold.
+    """
+    import msgspec
+
+    proofs: list[Proof] = []
+    for proof in _examine(agent, bucket):
+        proofs.append(proof)
+        if not json:
+            lines([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
+    if json:
+        sys.stdout.write(msgspec.json.encode(proofs).decode() + "\n")
+    raise typer.Exit(0 if all(p.ok for p in proofs) else 78)
+
+
+def _examine(name: str, url: str | None) -> Iterator[Proof]:
+    """One proof after the other, quick ones first."""
+    from wal_agent import __version__
+    from wal_agent.agents import AGENTS
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.check import probe
+    from wal_agent.config import load
+    from wal_agent.errors import UsageError, WalAgentError
+    from wal_agent.selftest import Proof, prove_gemini
+
+    if name not in AGENTS:
+        raise UsageError(f"{name!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+    agent, workspace = AGENTS[name], Path.cwd().resolve()
+    yield Proof(f"wal-agent {__version__}, Python {sys.version.split()[0]}, {sys.platform}", True)
+    try:
+        cli = agent.locate(os.environ)
+    except WalAgentError as error:
+        yield Proof(f"{name} is installed", False, str(error))
+        return
+    tested = "the tested version" if cli.version == agent.tested else f"tested with {agent.tested}"
+    yield Proof(f"{name} {cli.version} ({tested})", True, str(cli.path))
+    off = agent.hooks_off((), workspace, os.environ)
+    yield Proof(f"{name}'s hooks are on in {workspace}", off is None, off or "")
+    try:
+        settings = load(name, workspace, os.environ, {"bucket": url})
+        bucket = open_bucket(settings.bucket)
+        findings = probe(bucket, "doctor")
+        failed = [f"{f.check}: {f.detail}" for f in findings if not f.ok]
+        yield Proof(f"{bucket.url} keeps conditions ({len(findings)} checks)", not failed, "; ".join(failed))
+        began = time.time()
+        offset = bucket.time() - began
+        yield Proof(f"{bucket.url}: clock {offset:+.1f} s against this machine", abs(offset) < 60)
+    except WalAgentError as error:
+        yield Proof("the bucket can be used", False, str(error))
+    yield from prove_gemini(os.environ)

@@ -107,7 +107,11 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Recovery():
             return "recovery", f"of epoch {r.from_epoch}: {len(r.verdicts)} calls in flight, {r.put_back} put back", ""
         case RunEnded():
-            return "agent ended", f"code {r.code}", "completed" if r.completed else f"not completed {redact(r.why)[:60]}"
+            return (
+                "agent ended",
+                f"code {r.code}",
+                "completed" if r.completed else f"not completed {redact(r.why)[:60]}",
+            )
 
 
 def _quoted(prompt: Payload | None) -> str:

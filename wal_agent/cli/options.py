@@ -18,11 +18,14 @@ AgentName = Annotated[str, typer.Option("--agent", help="Which agent's job, wher
 BucketUrl = Annotated[
     str | None,
     typer.Option(
-        "--bucket", help="Where the log is: file:///folder (env WAL_AGENT_BUCKET; default: a local folder).", metavar="URL"
+        "--bucket",
+        help="Where the log is: file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
+        metavar="URL",
     ),
 ]
 JobName = Annotated[
-    str | None, typer.Option("--job", help="Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>).", metavar="NAME")
+    str | None,
+    typer.Option("--job", help="Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>).", metavar="NAME"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 

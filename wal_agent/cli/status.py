@@ -60,7 +60,10 @@ def table(view: object) -> list[str]:
     elif view.waiting.bytes:
         waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {ago(view.waiting.age)}"
     rows.append(
-        ("log", f"{'record ' + str(view.record):<19} last record {ago(now - view.last_record)} ago, {waiting}".rstrip(", "))
+        (
+            "log",
+            f"{'record ' + str(view.record):<19} last record {ago(now - view.last_record)} ago, {waiting}".rstrip(", "),
+        )
     )
     if view.session:
         rows.append(

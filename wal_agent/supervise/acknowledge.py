@@ -70,7 +70,10 @@ def _settle(job: OpenedJob, call: int, done: bool) -> None:
     finally:
         ended = close_job(job, "closed" if state.turn == "completed" else "released", "a call was settled by a person")
     if ended == "left":
-        raise Unavailable("The bucket did not take it in time, so it is not known whether the call is settled.", "See: wal-agent status")
+        raise Unavailable(
+            "The bucket did not take it in time, so it is not known whether the call is settled.",
+            "See: wal-agent status",
+        )
 
 
 def _ask_owner(seen: Seen, call: int, done: bool, refusal: LeaseHeld) -> None:

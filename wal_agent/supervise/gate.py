@@ -18,7 +18,6 @@ from wal_agent.supervise.calls import Calls, Running
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.writer import Writer
 
-APPEND_DEADLINE = 20.0  # seconds; below the hook client's own (hookwire), which is below the hook's timeout
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
 
 
@@ -33,7 +32,7 @@ class Gate:
         rules: Rules,
         workspace: Path,
         clock: Clock,
-        append_deadline: float = APPEND_DEADLINE,
+        append_deadline: float,
     ) -> None:
         self._writer = writer
         self._blobs = blobs

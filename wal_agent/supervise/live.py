@@ -11,6 +11,7 @@ from typing import Any
 from wal_agent.agents.base import Agent, Command
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
+from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
@@ -20,7 +21,7 @@ from wal_agent.supervise.acknowledge import end_of
 from wal_agent.supervise.autosave import Autosave
 from wal_agent.supervise.child import Child, Exit
 from wal_agent.supervise.conversation import Conversation
-from wal_agent.supervise.gate import APPEND_DEADLINE, Gate
+from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.heartbeat import Beat, Heartbeat
 from wal_agent.supervise.local import RunDir
 from wal_agent.supervise.saver import Saver
@@ -69,8 +70,7 @@ class Live:
         clock: Clock,
         capture: SessionCapture,
         launch: Launch,
-        autosave_interval: float,
-        drain_budget: float,
+        settings: Settings,
         on_completed: Callable[[], list[AnyRecord]],
     ) -> None:
         self._agent = agent
@@ -80,7 +80,7 @@ class Live:
         self._run_dir = run_dir
         self._clock = clock
         self._launch = launch
-        self._drain_budget = drain_budget
+        self._drain_budget = settings.drain
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
         self._drain_until: float | None = None
@@ -88,7 +88,9 @@ class Live:
         self._child: Child | None = None
         writer = opened.writer
         writer.on_end = self._stop
-        self.gate = Gate(writer, opened.blobs, heartbeat.may_allow, load_rules(), workspace, clock)
+        self.gate = Gate(
+            writer, opened.blobs, heartbeat.may_allow, load_rules(), workspace, clock, settings.append_deadline
+        )
         self.saver = Saver(
             agent,
             env,
@@ -103,7 +105,7 @@ class Live:
             self._unseen,
             self._look,
         )
-        self.autosave = Autosave(self._save, autosave_interval, self._fail)
+        self.autosave = Autosave(self._save, settings.autosave, self._fail)
         self.conversation = Conversation(
             self.gate,
             writer,

@@ -184,9 +184,7 @@ class _Run:
             args = prepared.args
             while True:
                 command = agent.command(self.cli, args, session, self.interactive, env)
-                launch = Launch(
-                    command, session.id, isinstance(session, ResumeSession), wish.settings.skip
-                )
+                launch = Launch(command, session.id, isinstance(session, ResumeSession), wish.settings.skip)
                 live = Live(
                     agent,
                     {**env, **command.env},
@@ -197,8 +195,7 @@ class _Run:
                     self.clock,
                     prepared.capture(opened.blobs.put_payload),
                     launch,
-                    wish.settings.autosave,
-                    wish.settings.drain,
+                    wish.settings,
                     prepared.settle,
                 )
                 ended = live.run()
@@ -252,7 +249,9 @@ class _Run:
 
             say(report_bug(trouble, self.wish.env))
         if ended.drained:
-            say(f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on anywhere.")
+            say(
+                f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on anywhere."
+            )
 
 
 def remove(injected: Injected) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.check import require_conditions
 from wal_agent.clock import Clock
 from wal_agent.errors import LeaseHeld, WalAgentError
 from wal_agent.failpoints import failpoint
@@ -65,6 +66,8 @@ def take(
     while True:
         check_signals()
         seen = leases.read(bucket, keys)
+        if seen is None:
+            require_conditions(bucket, f"{keys.job}/probe")
         lock = lock_state(seen.doc.host, here) if seen else "unknown"
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
         match admit(keys.job, seen, Local(here.boot, here.pidns, lock, unchanged), wait=wait):
