@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -199,6 +200,12 @@ class Scene:
 
     def script(self, *turns: Turn) -> None:
         self.model.turns[:] = turns
+
+    def hold_turn(self, n: int) -> threading.Event:
+        """Hold the n-th scripted answer back until the event is set."""
+        event = threading.Event()
+        self.model.turns[n].hold = event
+        return event
 
     def side(self, name: str = "side") -> list[str]:
         """Lines that tools appended to a file of the workspace: the side effects, counted."""

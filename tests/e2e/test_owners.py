@@ -1,0 +1,146 @@
+"""Several owners, or none: zombies, two starts, killed parts, an unreachable bucket, signals. Real processes throughout."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+
+from tests.e2e.scene import Scene, shell, told, until
+from tests.mocks.gemini_model import Turn
+from wal_agent.bucket.fault_file import FaultFile, write_faults
+
+LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
+
+
+def running(scene: Scene) -> bool:
+    return (scene.workspace / "started").exists()
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_two_starts_at_once(scene: Scene) -> None:
+    """I2: one runs, the other exits 75 with one line that says who and what to do."""
+    scene.script(Turn(calls=[shell(LONG)]))
+    first, second = scene.machine("vm-1"), scene.machine("vm-2")
+    runs = [first.run("-y", "-p", "work"), second.run("-y", "-p", "work")]
+    loser = until(lambda: next((r for r in runs if r.process.poll() is not None), None), "one of them gives up")
+    assert loser.process.returncode == 75, loser.stderr()
+    assert "wal-agent status" in loser.stderr() or "--wait" in loser.stderr()
+    winner = next(r for r in runs if r is not loser)
+    until(lambda: running(scene), "the other one works")
+    assert winner.process.poll() is None
+    assert scene.side() == ["begun"]
+
+
+def test_a_second_start_on_the_same_machine_is_refused_at_once(scene: Scene) -> None:
+    scene.script(Turn(calls=[shell(LONG)]))
+    machine = scene.machine("vm-1")
+    machine.run("-y", "-p", "work")
+    until(lambda: running(scene), "the tool runs")
+    second = machine.run("-y", "-p", "work", wait=True)
+    assert second.process.returncode == 75
+    assert "is running on" in second.stderr()
+
+
+def test_zombie_is_fenced(scene: Scene) -> None:
+    """I2, I5: a wrapper that slept past its lease can allow nothing, ends its agent, and exits 76."""
+    scene.script(Turn(text="Starting.", calls=[shell("touch started")]), Turn(calls=[shell("echo zombie >> side")]))
+    first, second = scene.machine("vm-1"), scene.machine("vm-2")
+    hold = scene.hold_turn(1)
+    old = first.run("-y", "-p", "work")
+    until(lambda: running(scene), "the first tool ran")
+    scene.model.wait_for(2)
+    agent = old.agent_pid()
+    old.kill(signal.SIGSTOP)
+    scene.model.turns.append(Turn(text="Taken over.", when="[wal-agent recovery]"))
+    new = second.run("-y", "-p", "work", options=["--wait"], wait=True)
+    assert new.process.returncode == 0, new.stderr()
+    hold.set()  # the zombie's agent gets its call now, and asks the stopped wrapper
+    old.kill(signal.SIGCONT)
+    assert old.wait() == 76, old.stderr()
+    assert "taken over" in old.stderr()
+    assert not alive(agent)
+    assert scene.side() == []
+
+
+def test_wrapper_alone_killed(scene: Scene) -> None:
+    """I5: the agent dies with its wrapper; nothing further runs."""
+    scene.script(Turn(calls=[shell(LONG)]), Turn(calls=[shell("echo after >> side")]))
+    machine = scene.machine("vm-1")
+    run = machine.run("-y", "-p", "work")
+    until(lambda: running(scene), "the tool runs")
+    agent = run.agent_pid()
+    run.kill()
+    until(lambda: not alive(agent), "the agent is gone")
+    assert scene.side() == ["begun"]
+
+
+def test_agent_alone_killed(scene: Scene) -> None:
+    """I6, I8: the shell's code for SIGKILL is passed on, the tree is gone, the call in flight stays told."""
+    scene.script(Turn(calls=[shell(LONG)]))
+    machine = scene.machine("vm-1")
+    run = machine.run("-y", "-p", "work")
+    until(lambda: running(scene), "the tool runs")
+    os.kill(run.agent_pid(), signal.SIGKILL)
+    assert run.wait() == 137, run.stderr()
+    status = machine.status()
+    assert status["state"] == "released"
+    assert [c["tool"] for c in status["unsettled"]] == ["run_shell_command"]
+    assert "not settled" in run.stderr()
+    assert not [p for p in psutil.process_iter(["cmdline"]) if "touch started; sleep 600" in " ".join(p.info["cmdline"] or [])]
+
+
+def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
+    """I5, I3: no intent, no tool; the agent is told in one sentence; what was queued is in the log afterwards."""
+    scene.script(
+        Turn(calls=[shell("echo one >> side")]),
+        Turn(calls=[shell("echo two >> side")]),
+        Turn(text="Stopped, as told."),
+    )
+    hold = scene.hold_turn(1)
+    machine = scene.machine("vm-1")
+    faults = scene.root / "faults.json"
+    run = machine.run(
+        "-y", "-p", "work", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_APPEND_DEADLINE="1"
+    )
+    scene.model.wait_for(2)
+    write_faults(faults, FaultFile(down=True, ops=("put",), prefixes=("job/log/",)))
+    hold.set()
+    scene.model.wait_for(3)
+    assert "did not run this" in told(scene.model.requests[-1])
+    faults.unlink()
+    assert run.wait() == 0, run.stderr()
+    assert scene.side() == ["one"]
+    ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
+    assert ends == {1: "done", 2: "denied"}
+    assert machine.status()["state"] == "closed"
+
+
+def test_sigterm_drains_and_the_next_start_goes_on_at_once(scene: Scene) -> None:
+    """DESIGN 8, preemption: exit 143, the lease is given up, another machine needs no waiting."""
+    scene.script(Turn(text="Thinking.", calls=[shell("echo one >> side")]), Turn(text="never said"))
+    hold = scene.hold_turn(1)
+    first, second = scene.machine("vm-1"), scene.machine("vm-2")
+    run = first.run("-y", "-p", "work")
+    scene.model.wait_for(2)
+    run.kill(signal.SIGTERM)
+    assert run.wait() == 143, run.stderr()
+    hold.set()
+    assert first.status()["state"] == "released"
+    scene.script(Turn(text="Going on."))
+    seen = len(scene.model.requests)
+    again = second.run("-y", "-p", "work", wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    assert "in good order" in told(scene.model.requests[seen])
+    assert scene.side() == ["one"]
+
+
+def test_agents_own_exit_code_is_passed_on(scene: Scene) -> None:
+    """I6."""
+    scene.script(Turn(status=400))
+    run = scene.machine("vm-1").run("-y", "-p", "work", wait=True)
+    assert run.process.returncode == 1
