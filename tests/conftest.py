@@ -1,19 +1,22 @@
-"""What all suites share: the pinned real CLIs, installed by `make` (tests/agents.json)."""
+"""What every suite may use: the pinned real CLIs, and this folder as the package `tests`."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).resolve().parent.parent / ".tools" / "npm" / "node_modules" / ".bin"
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS.parent))
 
 
 @pytest.fixture(scope="session")
 def gemini_cli() -> Path:
-    """The real Gemini CLI. Never skipped: without it nothing here proves anything."""
-    path = Path(os.environ.get("WAL_AGENT_TEST_GEMINI") or TOOLS / "gemini")
+    """The real Gemini CLI of the version in tests/agents.json. Absent is a failure: nothing here is skipped."""
+    named = os.environ.get("WAL_AGENT_TEST_GEMINI")
+    path = Path(named) if named else TESTS.parent / ".tools/npm/node_modules/.bin/gemini"
     if not path.exists():
-        pytest.fail(f"{path} is missing; install it with: make tools")
+        pytest.fail(f"{path} is missing: run `make tools`, or name a Gemini CLI in WAL_AGENT_TEST_GEMINI")
     return path

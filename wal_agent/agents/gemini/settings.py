@@ -20,7 +20,7 @@ from wal_agent.agents.gemini import options
 from wal_agent.agents.gemini.inject import PREFIX, gemini_home
 
 _LIMIT = 1 << 22
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n\r]*|/\*.*?\*/', re.DOTALL)
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _NATIVE = ("sandbox-exec", "windows-native")  # same host, same files: hooks reach us
 
 

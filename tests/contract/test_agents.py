@@ -1,0 +1,233 @@
+"""The hooks of an agent module on the real CLI: handshake, refusals, failing closed, and what stays untouched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.gemini_box import GEMINI, Box, Run, Tty, done, history, wait_until
+from tests.mocks.gemini_model import GeminiModel, Turn
+from wal_agent.agents.base import (
+    Allow,
+    AwaitingApproval,
+    Decision,
+    Deny,
+    HookEvent,
+    ToolEnded,
+    ToolStarting,
+    TurnStarted,
+)
+from wal_agent.agents.gemini import line
+
+FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
+REFUSED = 'wal-agent did not run this: "because"\n$(of) a `test` \'.'
+BIG = "x" * 1_000_000
+
+
+@pytest.fixture
+def box(tmp_path: Path, gemini_cli: Path) -> Box:
+    return Box(tmp_path, gemini_cli)
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    made: list[Run] = []
+    yield made
+    for run in made:
+        run.close()
+
+
+def shell(command: str) -> tuple[str, dict[str, object]]:
+    return ("run_shell_command", {"command": command})
+
+
+def only_wanted(event: HookEvent) -> Decision:
+    if isinstance(event, ToolStarting) and b"unwanted" in event.input:
+        return Deny(REFUSED)
+    return Allow()
+
+
+def files_of(home: Path) -> dict[str, str]:
+    return {
+        str(p.relative_to(home)): hashlib.sha256(p.read_bytes()).hexdigest() for p in home.rglob("*") if p.is_file()
+    }
+
+
+def test_a_run(box: Box, runs: list[Run]) -> None:
+    """One process, the handshake, allow and deny, calls with results, skipped tools, nothing of the user's changed."""
+    run = Run(box, decide=only_wanted, skip=("list_directory",))
+    runs.append(run)
+    (box.home / ".gemini/GEMINI.md").write_text("Be brief.")
+    (box.home / ".gemini/extensions").mkdir()
+    before = files_of(box.home)
+    big = box.ws / "big.txt"
+    turns = [
+        Turn(calls=[shell("touch wanted"), shell("touch unwanted"), ("list_directory", {"dir_path": str(box.ws)})]),
+        Turn(calls=[("write_file", {"file_path": str(big), "content": BIG}), shell("exit 3")]),
+        Turn(text="bye"),
+    ]
+    with GeminiModel(turns) as model:
+        process = run.start(model, ["-p", "do it", "--yolo"])
+        code, out, _ = done(process)
+        results = [history(request)[-3:] for request in model.requests[1:]]
+
+    assert (code, out) == (0, "bye\n")
+    names = run.heard.names()
+    assert names[:3] == ["SessionStarted", "TurnStarted", "ModelRequest"]
+    assert names[-2:] == ["TurnCompleted", "SessionEnded"]
+    assert {hello.agent_pid for _, hello, _ in run.heard.heard} == {process.pid}, (
+        "one node process, and it runs the hooks"
+    )
+    assert {e.session for e in run.heard.events if isinstance(e, TurnStarted)} == {run.session}
+    assert len(run.heard.told) == len(names)
+
+    assert (box.ws / "wanted").exists()
+    assert not (box.ws / "unwanted").exists()
+    refused = [part["functionResponse"]["response"] for _, part in results[0]][1]
+    assert refused == {"error": f"Tool execution blocked: {REFUSED}"}
+    assert big.read_text() == BIG
+    assert "Exit Code: 3" in json.dumps(results[1])
+
+    ended = [e for e in run.heard.events if isinstance(e, ToolEnded)]
+    assert [c.tool for c in run.calls()] == [
+        "run_shell_command",
+        "run_shell_command",
+        "write_file",
+        "run_shell_command",
+    ]
+    assert len(ended) == 3, "no end for the refused call"
+    assert json.loads(next(e for e in ended if e.tool == "write_file").input)["content"] == BIG
+    assert b"originalContent" not in b"".join(e.result for e in ended)
+
+    after = files_of(box.home)
+    assert {name: after.get(name) for name in before} == before
+    new = {name.split("/")[1] for name in set(after) - set(before)}
+    assert new <= {"extensions", "tmp", "history", "projects.json", "installation_id", "state.json"}
+
+    GEMINI.sweep({"HOME": str(box.home)}, run.dir.parent)
+    assert (box.home / f".gemini/extensions/wal-agent-{run.run}").exists(), "the run lives: its lock is held"
+    run._lock.close()
+    GEMINI.sweep({"HOME": str(box.home)}, run.dir.parent)
+    assert list((box.home / ".gemini/extensions").iterdir()) == []
+    assert [p.name for p in (box.home / ".gemini").glob(".wal*")] == []
+
+
+ROWS = ("killed", "hung", "stopped", "failed", "silent", "garbage", "truncated", "no-nul", "bad-json-end", "gone")
+
+
+def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """I5, one row each, all in one batch; then the client is deleted. Only the sound client's call runs."""
+    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 4, False: 2})
+    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 3, False: 1})
+    client = tmp_path / "client.py"
+    client.write_text(FAILING_CLIENT.read_text())
+    deleted = threading.Event()
+    run = Run(box, client=(sys.executable, "-I", "-S", "-E", str(client)))
+    runs.append(run)
+    turns = [
+        Turn(calls=[shell(f"touch ran-{row}") for row in (*ROWS, "sound")]),
+        Turn(calls=[shell("touch ran-missing")], hold=deleted),
+        Turn(text="bye"),
+    ]
+    with GeminiModel(turns) as model:
+        process = run.start(model, ["-p", "do it", "--yolo"])
+        model.wait_for(2)
+        client.unlink()
+        deleted.set()
+        assert done(process)[0] == 0
+        results = json.dumps([request["contents"][-1] for request in model.requests[1:]])
+    assert sorted(p.name for p in box.ws.iterdir()) == ["ran-sound"]
+    assert results.count("wal-agent did not run this") == len(ROWS) + 1
+
+
+def test_two_runs_and_a_foreign_gemini_in_one_home(box: Box, runs: list[Run]) -> None:
+    """I7: each hears only its own; the foreign one, with a dead run's extension beside it, notices nothing."""
+    one, two, dead = Run(box), Run(box), Run(box, serve=False)
+    runs += [one, two, dead]
+
+    def script(name: str) -> list[Turn]:
+        return [Turn(calls=[shell(f"touch {name}")]), Turn(text="bye")]
+
+    with GeminiModel(script("one")) as m1, GeminiModel(script("two")) as m2, GeminiModel(script("foreign")) as m3:
+        dead.command(m3, [], None, tty=False)  # leaves its extension; no supervisor, no agent
+        processes = [one.start(m1, ["-p", "one", "--yolo"]), two.start(m2, ["-p", "two", "--yolo"])]
+        wait_until(lambda: "SessionStarted" in one.heard.names() and "SessionStarted" in two.heard.names())
+        processes.append(box.start(m3, ["-p", "foreign", "--yolo", "-m", "gemini-2.5-pro"]))
+        ends = [done(process) for process in processes]
+        assert [code for code, _, _ in ends] == [0, 0, 0]
+        assert "[wal-agent recovery]" in json.dumps(m1.requests[0])
+        assert "wal-agent" not in json.dumps(m3.requests).replace(str(box.base), "")
+        assert "wal-agent" not in ends[2][2]
+    assert sorted(p.name for p in box.ws.iterdir()) == ["foreign", "one", "two"]
+    for run in (one, two):
+        assert {hello.run for _, hello, _ in run.heard.heard} == {run.run}
+        assert run.heard.names().count("ToolStarting") == 1
+
+
+def test_a_stripped_environment_still_denies_when_the_wrapper_is_dead(box: Box, runs: list[Run]) -> None:
+    """GITHUB_SHA makes Gemini strip what hooks inherit; the marker passes, and nobody answers."""
+    box.extra["GITHUB_SHA"] = "1"
+    run = Run(box, serve=False)
+    runs.append(run)
+    with GeminiModel([Turn(calls=[shell("touch ran")]), Turn(text="bye")]) as model:
+        assert done(run.start(model, ["-p", "do it", "--yolo"]))[0] == 0
+        assert "wal-agent did not run this" in json.dumps(model.requests[1]["contents"][-1])
+    assert list(box.ws.iterdir()) == []
+
+
+def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
+    """Before the start by the project's settings; and by a turn on disk without a handshake, before a tool can run."""
+    (box.ws / ".gemini").mkdir()
+    (box.ws / ".gemini/settings.json").write_text('{"hooksConfig": {"enabled": false}} // off')
+    why = GEMINI.hooks_off([], box.ws, {"HOME": str(box.home)})
+    assert why is not None
+    assert "(.gemini/settings.json: hooksConfig.enabled is false)" in why
+
+    run = Run(box)
+    runs.append(run)
+    answer = threading.Event()
+    with GeminiModel([Turn(calls=[shell("touch ran")], hold=answer)]) as model:
+        process = run.start(model, ["-p", "do it", "--yolo"])
+        model.wait_for(1)
+        appended = box.main(run.session).read_bytes()
+        process.kill()
+        process.communicate()
+    assert run.heard.events == []
+    assert GEMINI.unhooked(appended)
+
+
+def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
+    """S8: BeforeTool, the question, Esc: no end by a hook, and the session tells it. Gemini then deletes the file."""
+    run = Run(box)
+    runs.append(run)
+    with GeminiModel([Turn(text="I will.", calls=[shell("touch ran")])]) as model:
+        tty: Tty = run.on_tty(model, ["-i", "do it now"])
+        wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events))
+        wait_until(lambda: "Allow once" in tty.screen)
+        time.sleep(0.5)
+        main = box.main(run.session)
+        tty.send(b"\x1b")
+        wait_until(lambda: bool(GEMINI.seen_calls(main.read_bytes())))
+        wait_until(lambda: b"Request cancelled" in main.read_bytes())
+        time.sleep(0.3)
+        cut_off = main.read_bytes()
+        assert tty.quit() == 0
+    assert [call.status for call in GEMINI.seen_calls(cut_off)] == ["cancelled"]
+    assert not any(isinstance(e, ToolEnded) for e in run.heard.events)
+    assert not GEMINI.session_files(run.session, box.ws, {"HOME": str(box.home)}), "what the log kept is all there is"
+
+    mended = GEMINI.reconcile(cut_off, run.session, box.ws, [])
+    assert any("merged" in repair for repair in mended.repairs)
+    box.restore(mended.data, run.session)
+    with GeminiModel([Turn(text="back")]) as model:
+        assert done(run.start(model, ["-p", "and now?"], resume=""))[:2] == (0, "back\n")
+        texts = [part.get("text") for content in model.requests[0]["contents"] for part in content["parts"]]
+    assert "do it now" in texts
+    assert "and now?" in texts
