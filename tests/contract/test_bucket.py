@@ -69,6 +69,19 @@ def race(count: int, act: Callable[[int], object]) -> list[object]:
         return [*pool.map(one, range(count))]
 
 
+@contextmanager
+def meanwhile(done: threading.Event, *acts: Callable[[], None]) -> Iterator[None]:
+    """Run `acts` in threads of their own, which end when `done` is set; what they raise is raised here."""
+    with ThreadPoolExecutor(len(acts)) as pool:
+        running = [pool.submit(act) for act in acts]
+        try:
+            yield
+        finally:
+            done.set()
+        for act in running:
+            act.result()
+
+
 BAD_KEYS = [
     "", "/", "/a", "a/", "a//b", ".", "..", "a/../b", ".hidden", "a/.tmp", "a b", "a\n", "ä", "a=", "a\0b", "a\\b",
     "x" * (MAX_PART + 1), "/".join(["x" * 100] * 6),
@@ -198,14 +211,9 @@ def test_a_reader_sees_all_of_an_object_or_nothing(bucket: Bucket) -> None:
                 torn.append(data)
 
     version = bucket.put("a", b"x")
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for turn in range(60):
-        version = bucket.put("a", bytes([turn]) * (turn * 997 % 40_000 + 1), if_version=version)
-    done.set()
-    for reader in readers:
-        reader.join()
+    with meanwhile(done, read, read):
+        for turn in range(60):
+            version = bucket.put("a", bytes([turn]) * (turn * 997 % 40_000 + 1), if_version=version)
     assert torn == []
 
 
@@ -280,11 +288,8 @@ def test_what_stands_all_along_is_listed_once_while_others_come_and_go(bucket: B
             version = bucket.put("log/changes", b"", if_version=version)
             bucket.delete("log/new")
 
-    other = threading.Thread(target=disturb)
-    other.start()
-    seen = [keys(bucket.list("log/")) for _ in range(30)]
-    done.set()
-    other.join()
+    with meanwhile(done, disturb):
+        seen = [keys(bucket.list("log/")) for _ in range(30)]
     for listed in seen:
         assert [key for key in listed if key in stays] == stays
         assert listed == sorted(set(listed))

@@ -459,10 +459,10 @@ class TestPowerLoss:
 
     def test_so_are_folders_whose_maker_was_killed(self, tmp_path: Path, disk: Disk) -> None:
         root = tmp_path / "state" / "bucket"
-        for folder in (root.parent, root, root / "job"):
+        for folder in (root.parent, root, root / "job", root / "job" / "log"):
             folder.mkdir()
-        assert len(disk.at_risk()) == 3
-        FileBucket(root).put("job/1", b"")
+        assert len(disk.at_risk()) == 4
+        FileBucket(root).put("job/log/1", b"")
         assert disk.at_risk() == []
 
     def test_so_is_a_delete_whose_first_try_was_killed(

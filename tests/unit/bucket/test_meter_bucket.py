@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from wal_agent.bucket.faults import Fault, FaultBucket
@@ -40,11 +38,3 @@ def test_errors_of_a_listing_are_counted_when_they_come() -> None:
     with pytest.raises(Unavailable):
         next(listing)
     assert bucket.snapshot().list == OpUsage(requests=1, errors={"Unavailable": 1})
-
-
-def test_no_count_is_lost_between_threads() -> None:
-    bucket = MeterBucket(MemoryBucket())
-    with ThreadPoolExecutor(8) as pool:
-        for number in range(400):
-            pool.submit(bucket.put, f"{number}", b"12")
-    assert bucket.snapshot().put == OpUsage(requests=400, sent=800)
