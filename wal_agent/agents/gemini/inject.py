@@ -35,7 +35,7 @@ def extension_name(run: str) -> str:
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", setup.run):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", setup.run):
         raise ConfigError(f"{setup.run!r} cannot be a run's name.")
     texts = [str(setup.run_dir), *setup.client]
     if any(c in text for text in texts for c in "$\n\0"):

@@ -165,8 +165,10 @@ def session_id_of(path: Path) -> str | None:
 
 def is_stub(path: Path, session: str) -> bool:
     """Nothing but a head of this session and a checkpoint that holds only the context that Gemini itself makes."""
-    data = _start(path, _STUB)
-    lines = data.split(b"\n")
+    data = _start(path, _STUB + 1)
+    if len(data) > _STUB:
+        return False
+    lines = data.split(b"\n", 3)
     if len(lines) != 3 or lines[2]:
         return False
     read = load(data)

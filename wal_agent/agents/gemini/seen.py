@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
-
-import msgspec
+from typing import Literal
 
 from wal_agent.agents.base import SeenCall
+from wal_agent.agents.gemini.jsonl import Message, encode, records
 
 _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
     "success": "done",
@@ -16,46 +14,18 @@ _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
 }
 
 
-def records(data: bytes) -> Iterator[dict[str, Any]]:
-    """The JSON objects among the lines; junk is passed over, as Gemini does."""
-    for line in data.split(b"\n"):
-        if line.lstrip()[:1] != b"{":
-            continue
-        try:
-            record = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            yield record
-
-
-def messages(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The messages that one line tells: itself, or those of a checkpoint."""
-    if "$set" in record:
-        inner = record["$set"].get("messages") if isinstance(record["$set"], dict) else None
-        return [m for m in inner if isinstance(m, dict)] if isinstance(inner, list) else []
-    return [record] if isinstance(record.get("type"), str) else []
-
-
-def tool_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
-    calls = message.get("toolCalls")
-    return [c for c in calls if isinstance(c, dict)] if isinstance(calls, list) else []
-
-
 def seen_calls(appended: bytes) -> list[SeenCall]:
-    """Each call once: the same record is written again and again with the same call ids."""
+    """Each call once: a message is written again with the same call ids. A checkpoint only repeats."""
     found: dict[str, SeenCall] = {}
-    for record in records(appended):
-        if "$set" in record:
-            continue  # a checkpoint repeats what was told before
-        for call in tool_calls(record):
+    for record, _ in records(appended):
+        for call in Message(record).calls if record is not None and "$set" not in record else []:
             status = _STATUS.get(str(call.get("status")))
             if status is not None:
-                seen = SeenCall(str(call.get("name", "")), msgspec.json.encode(call.get("args", {})), status)
+                seen = SeenCall(str(call.get("name", "")), encode(call.get("args", {})), status)
                 found[str(call.get("id", len(found)))] = seen
     return list(found.values())
 
 
 def unhooked(appended: bytes) -> bool:
-    """A user's record is written after SessionStart and BeforeAgent hooks ended, before the model is asked."""
-    return any(r.get("type") == "user" and "$set" not in r for r in records(appended))
+    """A user's record is written when the SessionStart and BeforeAgent hooks are over, before the model is asked."""
+    return any(r is not None and r.get("type") == "user" and "$set" not in r for r, _ in records(appended))
