@@ -1,0 +1,198 @@
+"""The recovery prompt (UX.md): what the agent is told when it goes on after a crash. Pure, but for the templates.
+
+The notice holds at most MAX_TOKENS whatever the session was (I9): calls and inputs are cut until it fits. All foreign
+text goes through quote.py, so that no tool input can pose as instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
+from wal_agent.recovery.inflight import InFlight
+from wal_agent.recovery.plan import Alert
+from wal_agent.recovery.quote import fenced, inline, shown_input
+from wal_agent.recovery.words import clock_time, counted, span
+from wal_agent.redact import redact
+
+__all__ = [
+    "DENY_DRAINING",
+    "DENY_ENDED",
+    "DENY_FENCED",
+    "DENY_LATE",
+    "MAX_TOKENS",
+    "Finished",
+    "Told",
+    "deny_unsaved",
+    "recovery_prompt",
+    "tokens",
+]
+
+MAX_TOKENS = 4000
+
+# How much is shown, in the order in which it is tried: calls in flight, finished calls, characters of each input.
+_SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120), (1, 0, 80), (0, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A call that ended but that no saved conversation tells."""
+
+    tool: str
+    input: bytes | None
+    how: str  # its ending
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the prompt is made of. Times in seconds since 1970 (UTC): `stopped` when the old run was last heard of,
+    `saved` when its session was last captured. `task`: given when no session could be resumed (StartAgain); it is the
+    user's own text and follows the notice whole."""
+
+    alert: Alert
+    old_host: str
+    new_host: str
+    same_host: bool
+    stopped: float
+    saved: float
+    now: float
+    calls: tuple[InFlight, ...] = ()
+    finished: tuple[Finished, ...] = ()
+    put_back: int = 0
+    leftovers: tuple[str, ...] = ()
+    moved: tuple[str, str] | None = None  # the working folder's path before and now, where they differ
+    turn_completed: bool = False
+    task: str | None = None
+
+
+def recovery_prompt(told: Told) -> str:
+    """The text for the agent. Without `task` it holds at most MAX_TOKENS; the task is added as it is."""
+    calls = [_call(c) for c in told.calls[: _SIZES[0][0]]]
+    finished = [(inline(f.tool, 60), shown_input(f.tool, f.input), f.how) for f in told.finished[: _SIZES[0][1]]]
+    notice = next(t for size in _SIZES if tokens(t := _render(told, calls, finished, *size)) <= MAX_TOKENS)
+    return notice if told.task is None else f"{notice}\nThe task, as it was given:\n\n{told.task}"
+
+
+def tokens(text: str) -> float:
+    """An upper bound for the text's tokens: 3.5 characters each (measured on English and code), 2 each beyond ASCII."""
+    ascii_only = len(text.encode("ascii", "ignore"))
+    return ascii_only / 3.5 + 2 * (len(text) - ascii_only)
+
+
+def _render(
+    told: Told,
+    calls: list[dict[str, str]],
+    finished: list[tuple[str, str, str]],
+    most: int,
+    most_finished: int,
+    chars: int,
+) -> str:
+    if told.task is not None:
+        name = "start_again.md"
+    elif told.calls:
+        name = "recovery.md"
+    else:
+        name = "preempted.md" if told.alert == "preempted" else "cut_off.md"
+    in_all = sum(len(c.calls) for c in told.calls)
+    shown = sum(len(c.calls) for c in told.calls[:most])
+    text: str = _templates()(
+        name,
+        {
+            "what_happened": _what_happened(told),
+            "saved": f"{clock_time(told.saved)} UTC",
+            "heading": _heading(in_all),
+            "calls": [{**c, "input": fenced(c["input"], chars)} for c in calls[:most]],
+            "more": in_all - shown,
+            "finished": [
+                f"{tool} {inline(data, min(chars, 160))}: {how}" for tool, data, how in finished[:most_finished]
+            ],
+            "finished_more": len(told.finished[most_finished:]),
+            "put_back": told.put_back,
+            "leftovers": [inline(text, 80) for text in told.leftovers[:5]],
+            "leftovers_more": len(told.leftovers[5:]),
+            "moved": tuple(inline(path) for path in told.moved) if told.moved else None,
+            "turn_completed": told.turn_completed,
+        },
+    )
+    return text
+
+
+def _what_happened(told: Told) -> str:
+    old, new, at = inline(told.old_host, 60), inline(told.new_host, 60), f"{clock_time(told.stopped)} UTC"
+    later = span(told.now - told.stopped)
+    here = f"You go on on the same machine ({new}), {later} later."
+    there = f"You are now on {new}, {later} later."
+    match told.alert, told.same_host:
+        case "unsettled", same:
+            return f"Your last run ended at {at} with tool calls in flight. {here if same else there}"
+        case "preempted", True:
+            return f"Your run was stopped in good order at {at}. {here}"
+        case "preempted", False:
+            return f"The machine that you worked on ({old}) was given up in good order at {at}. {there}"
+        case _, True:
+            return f"Your run was cut off at {at}. {here}"
+        case _:
+            return f"The machine that you worked on ({old}) stopped at {at}. {there}"
+
+
+def _heading(n: int) -> str:
+    return "One tool call was in flight:" if n == 1 else f"{counted(n, 'tool call')} were in flight:"
+
+
+def _call(c: InFlight) -> dict[str, str]:
+    said = {
+        "completed": "completed.",
+        "not_started": "not started.",
+        "partial": "it did not finish.",
+        "unknown": "cannot be told from here.",
+    }[c.finding]
+    times = ""
+    if c.issued > len(c.calls):
+        times = f" ({len(c.calls)} of {c.issued} identical calls; which of them cannot be told)"
+    elif len(c.calls) > 1:
+        times = f" ({len(c.calls)} identical calls)"
+    return {
+        "tool": inline(c.tool, 60),
+        "times": times,
+        "started": clock_time(c.started),
+        "cls": c.cls,
+        "why": c.why,
+        "input": shown_input(c.tool, c.input),
+        "finding": f"{said} {_sentence(c.because)}".rstrip(),
+        "next": c.next,
+    }
+
+
+def _sentence(text: str) -> str:
+    """Our own words around a quoted path: kept on one line and short."""
+    flat = " ".join(redact(text[:2000]).split())
+    return flat if len(flat) <= 400 else flat[:399] + "…"
+
+
+@cache
+def _templates() -> Callable[[str, dict[str, Any]], str]:
+    # Imported here: a start without a recovery, and every hook, must not pay for it.
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    env = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(_folder()),
+        undefined=StrictUndefined,
+        autoescape=False,  # Markdown for a model, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    env.filters["counted"] = counted
+    return lambda name, values: env.get_template(name).render(values)
+
+
+def _folder() -> Path:
+    """Shipped inside the package; in a checkout beside it."""
+    package = Path(__file__).resolve().parents[1]
+    shipped = package / "_shipped" / "prompts"
+    return shipped if shipped.is_dir() else package.parent / "prompts"
