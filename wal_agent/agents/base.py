@@ -259,6 +259,9 @@ class Agent(Protocol):
         """The files that make up the session on this machine, main file first; empty when there are none yet.
         Never a credential file; never a path outside the agent's own state folder (links are not followed)."""
 
+    def folder(self, env: Env) -> Path:
+        """The agent's own state folder on this machine: a restore goes nowhere else."""
+
     def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
         """Where the logical file belongs so that a resume finds it. ValueError for a name that is not this module's."""
 

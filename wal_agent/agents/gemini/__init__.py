@@ -64,6 +64,9 @@ class Gemini:
     def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
         return files.session_files(session, workspace, env)
 
+    def folder(self, env: Env) -> Path:
+        return inject.gemini_home(env)
+
     def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
         return files.restore_path(name, session, workspace, env)
 
