@@ -105,7 +105,8 @@ def test_secrets_and_control_characters_do_not_get_into_it() -> None:
 
 # ---- what any input may do -----------------------------------------------------------------------------------------
 
-NASTY = st.text(alphabet=st.sampled_from("`~ \n\r\t\x0b\x1c\x85\u2028#-*>ab1.[]漢é\\<&|"), max_size=80)
+PIECES = [*"`~ \n\r\t\x0b\x1c\x85\u2028#-*>ab1.[]漢é\\<&|", "```", "\n```\n", "\n   ````", "~~~", "\n\n"]
+NASTY = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 HUGE = st.sampled_from(["x" * 10**6, "`" * 10**5, "漢" * 10**5, "\x00" * 10**5, "a b\n" * 10**5, "\u202e" * 10**4])
 
 
