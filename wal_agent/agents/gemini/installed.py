@@ -1,7 +1,8 @@
 """Hooks that stay in Gemini's own settings, for those who start it by other means (I7: taken out byte for byte).
 
-Such a hook leaves at once, and the tool runs, unless the environment has both WAL_AGENT_RUN and WAL_AGENT_SOCKET; then it
-is the hook of that run, and refuses what it cannot log. `wal-agent run` does not need it: it brings its own (inject.py).
+Such a hook leaves at once, and the tool runs, unless the environment has both WAL_AGENT_RUN and WAL_AGENT_SOCKET; then
+it is the hook of that run, and refuses what it cannot log. `wal-agent run` needs none of it: it brings its own
+(inject.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +21,17 @@ import msgspec
 
 from wal_agent.agents.base import Env, HookSetup
 from wal_agent.agents.gemini import jsonc
-from wal_agent.agents.gemini.inject import extension_name, gemini_home, hook_table
-from wal_agent.agents.gemini.jsonc import Node
+from wal_agent.agents.gemini.inject import gemini_home, hook_table
+from wal_agent.agents.gemini.jsonc import Child, Node
 from wal_agent.errors import ConfigError
 from wal_agent.hookwire import client_command
 from wal_agent.textfile import replace_file
 
 _RUN, _FOLDER = "WAL_AGENT_INSTALLED", "/WAL_AGENT_FOLDER"  # stand-ins, which need no quoting in the shell
 _GUARD = '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'
-NAME = extension_name(_RUN)  # marks an entry as ours
+NAME = "wal-agent-installed"  # marks an entry as ours
+
+_BARE = re.compile(r'"(?:[^"\\]|\\.)*"\s*:\s*[\[{][\s,]*[\]}]')
 
 T = TypeVar("T")
 Table = dict[str, list[dict[str, object]]]
@@ -53,7 +57,7 @@ def table() -> Table:
             for hook in hooks:
                 _, _, line = hook["command"].partition("\n")  # the first line asks whose Gemini this is
                 line = line.replace(f"{_FOLDER}/hook.sock", '"$WAL_AGENT_SOCKET"').replace(_RUN, '"$WAL_AGENT_RUN"')
-                hook["command"] = _GUARD + line
+                hook["name"], hook["command"] = NAME, _GUARD + line
     return found
 
 
@@ -69,7 +73,7 @@ class Inserted:
 
 
 def insert(text: str, hooks: Table) -> Inserted:
-    """Settings with our entries at the front of what they belong to. ValueError when Gemini's form does not allow it."""
+    """Settings with our entries at the front of what they belong to. ValueError when the text is not Gemini's form."""
     root = jsonc.parse(text)
     newline = "\r\n" if "\r\n" in text else "\n"
     edits: dict[int, str] = {}
@@ -102,7 +106,7 @@ def insert(text: str, hooks: Table) -> Inserted:
 
 
 def remove(text: str) -> str:
-    """Settings without our entries, wherever they stand now; lists and objects that held nothing else go too."""
+    """Settings without our entries, wherever they stand now. Lists and objects that hold nothing else go too."""
     root = jsonc.parse(text)
     cuts: list[tuple[int, int]] = []
     empty_hooks = []
@@ -112,15 +116,21 @@ def remove(text: str) -> str:
         empty = []
         for event in member.node.children:
             ours = [group for group in event.node.children if _ours(group.node.value)]
-            if ours and len(ours) == len(event.node.children):
+            if ours and len(ours) == len(event.node.children) and _bare(text, event):
                 empty.append(event)
             elif ours:
                 cuts += jsonc.without(text, event.node, ours)
-        if empty and len(empty) == len(member.node.children):
+        if empty and len(empty) == len(member.node.children) and _bare(text, member):
             empty_hooks.append(member)
         else:
             cuts += jsonc.without(text, member.node, empty)
     return jsonc.cut(text, cuts + jsonc.without(text, root, empty_hooks))
+
+
+def _bare(text: str, member: Child) -> bool:
+    """Whether nothing (no comment) stands in a member but its children."""
+    inner = [(child.start - member.start, child.node.end - member.start) for child in member.node.children]
+    return _BARE.fullmatch(jsonc.cut(text[member.start : member.node.end], inner)) is not None
 
 
 def restore(text: str, pieces: tuple[str, ...]) -> str:
@@ -147,9 +157,8 @@ def _others(text: str) -> Any:
 
 def marked(text: str) -> bool:
     """Whether any of our entries stands in it."""
-    hooks = jsonc.parse(text).get("hooks")
-    events = hooks.children if hooks is not None else []
-    return any(_ours(group.node.value) for event in events for group in event.node.children)
+    members = [member.node for member in jsonc.parse(text).children if member.key == "hooks"]
+    return any(_ours(g.node.value) for hooks in members for event in hooks.children for g in event.node.children)
 
 
 def _ours(group: Any) -> bool:
@@ -178,7 +187,8 @@ def is_installed(env: Env) -> bool:
 def install(env: Env, state: Path) -> Path:
     """Put our hooks into the user's settings; gives the file. `state` is wal-agent's own folder, for the way back.
 
-    Hooks that stand there already are renewed. ConfigError when the file is not what Gemini reads, or cannot be written.
+    Hooks that stand there already are renewed. ConfigError when the file is not as Gemini reads it, or cannot be
+    written.
     """
     path = settings_path(env)
     if is_installed(env):
@@ -196,8 +206,8 @@ def install(env: Env, state: Path) -> Path:
 
 
 def uninstall(env: Env, state: Path) -> Path | None:
-    """Take our hooks out again; gives the file, or None when there were none. A file that nobody has touched since is byte
-    for byte what it was (or gone, if it was not there); else just our entries leave it."""
+    """Take our hooks out again; gives the file, or None when there were none. A file that nobody has touched since is
+    byte for byte what it was (or gone, if it was not there); else just our entries leave it."""
     path = settings_path(env)
     data, memo_path = _read(path), _memo(path, state)
     if data is None or not is_installed(env):
