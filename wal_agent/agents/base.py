@@ -40,7 +40,8 @@ class TurnCompleted:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The model is about to be asked: every call of the batch before is in the session file now."""
+    """The model is about to be asked: every call of the batch before is in the session file now. While a call that runs
+    a subagent is open it may be the subagent that asks; then it says nothing of the batch around it."""
 
     session: str
 
@@ -237,6 +238,9 @@ class Agent(Protocol):
     def session_of(self, args: Sequence[str]) -> str | None:
         """The session that the user's own arguments choose: its id, "" where only the handshake tells it, else None."""
 
+    def prompt_of(self, args: Sequence[str]) -> str | None:
+        """What the user's own arguments ask the agent to do, if they do."""
+
     def sweep(self, env: Env, runtime: Path) -> None:
         """Remove what injections of dead runs left behind (I7). `runtime` is the folder of all run dirs."""
 
@@ -267,6 +271,9 @@ class Agent(Protocol):
 
     def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
         """Every file here that a resume of `session` could take for it: to be moved away before a restore."""
+
+    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
+        """Is there a session here that `ResumeSession` would find? If not, only a new one (of a new id) can be started."""
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         """A child of the restored main file that resumes well: torn tail cut, known hazards mended, and each of `calls`

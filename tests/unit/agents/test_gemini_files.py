@@ -203,3 +203,11 @@ def test_which_slug(machine: Machine) -> None:
 def test_a_registry_that_gemini_would_drop(machine: Machine, text: str) -> None:
     (machine.dot / "projects.json").write_text(text.replace("WS", str(machine.ws)))
     assert project_slug(machine.dot, machine.ws) == "my-shop-v2"
+
+
+def test_what_can_be_resumed(machine: Machine) -> None:
+    assert not GEMINI.resumable(ID, machine.ws, machine.env)
+    machine.chat("2026-11-21T10-00", STUB)
+    assert not GEMINI.resumable(ID, machine.ws, machine.env)
+    machine.chat("2026-11-21T09-00", REAL)
+    assert GEMINI.resumable(ID, machine.ws, machine.env)

@@ -44,6 +44,9 @@ class Gemini:
     def session_of(self, args: Sequence[str]) -> str | None:
         return launch.session_of(args)
 
+    def prompt_of(self, args: Sequence[str]) -> str | None:
+        return launch.prompt_of(args)
+
     def sweep(self, env: Env, runtime: Path) -> None:
         inject.sweep(env)
 
@@ -72,6 +75,9 @@ class Gemini:
 
     def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
         return files.existing(session, workspace, env)
+
+    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
+        return files.resumable(session, workspace, env)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return reconcile.reconcile(main, session, workspace, calls)

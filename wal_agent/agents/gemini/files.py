@@ -59,6 +59,12 @@ def existing(session: str, workspace: Path, env: Env) -> list[Path]:
     return _twins(session, _project(workspace, env)) if _SESSION.fullmatch(session) else []
 
 
+def resumable(session: str, workspace: Path, env: Env) -> bool:
+    """Gemini refuses both to resume a session without a prompt (42) and to start another of its id."""
+    main = _main(session, _project(workspace, env))
+    return main is not None and not is_stub(main, session)
+
+
 def tidy(session: str, workspace: Path, env: Env) -> None:
     """S2: remove the stubs that resumes left beside the real file; only beside it, and only what holds nothing."""
     project = _project(workspace, env)
