@@ -273,7 +273,7 @@ class Agent(Protocol):
         """Every file here that a resume of `session` could take for it: to be moved away before a restore."""
 
     def resumable(self, session: str, workspace: Path, env: Env) -> bool:
-        """Is there a session here that `ResumeSession` would find? If not, only a new one (of a new id) can be started."""
+        """Is there a session here that `ResumeSession` would find? If not, only one of a new id can be started."""
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         """A child of the restored main file that resumes well: torn tail cut, known hazards mended, and each of `calls`
