@@ -99,7 +99,10 @@ def _value(text: str, at: int) -> tuple[Node, int]:
         return _container(text, at)
     if not (found := _SCALAR.match(text, at)):
         raise _error(text, at)
-    return Node(at, found.end(), scalar=json.loads(found.group())), found.end()
+    try:
+        return Node(at, found.end(), scalar=json.loads(found.group())), found.end()
+    except ValueError:  # an escape that does not exist, a zero in front
+        raise _error(text, at) from None
 
 
 def _container(text: str, start: int) -> tuple[Node, int]:
