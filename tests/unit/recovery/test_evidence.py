@@ -1,0 +1,218 @@
+"""evidence: looks are bounded and change nothing, and what surrounds a call is judged on the side of doubt."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
+from wal_agent.clock import Clock
+from wal_agent.records import AnyRecord, Class, Fact, Host
+from wal_agent.recovery import evidence
+from wal_agent.recovery.evidence import MOST_BYTES, alone, before, look, still_running, target, verdicts
+from wal_agent.recovery.verdict import FileNow, sha256
+
+
+class Ticking:
+    """A clock that moves on by `step` seconds at each look."""
+
+    def __init__(self, step: float = 0.0) -> None:
+        self.step, self.at = step, 100.0
+
+    def now(self) -> float:
+        return self.at
+
+    def boot(self) -> float:
+        self.at += self.step
+        return self.at
+
+    def sleep(self, seconds: float) -> None:
+        self.at += seconds
+
+
+def write(path: object, content: str = "new") -> bytes:
+    return json.dumps({"file_path": str(path), "content": content}).encode()
+
+
+def told(path: Path, workspace: Path) -> tuple[Fact, ...]:
+    return before("write_file", write(path), workspace, Ticking())
+
+
+def test_a_file_is_told_by_its_hash_and_none_as_absent(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    assert told(file, tmp_path) == (Fact(what="file", where=str(file), value="absent"),)
+    file.write_bytes(b"old")
+    assert told(Path("a"), tmp_path) == (Fact(what="file", where=str(file), value=sha256(b"old")),)
+    assert told(Path("../" + tmp_path.name + "/a"), tmp_path)[0].where == str(file)
+
+
+def test_links_pipes_folders_and_big_files_are_not_looked_at(tmp_path: Path) -> None:
+    real, link, pipe, big = (tmp_path / n for n in ("real", "link", "pipe", "big"))
+    real.write_bytes(b"x")
+    link.symlink_to(real)
+    os.mkfifo(pipe)
+    with big.open("wb") as f:
+        f.truncate(MOST_BYTES + 1)
+    assert [told(p, tmp_path) for p in (link, pipe, big, tmp_path, real / "under")] == [()] * 5
+    with big.open("wb") as f:
+        f.truncate(MOST_BYTES)
+    assert len(told(big, tmp_path)) == 1
+
+
+def test_a_slow_read_gives_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * 10**6)
+    assert before("write_file", write("a"), tmp_path, Ticking(0.03)) == ()
+    assert len(before("write_file", write("a"), tmp_path, Ticking(0.001))) == 1
+
+
+def test_a_file_that_changes_while_it_is_read_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"x")
+    read = os.read
+
+    def reads(fd: int, n: int) -> bytes:
+        data = read(fd, n)
+        file.write_bytes(b"yy")
+        return data
+
+    monkeypatch.setattr(os, "read", reads)
+    assert look(str(file), Ticking(), 1e9).value is None
+
+
+@pytest.mark.parametrize(
+    "named", ["", " a", "a ", "@a", "@/a", "a%20b", "file:///a", "~/a", "a/", "a\0b", 7, None, ["a"], "\ud800"]
+)
+def test_paths_that_the_agent_may_read_in_another_way_give_nothing(tmp_path: Path, named: object) -> None:
+    assert before("write_file", json.dumps({"file_path": named, "content": ""}).encode(), tmp_path) == ()
+
+
+@given(st.binary(max_size=40))
+def test_any_input_and_any_other_tool(data: bytes) -> None:
+    assert before("write_file", data, Path("/nowhere")) == ()
+    assert before("run_shell_command", write("a"), Path("/nowhere")) == ()
+
+
+# ---- around a call -------------------------------------------------------------------------------------------------
+
+WS = Path("/w/shop")
+START = (opening(), started(), turn(), captured())
+
+
+def is_alone(*records: AnyRecord, inputs: dict[int, bytes]) -> bool:
+    state = state_of(*START, *records)
+    mine = next(o for o in state.open if o.intent.call == 2)
+    return alone(mine, state, inputs, WS)
+
+
+def file_call(call: int, path: str = "/w/shop/a", cls: Class = "idempotent", time: float = 5.0) -> AnyRecord:
+    return intent(call, "write_file", write(path), cls, time=time)
+
+
+A, B, LINKED = write("/w/shop/a"), write("/w/shop/b"), write("/w/link/a")
+
+
+def test_alone() -> None:
+    assert is_alone(file_call(2), inputs={2: A})
+    assert is_alone(file_call(1), end(1), captured(settled=1), file_call(2), inputs={2: A})  # long over
+    assert is_alone(file_call(1, "/w/shop/b"), file_call(2), inputs={1: B, 2: A})
+    assert is_alone(intent(1, "read_file", cls="read_only"), file_call(2), inputs={2: A})
+    assert is_alone(intent(1), end(1), file_call(2, time=6.5), inputs={2: A})  # ended before
+
+
+def test_not_alone() -> None:
+    assert not is_alone(intent(1), file_call(2), inputs={2: A})  # a command in flight
+    assert not is_alone(file_call(1), file_call(2), inputs={1: A, 2: A})  # the same file
+    assert not is_alone(file_call(1), file_call(2), inputs={1: LINKED, 2: A})  # maybe the same file
+    assert not is_alone(file_call(1), file_call(2), inputs={2: A})  # its input cannot be read
+    assert not is_alone(intent(1), file_call(2, time=5.5), end(1), inputs={2: A})  # ended while ours was in flight
+    assert not is_alone(file_call(2), intent(3), end(3), inputs={2: A})  # began and ended since
+    assert not is_alone(file_call(2), intent(3), end(3), captured(settled=3), inputs={2: A})  # the same, forgotten
+    assert not is_alone(file_call(2), inputs={})
+
+
+def test_which_commands_still_ran() -> None:
+    calls = [intent(n, input=json.dumps({"command": c}).encode()) for n, c in ((1, "make e2e"), (2, "npm test"))]
+    state = state_of(*START, *calls)
+    inputs = {n: o.intent.input.data or b"" for n, o in enumerate(state.open, 1)}
+    assert still_running(state.open, inputs, ["bash -c shopt -u x; { npm test; }", "node /x/npm test"]) == {2}
+    assert still_running(state.open, inputs, ["node /x/npm test"]) == frozenset()  # only what the shell had started
+    assert still_running(state.open, inputs, ["bash -c npm test && make e2e"]) == frozenset()
+    assert still_running(state.open, inputs, []) == frozenset()
+
+
+def test_of_identical_calls_as_many_must_run() -> None:
+    state = state_of(*START, intent(1), intent(2))
+    inputs = dict.fromkeys((1, 2), b'{"command":"make"}')
+    assert still_running(state.open, inputs, ["bash -c make"]) == frozenset()
+    assert still_running(state.open, inputs, ["bash -c make"] * 2) == {1, 2}
+
+
+# ---- the whole -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "gone", "finding"), [(HOST, True, "not_started"), (HOST, False, "unknown"), (OTHER, True, "unknown")]
+)
+def test_the_file_as_it_was(tmp_path: Path, host: Host, gone: bool, finding: str) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"old")
+    data = write(file)
+    state = state_of(
+        opening(workspace=str(tmp_path)),
+        started(),
+        turn(),
+        intent(1, "write_file", data, "idempotent", before=before("write_file", data, tmp_path)),
+    )
+    (said,) = verdicts(state, {1: data}, host, tmp_path, [], gone)
+    assert said.finding == finding
+    file.write_bytes(b"new")
+    (said,) = verdicts(state, {1: data}, host, tmp_path, [], gone)
+    assert said.finding == "completed"
+
+
+def test_a_path_in_the_old_folder_means_the_same_place_in_the_new_one(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"new")
+    state = state_of(*START, intent(1, "write_file", A, "idempotent"))
+    (said,) = verdicts(state, {1: A}, OTHER, tmp_path, [], True)
+    assert said.finding == "completed" and str(tmp_path) in said.why
+
+
+def test_an_older_run_on_another_machine_is_not_this_place(tmp_path: Path) -> None:
+    data = write(tmp_path / "a")
+    state = state_of(
+        opening(1, host=OTHER, workspace=str(tmp_path)),
+        started(),
+        intent(1, "write_file", data, "idempotent", before=before("write_file", data, tmp_path)),
+        opening(2, "dead", host=HOST, workspace=str(tmp_path)),
+        started(),
+    )
+    (said,) = verdicts(state, {1: data}, HOST, tmp_path, [], True)
+    assert said.finding == "unknown"
+
+
+def test_every_open_call_gets_a_verdict_and_only_some_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+
+    def counted_look(path: str, clock: Clock, deadline: float) -> FileNow:
+        reads.append(path)
+        return look(path, clock, deadline)
+
+    monkeypatch.setattr(evidence, "look", counted_look)
+    inputs = {n: write(tmp_path / str(n)) for n in range(1, 31)}
+    state = state_of(*START, *(intent(n, "write_file", i, "idempotent") for n, i in inputs.items()))
+    assert [v.call for v in verdicts(state, inputs, HOST, tmp_path, [], True)] == list(inputs)
+    assert len(reads) == evidence.MOST_FILES
+    assert {v.finding for v in verdicts(state, {}, HOST, tmp_path, [], True, Ticking(9))} == {"unknown"}
+
+
+def test_the_target_of_a_call() -> None:
+    assert target("replace", write("x/../a"), WS) == "/w/shop/a"
+    assert target("write_file", write("/etc/a"), WS) == "/etc/a"
+    assert target("run_shell_command", A, WS) is None
