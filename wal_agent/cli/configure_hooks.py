@@ -1,1 +1,213 @@
-def configure_hooks() -> None: ...
+"""`wal-agent configure-hooks`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from wal_agent.cli.options import AsJson
+from wal_agent.cli.screen import lines, say
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What `--show` says of one tool."""
+
+    tool: str
+    before_hook: bool
+    why: str
+
+
+def configure_hooks(
+    agent: Annotated[str, typer.Option("--agent", help="Whose hooks: gemini.", metavar="NAME")] = "gemini",
+    skip: Annotated[
+        list[str] | None,
+        typer.Option("--skip", help="No before-hook for these tools; only for tools that just read.", metavar="T,..."),
+    ] = None,
+    unskip: Annotated[
+        list[str] | None, typer.Option("--unskip", help="A before-hook for these tools again.", metavar="T,...")
+    ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Take the list of skipped tools out of wal-agent.toml.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Which tools have a before-hook, and why. (The default.)")
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Put hooks into the agent's own settings, for starts by other means.")
+    ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Take them out again; the rest of the file stays as it is.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Choose which tools call a hook before they run; put hooks into the agent's own settings.
+
+    `wal-agent run` brings its own hooks and needs none of this. The list of skipped tools stands in this folder's
+    wal-agent.toml; it saves the few milliseconds of a hook for tools that only read.
+    """
+    from wal_agent.agents import AGENTS
+    from wal_agent.errors import UsageError
+
+    if agent not in AGENTS:
+        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+    wanted = [bool(skip or unskip), reset, install, uninstall]
+    if sum(wanted) > 1:
+        raise UsageError("One thing at a time: --skip with --unskip, --reset, --install, or --uninstall.")
+    workspace = Path.cwd().resolve()
+    if skip or unskip:
+        _change(workspace, agent, _names(skip), _names(unskip))
+    elif reset:
+        _reset(workspace, agent)
+    elif install:
+        _install()
+    elif uninstall:
+        _uninstall()
+    if show or json or not any(wanted):
+        _show(workspace, agent, json)
+
+
+# ---- the list -----------------------------------------------------------------------------------------------------
+
+
+def _change(workspace: Path, agent: str, skip: Sequence[str], unskip: Sequence[str]) -> None:
+    from wal_agent.config import FILE, refuse_skip
+    from wal_agent.errors import UsageError
+    from wal_agent.skiplist import with_skip
+
+    if both := sorted(set(skip) & set(unskip)):
+        raise UsageError(f"--skip and --unskip both name {', '.join(both)}.")
+    for tool in skip:
+        if why := refuse_skip(tool):
+            raise UsageError(f"--skip {tool}: {why}")
+    path, text, old = _list(workspace, agent)
+    for tool in unskip:
+        if tool not in old:
+            raise UsageError(f"--unskip {tool}: it is not skipped in {path}.")
+    tools = [*(t for t in old if t not in unskip), *(t for t in skip if t not in old)]
+    if not tools:
+        _reset(workspace, agent)
+        return
+    if tools != list(old):
+        _write(path, text, _edited(path, lambda: with_skip(text, agent, tools)))
+    say(f"{', '.join(tools)}: no before-hook, from the next start on ({FILE}).")
+
+
+def _reset(workspace: Path, agent: str) -> None:
+    from wal_agent.config import FILE
+    from wal_agent.skiplist import without_skip
+
+    path, text, _ = _list(workspace, agent)
+    left = None if text is None else _edited(path, lambda: without_skip(text or "", agent))
+    if left != text:
+        _write(path, text, left)
+    say(f"every tool has its before-hook, from the next start on ({FILE}).")
+
+
+def _list(workspace: Path, agent: str) -> tuple[Path, str | None, tuple[str, ...]]:
+    """The workspace's wal-agent.toml: path, text, skipped tools. A project may have made it a link; we do not write
+    through that."""
+    import tomllib
+
+    from wal_agent.config import FILE, read_file, skipped
+    from wal_agent.errors import ConfigError
+
+    path = workspace / FILE
+    if path.is_symlink():
+        raise ConfigError(f"{path} is a link, which is not written through.", "Edit what it points to by hand.")
+    text = read_file(path)
+    document = _edited(path, lambda: tomllib.loads(text or ""))
+    return path, text, skipped(document, agent, path)
+
+
+def _edited(path: Path, edit: Callable[[], T]) -> T:
+    from wal_agent.errors import ConfigError
+
+    try:
+        return edit()
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be edited: {error}.", "Nothing was changed.") from None
+
+
+def _write(path: Path, old: str | None, new: str | None) -> None:
+    from wal_agent.textfile import replace_file
+
+    if new is None:
+        path.unlink(missing_ok=True)
+    else:
+        replace_file(path, new.encode(), None if old is None else old.encode())
+
+
+def _names(given: Sequence[str] | None) -> list[str]:
+    return list(dict.fromkeys(name.strip() for part in given or () for name in part.split(",") if name.strip()))
+
+
+# ---- the agent's own settings -------------------------------------------------------------------------------------
+
+
+def _install() -> None:
+    from wal_agent.agents.gemini import installed
+    from wal_agent.supervise.local import state_dir
+
+    path = installed.install(os.environ, state_dir(os.environ))
+    say(f"hooks put into {path}. They do nothing outside a run; take them out again with --uninstall.")
+
+
+def _uninstall() -> None:
+    from wal_agent.agents.gemini import installed
+    from wal_agent.supervise.local import state_dir
+
+    path = installed.uninstall(os.environ, state_dir(os.environ))
+    if path is None:
+        say(f"no hooks of ours are in {installed.settings_path(os.environ)}.")
+    else:
+        say(f"hooks taken out of {path}.")
+
+
+# ---- show ---------------------------------------------------------------------------------------------------------
+
+
+def rows(skip: Sequence[str]) -> list[Row]:
+    """Every tool that wal-agent knows, the skipped ones first."""
+    from wal_agent.config import refuse_skip
+    from wal_agent.recovery.rules import load_rules
+
+    tools = load_rules().tools
+    found = [Row(tool, False, f"{tools[tool].why}, and is skipped" if tool in tools else "is skipped") for tool in skip]
+    for tool in sorted(set(tools) - set(skip)):
+        can = refuse_skip(tool) is None
+        found.append(Row(tool, True, tools[tool].why + ("; could be skipped" if can else "")))
+    return found
+
+
+def _show(workspace: Path, agent: str, json: bool) -> None:
+    import msgspec
+
+    from wal_agent.agents.gemini import installed
+
+    path, _, skip = _list(workspace, agent)
+    table = rows(skip)
+    if json:
+        document = {
+            "agent": agent,
+            "file": str(path),
+            "skip": skip,
+            "tools": [asdict(row) for row in table],
+            "settings": str(installed.settings_path(os.environ)),
+            "installed": installed.is_installed(os.environ),
+        }
+        sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+        return
+    width = max(len(row.tool) for row in table)
+    lines([f"{row.tool:{width}}  {'before-hook' if row.before_hook else 'skipped':11}  {row.why}" for row in table])
+    lines([f"{'any other tool':{width}}  before-hook  is not known to wal-agent"])
+    state = "hooks of ours are in" if installed.is_installed(os.environ) else "no hooks of ours are in"
+    lines(["", f"{state} {installed.settings_path(os.environ)}"])
