@@ -1,4 +1,4 @@
-"""A person's word on a call (I8): given to the live run where there is one here, else written under an epoch of its own."""
+"""A person's word on a call (I8): given to the live run where there is one here, else written under an own epoch."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Autosave:
             self._wanted.clear()
             try:
                 self._watch(self._save())
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - told; nobody else sees it in this thread
                 self._failed(error)
                 return
 

@@ -6,6 +6,7 @@ counter (n of m open), and which number is ended carries no meaning.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,26 +32,47 @@ class Calls:
     """Not thread-safe: the supervisor holds its lock."""
 
     running: dict[int, Running] = field(default_factory=dict)
+    again: list[tuple[int, str, bytes]] = field(default_factory=list)
+    """Ended calls that the session file is still going to tell as well: number, tool, hash of the input."""
 
     def start(self, call: Running) -> None:
         self.running[call.call] = call
 
-    def find(self, tool: str, input: bytes, call_id: str = "", upto: int | None = None) -> Running | None:
+    def find(
+        self, tool: str, input: bytes, call_id: str = "", upto: int | None = None, exact: bool = False
+    ) -> Running | None:
         """The oldest running call (numbered at most `upto`) that this event can belong to.
 
-        An input that a user's own hook rewrote matches none; then the tool's only running call is meant, if it is one."""
+        An input that a user's own hook rewrote matches none; then, unless `exact`, the tool's only running call is
+        meant, if it is one."""
         pool = [r for r in self.running.values() if upto is None or r.call <= upto]
         if call_id:
             return _first(pool, lambda r: r.call_id == call_id)
         wanted = canonical(input)
-        exact = _first(pool, lambda r: r.tool == tool and canonical(r.input) == wanted)
-        if exact is not None:
-            return exact
+        same = _first(pool, lambda r: r.tool == tool and canonical(r.input) == wanted)
+        if same is not None or exact:
+            return same
         same_tool = [r for r in pool if r.tool == tool]
         return same_tool[0] if len(same_tool) == 1 else None
 
-    def end(self, call: int) -> Running | None:
-        return self.running.pop(call, None)
+    def end(self, call: int, again: bool = False) -> Running | None:
+        """`again`: the session file will tell of this end too."""
+        ended = self.running.pop(call, None)
+        if ended is not None and again:
+            self.again.append((call, ended.tool, _hash(ended.input)))
+        return ended
+
+    def told_again(self, tool: str, input: bytes, upto: int) -> bool:
+        """Whether what the session tells is an end that is known already; each counts once."""
+        wanted = (tool, _hash(input))
+        found = next((known for known in self.again if known[0] <= upto and known[1:] == wanted), None)
+        if found is not None:
+            self.again.remove(found)
+        return found is not None
+
+    def forget(self, upto: int) -> None:
+        """The session has told all that it will of calls numbered up to `upto`."""
+        self.again = [known for known in self.again if known[0] > upto]
 
     def changing(self) -> list[Running]:
         """Running calls that may change something."""
@@ -63,6 +85,10 @@ def canonical(input: bytes) -> bytes:
         return msgspec.json.encode(msgspec.json.decode(input), order="deterministic")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return input
+
+
+def _hash(input: bytes) -> bytes:
+    return hashlib.sha256(canonical(input)).digest()
 
 
 def _first(pool: list[Running], test: Callable[[Running], bool]) -> Running | None:

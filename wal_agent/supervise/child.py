@@ -1,7 +1,7 @@
 """The agent as a child in the same terminal: started, signalled, waited for. Runs in the main thread.
 
-Signals are taken by waiting for them, never by handlers, so nothing runs between two instructions of other code. A ^C of
-the terminal reaches the agent by itself (same process group); the same signal sent to us alone is passed on.
+Signals are taken by waiting for them, never by handlers, so nothing runs between two instructions of other code. A ^C
+of the terminal reaches the agent by itself (same process group); the same signal sent to us alone is passed on.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Child:
                 self.exit = Exit(os.waitstatus_to_exitcode(status))
 
     def wait(self, on_terminate: Callable[[int], None], tick: Callable[[], None], every: Callable[[], float]) -> Exit:
-        """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called at
-        least every `every()` seconds and may end the agent."""
+        """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called
+        at least every `every()` seconds and may end the agent."""
         terminations = 0
         while self.exit is None:
             number, from_terminal = _next_signal(every())
@@ -104,7 +104,10 @@ def _next_signal(seconds: float) -> tuple[int, bool]:
     """The next handled signal, or 0 when `seconds` pass; and whether the terminal sent it to the whole group."""
     if sys.platform == "linux":
         info = signal.sigtimedwait(HANDLED, seconds)
-        return (0, False) if info is None else (info.si_signo, info.si_code == _SI_KERNEL)
+        # CPython gives an unfilled struct when the time ran out in a stop (SIGSTOP, SIGCONT) instead of None.
+        if info is None or info.si_signo not in HANDLED:
+            return 0, False
+        return info.si_signo, info.si_code == _SI_KERNEL
     pending = signal.sigpending() & HANDLED  # macOS has neither sigtimedwait nor the sender
     if not pending:
         import time

@@ -20,9 +20,9 @@ SECONDS = 30.0
 def ask(owner: Host, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
     """The run's answer; None when it cannot be reached from here. The path comes from the bucket, so only a socket of
     this user's answers; the run id must fit as well."""
-    path = Path(owner.lock).with_name("hook.sock")
     hello = hookwire.Hello(run, "wal-agent", event, os.getpid(), 0)
     try:
+        path = Path(owner.lock).with_name("hook.sock")
         if path.lstat().st_uid != os.getuid():
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -1,4 +1,4 @@
-"""The way of one tool call (DESIGN 3): intent, one put, the last check, the answer; afterwards its end. Guards I1 and I5."""
+"""The way of one tool call (DESIGN 3): intent, one put, the last check, the answer; then its end. Guards I1 and I5."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.clock import Clock
-from wal_agent.errors import BucketError, Fenced
+from wal_agent.errors import BucketError, Fenced, WalAgentError
 from wal_agent.records import End, Ending, Finding, Intent, Payload, Teller
 from wal_agent.recovery import evidence
 from wal_agent.recovery.classify import Rules, classify
@@ -53,6 +53,7 @@ class Gate:
 
     def before(self, event: ToolStarting) -> Decision:
         """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held."""
+        began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
         facts = () if found.cls == "read_only" else evidence.before(event.tool, event.input, self._workspace)
         try:
@@ -65,31 +66,35 @@ class Gate:
             call = self._writer.next_call()
             now = self._clock.now()
             running = Running(call, event.tool, event.input, event.call_id, found.cls, now)
+            try:
+                ticket = self._writer.append(
+                    Intent(
+                        time=now,
+                        call=call,
+                        tool=event.tool,
+                        input=payload,
+                        cls=found.cls,
+                        rule=found.rule,
+                        session=event.session,
+                        agent_call=event.call_id,
+                        before=facts,
+                    )
+                )
+            except WalAgentError as error:
+                return _over(error)
             self._calls.start(running)
             self.last = running
             self.begun[event.tool] += 1
-            ticket = self._writer.append(
-                Intent(
-                    time=now,
-                    call=call,
-                    tool=event.tool,
-                    input=payload,
-                    cls=found.cls,
-                    rule=found.rule,
-                    session=event.session,
-                    agent_call=event.call_id,
-                    before=facts,
-                )
-            )
-            if self._draining and found.cls != "read_only":
-                return self._deny(DENY_DRAINING, call)
+            draining = self._draining
         if found.cls == "read_only":
             return Allow()
-        began = self._clock.boot()
+        if draining:
+            return self._deny(DENY_DRAINING, call)
         try:
-            acked = ticket.wait(self._deadline) == "acked"
-        except Fenced:
-            return Deny(DENY_FENCED, stop=True)
+            # What the bulk of the input took of the deadline is gone: the hook does not wait longer for it.
+            acked = ticket.wait(max(0.0, began + self._deadline - self._clock.boot())) == "acked"
+        except WalAgentError as error:
+            return _over(error)
         if not acked:
             return self._deny(deny_unsaved(self._clock.boot() - began), call)
         if self._refusal:
@@ -111,7 +116,7 @@ class Gate:
             running = self._calls.find(event.tool, event.input, event.call_id)
             if running is None:
                 return False
-            self._calls.end(running.call)
+            self._calls.end(running.call, again=True)
         now = self._clock.now()
         self._writer.append(
             End(
@@ -127,7 +132,8 @@ class Gate:
 
     def end(self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None) -> None:
         """Give a running call its one end (I8); a call that has ended already is left alone."""
-        running = self._calls.end(call)
+        with self._lock:
+            running = self._calls.end(call, again=by != "session")
         if running is not None:
             self._writer.append(End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding))
 
@@ -156,7 +162,22 @@ class Gate:
         with self._lock:
             return self._calls.changing()
 
-    def take(self, tool: str, input: bytes, call_id: str, upto: int) -> Running | None:
+    def take(self, tool: str, input: bytes, call_id: str, upto: int, exact: bool) -> Running | None:
         """Find a running call for an outcome that the session file tells, numbered at most `upto`."""
         with self._lock:
-            return self._calls.find(tool, input, call_id, upto)
+            return self._calls.find(tool, input, call_id, upto, exact)
+
+    def told_again(self, tool: str, input: bytes, upto: int) -> bool:
+        """Whether the session file tells an end that is logged already."""
+        with self._lock:
+            return self._calls.told_again(tool, input, upto)
+
+    def forget(self, upto: int) -> None:
+        """The session file has told all that it will of calls numbered up to `upto`."""
+        with self._lock:
+            self._calls.forget(upto)
+
+
+def _over(error: WalAgentError) -> Deny:
+    """The log takes no more of this run: fenced, damaged or sealed."""
+    return Deny(DENY_FENCED if isinstance(error, Fenced) else DENY_ENDED, stop=True)

@@ -43,8 +43,8 @@ class Timing:
 
 
 def health(timing: Timing, sent: float, now: float) -> Health:
-    """What the age of the newest successful renewal (by its *sending*) means: `late` = no new changing tool, `expired` =
-    running changing tools are ended. Pure."""
+    """What the age of the newest successful renewal (by its *sending*) means: `late` = no new changing tool, `expired`
+    = running changing tools are ended. Pure."""
     age = now - sent
     if age >= timing.ttl:
         return "expired"
@@ -61,9 +61,9 @@ class Beat:
 
 
 class Heartbeat:
-    """Renews `lease` in one thread and judges in another; both end with `stop`. It begins with the lease, so the agent's
-    part is set later: `beat` says what to tell, `on_expired` is called each time the lease runs out, `on_lost` once when
-    it is found to be somebody else's (or cannot be read)."""
+    """Renews `lease` in one thread and judges in another; both end with `stop`. It begins with the lease, so the
+    agent's part is set later: `beat` says what to tell, `on_expired` is called each time the lease runs out, `on_lost`
+    once when it is found to be somebody else's (or cannot be read)."""
 
     def __init__(self, timing: Timing, clock: Clock, lease: Lease) -> None:
         self._timing = timing

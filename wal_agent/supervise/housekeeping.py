@@ -1,4 +1,4 @@
-"""Snapshots and retention, in the background of a run. Nothing waits for it, and nothing is unsafe without it (R4, R5)."""
+"""Snapshots and retention, in the background of a run. Nothing waits for it, nothing is unsafe without it (R4, R5)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Housekeeping:
                 with suppress(BucketError):
                     if self._snapshots.take_if_due() is not None:
                         self._retention.run()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told; nobody else sees it in this thread
                 if not self._stop.is_set():
                     self._failed(error)
                 return

@@ -1,7 +1,7 @@
 """Run by its path as `python -I -S -E launch.py PARENT -- ARGV`: become the agent, tied to the supervisor's life.
 
-Linux ends the agent with SIGKILL when its parent dies (I5: "wrapper dead"), which must be asked for in the child itself,
-after the fork. A helper program does it, since code between fork and exec is not safe in a process with threads.
+Linux ends the agent with SIGKILL when its parent dies (I5: "wrapper dead"), which must be asked for in the child
+itself, after the fork. A helper program does it: code between fork and exec is not safe in a process with threads.
 """
 
 import os
@@ -19,7 +19,7 @@ def main() -> None:
     if os.getppid() != parent:  # it died before the request above counted
         os.kill(os.getpid(), signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE):
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; what the user's shell ignores stays ignored (I6)
         signal.signal(ignored, signal.SIG_DFL)
     os.execvp(argv[0], argv)
 

@@ -22,9 +22,11 @@ LockState = Literal["alive", "dead", "unknown"]
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
-    """Where this user's durable local state lives: `$XDG_STATE_HOME/wal-agent`."""
-    base = env.get("XDG_STATE_HOME") or str(Path(env.get("HOME") or "~").expanduser() / ".local" / "state")
-    return Path(base) / "wal-agent"
+    """Where this user's durable local state lives: `$XDG_STATE_HOME/wal-agent` (a relative one is ignored: XDG)."""
+    base = Path(env.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():
+        base = Path(env.get("HOME") or Path.home()) / ".local" / "state"
+    return base / "wal-agent"
 
 
 def runtime_dir(env: Mapping[str, str]) -> Path:
@@ -32,8 +34,14 @@ def runtime_dir(env: Mapping[str, str]) -> Path:
 
     Raises ConfigError when somebody else owns it or can write into it."""
     path = Path(env.get("WAL_AGENT_RUNTIME_DIR") or f"/tmp/wal-agent-{os.getuid()}")
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    info = path.lstat()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"The folder {path} for the hooks' socket cannot be made: {error.strerror}.",
+            "Remove what stands there, or set WAL_AGENT_RUNTIME_DIR to a short path of your own (mode 0700).",
+        ) from error
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise ConfigError(
             f"{path} is not a private folder of this user, so the hooks' socket would not be safe there.",
@@ -75,8 +83,8 @@ def same_kernel(a: Host, b: Host) -> bool:
 
 
 def lock_state(owner: Host, here: Host) -> LockState:
-    """Whether the owner's supervisor lives, by its flock (the kernel frees it at any kind of death). The path comes from
-    the bucket: it is opened for reading only, and believed only when it is a plain file of this user's."""
+    """Whether the owner's supervisor lives, by its flock (the kernel frees it at any kind of death). The path comes
+    from the bucket: it is opened for reading only, and believed only when it is a plain file of this user's."""
     if not same_kernel(owner, here):
         return "unknown"
     try:
@@ -101,7 +109,7 @@ def lock_state(owner: Host, here: Host) -> LockState:
 class RunDir:
     """A run's private folder: `lock` (held by flock while the supervisor lives), `hook.sock`, `agent.pid`, `session`.
 
-    The lock file stays when the run ends: it says "dead" to whoever reads the lease later. `sweep` takes old ones away."""
+    The lock file stays when the run ends: it says "dead" to whoever reads the lease later. `sweep` takes old ones."""
 
     run: str
     path: Path

@@ -1,29 +1,312 @@
-"""Between the opening and the agent's start: the plan, and carrying it out (DESIGN 7). Nothing on disk is touched before
-the plan (R2)."""
+"""Between the opening and the agent's start: the plan, and carrying it out (DESIGN 7).
+
+Nothing on disk is changed and no process is ended before the plan (R2); what is looked up for it only reads.
+"""
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wal_agent.agents.base import NewSession, ResumeSession
-from wal_agent.capture.session import SessionCapture
-from wal_agent.records import AnyRecord, Payload
+from wal_agent.agents.base import NewSession, Reconciled, ResumeSession
+from wal_agent.clock import Clock
+from wal_agent.errors import PersonNeeded, Unavailable
+from wal_agent.failpoints import failpoint
+from wal_agent.records import AnyRecord, End, FileGone, Host, Recovery, Verdict
+from wal_agent.recovery import evidence
+from wal_agent.recovery.inflight import in_flight
+from wal_agent.recovery.plan import Alert, LocalFacts, Policy, Refuse, Resume, Start, StartAgain, plan
+from wal_agent.recovery.prompt import Told, recovery_prompt
+from wal_agent.recovery.report import (
+    Report,
+    fenced_line,
+    headline,
+    in_flight_lines,
+    put_back_line,
+    restored_line,
+    resuming_line,
+    row,
+    stopped_line,
+)
+from wal_agent.recovery.restore import Place, Restored, plant, prune, restore
+from wal_agent.recovery.rules import load_rules
+from wal_agent.redact import redact
+from wal_agent.supervise import processes
+from wal_agent.supervise.local import state_dir
+from wal_agent.supervise.situation import Situation, fetched, finished, logged_calls, situation
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.state import FileState
+
+if TYPE_CHECKING:
+    from wal_agent.supervise.run import Screen, Wish
+
+RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
+MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
+    """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that were
+    told to the agent and are settled once its turn has come to its end."""
+
     session: NewSession | ResumeSession
     args: tuple[str, ...]
+    captured: dict[str, FileState]
+    verdicts: tuple[Verdict, ...] = ()
+    harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
 
-    def capture(self, put):
-        return SessionCapture(self.session.id, put)
+    def settling(self, now: float) -> list[AnyRecord]:
+        """I8: the ends of calls that the agent was told of: by evidence, or because doing them again harms nothing. What
+        is unknown and may harm stays open until a person settles it; the agent's own words never do."""
+        return [
+            End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
+            for v in self.verdicts
+            if v.finding != "unknown" or v.call in self.harmless
+        ]
 
-    def settle(self):
-        return []
+
+class Preparation:
+    """One recovery or fresh start, step by step. `check` raises when a signal asks us to end."""
+
+    def __init__(
+        self,
+        wish: Wish,
+        opened: OpenedJob,
+        here: Host,
+        clock: Clock,
+        screen: Screen,
+        check: Callable[[], None],
+    ) -> None:
+        self.wish = wish
+        self.opened = opened
+        self.here = here
+        self.clock = clock
+        self.screen = screen
+        self.check = check
+        self.began = clock.boot()
+        self.at: Situation = situation(opened)
+
+    def go(self) -> Prepared:
+        """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
+        at, wish = self.at, self.wish
+        leftovers = processes.marked(at.home.run) if at.home and at.same_host(self.here) else []
+        running = [processes.command_line(p) for p in leftovers]
+        verdicts = self._verdicts(running, gone=False)
+        local = LocalFacts(
+            main_file=wish.agent.main_file,
+            home_exists=at.home is not None and Path(at.home.workspace).is_dir(),
+            damage=at.damage,
+            findings=tuple((v.call, v.finding) for v in verdicts),
+        )
+        policy = Policy(halt_on_unknown=wish.settings.on_unknown == "halt", resume_closed=wish.go_on)
+        decided = plan(at.plan_input, at.opening, local, policy)
+        if isinstance(decided, Refuse):
+            raise decided.error()
+        if wish.fresh and not isinstance(decided, Start):
+            return self._afresh()
+        match decided:
+            case Start():
+                return self._start(decided.args)
+            case StartAgain() | Resume():
+                return self._recover(decided, running)
+
+    # ---- nothing to recover
+
+    def _afresh(self) -> Prepared:
+        """--fresh: a new session; calls in flight cannot be forgotten that way (I8)."""
+        if self.at.before.open:
+            calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in self.at.before.open[:5])
+            raise PersonNeeded(
+                f"--fresh would forget calls that are not settled ({calls}).",
+                "Settle each with: wal-agent ack N --done | --not-done",
+            )
+        return self._start(self.wish.args)
+
+    def _start(self, args: tuple[str, ...]) -> Prepared:
+        self.screen.say(self._start_line())
+        gone = [FileGone(time=self.clock.now(), path=name) for name in sorted(self.at.before.files)]
+        if gone:
+            self.opened.writer.append(*gone)
+        chosen = self.wish.agent.session_of(args)
+        return Prepared(NewSession(str(uuid.uuid4()) if chosen is None else chosen), args, {})
+
+    def _start_line(self) -> str:
+        settings = self.wish.settings
+        line = f"job {settings.job}, saved to {settings.bucket}"
+        match settings.sources.get("bucket"):
+            case "default":
+                return f"{line} (survives a crash, not the loss of this disk; use --bucket for another place)"
+            case "file":
+                return f"{line} (as this folder's wal-agent.toml says)"
+            case _:
+                return line
+
+    # ---- recovery
+
+    def _verdicts(self, running: Sequence[str], gone: bool) -> tuple[Verdict, ...]:
+        """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
+        nothing of it runs any more."""
+        at = self.at
+        return evidence.verdicts(at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock)
+
+    def _recover(self, decided: StartAgain | Resume, running: list[str]) -> Prepared:
+        at, agent, rows = self.at, self.wish.agent, self.screen.rows
+        home = at.home
+        assert home is not None
+        if isinstance(decided, StartAgain) and decided.alert is None:
+            self.screen.say(f"job {self.opened.keys.job} {decided.why}")
+            return self._start(decided.args)
+        alert = decided.alert or "cut_off"
+        report = self._report(alert)
+        self.screen.say(headline(report))
+        rows([fenced_line(report)])
+        self.check()
+        ended = processes.end_run(home.run) if running else []
+        if ended:
+            rows([stopped_line(ended)])
+        gone = at.same_host(self.here) and not processes.marked(home.run)
+        verdicts = self._verdicts(running, gone)  # again: what still ran may have changed something since
+        told = self._told(alert, decided, verdicts, ended)
+        place = self._place(decided)
+        if isinstance(decided, Resume):
+            prompt, restored = self._restore(place, told, verdicts)
+        else:
+            prompt, restored = self._begin_again(place, decided, told), None
+        rows(in_flight_lines(told.calls))
+        self._record(verdicts, prompt, ended, restored)
+        rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
+        harmless = frozenset(o.intent.call for o in decided.dangling if o.intent.cls in ("read_only", "idempotent"))
+        return Prepared(
+            ResumeSession(place.session, prompt),
+            decided.args,
+            dict(self.at.before.files) if restored else {},
+            verdicts,
+            harmless,
+        )
+
+    def _elapsed(self) -> float:
+        return self.clock.boot() - self.began
+
+    def _report(self, alert: Alert) -> Report:
+        home = self.at.home
+        assert home is not None
+        return Report(
+            job=self.opened.keys.job,
+            alert=alert,
+            old_host=home.host.name,
+            new_host=self.here.name,
+            old_epoch=home.epoch,
+            epoch=self.at.opening.epoch,
+            record=self.opened.replay.seq,
+            stopped=self.at.before.time,
+            now=self.clock.now(),
+            fenced_in=self.clock.now() - self.at.opening.time,
+        )
+
+    def _told(
+        self, alert: Alert, decided: StartAgain | Resume, verdicts: tuple[Verdict, ...], ended: list[str]
+    ) -> Told:
+        home, at = self.at.home, self.at
+        assert home is not None
+        main = at.before.files.get(self.wish.agent.main_file)
+        saved = main.layers[-1].time if main and main.layers else at.before.time
+        workspace = str(self.wish.workspace)
+        return Told(
+            alert=alert,
+            old_host=home.host.name,
+            new_host=self.here.name,
+            same_host=at.same_host(self.here),
+            stopped=at.before.time,
+            saved=saved,
+            now=self.clock.now(),
+            calls=in_flight(decided.dangling, decided.finished, at.inputs, verdicts, load_rules()),
+            finished=finished(at),
+            leftovers=tuple(ended),
+            moved=None if home.workspace == workspace else (home.workspace, workspace),
+            turn_completed=at.before.turn == "completed",
+        )
+
+    def _place(self, decided: StartAgain | Resume) -> Place:
+        jobs = state_dir(self.wish.env) / "jobs" / self.opened.keys.job / "pre-restore"
+        prune(jobs)
+        kept = jobs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self.clock.now()))}-{self.at.opening.epoch}"
+        session = decided.session if isinstance(decided, Resume) else str(uuid.uuid4())
+        return Place(self.wish.agent, session, self.wish.workspace, self.wish.env, kept)
+
+    def _restore(self, place: Place, told: Told, verdicts: tuple[Verdict, ...]) -> tuple[str, Restored]:
+        prompts: list[str] = []
+        began = self.clock.boot()
+
+        def notice(reconciled: Reconciled) -> str:
+            prompts.append(self._with_request(recovery_prompt(replace(told, put_back=reconciled.put_back))))
+            return prompts[-1]
+
+        elsewhere = not self.at.same_host(self.here)
+        calls = logged_calls(self.at, self.opened.blobs, {v.call: v for v in verdicts}, elsewhere)
+        restored = restore(place, self.at.before.files, self.opened.blobs, calls, notice)
+        done = restored.reconciled
+        self.screen.rows(
+            [
+                restored_line(place.session, done.messages, restored.size, self.clock.boot() - began),
+                *(
+                    [row("kept", "this machine had more of the session than the log; it was kept")]
+                    if restored.extended
+                    else []
+                ),
+                *(row("mended", text) for text in done.repairs),
+                *([put_back_line(done.put_back, self.wish.agent.name)] if done.put_back else []),
+            ]
+        )
+        return prompts[-1], restored
+
+    def _begin_again(self, place: Place, decided: StartAgain, told: Told) -> str:
+        """No session was saved: a new one, which holds what is known and the task."""
+        task = fetched(self.opened.blobs, decided.prompt)
+        text = task.decode("utf-8", "replace") if task is not None else self.wish.agent.prompt_of(decided.args)
+        prompt = recovery_prompt(replace(told, task=text or ""))
+        plant(place, prompt)
+        self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
+        return prompt
+
+    def _with_request(self, prompt: str) -> str:
+        """What the user asks for with this start, if it is not simply the same command again."""
+        home, agent = self.at.home, self.wish.agent
+        asked = agent.prompt_of(self.wish.args)
+        if not asked or (home is not None and asked == agent.prompt_of(home.args)):
+            return prompt
+        return f"{prompt}\nThe user's message with this start, to follow after the above:\n\n{asked}\n"
+
+    def _record(self, verdicts: tuple[Verdict, ...], prompt: str, ended: list[str], restored: Restored | None) -> None:
+        home = self.at.home
+        failpoint("recovery.before_record")
+        ticket = self.opened.writer.append(
+            Recovery(
+                time=self.clock.now(),
+                from_epoch=home.epoch if home else 0,
+                verdicts=verdicts,
+                told=redact(prompt)[:MAX_TOLD],
+                leftovers=tuple(redact(text) for text in ended[:20]),
+                restored=restored.files if restored else (),
+                put_back=restored.reconciled.put_back if restored else 0,
+                seconds={"all": round(self._elapsed(), 3)},
+            )
+        )
+        if ticket.wait(RECORD_DEADLINE) != "acked":
+            raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
+        failpoint("recovery.after_record")
 
 
-def prepare(wish, opened, here, interactive, clock, screen, check):
-    screen.say(f"job {opened.keys.job}, saved to {wish.settings.bucket}")
-    return Prepared(NewSession(wish.agent.session_of(wish.args) or str(uuid.uuid4())), wish.args)
+def prepare(
+    wish: Wish,
+    opened: OpenedJob,
+    here: Host,
+    clock: Clock,
+    screen: Screen,
+    check: Callable[[], None],
+) -> Prepared:
+    """Decide what this start is, and make everything ready for the agent."""
+    return Preparation(wish, opened, here, clock, screen, check).go()

@@ -37,20 +37,30 @@ def marked(run: str) -> list[psutil.Process]:
 
 
 def descendants(pid: int) -> list[psutil.Process]:
+    """Living children and theirs; one that ends meanwhile hides none of the others."""
+    found = []
     with suppress(psutil.Error):
-        return [p for p in psutil.Process(pid).children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
-    return []
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+    return found
+
+
+def command_line(process: psutil.Process) -> str:
+    """Its words, or its name, or its number: whatever can still be told."""
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline()) or process.name()
+    return f"pid {process.pid}"
 
 
 def describe(process: psutil.Process) -> str:
     """The command line for a person, at most 200 characters."""
-    with suppress(psutil.Error):
-        return " ".join(process.cmdline())[:200] or process.name()
-    return f"pid {process.pid}"
+    return command_line(process)[:200]
 
 
 def end(processes: Iterable[psutil.Process], grace: float = 2.0) -> None:
-    """SIGTERM, up to `grace` seconds, then SIGKILL for what is left. Children stop first being able to start new ones."""
+    """SIGTERM, up to `grace` seconds, then SIGKILL for what is left."""
     alive = list(processes)
     for process in alive:
         with suppress(psutil.Error):

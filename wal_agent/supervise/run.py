@@ -17,11 +17,13 @@ from wal_agent import __version__
 from wal_agent.agents.base import Agent, Cli, HookSetup, Injected, NewSession, ResumeSession
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
+from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import Settings
-from wal_agent.errors import BucketError, ConfigError, Fenced, Unavailable, WalAgentError
+from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
+from wal_agent.records import AnyRecord
 from wal_agent.supervise import local, processes
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
@@ -108,9 +110,7 @@ class _Run:
         opened = self._take()
         with self._owned(opened) as heartbeat:
             try:
-                prepared = prepare(
-                    self.wish, opened, self.here, self.interactive, self.clock, self.screen, check_signals
-                )
+                prepared = prepare(self.wish, opened, self.here, self.clock, self.screen, check_signals)
                 ended = self._live(opened, heartbeat, prepared)
             except Fenced:
                 raise
@@ -193,10 +193,10 @@ class _Run:
                     self.run_dir,
                     heartbeat,
                     self.clock,
-                    prepared.capture(opened.blobs.put_payload),
+                    self._capture(opened, prepared, session.id, env),
                     launch,
                     wish.settings,
-                    prepared.settle,
+                    once(lambda: prepared.settling(self.clock.now())),
                 )
                 ended = live.run()
                 if ended.exit.code not in agent.again or ended.stopped or ended.drained:
@@ -205,6 +205,14 @@ class _Run:
         finally:
             remove(injected)
             keeper.stop()
+
+    def _capture(self, opened: OpenedJob, prepared: Prepared, session: str, env: dict[str, str]) -> SessionCapture:
+        """Captures that go on from what the log holds."""
+        capture = SessionCapture(session, opened.blobs.put_payload)
+        if prepared.captured:
+            files = self.wish.agent.session_files(session, self.wish.workspace, env)
+            capture.resume_from(files, prepared.captured)
+        return capture
 
     def _failed(self, error: BaseException) -> None:
         """A failure of ours that the agent need not notice; told at the end."""
@@ -242,7 +250,8 @@ class _Run:
         open_calls = opened.writer.state.open
         if open_calls:
             calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in open_calls[:3])
-            say(f"not settled: {calls}. Look, then: wal-agent ack N --done | --not-done")
+            number = open_calls[0].intent.call
+            say(f"not settled: {calls}. Look what became of it, then: wal-agent ack {number} --done | --not-done")
         trouble = ended.trouble or self.trouble
         if trouble is not None:
             from wal_agent.cli.screen import report_bug
@@ -252,6 +261,19 @@ class _Run:
             say(
                 f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on anywhere."
             )
+
+
+def once(make: Callable[[], list[AnyRecord]]) -> Callable[[], list[AnyRecord]]:
+    """Give the records at the first call, nothing later."""
+    done = threading.Event()
+
+    def give() -> list[AnyRecord]:
+        if done.is_set():
+            return []
+        done.set()
+        return make()
+
+    return give
 
 
 def remove(injected: Injected) -> None:

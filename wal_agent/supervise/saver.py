@@ -1,7 +1,7 @@
 """Brings the session into the log: captures its files, and settles calls from what the session itself tells.
 
-Before-hooks fire before a person approves, and a refused or interrupted call has no after-hook (facts: Gemini, section 2);
-at a batch boundary the session file tells their end (DESIGN 8, Turn boundaries).
+Before-hooks fire before a person approves, and a refused or interrupted call has no after-hook; at a batch boundary the
+session file tells their end (DESIGN 8, Turn boundaries).
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Saver:
         self._clock = clock
         self._capture = capture
         self._lock = threading.Lock()
+        self._marking = threading.Lock()
         self._session = session
         self._boundary = self._settled_upto = 0
         self._seen: list[SeenCall] = []
@@ -70,8 +71,9 @@ class Saver:
         return self._agent.session_files(self._session, self._workspace, self._env)
 
     def boundary(self, call: int) -> None:
-        """Calls numbered up to `call` are all told by the session file from now on, if they are told at all."""
-        with self._lock:
+        """Calls numbered up to `call` are all told by the session file from now on, if they are told at all. Called by
+        a hook, which must not wait for a save."""
+        with self._marking:
             self._boundary = max(self._boundary, call)
 
     def switch(self, session: str) -> None:
@@ -93,8 +95,8 @@ class Saver:
             if self._writer.backlog.size <= MAX_BACKLOG:
                 running = any(r.call <= upto for r in self._gate.running())
                 records = self._capture.capture(files, self._clock.now(), 0 if running else upto, verify)
-                if records:
-                    self._writer.append(*records)
+                for record in records:  # apart: together they may be too much for a segment
+                    self._writer.append(record)
                 self.saved = self._clock.now()
             return sorted({f.path.parent for f in files})
 
@@ -108,11 +110,27 @@ class Saver:
             return
         self._settled_upto = upto
         seen_since, self._seen = self._seen, []
-        for seen in seen_since:
-            running = self._gate.take(seen.tool, seen.input, "", upto)
-            if running is not None:
-                how, why = _ENDINGS[seen.status]
-                self._gate.end(running.call, how, why, by="session")
+        # A call that is ended already is told here again: it must not end another one of its tool or of its input. So
+        # known ends go first, then equal inputs, and only what had no after-hook may be meant by its tool alone.
+        unhooked = ("refused", "cancelled")
+        rest = [
+            seen
+            for seen in seen_since
+            if (seen.status in unhooked or not self._gate.told_again(seen.tool, seen.input, upto))
+            and not self._end(seen, upto, exact=True)
+        ]
+        for seen in rest:
+            if seen.status in unhooked:
+                self._end(seen, upto, exact=False)
+        self._gate.forget(upto)
+
+    def _end(self, seen: SeenCall, upto: int, exact: bool) -> bool:
+        running = self._gate.take(seen.tool, seen.input, "", upto, exact)
+        if running is None:
+            return False
+        how, why = _ENDINGS[seen.status]
+        self._gate.end(running.call, how, why, by="session")
+        return True
 
     def _count(self, seen: SeenCall) -> None:
         """I5: more finished calls of a tool in the session than before-hooks that fired = the hooks are off."""
@@ -123,19 +141,22 @@ class Saver:
             self._unseen(seen.tool)
 
     def _appended(self, files: list[SessionFile]) -> bytes:
-        """Whole lines that the main file got since the last look."""
+        """Whole lines that the main file got since the last look; none when it was written anew, since what it repeats
+        has been told."""
         main = next((f for f in files if f.name == self._agent.main_file), None)
         if main is None:
             return b""
-        fd = os.open(main.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if os.fstat(fd).st_size < self._told_upto:
-                self._told_upto = 0
-            file.seek(self._told_upto)
+        try:
+            fd = os.open(main.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return b""  # gone since it was listed, or not ours to read; the capture says so
+        with os.fdopen(fd, "rb") as file:
+            anew = os.fstat(fd).st_size < self._told_upto
+            self._told_upto = file.seek(0 if anew else self._told_upto)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._told_upto += len(whole)
-        return whole
+        return b"" if anew else whole
 
     def finish(self) -> None:
         """The last save of a run: everything is re-read and compared."""
@@ -144,4 +165,7 @@ class Saver:
 
 
 def _size(files: list[SessionFile]) -> int:
-    return files[0].path.stat().st_size if files else 0
+    try:
+        return files[0].path.stat().st_size if files else 0
+    except OSError:
+        return 0

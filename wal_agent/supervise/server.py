@@ -1,7 +1,7 @@
 """The unix socket that hook clients call: one connection is one hook call (hookwire). Decides nothing itself.
 
-0600 in a 0700 folder, and the peer's uid is checked. A client that does not speak the protocol gets no answer, which its
-agent's hook line turns into a refusal (I5).
+0600 in a 0700 folder, and the peer's uid is checked. A client that does not speak the protocol gets no answer, which
+its agent's hook line turns into a refusal (I5).
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ class HookServer:
         self._run = run
         self._handle = handle
         self._failed = failed
+        self._path = path
+        self._closed = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        old = os.umask(0o177)
-        try:
-            self._socket.bind(str(path))
-        finally:
-            os.umask(old)
+        self._socket.bind(str(path))
+        path.chmod(0o600)  # before anyone can connect; a umask would be all threads'
         self._socket.listen(128)
         self._thread = threading.Thread(target=self._accept, name="hooks", daemon=True)
 
@@ -44,17 +43,20 @@ class HookServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Take no further call. Calls under way are the gate's affair."""
+        """Take no further call; the path is free again. Calls under way are the gate's affair."""
+        self._closed.set()
+        self._path.unlink(missing_ok=True)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError:  # closed; or a lack of descriptors, which passes
+                self._closed.wait(0.05)
+                continue
             threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -71,7 +73,7 @@ class HookServer:
                     call.feed(data)
             except (hookwire.WireError, OSError):
                 return  # the client's side fails closed; a call whose client said nothing stays open (R7: unknown)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told; nobody else sees it in this thread
                 self._failed(error)
 
     @staticmethod

@@ -73,7 +73,12 @@ def take(
         match admit(keys.job, seen, Local(here.boot, here.pidns, lock, unchanged), wait=wait):
             case Try(cause):
                 failpoint("run.before_lease")
-                opened = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause)
+                try:
+                    opened = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause)
+                except LeaseHeld:
+                    if not wait:
+                        raise
+                    continue  # someone else was faster; now that one is waited for
                 failpoint("run.after_lease")
                 return opened
             case Refuse(sentence, hint):

@@ -71,7 +71,7 @@ class Blobs:
         rest = iter(datas)
         with ThreadPoolExecutor(self._parallel, "blobs") as pool:
             while some := list(islice(rest, self._parallel)):
-                names += pool.map(self.put, some)
+                names += pool.map(self.put, some) if len(some) > 1 else map(self.put, some)
         return names
 
     def get(self, name: str) -> bytes:
@@ -106,4 +106,5 @@ class Blobs:
         """Drop pins older than PIN: by now a record names the blob, or nothing ever will."""
         with self._lock:
             edge = self._clock.boot() - PIN
-            self._pins = {name: at for name, at in self._pins.items() if at >= edge}
+            for name in [name for name, at in self._pins.items() if at < edge]:
+                del self._pins[name]

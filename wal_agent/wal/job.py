@@ -97,7 +97,7 @@ def open_job(
         acked=Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time),
         on_end=on_end,
     )
-    return OpenedJob(keys, lease, writer, Blobs(bucket, keys, clock, rng), found)
+    return OpenedJob(keys, lease, writer, Blobs(bucket, keys, clock, rng, parallel=max(1, parallel // 2)), found)
 
 
 def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen: Seen | None, budget: float) -> int:

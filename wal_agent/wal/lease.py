@@ -132,16 +132,17 @@ def fresh_nonce(rng: random.Random) -> str:
     return f"{rng.getrandbits(128):032x}"
 
 
-def lost(job: str, epoch: int, seen: Seen | None) -> Fenced:
-    """The sentence for a run whose lease is another's (or nobody's) now."""
+def lost(mine: LeaseDoc, seen: Seen | None) -> Fenced:
+    """The sentence for the run of `mine`, whose lease is another's (or nobody's) now."""
+    job, epoch = mine.job, mine.epoch
     if seen is None:
         return Fenced(f"The lease of job {job} was deleted; this run (epoch {epoch}) cannot hold it any more.")
     doc = seen.doc
-    if doc.state == "unlocked" and doc.epoch == epoch:
+    if not is_mine(doc, mine.run, epoch):
+        return Fenced(f"Job {job} was taken over by {doc.host.name} (epoch {doc.epoch}); this run had epoch {epoch}.")
+    if doc.state == "unlocked":
         return Fenced(f"Job {job} was unlocked by hand ({doc.reason or 'no reason given'}); this run has ended.")
-    if doc.epoch == epoch:
-        return Fenced(f"The lease of job {job} says {doc.state} (epoch {epoch}); this run has ended.")
-    return Fenced(f"Job {job} was taken over by {doc.host.name} (epoch {doc.epoch}); this run had epoch {epoch}.")
+    return Fenced(f"The lease of job {job} says {doc.state} (epoch {epoch}); this run has ended.")
 
 
 def acquire(
@@ -230,7 +231,7 @@ def unlock(
             patience.pause(error)
             continue
         if found is None or found.doc.epoch != seen.doc.epoch:
-            raise lost(keys.job, seen.doc.epoch, found)
+            raise lost(seen.doc, found)
         if found.doc.state == "unlocked":
             return found.doc  # an own write whose reply was lost, or another person's
         if found.doc.nonce != seen.doc.nonce:
@@ -316,7 +317,7 @@ class Lease:
                     or not is_mine(found.doc, doc.run, doc.epoch)
                     or found.doc.state not in ("held", state)
                 ):
-                    self._ended = lost(self._keys.job, doc.epoch, found)
+                    self._ended = lost(doc, found)
                     raise self._ended from None
                 self._version = found.version
                 if found.doc.state == state != "held":

@@ -76,7 +76,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 0
     recoveries: int = 0
     last_tool: str = ""
-    time: float = 0.0  # of the last record
+    time: float = 0.0  # of the last record but openings
 
     @property
     def ran(self) -> bool:
@@ -89,6 +89,8 @@ def apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
 
     An end without an open call changes nothing (its intent's end is already known, I8: exactly one)."""
     new = _apply(state, seq, epoch, record)
+    if isinstance(record, Opening):
+        return new  # `time` says when the job was last alive; an opening may come days later
     return msgspec.structs.replace(new, time=max(state.time, record.time))
 
 

@@ -174,6 +174,11 @@ class Writer:
         """Fenced or Damaged, once this writer can append no more."""
         return self._ended
 
+    @property
+    def sealed(self) -> bool:
+        """Whether appends are refused (R6)."""
+        return self._sealed
+
     def rebase(self, before: dict[str, FileState], after: dict[str, FileState]) -> None:
         """Replace what `before` (the files of a snapshot's state) holds by `after` (the same files, compacted), under
         whatever was layered on top since."""

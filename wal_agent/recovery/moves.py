@@ -1,0 +1,160 @@
+"""Files into a folder of the agent's: staged beside their places, what is there kept, then moved; all or nothing (I4).
+
+Nothing here follows a link below the folder's root, and nothing is written outside it but into `kept`, a folder of ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.errors import ConfigError
+from wal_agent.failpoints import failpoint
+
+STAGED = ".wal-agent-staged-"
+_AWAY = "Move it away, then start again."
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A staged file and where it goes."""
+
+    staged: Path
+    target: Path
+
+
+def read_plain(path: Path) -> bytes | None:
+    """A regular file's bytes, links not followed; None for anything else, and for what cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        return file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else None
+
+
+def stage(target: Path, data: bytes, root: Path) -> Move:
+    """`data` beside `target`, fsynced, under a name that the agent does not look at. ConfigError: not a safe place."""
+    make_parents(target.parent, root)
+    if os.path.lexists(target) and not stat.S_ISREG(target.lstat().st_mode):
+        raise ConfigError(f"{target} is not a plain file, so the session cannot be restored there.", _AWAY)
+    staged = target.with_name(STAGED + hashlib.sha256(target.name.encode()).hexdigest()[:16])
+    with suppress(FileNotFoundError):
+        staged.unlink()  # of a restore that was cut off
+    write_new(staged, data)
+    return Move(staged, target)
+
+
+def make_parents(folder: Path, root: Path) -> None:
+    """Create the folders below `root`; ConfigError for a link or a file among them, and for a folder elsewhere."""
+    if not folder.is_relative_to(root) or ".." in folder.parts:
+        raise ConfigError(f"{folder} is outside {root}, so nothing can be restored there.")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    at = root
+    for part in folder.relative_to(root).parts:
+        at = at / part
+        with suppress(FileExistsError):
+            at.mkdir(mode=0o700)
+        if not stat.S_ISDIR(at.lstat().st_mode):
+            raise ConfigError(f"{at} is not a folder, so the session cannot be restored there.", _AWAY)
+
+
+def move_in(moves: Sequence[Move], away: Iterable[Path], root: Path, kept: Path) -> None:
+    """Keep what is in the way under `kept`, rename the staged files into place in their order, then remove `away`.
+
+    A failure puts back what was there and raises ConfigError; a crash leaves each file whole, old or new, and the next
+    restore does all of it again."""
+    failpoint("restore.staged")
+    targets = [m.target for m in moves]
+    gone = [path for path in away if path not in targets]
+    copies = {path: keep(path, root, kept) for path in (*targets, *gone) if os.path.lexists(path)}
+    remember(moves, kept)
+    done: list[Path] = []
+    try:
+        for move in moves:
+            move.staged.rename(move.target)
+            done.append(move.target)
+            failpoint("restore.between_moves")
+        for path in gone:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        for path in done:
+            _put_back(path, copies.get(path), root)
+        raise ConfigError(f"The session could not be put into place: {error}.") from error
+    for folder in {path.parent for path in (*targets, *gone)}:
+        sync(folder)
+    failpoint("restore.after_moves")
+
+
+def keep(path: Path, root: Path, kept: Path) -> Path:
+    """A copy of a file of the agent's in our folder, durable. ConfigError when it cannot be read: it is not replaced."""
+    data = read_plain(path)
+    if data is None:
+        raise ConfigError(f"{path} cannot be read, so it cannot be kept before it is replaced.", _AWAY)
+    copy = kept / "replaced" / path.relative_to(root)
+    copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_new(copy, data)
+    sync(copy.parent)
+    return copy
+
+
+def discard(moves: Iterable[Move]) -> None:
+    """Remove staged files that were not moved."""
+    for move in moves:
+        with suppress(OSError):
+            move.staged.unlink(missing_ok=True)
+
+
+def remember(moves: Iterable[Move], kept: Path) -> None:
+    """Note the hashes of what is put into place, so that the next restore does not take it for the agent's own words."""
+    with suppress(FileNotFoundError):
+        (kept / "placed").unlink()
+    hashes = [hashlib.sha256(read_plain(m.staged) or b"").hexdigest() for m in moves]
+    write_new(kept / "placed", "\n".join(hashes).encode())
+
+
+def placed(folder: Path) -> frozenset[str]:
+    """The hashes of everything that earlier restores, whose folders are in `folder`, put into place."""
+    found: set[str] = set()
+    for kept in folder.glob("*/placed"):
+        found.update((read_plain(kept) or b"").decode("ascii", "replace").split())
+    return frozenset(found)
+
+
+def prune(folder: Path, most: int) -> None:
+    """Drop all but the newest `most` folders; their names sort by time."""
+    with suppress(OSError):
+        for old in sorted(folder.iterdir())[:-most]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """A new file of ours (0600), durable. OSError when something is there."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+
+
+def sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _put_back(path: Path, copy: Path | None, root: Path) -> None:
+    with suppress(OSError):
+        if copy is None:
+            path.unlink()
+        else:
+            move = stage(path, copy.read_bytes(), root)
+            move.staged.rename(path)

@@ -1,0 +1,94 @@
+"""The lines of a recovery on the screen (UX.md). Pure; only the lines that apply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wal_agent.recovery.inflight import InFlight
+from wal_agent.recovery.plan import Alert
+from wal_agent.recovery.quote import safe, shown_input
+from wal_agent.recovery.words import clock_time, counted, size, span
+
+_SHOWN = 5  # calls in flight
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is told of one recovery. Times in seconds since 1970 (UTC), durations in seconds."""
+
+    job: str
+    alert: Alert
+    old_host: str
+    new_host: str
+    old_epoch: int
+    epoch: int
+    record: int  # where our epoch begins
+    stopped: float
+    now: float
+    fenced_in: float
+
+
+def headline(r: Report) -> str:
+    """The message's first line."""
+    ended = {
+        "crash": "was cut off",
+        "cut_off": "was cut off",
+        "preempted": "was given up in good order",
+        "unsettled": "ended with calls in flight",
+    }[r.alert]
+    where = f"on {plain(r.old_host, 60)} at {clock_time(r.stopped)}"
+    there = f"Recovering on {plain(r.new_host, 60)}."
+    return f"job {r.job} {ended} {where}, {span(r.now - r.stopped)} ago (epoch {r.old_epoch}). {there}"
+
+
+def fenced_line(r: Report) -> str:
+    old = plain(r.old_host, 60)
+    text = f"{old} can no longer run a tool for this job (epoch {r.epoch} begins at record {r.record})"
+    return row("fenced", text, r.fenced_in)
+
+
+def stopped_line(leftovers: Sequence[str]) -> str:
+    shown = ", ".join(plain(text, 60) for text in leftovers[:3]) + (", ..." if len(leftovers) > 3 else "")
+    return row("stopped", f"{counted(len(leftovers), 'leftover process').replace('processs', 'processes')} ({shown})")
+
+
+def restored_line(session: str, messages: int, bytes: int, seconds: float) -> str:
+    return row("restored", f"session {session[:8]}: {counted(messages, 'message')}, {size(bytes)}", seconds)
+
+
+def put_back_line(count: int, agent: str) -> str:
+    return row("put back", f"{counted(count, 'call')} that {agent} had not written to its session yet")
+
+
+def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
+    """One line a call: what, class, finding."""
+    lines = []
+    for n, call in enumerate(calls[:_SHOWN]):
+        what = plain(shown_input(call.tool, call.input), 60)
+        times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
+        if call.finding == "unknown":
+            found = call.because or "cannot tell: the agent is asked to verify"
+        else:
+            found = f"{call.finding.replace('_', ' ')}: {call.because}"
+        text = f"{what}{times}  {call.cls}  {plain(found, 160)}"
+        lines.append(row("in flight" if n == 0 else "", text))
+    if len(calls) > _SHOWN:
+        lines.append(row("", f"and {len(calls) - _SHOWN} more: see wal-agent log"))
+    return lines
+
+
+def resuming_line(text: str, seconds: float) -> str:
+    return row("resuming", text, seconds, "in all")
+
+
+def row(name: str, text: str, seconds: float | None = None, tail: str = "") -> str:
+    """`  name  text   time`, the time in a column of its own."""
+    line = f"  {name:<10} {text}"
+    return line if seconds is None else f"{line:<96} {seconds:.2f} s {tail}".rstrip()
+
+
+def plain(text: str, limit: int) -> str:
+    """Foreign text on one line: redacted, escaped, cut."""
+    flat = " ".join(safe(text, 1000).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

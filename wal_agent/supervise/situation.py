@@ -1,0 +1,132 @@
+"""What the log says of a job that was just opened, and what of it matters to the plan. Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from wal_agent.agents.base import LoggedCall
+from wal_agent.errors import Damaged
+from wal_agent.records import End, Finding, Host, Intent, Opening, Payload, Verdict
+from wal_agent.recovery.plan import Before
+from wal_agent.recovery.prompt import Finished
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.reader import Damage
+from wal_agent.wal.state import EndedCall, State
+
+_SAYINGS = {
+    "denied": "it was denied, so it did not run",
+    "interrupted": "it was interrupted",
+    "acknowledged": "a person settled it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The job before our opening. `home`: the newest opening under which the agent was started. `inputs`: what each open
+    or finished call was given, by its number; what could not be read is missing."""
+
+    opening: Opening
+    before: State
+    home: Opening | None
+    damage: Damage | None
+    inputs: dict[int, bytes]
+
+    @property
+    def plan_input(self) -> Before:
+        return Before(self.before, self.home)
+
+    def same_host(self, here: Host) -> bool:
+        """Whether the old run lived under this very kernel and process table, so that looking at processes means
+        something."""
+        home = self.home
+        return home is not None and (home.host.boot, home.host.pidns) == (here.boot, here.pidns)
+
+
+def situation(opened: OpenedJob) -> Situation:
+    """From the replay that ends at our own opening (R2)."""
+    replay = opened.replay
+    state = replay.state
+    if replay.damage is None:
+        opening = state.openings[-1].opening
+        before = msgspec.structs.replace(state, openings=state.openings[:-1], opened=state.opened - 1)
+    else:
+        before, opening = state, _own_opening(opened)
+    home = next((o.opening for o in reversed(before.openings) if o.opening.epoch == state.home), None)
+    inputs = {} if replay.damage else inputs_of(before, opened.blobs)
+    return Situation(opening, before, home, replay.damage, inputs)
+
+
+def _own_opening(opened: OpenedJob) -> Opening:
+    """A damaged log is not read up to our opening; the lease says the same."""
+    doc = opened.lease.doc
+    return Opening(
+        time=doc.time,
+        run=doc.run,
+        epoch=doc.epoch,
+        cause="dead",
+        host=doc.host,
+        agent=doc.agent,
+        agent_version="",
+        version="",
+        workspace=doc.workspace,
+    )
+
+
+def inputs_of(state: State, blobs: Blobs) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    for intent in [*(o.intent for o in state.open), *(e.intent for e in state.unsettled)]:
+        data = fetched(blobs, intent.input)
+        if data is not None:
+            found[intent.call] = data
+    return found
+
+
+def fetched(blobs: Blobs, payload: Payload | None) -> bytes | None:
+    """The payload's bytes; None where there are none, or they are damaged: the call is then told without them."""
+    try:
+        return None if payload is None else blobs.fetch(payload)
+    except Damaged:
+        return None
+
+
+def logged_calls(at: Situation, blobs: Blobs, verdicts: dict[int, Verdict], elsewhere: bool) -> list[LoggedCall]:
+    """All calls that the session may lack, in the log's order, with what is known of each. `elsewhere`: the files that a
+    finished call changed stayed on another host."""
+    calls = [
+        _ended(e, at.inputs.get(e.intent.call), fetched(blobs, e.end.result), elsewhere) for e in at.before.unsettled
+    ]
+    for o in at.before.open:
+        verdict = verdicts.get(o.intent.call)
+        finding: Finding = verdict.finding if verdict else "unknown"
+        note = f"the run was lost while this call was in flight (finding: {finding}). {verdict.why if verdict else ''}"
+        calls.append(_call(o.intent, at.inputs.get(o.intent.call), None, True, note.strip()))
+    return sorted(calls, key=lambda c: c.call)
+
+
+def _ended(e: EndedCall, input: bytes | None, result: bytes | None, elsewhere: bool) -> LoggedCall:
+    end = e.end
+    if end.how in ("done", "failed"):
+        note = ""
+        if elsewhere and end.how == "done" and e.intent.cls != "read_only":
+            note = "completed on the lost machine; its file changes may not be in this workspace"
+        return _call(e.intent, input, result or _said("its result was not saved"), end.how == "failed", note)
+    return _call(e.intent, input, _said(_why(end)), True, "")
+
+
+def _why(end: End) -> str:
+    return f"{_SAYINGS[end.how]}: {end.why}" if end.why else _SAYINGS[end.how]
+
+
+def _said(text: str) -> bytes:
+    return msgspec.json.encode({"llmContent": text})
+
+
+def _call(intent: Intent, input: bytes | None, result: bytes | None, failed: bool, note: str) -> LoggedCall:
+    return LoggedCall(intent.call, intent.tool, input or b"{}", result, failed, note, intent.time)
+
+
+def finished(at: Situation) -> tuple[Finished, ...]:
+    return tuple(Finished(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in at.before.unsettled)
