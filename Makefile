@@ -62,18 +62,21 @@ have-all:
 	@$(CHECK) python git node npm tmux
 
 $(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml | have-python
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -r requirements/runtime.txt -r requirements/build.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@echo 'make: the Python environment in .venv'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet -r requirements/runtime.txt -r requirements/build.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(DEV): requirements/dev.txt $(RUNTIME)
-	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
+	@echo 'make: what tests and checks need, in .venv'
+	@$(BIN)/python -m pip install --quiet -r requirements/dev.txt
 	@touch $@
 
 # No lock file: it would hold the addresses of whatever registry was asked. The versions are exact.
 $(CLIS): tests/agents.json | have-agents
+	@echo 'make: the agents of tests/agents.json in $(NPM)'
 	@mkdir -p $(NPM)
-	npm install --prefix $(NPM) --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error \
-	    $$($(PYTHON) -c 'import json; print(*("%(package)s@%(version)s" % a for a in json.load(open("tests/agents.json")).values()))')
+	@npm install --prefix $(NPM) --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error \
+	    $$($(PYTHON) -c 'import json; print(*("%(package)s@%(version)s" % a for a in json.load(open("tests/agents.json")).values()))') >/dev/null
 	@touch $@
