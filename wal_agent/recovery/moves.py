@@ -1,6 +1,6 @@
 """Files into a folder of the agent's: staged beside their places, what is there kept, then moved; all or nothing (I4).
 
-Nothing here follows a link below the folder's root, and nothing is written outside it but into `kept`, a folder of ours.
+Nothing here follows a link below the folder's root, and nothing is written outside it but into `kept`, which is ours.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ def read_plain(path: Path) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
     with os.fdopen(fd, "rb") as file:
-        return file.read() if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        return file.read()
 
 
 def stage(target: Path, data: bytes, root: Path) -> Move:
@@ -55,7 +58,7 @@ def make_parents(folder: Path, root: Path) -> None:
     """Create the folders below `root`; ConfigError for a link or a file among them, and for a folder elsewhere."""
     if not folder.is_relative_to(root) or ".." in folder.parts:
         raise ConfigError(f"{folder} is outside {root}, so nothing can be restored there.")
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private(root)
     at = root
     for part in folder.relative_to(root).parts:
         at = at / part
@@ -93,12 +96,12 @@ def move_in(moves: Sequence[Move], away: Iterable[Path], root: Path, kept: Path)
 
 
 def keep(path: Path, root: Path, kept: Path) -> Path:
-    """A copy of a file of the agent's in our folder, durable. ConfigError when it cannot be read: it is not replaced."""
+    """A durable copy in our folder. ConfigError when the file cannot be read: it is not replaced then."""
     data = read_plain(path)
     if data is None:
         raise ConfigError(f"{path} cannot be read, so it cannot be kept before it is replaced.", _AWAY)
     copy = kept / "replaced" / path.relative_to(root)
-    copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private(copy.parent)
     write_new(copy, data)
     sync(copy.parent)
     return copy
@@ -112,7 +115,7 @@ def discard(moves: Iterable[Move]) -> None:
 
 
 def remember(moves: Iterable[Move], kept: Path) -> None:
-    """Note the hashes of what is put into place, so that the next restore does not take it for the agent's own words."""
+    """Note the hashes of what is put into place: the next restore must not take it for what the agent wrote."""
     with suppress(FileNotFoundError):
         (kept / "placed").unlink()
     hashes = [hashlib.sha256(read_plain(m.staged) or b"").hexdigest() for m in moves]
@@ -132,6 +135,12 @@ def prune(folder: Path, most: int) -> None:
     with suppress(OSError):
         for old in sorted(folder.iterdir())[:-most]:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def private(folder: Path) -> None:
+    """Make a folder and what is missing above it, for this user only."""
+    for missing in [p for p in (*reversed(folder.parents), folder) if not p.exists()]:
+        missing.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -102,7 +102,7 @@ def plant(place: Place, prompt: str) -> None:
     if data is None:
         return
     try:
-        place.kept.mkdir(mode=0o700, parents=True)
+        moves.private(place.kept)
         _move_in(place, [stage(place.path(place.agent.main_file), data, place.root)])
     except OSError as error:
         raise ConfigError(f"The new session could not be written: {error}.") from error
@@ -116,7 +116,7 @@ def prune(folder: Path) -> None:
 def _exact(place: Place, files: Mapping[str, FileState], blobs: Blobs) -> dict[str, Path]:
     """Every file, byte for byte as captured and checked, in our own folder."""
     folder = place.kept / "exact"
-    folder.mkdir(mode=0o700, parents=True)
+    moves.private(folder)
     made: dict[str, Path] = {}
     for name, file in files.items():
         place.path(name)  # refuses a name that would lead elsewhere, before anything is written under it
