@@ -1,7 +1,7 @@
 """What one hook costs: `python -m bench hook`.
 
-As Gemini does it: `bash -c LINE` with the payload on stdin, answered by a real supervisor socket. Against `/bin/true` and
-against an empty hook (`bash -c true`), which is what any hook at all costs there.
+As Gemini does it: `bash -c LINE` with the payload on stdin, answered by a real supervisor socket. Against `/bin/true`
+and against an empty hook (`bash -c true`), which is what any hook at all costs there.
 """
 
 from __future__ import annotations

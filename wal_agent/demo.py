@@ -148,7 +148,7 @@ def _story(stage: Stage, model: GeminiModel) -> None:
     model.turns[:] = [
         Turn(text="I look before I do anything.", calls=[("run_shell_command", {"command": "cat ledger.txt"})]),
         Turn(
-            text="I verified: the ledger holds one charge. I do not charge again. The receipt is missing: please decide."
+            text="I verified: the ledger holds one charge. I do not charge again. No receipt was sent: please decide."
         ),
     ]
     second_home = stage.home("home-of-the-second-machine")

@@ -68,10 +68,19 @@ def _clean(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _clean(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(v) for v in value]
+        return [_clean_next(value[i - 1] if i else None, v) for i, v in enumerate(value)]
     if isinstance(value, bytes):
         return _short(redact(value.decode("utf-8", "replace")))
     return _short(redact(value)) if isinstance(value, str) else value
+
+
+def _clean_next(before: Any, value: Any) -> Any:
+    """A word of a command line may be secret because of the option that stands before it."""
+    if isinstance(before, str) and isinstance(value, str) and before.startswith("-"):
+        both = redact(f"{before} {value}")
+        if both.startswith(f"{before} "):
+            return _short(both[len(before) + 1 :])
+    return _clean(value)
 
 
 def _short(text: str, limit: int = 2000) -> str:

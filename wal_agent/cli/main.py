@@ -45,6 +45,8 @@ def main() -> None:
     """Run the command line; the exit code is the documented one (README, "Exit codes")."""
     try:
         code = app(standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a reader that went away is no news
     except TyperException as error:
         say(f"{error.format_message()} See: wal-agent --help")
         code = UsageError.exit_code
@@ -58,7 +60,7 @@ def main() -> None:
         code = 0
     except KeyboardInterrupt:
         code = 130
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last handler there is
         say(report_bug(error, os.environ))
         code = WalAgentError.exit_code
     sys.exit(code if isinstance(code, int) else 0)

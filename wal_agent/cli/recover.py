@@ -1,1 +1,37 @@
-def recover() -> None: ...
+"""`wal-agent recover`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from wal_agent.cli.options import AgentName, BucketUrl, JobName
+from wal_agent.cli.screen import lines, say
+
+
+def recover(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and the prompt; change nothing.")] = False,
+    agent: AgentName = "gemini",
+    bucket: BucketUrl = None,
+    job: JobName = None,
+) -> None:
+    """What the next `wal-agent run` would do, and the prompt that the agent would get.
+
+    Reads only: the job is not opened, nothing is restored, no process is ended. The recovery itself is `wal-agent run`.
+    """
+    from wal_agent.cli.options import place
+    from wal_agent.errors import UsageError
+    from wal_agent.supervise.dry_run import foresee
+
+    if not dry_run:
+        raise UsageError(
+            "A recovery is part of a start.", "Use `wal-agent run`, or look first: wal-agent recover --dry-run"
+        )
+    at = place(agent, bucket, job)
+    seen = foresee(at.bucket, at.keys, at.workspace, agent, at.settings.on_unknown == "halt", os.environ)
+    say(f"{seen.plan} (nothing was changed)")
+    lines(seen.rows)
+    if seen.prompt:
+        lines(["", *seen.prompt.splitlines()])

@@ -44,8 +44,9 @@ def run(
 
     Everything after `--` goes to the agent as it is:  wal-agent run gemini -- -y -p "fix the tests"
 
-    The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 75 job is running
-    elsewhere, 76 taken over, 77 permission, 78 configuration or hooks, 79 a person is needed, 80 crash loop, 143 drained.
+    The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 75 job is
+    running elsewhere, 76 taken over, 77 permission, 78 configuration or hooks, 79 a person is needed, 80 crash loop,
+    143 drained.
     """
     from wal_agent.agents import AGENTS
     from wal_agent.config import load

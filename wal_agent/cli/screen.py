@@ -15,25 +15,26 @@ from wal_agent.supervise.local import state_dir
 
 def say(text: str) -> None:
     """One message of ours. A closed stderr loses it; nothing else does."""
-    try:
-        print(f"wal-agent: {text}", file=sys.stderr, flush=True)
-    except OSError:
-        return
+    _write(f"wal-agent: {text}".split("\n"))
 
 
 def lines(rows: list[str]) -> None:
-    """Further lines of the message before, indented by the caller."""
+    """Further lines of the message before, indented by the caller; one row is one line."""
+    _write(rows)
+
+
+def _write(rows: list[str]) -> None:
+    if sys.stderr is None:  # closed before we began; print would take stdout instead
+        return
     try:
-        print("\n".join(rows), file=sys.stderr, flush=True)
+        print("\n".join(map(printable, rows)), file=sys.stderr, flush=True)
     except OSError:
         return
 
 
-def bold(text: str) -> str:
-    """Bold on a terminal that wants it (NO_COLOR is kept), plain elsewhere."""
-    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
-        return f"\033[1m{text}\033[0m"
-    return text
+def printable(text: str) -> str:
+    """Without what a terminal would obey: names, reasons and tools come from the bucket and from the agent."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def ago(seconds: float) -> str:
@@ -77,5 +78,6 @@ def report_bug(error: BaseException, env: Mapping[str, str]) -> str:
         path.touch(mode=0o600)
         path.write_text(body)
     except OSError:
-        return f"a bug in wal-agent: {type(error).__name__}: {error}. The report could not be written."
+        what = redact(f"{type(error).__name__}: {error}")
+        return f"a bug in wal-agent: {what}. The report could not be written."
     return f"a bug in wal-agent: {type(error).__name__}. The full report is in {path}; please send it."

@@ -14,6 +14,8 @@ from wal_agent.cli.screen import ago, clock_time, lines, say, size
 
 def status(agent: AgentName = "gemini", bucket: BucketUrl = None, job: JobName = None, json: AsJson = False) -> None:
     """Who holds the job, what is it doing, what is not saved or not settled yet, and how often it crashed."""
+    from json import dumps
+
     import msgspec
 
     from wal_agent.cli.options import place
@@ -22,7 +24,7 @@ def status(agent: AgentName = "gemini", bucket: BucketUrl = None, job: JobName =
     at = place(agent, bucket, job)
     view = look(at.bucket, at.keys, os.environ)
     if json:
-        sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
+        sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
         raise typer.Exit
     if view.state == "none":
         say(f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run {agent}")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.cli.screen import printable
 from wal_agent.records import Opening, Payload
 from wal_agent.recovery.admit import Local, age, owner_is_dead
 from wal_agent.redact import redact
@@ -114,7 +115,7 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         epoch=doc.epoch,
         started=doc.started,
         heartbeat_age=age(seen),
-        reason=doc.reason,
+        reason=redact(doc.reason),
         phase=str(answer["phase"]) if answer else doc.phase,
         tool=doc.tool or state.last_tool,
         record=found.seq,
@@ -154,7 +155,7 @@ def preview(payload: Payload, limit: int = PREVIEW) -> str:
     text = payload.data.decode("utf-8", "replace")
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if isinstance(fields, dict):
         for name in ("command", "file_path", "path", "pattern", "query", "url"):
@@ -162,5 +163,5 @@ def preview(payload: Payload, limit: int = PREVIEW) -> str:
                 text = fields[name]
                 break
     line = " ".join(redact(text).split())
-    line = "".join(c if c.isprintable() else "?" for c in line)
+    line = printable(line)
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -49,8 +49,10 @@ def fenced_line(r: Report) -> str:
 
 
 def stopped_line(leftovers: Sequence[str]) -> str:
-    shown = ", ".join(plain(text, 60) for text in leftovers[:3]) + (", ..." if len(leftovers) > 3 else "")
-    return row("stopped", f"{counted(len(leftovers), 'leftover process').replace('processs', 'processes')} ({shown})")
+    shortest = sorted(set(leftovers), key=len)  # a shell around a command says the same at more length
+    shown = ", ".join(plain(text, 60) for text in shortest[:2]) + (", ..." if len(shortest) > 2 else "")
+    noun = "leftover process" if len(leftovers) == 1 else "leftover processes"
+    return row("stopped", f"{len(leftovers)} {noun} of the old run ({shown})")
 
 
 def restored_line(session: str, messages: int, bytes: int, seconds: float) -> str:
@@ -58,7 +60,7 @@ def restored_line(session: str, messages: int, bytes: int, seconds: float) -> st
 
 
 def put_back_line(count: int, agent: str) -> str:
-    return row("put back", f"{counted(count, 'call')} that {agent} had not written to its session yet")
+    return row("put back", f"{counted(count, 'finished call')} that {agent} had not written to its session yet")
 
 
 def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:

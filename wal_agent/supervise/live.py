@@ -169,7 +169,7 @@ class Live:
     def _unseen(self, tool: str) -> None:
         self._stop(
             ConfigError(
-                f"{self._agent.name} ran {tool} and no hook told of it before, so it was not logged. The run was stopped.",
+                f"{self._agent.name} ran {tool} and no hook told of it, so it was not logged. The run was stopped.",
                 "Check with `wal-agent doctor` that hooks work here.",
             )
         )
@@ -197,7 +197,7 @@ class Live:
     # ---- the main thread
 
     def run(self) -> Ended:
-        """From the agent's start to its end. The tree is gone when this returns; nothing more is allowed or captured."""
+        """From the agent's start to its end. When this returns the tree is gone, and nothing more is allowed."""
         launch, writer = self._launch, self._opened.writer
         self.server.start()
         failpoint("run.before_agent")

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wal_agent.agents.base import NewSession, Reconciled, ResumeSession
@@ -18,8 +17,7 @@ from wal_agent.errors import PersonNeeded, Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord, End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence
-from wal_agent.recovery.inflight import in_flight
-from wal_agent.recovery.plan import Alert, LocalFacts, Policy, Refuse, Resume, Start, StartAgain, plan
+from wal_agent.recovery.plan import Alert, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.report import (
     Report,
@@ -33,11 +31,10 @@ from wal_agent.recovery.report import (
     stopped_line,
 )
 from wal_agent.recovery.restore import Place, Restored, plant, prune, restore
-from wal_agent.recovery.rules import load_rules
 from wal_agent.redact import redact
-from wal_agent.supervise import processes
+from wal_agent.supervise import notice, processes
 from wal_agent.supervise.local import state_dir
-from wal_agent.supervise.situation import Situation, fetched, finished, logged_calls, situation
+from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState
 
@@ -60,8 +57,8 @@ class Prepared:
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
 
     def settling(self, now: float) -> list[AnyRecord]:
-        """I8: the ends of calls that the agent was told of: by evidence, or because doing them again harms nothing. What
-        is unknown and may harm stays open until a person settles it; the agent's own words never do."""
+        """I8: the ends of calls that the agent was told of: by evidence, or because doing them again harms nothing.
+        What is unknown and may harm stays open until a person settles it; the agent's own words never do."""
         return [
             End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
             for v in self.verdicts
@@ -96,14 +93,7 @@ class Preparation:
         leftovers = processes.marked(at.home.run) if at.home and at.same_host(self.here) else []
         running = [processes.command_line(p) for p in leftovers]
         verdicts = self._verdicts(running, gone=False)
-        local = LocalFacts(
-            main_file=wish.agent.main_file,
-            home_exists=at.home is not None and Path(at.home.workspace).is_dir(),
-            damage=at.damage,
-            findings=tuple((v.call, v.finding) for v in verdicts),
-        )
-        policy = Policy(halt_on_unknown=wish.settings.on_unknown == "halt", resume_closed=wish.go_on)
-        decided = plan(at.plan_input, at.opening, local, policy)
+        decided = notice.decide(at, wish.agent, verdicts, wish.settings.on_unknown == "halt", wish.go_on)
         if isinstance(decided, Refuse):
             raise decided.error()
         if wish.fresh and not isinstance(decided, Start):
@@ -170,7 +160,7 @@ class Preparation:
             rows([stopped_line(ended)])
         gone = at.same_host(self.here) and not processes.marked(home.run)
         verdicts = self._verdicts(running, gone)  # again: what still ran may have changed something since
-        told = self._told(alert, decided, verdicts, ended)
+        told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, self.clock.now())
         place = self._place(decided)
         if isinstance(decided, Resume):
             prompt, restored = self._restore(place, told, verdicts)
@@ -207,29 +197,6 @@ class Preparation:
             fenced_in=self.clock.now() - self.at.opening.time,
         )
 
-    def _told(
-        self, alert: Alert, decided: StartAgain | Resume, verdicts: tuple[Verdict, ...], ended: list[str]
-    ) -> Told:
-        home, at = self.at.home, self.at
-        assert home is not None
-        main = at.before.files.get(self.wish.agent.main_file)
-        saved = main.layers[-1].time if main and main.layers else at.before.time
-        workspace = str(self.wish.workspace)
-        return Told(
-            alert=alert,
-            old_host=home.host.name,
-            new_host=self.here.name,
-            same_host=at.same_host(self.here),
-            stopped=at.before.time,
-            saved=saved,
-            now=self.clock.now(),
-            calls=in_flight(decided.dangling, decided.finished, at.inputs, verdicts, load_rules()),
-            finished=finished(at),
-            leftovers=tuple(ended),
-            moved=None if home.workspace == workspace else (home.workspace, workspace),
-            turn_completed=at.before.turn == "completed",
-        )
-
     def _place(self, decided: StartAgain | Resume) -> Place:
         jobs = state_dir(self.wish.env) / "jobs" / self.opened.keys.job / "pre-restore"
         prune(jobs)
@@ -241,13 +208,13 @@ class Preparation:
         prompts: list[str] = []
         began = self.clock.boot()
 
-        def notice(reconciled: Reconciled) -> str:
-            prompts.append(self._with_request(recovery_prompt(replace(told, put_back=reconciled.put_back))))
+        def tell(reconciled: Reconciled) -> str:
+            prompts.append(notice.prompt(told, reconciled, self.at, self.wish.agent, self.wish.args))
             return prompts[-1]
 
         elsewhere = not self.at.same_host(self.here)
         calls = logged_calls(self.at, self.opened.blobs, {v.call: v for v in verdicts}, elsewhere)
-        restored = restore(place, self.at.before.files, self.opened.blobs, calls, notice)
+        restored = restore(place, self.at.before.files, self.opened.blobs, calls, tell)
         done = restored.reconciled
         self.screen.rows(
             [
@@ -258,7 +225,11 @@ class Preparation:
                     else []
                 ),
                 *(row("mended", text) for text in done.repairs),
-                *([put_back_line(done.put_back, self.wish.agent.name)] if done.put_back else []),
+                *(
+                    [put_back_line(back, self.wish.agent.name)]
+                    if (back := notice.finished_put_back(done, self.at))
+                    else []
+                ),
             ]
         )
         return prompts[-1], restored
@@ -271,14 +242,6 @@ class Preparation:
         plant(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
         return prompt
-
-    def _with_request(self, prompt: str) -> str:
-        """What the user asks for with this start, if it is not simply the same command again."""
-        home, agent = self.at.home, self.wish.agent
-        asked = agent.prompt_of(self.wish.args)
-        if not asked or (home is not None and asked == agent.prompt_of(home.args)):
-            return prompt
-        return f"{prompt}\nThe user's message with this start, to follow after the above:\n\n{asked}\n"
 
     def _record(self, verdicts: tuple[Verdict, ...], prompt: str, ended: list[str], restored: Restored | None) -> None:
         home = self.at.home

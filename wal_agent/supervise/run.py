@@ -236,8 +236,8 @@ class _Run:
         if settled == "left":
             backlog = opened.writer.backlog
             raise Unavailable(
-                f"the end of job {self.keys.job} could not be saved ({backlog.size} bytes; the bucket cannot be reached). "
-                f"The agent ended with {ended.exit.shell_code}.",
+                f"the end of job {self.keys.job} could not be saved: {backlog.size} bytes wait, and the bucket cannot be "
+                f"reached. The agent ended with {ended.exit.shell_code}.",
                 "What was acknowledged is safe; the next run recovers from there.",
             )
         return DRAINED if ended.drained else ended.exit.shell_code
@@ -259,7 +259,8 @@ class _Run:
             say(report_bug(trouble, self.wish.env))
         if ended.drained:
             say(
-                f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on anywhere."
+                f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on "
+                "anywhere."
             )
 
 

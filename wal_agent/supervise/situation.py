@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import msgspec
 
 from wal_agent.agents.base import LoggedCall
 from wal_agent.errors import Damaged
-from wal_agent.records import End, Finding, Host, Intent, Opening, Payload, Verdict
+from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.plan import Before
 from wal_agent.recovery.prompt import Finished
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.reader import Damage
+from wal_agent.wal.lease import LeaseDoc
+from wal_agent.wal.reader import Damage, Replay
 from wal_agent.wal.state import EndedCall, State
 
 _SAYINGS = {
@@ -25,8 +27,8 @@ _SAYINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """The job before our opening. `home`: the newest opening under which the agent was started. `inputs`: what each open
-    or finished call was given, by its number; what could not be read is missing."""
+    """The job before our opening. `home`: the newest opening under which the agent was started. `inputs`: what each
+    open or finished call was given, by its number; what could not be read is missing."""
 
     opening: Opening
     before: State
@@ -48,30 +50,33 @@ class Situation:
 def situation(opened: OpenedJob) -> Situation:
     """From the replay that ends at our own opening (R2)."""
     replay = opened.replay
+    if replay.damage is not None:  # then it is not read up to our opening; the lease says the same
+        return observe(replay, opening_by(opened.lease.doc, "dead"), opened.blobs)
     state = replay.state
-    if replay.damage is None:
-        opening = state.openings[-1].opening
-        before = msgspec.structs.replace(state, openings=state.openings[:-1], opened=state.opened - 1)
-    else:
-        before, opening = state, _own_opening(opened)
-    home = next((o.opening for o in reversed(before.openings) if o.opening.epoch == state.home), None)
-    inputs = {} if replay.damage else inputs_of(before, opened.blobs)
-    return Situation(opening, before, home, replay.damage, inputs)
+    before = msgspec.structs.replace(state, openings=state.openings[:-1], opened=state.opened - 1)
+    return observe(dataclasses.replace(replay, state=before), state.openings[-1].opening, opened.blobs)
 
 
-def _own_opening(opened: OpenedJob) -> Opening:
-    """A damaged log is not read up to our opening; the lease says the same."""
-    doc = opened.lease.doc
+def observe(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
+    """What `opening` would find, or found, behind the log of `replay`."""
+    state = replay.state
+    home = next((o.opening for o in reversed(state.openings) if o.opening.epoch == state.home), None)
+    return Situation(opening, state, home, replay.damage, {} if replay.damage else inputs_of(state, blobs))
+
+
+def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Opening:
+    """The opening record of the lease's holder."""
     return Opening(
         time=doc.time,
         run=doc.run,
         epoch=doc.epoch,
-        cause="dead",
+        cause=cause,
         host=doc.host,
         agent=doc.agent,
         agent_version="",
         version="",
         workspace=doc.workspace,
+        args=args,
     )
 
 
@@ -93,8 +98,8 @@ def fetched(blobs: Blobs, payload: Payload | None) -> bytes | None:
 
 
 def logged_calls(at: Situation, blobs: Blobs, verdicts: dict[int, Verdict], elsewhere: bool) -> list[LoggedCall]:
-    """All calls that the session may lack, in the log's order, with what is known of each. `elsewhere`: the files that a
-    finished call changed stayed on another host."""
+    """All calls that the session may lack, in the log's order, with what is known of each. `elsewhere`: the files that
+    a finished call changed stayed on another host."""
     calls = [
         _ended(e, at.inputs.get(e.intent.call), fetched(blobs, e.end.result), elsewhere) for e in at.before.unsettled
     ]

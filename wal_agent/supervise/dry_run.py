@@ -1,0 +1,108 @@
+"""The next start, foreseen: lease, plan and prompt as they would be now. Writes only into a scratch folder of ours."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.agents import AGENTS
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import SystemClock
+from wal_agent.records import Opening, Verdict
+from wal_agent.recovery import evidence
+from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.recovery.plan import Plan, Resume, StartAgain
+from wal_agent.recovery.plan import Refuse as Halt
+from wal_agent.recovery.prompt import Told, recovery_prompt
+from wal_agent.recovery.report import in_flight_lines, row
+from wal_agent.supervise import notice, processes
+from wal_agent.supervise.local import lock_state, this_host
+from wal_agent.supervise.situation import Situation, logged_calls, observe
+from wal_agent.wal import lease as leases
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.files import write_file
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import replay
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """`plan` is one line; `rows` are further lines; `prompt` is what the agent would be told, empty for no recovery."""
+
+    plan: str
+    rows: list[str]
+    prompt: str = ""
+
+
+def foresee(
+    bucket: Bucket, keys: Keys, workspace: Path, agent_name: str, halt_on_unknown: bool, env: Mapping[str, str]
+) -> Foreseen:
+    """What `wal-agent run` would do now. Raises BucketError and Damaged."""
+    seen = leases.read(bucket, keys)
+    if seen is None:
+        return Foreseen(f"job {keys.job} does not exist yet; a start would be its first", [])
+    clock = SystemClock()
+    here = this_host(env, Path(os.devnull))
+    match admit(keys.job, seen, Local(here.boot, here.pidns, lock_state(seen.doc.host, here))):
+        case Refuse(sentence, hint):
+            return Foreseen(f"a start would be refused: {sentence} {hint}", [])
+        case Wait(seconds, why):
+            return Foreseen(f"a start would wait {seconds:.0f} s: {why}", [])
+        case Try(cause):
+            pass
+    blobs = Blobs(bucket, keys, clock, random.Random())
+    opening = Opening(
+        time=clock.now(),
+        run="",
+        epoch=seen.doc.epoch + 1,
+        cause=cause,
+        host=here,
+        agent=agent_name,
+        agent_version="",
+        version="",
+        workspace=str(workspace),
+    )
+    at = observe(replay(bucket, keys), opening, blobs)
+    found = processes.marked(at.home.run) if at.home and at.same_host(here) else []
+    running = [processes.command_line(p) for p in found]
+    verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, at.same_host(here), clock)
+    agent = AGENTS[agent_name]
+    decided = notice.decide(at, agent, verdicts, halt_on_unknown, resume_closed=False)
+    rows = [row("would end", text) for text in running[:5]]
+    if not isinstance(decided, Resume | StartAgain) or at.home is None:
+        return Foreseen(_words(keys.job, decided), rows)
+    told = notice.told(at, here, workspace, agent, decided, verdicts, running, clock.now())
+    rows += in_flight_lines(told.calls)
+    prompt = (
+        _resumed(at, blobs, workspace, agent_name, told, verdicts)
+        if isinstance(decided, Resume)
+        else recovery_prompt(told)
+    )
+    return Foreseen(_words(keys.job, decided), rows, prompt)
+
+
+def _words(job: str, decided: Plan) -> str:
+    match decided:
+        case Halt():
+            return f"a start would be refused: {decided.error()}"
+        case Resume():
+            return f"job {job} {decided.why}; a start would resume session {decided.session[:8]}"
+        case _:
+            return f"job {job}: {decided.why}; a start would begin a session"
+
+
+def _resumed(
+    at: Situation, blobs: Blobs, workspace: Path, agent_name: str, told: Told, verdicts: tuple[Verdict, ...]
+) -> str:
+    """The prompt after a trial of the reconciliation, in a scratch folder."""
+    agent = AGENTS[agent_name]
+    with tempfile.TemporaryDirectory(prefix="wal-agent-dry-run-") as folder:
+        main = Path(folder) / "main"
+        write_file(blobs, at.before.files[agent.main_file], main)
+        calls = logged_calls(at, blobs, {v.call: v for v in verdicts}, elsewhere=not at.same_host(at.opening.host))
+        reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)
+    return notice.prompt(told, reconciled, at, agent, ())

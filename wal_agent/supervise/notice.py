@@ -1,0 +1,73 @@
+"""What a recovery decides and what it tells the agent, from a situation. Reads only (`recover --dry-run` shows it)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from wal_agent.agents.base import Agent, Reconciled
+from wal_agent.records import Host, Verdict
+from wal_agent.recovery.inflight import in_flight
+from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Resume, StartAgain, plan
+from wal_agent.recovery.prompt import Told, recovery_prompt
+from wal_agent.recovery.rules import load_rules
+from wal_agent.supervise.situation import Situation, finished
+
+
+def decide(
+    at: Situation, agent: Agent, verdicts: Sequence[Verdict], halt_on_unknown: bool, resume_closed: bool
+) -> Plan:
+    """The plan for this situation."""
+    local = LocalFacts(
+        main_file=agent.main_file,
+        home_exists=at.home is not None and Path(at.home.workspace).is_dir(),
+        damage=at.damage,
+        findings=tuple((v.call, v.finding) for v in verdicts),
+    )
+    policy = Policy(halt_on_unknown=halt_on_unknown, resume_closed=resume_closed)
+    return plan(at.plan_input, at.opening, local, policy)
+
+
+def told(
+    at: Situation,
+    here: Host,
+    workspace: Path,
+    agent: Agent,
+    decided: StartAgain | Resume,
+    verdicts: Sequence[Verdict],
+    ended: Sequence[str],
+    now: float,
+) -> Told:
+    """What the prompt is made of. `ended`: the old run's processes that were ended. `now`: seconds since 1970."""
+    home = at.home
+    assert home is not None
+    main = at.before.files.get(agent.main_file)
+    return Told(
+        alert=decided.alert or "cut_off",
+        old_host=home.host.name,
+        new_host=here.name,
+        same_host=at.same_host(here),
+        stopped=at.before.time,
+        saved=main.layers[-1].time if main and main.layers else at.before.time,
+        now=now,
+        calls=in_flight(decided.dangling, decided.finished, at.inputs, verdicts, load_rules()),
+        finished=finished(at),
+        leftovers=tuple(ended),
+        moved=None if home.workspace == str(workspace) else (home.workspace, str(workspace)),
+        turn_completed=at.before.turn == "completed",
+    )
+
+
+def prompt(told: Told, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str]) -> str:
+    """The recovery prompt, and behind it what the user asks for with this start, if that is something new."""
+    text = recovery_prompt(replace(told, put_back=finished_put_back(reconciled, at)))
+    asked = agent.prompt_of(args)
+    if not asked or (at.home is not None and asked == agent.prompt_of(at.home.args)):
+        return text
+    return f"{text}\nThe user's message with this start, to follow after the above:\n\n{asked}\n"
+
+
+def finished_put_back(reconciled: Reconciled, at: Situation) -> int:
+    """How many calls were put back with a result; those in flight are told one by one."""
+    return max(0, reconciled.put_back - len(at.before.open))
