@@ -135,7 +135,7 @@ def _longer(place: Place, name: str, file: FileState) -> bytes | None:
     ours = placed(place.kept.parent)
     for path in here:
         data = read_plain(path)
-        if data is None or not file.size < len(data):
+        if data is None or not 0 < file.size < len(data):
             continue
         same_start = hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256
         if same_start and hashlib.sha256(data).hexdigest() not in ours:
