@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import sys
@@ -147,6 +148,12 @@ def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pyte
     assert results.count("wal-agent did not run this") == len(ROWS) + 1
 
 
+def replace_ws(box: Box, ws: Path) -> Box:
+    other = copy.copy(box)
+    other.ws = ws
+    return other
+
+
 def test_two_runs_and_a_foreign_gemini_in_one_home(box: Box, runs: list[Run]) -> None:
     """I7: each hears only its own; the foreign one, with a dead run's extension beside it, notices nothing."""
     one, two, dead = Run(box), Run(box), Run(box, serve=False)
@@ -165,6 +172,11 @@ def test_two_runs_and_a_foreign_gemini_in_one_home(box: Box, runs: list[Run]) ->
         assert "[wal-agent recovery]" in json.dumps(m1.requests[0])
         assert "wal-agent" not in json.dumps(m3.requests).replace(str(box.base), "")
         assert "wal-agent" not in ends[2][2]
+        picky = box.base / "picky"
+        (picky / ".gemini").mkdir(parents=True)
+        (picky / ".gemini/settings.json").write_text('{"security": {"allowedExtensions": ["only/this"]}}')
+        listed = done(replace_ws(box, picky).start(m3, ["--list-extensions"]))
+        assert listed[0] == 0, "an extension without install data would keep this Gemini from starting"
     assert sorted(p.name for p in box.ws.iterdir()) == ["foreign", "one", "two"]
     for run in (one, two):
         assert {hello.run for _, hello, _ in run.heard.heard} == {run.run}

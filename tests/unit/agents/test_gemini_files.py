@@ -68,8 +68,10 @@ def test_the_real_file_among_stubs_and_strangers(machine: Machine) -> None:
 def test_a_new_session_without_a_prompt_yet(machine: Machine) -> None:
     path = machine.chat("2026-11-21T10-00", STUB)
     assert GEMINI.session_files(ID, machine.ws, machine.env)[0].path == path
+    twin = machine.chat("2026-11-21T10-01", STUB)
     GEMINI.tidy(ID, machine.ws, machine.env)
     assert path.exists()
+    assert twin.exists()
 
 
 def test_s2_tidy_removes_stubs_and_nothing_else(machine: Machine) -> None:
@@ -114,6 +116,7 @@ def test_links_and_oddities_are_not_followed(machine: Machine, tmp_path: Path) -
     plans.mkdir(parents=True)
     (plans / "link").symlink_to(secret / "key")
     (plans / "loop").symlink_to(plans)
+    (plans / "folder").symlink_to(secret)
     os.mkfifo(plans / "fifo")
     (plans / "a\nb").write_text("x")
     (machine.chats / f"session-2027-{ID[:8]}.jsonl").symlink_to(secret / "key")

@@ -40,7 +40,7 @@ def resumed(*args: str, prompt: str = "P", tty: bool = False) -> list[str]:
         (["-yp", "do it"], ["-y"]),
         (["-e", "one", "do it", "-e", "two"], ["-e", "one", "-e", "two"]),
         (["--include-directories", "a,b", "--policy=x", "q"], ["--include-directories", "a,b", "--policy=x"]),
-        (["-m", "x", "--", "-p", "it"], ["-m", "x"]),
+        (["-m", "x", "--", "--yolo", "it"], ["-m", "x"]),
         (["--resume", "-p", "more"], []),
         (["-r", "3", "--session-id", "u", "--session-file=f", "-d"], ["-d"]),
         (["-d", "true", "x"], ["-d", "true"]),
@@ -68,6 +68,10 @@ def test_a_new_session_gets_our_id_unless_the_user_chose() -> None:
     assert new("-p", "x") == ["--session-id", "s", "-p", "x"]
     for args in (["--session-id", "u"], ["-r"], ["--resume=latest"], ["--session-file", "f"]):
         assert new(*args) == args
+
+
+def test_what_stands_behind_the_dashes_stays_there() -> None:
+    assert new("do", "--", "--yolo", "-p") == ["--session-id", "s", "do", "--", "--yolo", "-p"]
 
 
 def test_a_list_of_extensions_gets_ours() -> None:

@@ -232,8 +232,8 @@ def test_an_equal_call_of_long_ago_is_another_one() -> None:
 
 
 def test_the_spelling_of_the_input_does_not_matter() -> None:
-    main = lines(META, gemini("g", "", [call("c1")]))
-    other = LoggedCall(1, "shell", b'{ "wait_for_previous": true, "command":"\\u006cs"}', None, False)
+    main = lines(META, gemini("g", "", [call("c1", args={"dir": "/", "command": "ls"})]))
+    other = LoggedCall(1, "shell", b'{ "wait_for_previous": true, "command":"\\u006cs", "dir":"/"}', None, False)
     assert child(main, other).put_back == 0
 
 

@@ -78,8 +78,7 @@ def split_context(message: Message) -> tuple[list[Any], list[Any]]:
     head, closed, tail = _text(context[-1]).partition("</hook_context>\n\n")
     if closed and head.lstrip().startswith("<hook_context>") and tail.strip():  # S4: both in one text
         context[-1], rest = {"text": head + "</hook_context>"}, [{"text": tail}, *rest]
-    said = "".join(_text(part) for part in rest).strip()
-    return (context, rest) if said and not said.startswith(("/", "?")) else (parts, [])
+    return (context, rest) if "".join(_text(part) for part in rest).strip() else (parts, [])
 
 
 def mend_results(read: Session) -> None:

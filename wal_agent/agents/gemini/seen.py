@@ -15,10 +15,10 @@ _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
-    """Each call once: a message is written again with the same call ids. A checkpoint only repeats."""
+    """Each call once: a message is written again with the same call ids. What a checkpoint repeats is not looked at."""
     found: dict[str, SeenCall] = {}
     for record, _ in records(appended):
-        for call in Message(record).calls if record is not None and "$set" not in record else []:
+        for call in Message(record).calls if record is not None else []:
             status = _STATUS.get(str(call.get("status")))
             if status is not None:
                 seen = SeenCall(str(call.get("name", "")), encode(call.get("args", {})), status)
@@ -28,4 +28,4 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
 
 def unhooked(appended: bytes) -> bool:
     """A user's record is written when the SessionStart and BeforeAgent hooks are over, before the model is asked."""
-    return any(r is not None and r.get("type") == "user" and "$set" not in r for r, _ in records(appended))
+    return any(r is not None and r.get("type") == "user" for r, _ in records(appended))
