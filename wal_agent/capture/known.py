@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     Hash = hashlib._Hash
 
-BLOCK = 64 * 1024  # unit in which a rewritten file is compared
+BLOCK = 128 * 1024  # unit in which a rewritten file is compared; more than a record carries inline (wal/blobs.py)
 TAIL = 4 * 1024  # bytes before the end that must stand unchanged for a grown file to count as appended to
 DIGEST = 32
 
 
 @dataclass(slots=True)
 class Known:
-    """The first `size` bytes of a file, in running hashes: 32 bytes are kept for each 64 KiB.
+    """The first `size` bytes of a file, in running hashes: 32 bytes are kept for each block.
 
     `inode` is (device, inode); `mtime` in ns, -1 when the file grew while it was read (then no stat result can match).
     """

@@ -18,6 +18,9 @@ from wal_agent.capture.delta import FileTracker, NotCapturable
 from wal_agent.capture.edits import MAX_EDITS, PIECE
 from wal_agent.capture.known import BLOCK, TAIL
 from wal_agent.records import FileDelta, Payload
+from wal_agent.wal.blobs import INLINE
+
+MAX_RECORD = 1 << 20  # of a segment, so of a record
 
 
 @dataclass
@@ -210,7 +213,7 @@ def test_a_large_append_goes_in_pieces_and_little_memory(path: Path) -> None:
 
 
 def test_scattered_changes_end_in_one_run(path: Path) -> None:
-    data = bytearray((3 * MAX_EDITS) * BLOCK)
+    data = bytearray((3 * MAX_EDITS) * BLOCK + 9)
     path.write_bytes(data)
     mine, store = tracker(path), Store()
     mine.capture(store.put, now=1.0)
@@ -220,6 +223,7 @@ def test_scattered_changes_end_in_one_run(path: Path) -> None:
     os.utime(path, ns=(1, 1))
     told = mine.capture(store.put, now=2.0)
     assert told is not None and len(told.edits) <= MAX_EDITS + len(data) // PIECE + 1
+    assert sum(e.data.size for e in told.edits if e.data.size <= INLINE) < MAX_RECORD / 2
     assert apply(bytes(len(data)), told) == bytes(data)
 
 
