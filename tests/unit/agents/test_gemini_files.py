@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -214,3 +215,21 @@ def test_what_can_be_resumed(machine: Machine) -> None:
     assert not GEMINI.resumable(ID, machine.ws, machine.env)
     machine.chat("2026-11-21T09-00", REAL)
     assert GEMINI.resumable(ID, machine.ws, machine.env)
+
+
+def test_a_large_session_is_told_from_a_stub_by_its_first_lines(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: what is read does not grow with the session."""
+    big = machine.chat("2026-11-21T10-00", REAL + REAL.splitlines()[-1] * 100_000)
+    read: list[int] = []
+
+    class Counting(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size) or b""
+            read.append(len(data))
+            return data
+
+    monkeypatch.setattr(os, "fdopen", lambda fd, *args, **options: Counting(fd, "rb"))
+    assert GEMINI.session_files(ID, machine.ws, machine.env)[0].path == big
+    assert sum(read) < 300_000

@@ -117,3 +117,14 @@ def test_a_run_dir_that_is_gone_is_a_dead_run(home: Path) -> None:
 def test_gemini_cli_home_moves_it(home: Path) -> None:
     made = GEMINI.inject(HookSetup("r", home, ("c",)), {"HOME": "/nonexistent", "GEMINI_CLI_HOME": str(home)})
     assert made.paths[0].is_relative_to(home / ".gemini")
+
+
+def test_extensions_that_are_a_link_elsewhere(home: Path) -> None:
+    elsewhere = home.parent / "dotfiles/extensions"
+    elsewhere.mkdir(parents=True)
+    (home / ".gemini").mkdir()
+    (home / ".gemini/extensions").symlink_to(elsewhere)
+    put(home)
+    assert (elsewhere / "wal-agent-r1/gemini-extension.json").exists()
+    GEMINI.sweep({"HOME": str(home)}, home)
+    assert [p.name for p in elsewhere.parent.rglob("*")] == ["extensions"]

@@ -14,6 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from wal_agent.agents.base import Env, SessionFile
@@ -37,7 +38,9 @@ def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
     found = [SessionFile(MAIN, main)]
     for kind in _EXTRAS:
         base = _base(kind, session, project)
-        found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in _regular(base)]
+        found += [
+            SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(_walk(base), _MOST))
+        ]
     return found
 
 
@@ -97,8 +100,8 @@ def _twins(session: str, project: Path) -> list[Path]:
     if not _SESSION.fullmatch(session):
         return []
     tail = f"-{session[:8]}.jsonl"
-    names = (p for p in _regular(project / "chats", deep=1) if p.name.startswith("session-") and p.name.endswith(tail))
-    return sorted(names)
+    chats = _walk(project / "chats", deep=1)
+    return sorted(p for p in chats if p.name.startswith("session-") and p.name.endswith(tail))
 
 
 def _base(kind: str, session: str, project: Path) -> Path:
@@ -111,16 +114,8 @@ def _base(kind: str, session: str, project: Path) -> Path:
             return project / session / "plans"
 
 
-def _regular(base: Path, deep: int = _DEEP) -> list[Path]:
-    found: list[Path] = []
-    for path in _walk(base, deep):
-        if len(found) == _MOST:
-            break
-        found.append(path)
-    return sorted(found)
-
-
-def _walk(base: Path, deep: int) -> Iterator[Path]:
+def _walk(base: Path, deep: int = _DEEP) -> Iterator[Path]:
+    """Regular files under a real folder."""
     try:
         if not stat.S_ISDIR(base.lstat().st_mode):
             return

@@ -14,6 +14,7 @@ import re
 import shutil
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from wal_agent.agents.base import Env, HookSetup, Injected
@@ -42,14 +43,14 @@ def inject(setup: HookSetup, env: Env) -> Injected:
         raise ConfigError(f"A path of wal-agent's own holds a character that Gemini's hooks cannot carry: {texts}.")
     home = gemini_home(env)
     place = home / "extensions" / extension_name(setup.run)
-    stage = home / f".{place.name}.new"
+    stage = _beside(home) / f".{place.name}.new"
     try:
         _clear(stage)
         (stage / "hooks").mkdir(parents=True)
         for name, text in extension_files(setup, place).items():
             (stage / name).write_text(text)
         place.parent.mkdir(exist_ok=True)
-        _bury(place)  # of the same run, when its agent is started again
+        _bury(place, home)  # of the same run, when its agent is started again
         stage.rename(place)
     except OSError as e:
         _clear(stage)
@@ -88,15 +89,23 @@ def hook_table(setup: HookSetup) -> dict[str, list[dict[str, object]]]:
 def sweep(env: Env) -> None:
     """Remove the extensions of this host's dead runs; each names its run's lock."""
     home = gemini_home(env)
-    for place in [*home.glob(f"extensions/{PREFIX}*"), *home.glob(f".{PREFIX}*")]:
+    for place in home.glob(f"extensions/{PREFIX}*"):
         if not place.is_symlink() and place.is_dir() and _dead(place):
-            _bury(place)
+            _bury(place, home)
+    for left in _beside(home).glob(f".{PREFIX}*"):  # a stage or a grave that its maker did not come back to
+        with suppress(FileNotFoundError):
+            if not left.is_symlink() and time.time() - left.stat().st_mtime > 3600:
+                _clear(left)
 
 
-def _bury(place: Path) -> None:
+def _beside(home: Path) -> Path:
+    """A folder that Gemini does not look into, on the file system of the extensions (which may be a link)."""
+    return (home / "extensions").resolve().parent
+
+
+def _bury(place: Path, home: Path) -> None:
     """Take an extension away whole: a Gemini that starts right now sees all of it or nothing."""
-    home = place.parent.parent if place.parent.name == "extensions" else place.parent
-    grave = home / f".{place.name.lstrip('.')}.old"
+    grave = _beside(home) / f".{place.name}.old"
     _clear(grave)
     try:
         place.rename(grave)
@@ -107,8 +116,6 @@ def _bury(place: Path) -> None:
 
 def _dead(place: Path) -> bool:
     try:
-        if place.name.startswith("."):  # a stage or a grave that its maker did not come back to
-            return time.time() - place.stat().st_mtime > 3600
         owner = json.loads((place / OWNER).read_bytes())
         host, lock = str(owner["host"]), str(owner["lock"])
     except (OSError, ValueError, LookupError, TypeError):

@@ -146,15 +146,15 @@ def dump(session: Session) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-# ---- a look at a file without reading all of it ---------------------------------------------------------------------
+# ---- a look at a file's first lines, whatever its size (I9) ---------------------------------------------------------
 
-_HEAD = 1 << 16
-_STUB = 1 << 22
+_PIECE = 1 << 16
+_LIMIT = 1 << 23
 
 
 def session_id_of(path: Path) -> str | None:
-    """The id in the first line, as far as that line can be read."""
-    head = _start(path, _HEAD).partition(b"\n")[0]
+    """The id in the first line."""
+    head = _lines(path, 1).partition(b"\n")[0]
     try:
         record = decode(head)
     except (ValueError, RecursionError):
@@ -165,11 +165,8 @@ def session_id_of(path: Path) -> str | None:
 
 def is_stub(path: Path, session: str) -> bool:
     """Nothing but a head of this session and a checkpoint that holds only the context that Gemini itself makes."""
-    data = _start(path, _STUB + 1)
-    if len(data) > _STUB:
-        return False
-    lines = data.split(b"\n", 3)
-    if len(lines) != 3 or lines[2]:
+    data = _lines(path, 3)
+    if data.count(b"\n") != 2 or not data.endswith(b"\n") or len(data) >= _LIMIT:
         return False
     read = load(data)
     texts = ["".join(str(p.get("text", "")) for p in m.parts() if isinstance(p, dict)) for m in read.said()]
@@ -177,10 +174,16 @@ def is_stub(path: Path, session: str) -> bool:
     return context and read.headed and read.junk == 0 and read.meta.get("sessionId") == session and len(texts) <= 1
 
 
-def _start(path: Path, size: int) -> bytes:
+def _lines(path: Path, wanted: int) -> bytes:
+    """The start of a regular file, up to so many lines and a piece."""
+    data = b""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
-        return b""
-    with os.fdopen(fd, "rb") as f:
-        return f.read(size) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        return data
+    with os.fdopen(fd, "rb", buffering=0) as f:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return data
+        while data.count(b"\n") < wanted and len(data) < _LIMIT and (piece := f.read(_PIECE)):
+            data += piece
+    return data
