@@ -110,6 +110,6 @@ def test_arguments_and_places_without_hooks(
 
 def test_unclosed_comments_take_no_time(tmp_path: Path) -> None:
     start = time.monotonic()
-    assert ask(tmp_path, project="/* " * 100_000) is None
-    assert ask(tmp_path, project='"' + '\\"' * 100_000) is None
-    assert time.monotonic() - start < 2
+    assert ask(tmp_path, project="/* " * 20_000) is None
+    assert ask(tmp_path, project='"' + '\\"' * 20_000) is None
+    assert time.monotonic() - start < 1
