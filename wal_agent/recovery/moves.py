@@ -122,12 +122,13 @@ def remember(moves: Iterable[Move], kept: Path) -> None:
     write_new(kept / "placed", "\n".join(hashes).encode())
 
 
-def placed(folder: Path) -> frozenset[str]:
-    """The hashes of everything that earlier restores, whose folders are in `folder`, put into place."""
-    found: set[str] = set()
-    for kept in folder.glob("*/placed"):
-        found.update((read_plain(kept) or b"").decode("ascii", "replace").split())
-    return frozenset(found)
+def placed(folder: Path) -> dict[str, Path]:
+    """What earlier restores put into place: hash to the restore's folder, all of which are in `folder`."""
+    found: dict[str, Path] = {}
+    for note in sorted(folder.glob("*/placed")):
+        hashes = (read_plain(note) or b"").decode("ascii", "replace").split()
+        found.update(dict.fromkeys(hashes, note.parent))
+    return found
 
 
 def prune(folder: Path, most: int) -> None:

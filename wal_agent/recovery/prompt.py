@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
@@ -18,6 +17,7 @@ from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.quote import fenced, inline, shown_input
 from wal_agent.recovery.words import clock_time, counted, span
 from wal_agent.redact import redact
+from wal_agent.resources import shipped
 
 __all__ = [
     "DENY_DRAINING",
@@ -180,7 +180,7 @@ def _templates() -> Callable[[str, dict[str, Any]], str]:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     env = ImmutableSandboxedEnvironment(
-        loader=FileSystemLoader(_folder()),
+        loader=FileSystemLoader(shipped("prompts")),
         undefined=StrictUndefined,
         autoescape=False,  # Markdown for a model, not HTML
         trim_blocks=True,
@@ -189,10 +189,3 @@ def _templates() -> Callable[[str, dict[str, Any]], str]:
     )
     env.filters["counted"] = counted
     return lambda name, values: env.get_template(name).render(values)
-
-
-def _folder() -> Path:
-    """Shipped inside the package; in a checkout beside it."""
-    package = Path(__file__).resolve().parents[1]
-    shipped = package / "_shipped" / "prompts"
-    return shipped if shipped.is_dir() else package.parent / "prompts"

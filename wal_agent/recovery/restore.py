@@ -80,6 +80,7 @@ def restore(
         main = place.agent.main_file
         exact = _exact(place, files, blobs)
         longer = {name: data for name, file in files.items() if (data := _longer(place, name, file)) is not None}
+        _save_longer(place, longer)
         data = longer.get(main) or exact[main].read_bytes()
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
         told = place.agent.tell(reconciled.data, place.session, place.workspace, notice(reconciled))
@@ -128,19 +129,35 @@ def _exact(place: Place, files: Mapping[str, FileState], blobs: Blobs) -> dict[s
 
 
 def _longer(place: Place, name: str, file: FileState) -> bytes | None:
-    """This machine's copy, where it is the log's and more: it holds what was not captured any more. What an earlier
-    restore put there does not count: it is more only by our own words."""
+    """This machine's copy, where it is the log's and more: it holds what was not captured any more.
+
+    What an earlier restore put there is more only by our own words; then what that restore itself found longer counts
+    again, for else a second crash would lose it."""
     is_main = name == place.agent.main_file
     here = place.agent.existing(place.session, place.workspace, place.env) if is_main else [place.path(name)]
     ours = placed(place.kept.parent)
     for path in here:
         data = read_plain(path)
-        if data is None or not 0 < file.size < len(data):
-            continue
-        same_start = hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256
-        if same_start and hashlib.sha256(data).hexdigest() not in ours:
+        if data is not None and (earlier := ours.get(hashlib.sha256(data).hexdigest())) is not None:
+            data = read_plain(earlier / "longer" / name)
+        if data is not None and _extends(data, file):
             return data
     return None
+
+
+def _extends(data: bytes, file: FileState) -> bool:
+    if not 0 < file.size < len(data):
+        return False
+    return hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256
+
+
+def _save_longer(place: Place, longer: Mapping[str, bytes]) -> None:
+    folder = place.kept / "longer"
+    for name, data in longer.items():
+        target = folder.joinpath(*name.split("/"))
+        moves.make_parents(target.parent, folder)
+        moves.write_new(target, data)
+        moves.sync(target.parent)
 
 
 def _move_in(place: Place, staged: Sequence[Move]) -> None:

@@ -54,7 +54,7 @@ def verdict(intent: Intent, input: bytes | None, now: FileNow | None, around: Ci
 
 def _find(intent: Intent, input: bytes | None, now: FileNow | None, around: Circumstances) -> tuple[Finding, str]:
     if around.ended_now:
-        return "partial", "It was still running and was ended now: it did not finish."
+        return "partial", "It still ran when this recovery began, and was ended then."
     fields = None if input is None else read_input(input)
     if intent.tool not in FILE_TOOLS or fields is None or now is None:
         return "unknown", ""

@@ -79,7 +79,7 @@ class Machine:
 
     def place(self) -> Place:
         self.n += 1
-        return Place(cast(Agent, self.agent), "s1", Path("/w"), {}, self.ours / f"{self.n}")
+        return Place(cast(Agent, self.agent), "s1", Path("/w"), {}, self.ours / f"{self.n:03}")
 
     def restore(self, files: dict[str, bytes], notice: str = "notice\n") -> Restored:
         states = {name: file(data) for name, data in files.items()}
@@ -180,6 +180,16 @@ def test_what_a_restore_put_there_is_not_taken_for_the_agents_words(machine: Mac
     with machine.main.open("ab") as f:
         f.write(b"answer\n")
     assert machine.restore({MAIN: b"one\n"}).extended == (MAIN,)
+
+
+def test_what_only_this_machine_had_survives_one_recovery_after_another(machine: Machine) -> None:
+    machine.main.parent.mkdir(parents=True)
+    machine.main.write_bytes(b"one\ntwo\n")
+    for n in range(restore.KEEP * 2):
+        got = machine.restore({MAIN: b"one\n"}, f"notice {n}\n")
+        prune(machine.ours)
+        assert machine.main.read_bytes() == b"one\ntwo\ncall 1\nnotice %d\n" % n
+        assert got.extended == (MAIN,)
 
 
 # ---- never outside, all or nothing ---------------------------------------------------------------------------------
@@ -299,7 +309,7 @@ def test_after_a_crash_anywhere_the_next_restore_makes_it_whole(
     assert machine.tree()["chats/s1.jsonl"] == b"one\ntwo\ncall 1\nnotice\n" and got.extended == ()
     assert [n for n in machine.tree() if moves.STAGED in n] == []
     kept = [
-        p for n in (1, 2) for p in (machine.ours / str(n) / "replaced").glob("chats/*") if p.read_bytes() == b"mine"
+        p for n in (1, 2) for p in (machine.ours / f"{n:03}" / "replaced").glob("chats/*") if p.read_bytes() == b"mine"
     ]
     assert kept, "what was overwritten must be in one of the folders"
 

@@ -114,7 +114,7 @@ def test_not_started_and_partial_need_all_circumstances(missing: str) -> None:
 def test_a_command_that_still_ran_did_not_finish() -> None:
     around = replace(SURE, ended_now=True)
     said = verdict(intent(), b'{"command":"make"}', None, around)
-    assert said.finding == "partial" and "it did not finish" in said.why
+    assert said.finding == "partial" and "was ended then" in said.why
     assert verdict(intent(), b'{"command":"make"}', None, SURE).finding == "unknown"
 
 
