@@ -57,7 +57,7 @@ def test_known_key_formats(secret: str, around: str) -> None:
         (json.dumps({"command": 'curl -d {"password":"zebra9"}'}), "zebra9"),
         ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalr"),
         ("aws_session_token=FwoGZXIvYXdzEJr", "FwoGZXIv"),
-        ("//registry.npmjs.org/:_authToken=zebra9", "zebra9"),
+        ("//registry.example.org/:_authToken=zebra9", "zebra9"),
         ("_auth=emVicmE5OnplYnJhOQ==", "emVicmE5"),
         ("password: zebra9", "zebra9"),
         ("my.service.token=zebra9", "zebra9"),

@@ -38,6 +38,7 @@ from wal_agent.wal.lease import Claim
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
 DRAINED = 143
 MIRRORS = "mirrors"
+SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ class _Run:
     def _live(self, opened: OpenedJob, heartbeat: Heartbeat, prepared: Prepared) -> Ended:
         wish, agent = self.wish, self.wish.agent
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip)
-        env = {**wish.env, processes.MARKER: self.run_dir.run}
+        env = {**wish.env, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}
         mirror = local.state_dir(env) / MIRRORS / self.run_dir.run
         keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_allow, self._failed)
         injected = agent.inject(setup, env)

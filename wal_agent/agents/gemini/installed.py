@@ -1,8 +1,9 @@
 """Hooks that stay in Gemini's own settings, for those who start it by other means (I7: taken out byte for byte).
 
-Such a hook leaves at once, and the tool runs, unless the environment has both WAL_AGENT_RUN and WAL_AGENT_SOCKET; then
-it is the hook of that run, and refuses what it cannot log. `wal-agent run` needs none of it: it brings its own
-(inject.py).
+Such a hook leaves at once, and the tool runs, unless the environment has both WAL_AGENT_RUN and WAL_AGENT_SOCKET, as
+everything has that `wal-agent run` starts; then it is the hook of that run, and refuses what it cannot log. A Gemini that
+loads the run's own extension (inject.py) needs none of it, so it leaves there too: it is for one that a launcher started
+with another home, which has these settings but not that extension.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from wal_agent.hookwire import client_command
 from wal_agent.textfile import replace_file
 
 _RUN, _FOLDER = "WAL_AGENT_INSTALLED", "/WAL_AGENT_FOLDER"  # stand-ins, which need no quoting in the shell
-_GUARD = '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'
+_GUARD = (
+    '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'
+    '[ ! -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ] || exit 0\n'
+)
 NAME = "wal-agent-installed"  # marks an entry as ours
 
 _BARE = re.compile(r'"(?:[^"\\]|\\.)*"\s*:\s*[\[{][\s,]*[\]}]')

@@ -1,0 +1,78 @@
+"""A scratch home, workspace and bucket for benches that run whole commands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+STUB = """#!/bin/sh
+# Stands in for the agent where only the way to it is measured.
+case "$1" in --version) echo 0.61.0; exit 0;; esac
+date +%s%N > "$STUB_BEGAN"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    root: Path
+
+    @property
+    def home(self) -> Path:
+        return self.root / "home"
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def bucket(self) -> str:
+        return f"file://{self.root}/bucket"
+
+    @property
+    def stub(self) -> Path:
+        return self.root / "stub"
+
+    def env(self, **more: str) -> dict[str, str]:
+        kept = {k: os.environ[k] for k in ("PATH", "LANG") if k in os.environ}
+        return {
+            **kept,
+            "HOME": str(self.home),
+            "WAL_AGENT_BUCKET": self.bucket,
+            "WAL_AGENT_RUNTIME_DIR": str(self.root / "run"),
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+            "STUB_BEGAN": str(self.root / "began"),
+            **more,
+        }
+
+    def until_agent(self, argv: list[str], **more: str) -> float:
+        """Milliseconds from starting `argv` to the stub's first instruction."""
+        began = time.time_ns()
+        subprocess.run(
+            argv, cwd=self.work, env=self.env(**more), stdin=subprocess.DEVNULL, capture_output=True, check=True
+        )
+        return (int((self.root / "began").read_text()) - began) / 1e6
+
+
+def wal_agent(*args: str) -> list[str]:
+    return [sys.executable, "-m", "wal_agent", "run", "gemini", "--", *args]
+
+
+@contextmanager
+def story() -> Iterator[Story]:
+    with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
+        made = Story(Path(folder))
+        (made.home / ".gemini").mkdir(parents=True)
+        (made.home / ".gemini" / "settings.json").write_text(
+            '{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n'
+        )
+        made.work.mkdir()
+        made.stub.write_text(STUB)
+        made.stub.chmod(0o755)
+        yield made
