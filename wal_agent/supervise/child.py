@@ -31,7 +31,7 @@ _SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
 
 def block_signals() -> None:
     """To be called in the main thread before any other thread begins: threads inherit the mask."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED | {signal.SIGALRM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,12 @@ class Child:
 def _next_signal(seconds: float) -> tuple[int, bool]:
     """The next handled signal, or 0 when `seconds` pass; and whether the terminal sent it to the whole group."""
     if sys.platform == "linux":
-        info = signal.sigtimedwait(HANDLED, seconds)
-        # CPython gives an unfilled struct when the time ran out in a stop (SIGSTOP, SIGCONT) instead of None.
-        if info is None or info.si_signo not in HANDLED:
-            return 0, False
-        return info.si_signo, info.si_code == _SI_KERNEL
+        # Not sigtimedwait: when its time runs out in a stop (SIGSTOP, SIGCONT) CPython gives an unfilled struct, which
+        # may well name a signal.
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+        info = signal.sigwaitinfo(HANDLED | {signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return (0, False) if info.si_signo == signal.SIGALRM else (info.si_signo, info.si_code == _SI_KERNEL)
     pending = signal.sigpending() & HANDLED  # macOS has neither sigtimedwait nor the sender
     if not pending:
         import time

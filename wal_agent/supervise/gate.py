@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
@@ -98,6 +99,7 @@ class Gate:
         if not acked:
             return self._deny(deny_unsaved(self._clock.boot() - began), call)
         if self._refusal:
+            self._deny(self._refusal, call)
             return Deny(self._refusal, stop=True)
         if not self._may_allow():
             return self._deny(DENY_LATE, call)
@@ -107,7 +109,8 @@ class Gate:
     def _deny(self, reason: str, call: int | None = None) -> Deny:
         self._denied_in_a_row += 1
         if call is not None:
-            self.end(call, "denied", reason)
+            with suppress(WalAgentError):  # the log has ended; the answer has not
+                self.end(call, "denied", reason)
         return Deny(reason, stop=self._denied_in_a_row >= PATIENCE)
 
     def after(self, event: ToolEnded) -> bool:

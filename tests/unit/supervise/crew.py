@@ -1,0 +1,147 @@
+"""What the tests of the supervisor share: polling with a deadline, an agent of plain JSON lines, a gate on a job."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from tests.unit.wal.world import World
+from wal_agent.agents.base import Agent, SeenCall, SessionFile, ToolEnded, ToolStarting
+from wal_agent.records import AnyRecord, End, Intent
+from wal_agent.recovery.rules import load_rules
+from wal_agent.supervise.gate import Gate
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.reader import records, replay
+from wal_agent.wal.state import State
+
+T = TypeVar("T")
+PATIENCE = 20.0  # seconds after which a thing that should have happened counts as not happening
+
+
+def until(what: Callable[[], T], why: str) -> T:
+    """Poll until `what()` is truthy; give it."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        found = what()
+        if found:
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"waited {PATIENCE:.0f} s in vain: {why}")
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A private folder whose path is short enough for a socket, unlike pytest's."""
+    path = Path(tempfile.mkdtemp(prefix="wa-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class ScriptAgent:
+    """Its session is one folder: `main.jsonl` with a call a line, and any other files."""
+
+    name = "script"
+    main_file = "main.jsonl"
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def folder(self, session: str) -> Path:
+        return self.home / session
+
+    def session_files(self, session: str, workspace: Path, env: Mapping[str, str]) -> list[SessionFile]:
+        folder = self.folder(session)
+        paths = sorted(folder.iterdir(), key=lambda p: (p.name != self.main_file, p)) if folder.is_dir() else []
+        return [SessionFile(p.name, p) for p in paths]
+
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
+        found = [json.loads(line) for line in appended.splitlines()]
+        return [SeenCall(c["tool"], json.dumps(c["input"]).encode(), c["status"]) for c in found if "tool" in c]
+
+    def tell(self, session: str, tool: str, status: str, **input: Any) -> None:
+        """Write a call's outcome into the session file."""
+        self.write(session, json.dumps({"tool": tool, "input": input, "status": status}) + "\n")
+
+    def write(self, session: str, text: str) -> None:
+        self.folder(session).mkdir(parents=True, exist_ok=True)
+        with (self.folder(session) / self.main_file).open("a") as file:
+            file.write(text)
+
+    @property
+    def agent(self) -> Agent:
+        return cast(Agent, self)
+
+
+class Post:
+    """A gate on a job of its own in memory. Nothing is committed but by `commit` or inside `committing`."""
+
+    def __init__(self, workspace: Path, deadline: float = 20.0) -> None:
+        self.world = World()
+        self.job: OpenedJob = self.world.open("a")
+        self.fresh = True  # what the last check (R7) says
+        self.gate = Gate(
+            self.job.writer,
+            self.job.blobs,
+            lambda: self.fresh,
+            load_rules(),
+            workspace,
+            self.world.clock,
+            deadline,
+        )
+
+    def commit(self) -> None:
+        while self.job.writer.commit_once() == "acked":
+            pass
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Meanwhile the log is written in a thread, as in a run."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self.job.writer.run, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            self.job.writer._work.set()
+            thread.join(PATIENCE)
+
+    def begin(self, tool: str = "write_file", **input: Any) -> int:
+        """A call that was allowed; its number."""
+        with self.committing():
+            decision = self.gate.before(starting(tool, **input))
+        assert not hasattr(decision, "reason"), decision
+        assert self.gate.last is not None
+        return self.gate.last.call
+
+    @property
+    def state(self) -> State:
+        """What the bucket says."""
+        return replay(self.world.inner, self.job.keys, parallel=1).state
+
+    def log(self) -> list[AnyRecord]:
+        """Every record in the bucket, in order."""
+        return [r for _, segment in records(self.world.inner, self.job.keys) for r in segment.records]
+
+    def intents(self) -> list[Intent]:
+        return [r for r in self.log() if isinstance(r, Intent)]
+
+    def ends(self) -> list[End]:
+        return [r for r in self.log() if isinstance(r, End)]
+
+
+def starting(tool: str, **input: Any) -> ToolStarting:
+    return ToolStarting("s", tool, json.dumps(input).encode())
+
+
+def ended(tool: str, failed: bool = False, **input: Any) -> ToolEnded:
+    return ToolEnded("s", tool, json.dumps(input).encode(), b'{"ok":1}', failed)
