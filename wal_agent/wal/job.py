@@ -9,7 +9,7 @@ from typing import Literal
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
-from wal_agent.errors import Unavailable, WalAgentError
+from wal_agent.errors import Fenced, Unavailable, WalAgentError
 from wal_agent.records import Cause, Opening
 from wal_agent.wal import lease as leases
 from wal_agent.wal import opening as openings
@@ -113,11 +113,15 @@ def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen
 def read_for_plan(
     bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, at: Tail, budget: float, parallel: int
 ) -> Replay:
-    """R2: the replay that the plan may see ends at the own opening and is read after it landed."""
+    """R2: the replay that the plan may see ends at the own opening and is read after it landed. Fenced: a newer owner
+    has passed (this host slept), and its retention has taken what should be read here."""
     patience = Patience(clock, rng, budget)
     while True:
         try:
-            return reader.replay(bucket, keys, at.seq, parallel=parallel)
+            found = reader.replay(bucket, keys, at.seq, parallel=parallel)
+            if found.damage is not None and (newer := reader.newest_behind(bucket, keys, at.seq)).epoch > at.epoch:
+                raise Fenced(f"Job {keys.job} was taken over (epoch {newer.epoch}) while epoch {at.epoch} was opening.")
+            return found
         except Unavailable as error:
             patience.pause(error)
 

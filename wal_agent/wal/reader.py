@@ -41,6 +41,7 @@ class Damage:
     why: str
     good: int
     time: float
+    missing: bool = False  # it is not there; else it is there and wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +167,22 @@ def replay(bucket: Bucket, keys: Keys, upto: int | None = None, *, parallel: int
     for _ in range(LISTS):
         begin = _begin(bucket, keys, upto)
         if begin.seq <= base:
-            break  # no newer snapshot explains the hole: it is damage
+            return _explained(bucket, keys, result)  # no newer snapshot helps over the hole
         base = begin.seq
         result = _read_on(bucket, keys, begin, upto, parallel)
         if result.damage is None:
             break
     return result
+
+
+def _explained(bucket: Bucket, keys: Keys, found: Replay) -> Replay:
+    """Tell what retention took (a replay up to an old record was asked for) from damage."""
+    lost = found.damage
+    newest = next(newest_snapshots(bucket, keys), None)
+    if lost is None or not lost.missing or newest is None or newest.seq < lost.seq:
+        return found
+    why = f"record {lost.seq} of job {keys.job} is no longer kept; what is kept begins at record {newest.seq}."
+    return replace(found, damage=replace(lost, why=why))
 
 
 def _begin(bucket: Bucket, keys: Keys, upto: int | None) -> Replay:
@@ -187,16 +198,18 @@ def _read_on(bucket: Bucket, keys: Keys, at: Replay, upto: int | None, parallel:
         for seq, found in zip(ahead, _fetch(bucket, keys, ahead, parallel), strict=True):
             try:
                 if seq != at.seq + 1 or found is None:
-                    raise Damaged(f"record {at.seq + 1} of job {keys.job} is missing.")
+                    return _missing(at, keys)
                 if isinstance(found, Damaged):
                     raise found
                 at = follow(at, keys.job, seq, found)
             except Damaged as error:
                 return replace(at, damage=Damage(at.seq + 1, error.what, at.seq, at.time))
-    if upto is not None and at.seq < upto:
-        why = f"record {at.seq + 1} of job {keys.job} is missing."
-        return replace(at, damage=Damage(at.seq + 1, why, at.seq, at.time))
-    return at
+    return at if upto is None or at.seq >= upto else _missing(at, keys)
+
+
+def _missing(at: Replay, keys: Keys) -> Replay:
+    why = f"record {at.seq + 1} of job {keys.job} is missing."
+    return replace(at, damage=Damage(at.seq + 1, why, at.seq, at.time, missing=True))
 
 
 def _fetch(bucket: Bucket, keys: Keys, seqs: list[int], parallel: int) -> Iterator[bytes | Damaged | None]:

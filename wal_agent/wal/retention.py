@@ -47,6 +47,10 @@ def boundary(snapshots: Collection[int]) -> int:
     return newest[-1] if len(newest) == KEEP_SNAPSHOTS else 0
 
 
+def behind(seq: int, edge: int) -> bool:
+    return seq < edge
+
+
 def old_enough(updated: float, now: float, age: float) -> bool:
     """By the store's clocks."""
     return now - updated > age
@@ -68,7 +72,8 @@ def deletable(
     return [
         seq
         for seq, updated in segments
-        if known <= seq < edge
+        if known <= seq
+        and behind(seq, edge)
         and old_enough(updated, now, age)
         and not keeps_opening(seq, openings)
         and not keeps_before_opening(seq, openings)

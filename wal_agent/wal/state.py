@@ -65,7 +65,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     opened: int = 0  # how many openings there were in all
     session: str = ""
     turn: Literal["none", "started", "completed"] = "none"
-    prompt: Turn | None = None  # the turn that began last
+    prompt: Turn | None = None  # the newest turn that a person's words began
     open: tuple[OpenCall, ...] = ()
     unsettled: tuple[EndedCall, ...] = ()
     files: dict[str, FileState] = {}
@@ -103,7 +103,8 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case AgentStarted():
             return replace(state, session=record.session, home=epoch, ended=None)
         case Turn(state="started"):
-            return replace(state, turn="started", session=record.session, prompt=record)
+            asked = record if record.prompt is not None else state.prompt
+            return replace(state, turn="started", session=record.session, prompt=asked)
         case Turn():
             return replace(state, turn="completed", session=record.session)
         case Intent():

@@ -1,0 +1,220 @@
+"""Each rule of the protocol, taken out of the real code by itself, and the world that shows best why it is there.
+
+R5's two halves (acknowledged only; the hash) repair the same fault each by itself, and so do R4's "the older of two
+snapshots" and "keep the segment that a kept snapshot names": such pairs are taken out together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from tests.faults.model import directed
+from tests.faults.model.simulate import FREE, TIMED
+from tests.faults.model.world import Shape
+from wal_agent.recovery import admit
+from wal_agent.wal import job, opening, reader, retention, snapshot, writer
+from wal_agent.wal import lease as leases
+from wal_agent.wal import segment as codec
+from wal_agent.wal.state import apply_all
+from wal_agent.wal.writer import Acked, InFlight, Writer
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """`patches`: (where, name, what instead). `expect`: the violations of which one must come,
+    in a few seeds of a world of this shape, or in the directed schedule that stands in its place."""
+
+    name: str
+    expect: tuple[str, ...]
+    world: Shape | Callable[[], None]
+    patches: tuple[tuple[Any, str, Any], ...]
+
+    @contextmanager
+    def out(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for where, name, instead in self.patches:
+                stack.enter_context(mock.patch.object(where, name, instead))
+            yield
+
+
+def no_opening(bucket: Any, keys: Any, clock: Any, rng: Any, made: Any, *, hint: int = 0, budget: float = 0) -> Any:
+    """Reopening without an opening segment, unless the owner was taken for dead."""
+    at = reader.tail(bucket, keys)
+    if made.cause in ("closed", "released", "unlocked") and at.epoch < made.epoch:
+        return at
+    return real_place(bucket, keys, clock, rng, made, hint=hint, budget=budget)
+
+
+real_place = opening.place
+
+
+def place_after_reading(bucket: Any, keys: Any, *rest: Any, **more: Any) -> Any:
+    """R2 out: the log is read for the plan, and then the opening is placed."""
+    place_after_reading.read = reader.replay(bucket, keys, parallel=1)  # type: ignore[attr-defined]
+    return real_place(bucket, keys, *rest, **more)
+
+
+def what_was_read(*_: Any) -> Any:
+    return place_after_reading.read  # type: ignore[attr-defined]
+
+
+def lone_bytes(found: bytes, found_epoch: int, found_run: str, sent: InFlight, epoch: int, run: str) -> str:
+    """R3 out: mine is what the same writer wrote."""
+    return "mine" if (found_epoch, found_run) == (epoch, run) else "fenced" if found_epoch > epoch else "damage"
+
+
+def encoded_again(sent: InFlight) -> InFlight:
+    """R3 out: the bytes are made anew for each try; the time in them is another by then."""
+    raw = [r for item in sent.items for r in item.raw]
+    old = codec.decode(sent.data, job="job", seq=sent.seq)
+    again = codec.encode(
+        job="job", epoch=old.epoch, seq=sent.seq, run=old.run, prev=old.prev, time=old.time + 1, records=raw
+    )
+    return replace(sent, data=again)
+
+
+def covered_undecided(of: Writer) -> Acked:
+    """R5 out: what is in flight is counted in."""
+    acked, flying = of.acked, of._in_flight
+    if flying is None:
+        return acked
+    records = [r for item in flying.items for r in item.records]
+    return replace(
+        acked,
+        seq=flying.seq,
+        hash=codec.digest(flying.data),
+        state=apply_all(acked.state, flying.seq, of.epoch, records),
+    )
+
+
+def newest(snapshots: Any) -> int:
+    return max(snapshots, default=0)
+
+
+ONE_SNAPSHOT = ((retention, "boundary", newest), (retention, "behind", lambda seq, edge: seq <= edge))
+"""All behind the newest snapshot goes, and the segment that it names with it."""
+
+
+def yes(*_: Any) -> bool:
+    return True
+
+
+def no(*_: Any) -> bool:
+    return False
+
+
+def free(**more: Any) -> Shape:
+    return replace(FREE, lifecycle=0.0, unlock=0.0, **more)
+
+
+def timed(**more: Any) -> Shape:
+    return replace(TIMED, **more)
+
+
+PILES = free(
+    snapshot=4,
+    retain=4,
+    beat=1.0,
+    age=0.0,
+    close=0,
+    renew=0,
+    hosts=2,
+    lost=0.2,
+    naps=0.06,
+    sleeps=(25.0, 50.0),
+    steps=500,
+)
+"""Snapshots and retention follow each other so fast that a host which naps finds the log gone behind it."""
+
+
+ABLATIONS = [
+    Ablation("R1 every reopening opens", ("I2", "DAMAGE", "I3"), free(close=3), ((opening, "place", no_opening),)),
+    Ablation("R1 the tail is read", ("I2",), free(close=0, hosts=4), ((opening, "may_chain", yes),)),
+    Ablation(
+        "R1 a taken seq is read",
+        ("I2",),
+        free(close=0, hosts=4),
+        ((opening, "judge", lambda found, e, sent, mine: "mine" if found == sent else "next"),),
+    ),
+    Ablation(
+        "R1 list behind the opening",
+        ("SEEN", "I3", "DAMAGE", "ZOMBIE"),
+        directed.opening_into_a_hole,
+        ((opening, "judge_later", lambda later, mine: "last"),),
+    ),
+    Ablation(
+        "R1 the epoch is raised",
+        ("FALSE FENCE", "LIVE"),
+        free(close=3),
+        ((leases, "next_epoch", lambda lease, log: max(lease, log, 1)),),
+    ),
+    Ablation(
+        "R1 the epoch is above the log's too",
+        ("LIVE", "FALSE FENCE", "I2"),
+        replace(free(), lifecycle=0.01),
+        ((job, "log_epoch", lambda *_: 0),),
+    ),
+    Ablation(
+        "R2 read after the opening",
+        ("SEEN", "I3", "DAMAGE"),
+        free(close=0),
+        ((opening, "place", place_after_reading), (job, "read_for_plan", what_was_read)),
+    ),
+    Ablation(
+        "R3 one seq, one content",
+        ("I3", "ZOMBIE", "SEEN", "ACT"),
+        free(late=0.2, lost=0.1),
+        ((writer, "keep_undecided", lambda sent: None), (writer, "judge", lone_bytes)),
+    ),
+    Ablation("R3 encoded once", ("DAMAGE",), free(late=0.1, lost=0.1), ((writer, "keep_undecided", encoded_again),)),
+    Ablation(
+        "R4 keep the opening",
+        ("ZOMBIE", "I3", "SEEN"),
+        directed.append_where_the_opening_was,
+        ((retention, "keeps_opening", no),),
+    ),
+    Ablation(
+        "R4 keep what is before the opening",
+        ("ZOMBIE",),
+        directed.append_again_where_it_was,
+        ((retention, "keeps_before_opening", no),),
+    ),
+    Ablation(
+        "R4 keep what a snapshot names",
+        ("DAMAGE", "I3", "SEEN"),
+        PILES,
+        ((retention, "keeps_named", no), *ONE_SNAPSHOT),
+    ),
+    Ablation(
+        "R5 a snapshot covers what is acknowledged, and is checked",
+        ("I3", "DAMAGE", "SEEN"),
+        replace(PILES, retain=0),
+        ((snapshot, "covered", covered_undecided), (reader, "counts", yes)),
+    ),
+    Ablation(
+        "R6 seal before giving the job up",
+        ("ACT",),
+        free(close=4, late=0.15, lost=0.15),
+        ((Writer, "seal", yes), (leases.Lease, "may_allow", yes)),
+    ),
+    Ablation("R7 the allow has a date", ("LATE",), directed.allow_after_the_takeover, ((leases, "may_allow", yes),)),
+    Ablation(
+        "R8 the next owner waits after unlock",
+        ("LATE",),
+        directed.takeover_right_after_unlock,
+        ((admit, "unlock_wait", lambda seen, local: 0.0),),
+    ),
+    Ablation("R10 mine whatever the nonce", ("FALSE FENCE",), timed(late=0.1, lost=0.1), ((leases, "is_mine", no),)),
+]
+
+HALVES = [
+    Ablation("R4 boundary alone", (), PILES, ONE_SNAPSHOT),
+    Ablation("R4 named alone", (), PILES, ((retention, "keeps_named", no),)),
+    Ablation("R5 acknowledged alone", (), replace(PILES, retain=0), ((snapshot, "covered", covered_undecided),)),
+    Ablation("R5 hash alone", (), replace(PILES, retain=0), ((reader, "counts", yes),)),
+]
+"""Of each pair that was taken out together, one half alone: the other one still holds."""

@@ -1,0 +1,285 @@
+"""One host of the simulation: it opens the job through the real code, acts, snapshots, closes, as its world rolls."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.model.baton import Actor
+from tests.faults.model.ghost import Violation
+from tests.faults.model.world import KEYS, TTL, HostBucket, HostClock, World
+from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
+from wal_agent.records import Cause, Edit, End, FileDelta, Host, Intent, Payload
+from wal_agent.recovery.admit import Local, Try, Wait, admit
+from wal_agent.wal import lease as leases
+from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
+from wal_agent.wal.lease import Claim, Seen
+from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.retention import Retention
+from wal_agent.wal.snapshot import Snapshots
+from wal_agent.wal.ticket import Ticket
+
+MARGIN = 2.0
+FIELDS = Fields(agent_version="1", version="1")
+
+
+@dataclass
+class Call:
+    """A call whose hook waits for an answer."""
+
+    number: int
+    uid: str
+    ticket: Ticket
+    answered: bool = False
+
+
+@dataclass
+class Owner:
+    """A host's process. `index` makes its names; a restart after a crash is a new Owner with a new `life`."""
+
+    world: World
+    index: int
+    life: int
+    folder: Callable[[], Path]
+    actor: Actor
+    calls: list[Call] = field(default_factory=list)
+    content: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.rng: random.Random = self.world.rng
+        self.run = f"h{self.index}-{self.life}"
+        self.clock = HostClock(self.world, self.actor, self.index)
+        self.bucket = HostBucket(self.world, self.actor, self.fate)
+        self.host = Host(name=f"h{self.index}", boot=f"b{self.index}", pidns="1", pid=self.life, lock="")
+
+    def fate(self, op: str, key: str) -> str:
+        """What becomes of a bucket call."""
+        shape, roll = self.world.shape, self.rng.random()
+        if self.world.quiet:
+            return ""
+        if roll < shape.crash:
+            self.world.counts["crash"] += 1
+            self.world.note(self.actor.name, f"CRASHES before {op} {key}")
+            self.actor.crash()
+        if op != "put":
+            return "unread" if roll > 1 - shape.unread else ""
+        for name in ("lost", "late", "dropped"):
+            rate = getattr(shape, name)
+            roll -= rate
+            if roll < shape.crash:
+                return name
+        return ""
+
+    # --- opening
+
+    def live(self) -> None:
+        """Open the job and act, until the process ends in one of the ways in which it can."""
+        try:
+            opened = self.open()
+            if opened is None:
+                return
+            self.act(opened)
+        except LeaseHeld as held:
+            self.world.note(self.actor.name, f"ends: {held.what}")
+        except Unavailable:
+            self.world.note(self.actor.name, "ends: the bucket is away")
+        except Fenced as fenced:
+            self.world.note(self.actor.name, f"ends: {fenced.what}")
+            self.world.ghost.fenced(self.run, self.epoch(), fenced.what)
+        except Damaged as damage:
+            raise Violation(f"DAMAGE: {self.run}: {damage.what}") from damage
+
+    def epoch(self) -> int:
+        """The epoch that the lease was last seen to give this run, by the ghost's eyes."""
+        seen = leases.read(self.world.store, KEYS)
+        return seen.doc.epoch if seen is not None and seen.doc.run == self.run else 0
+
+    def open(self) -> OpenedJob | None:
+        for _ in range(6):
+            seen = leases.read(self.bucket, KEYS)
+            cause = self.admitted(seen)
+            if cause is not None:
+                break
+            self.clock.sleep(self.rng.choice([1.0, 10.0, TTL]))
+        else:
+            return None
+        opened = open_job(
+            self.bucket,
+            KEYS,
+            self.clock,
+            self.rng,
+            claim=Claim(self.run, self.host, "gemini", "/w", TTL),
+            fields=FIELDS,
+            seen=seen,
+            cause=cause,
+            parallel=1,
+        )
+        self.world.note(self.actor.name, f"PLANS in epoch {opened.lease.epoch} on the log up to {opened.replay.seq}")
+        self.world.ghost.planned(self.run, opened.lease.epoch, opened.replay)
+        return opened
+
+    def admitted(self, seen: Seen | None) -> Cause | None:
+        decision = admit(KEYS.job, seen, Local(boot=self.host.boot, pidns=self.host.pidns))
+        match decision:
+            case Try(cause):
+                return cause
+            case Wait() if not self.world.shape.timed:
+                return "unlocked"
+            case _:
+                return "dead" if not self.world.shape.timed else None
+
+    # --- acting
+
+    def act(self, opened: OpenedJob) -> None:
+        shape = self.world.shape
+        choices: dict[str, Callable[[], object]] = {
+            "append": lambda: self.append(opened),
+            "commit": lambda: self.commit(opened),
+            "renew": lambda: self.renew(opened),
+            "idle": lambda: self.clock.sleep(self.rng.uniform(0, TTL / 2)),
+            "file": lambda: self.capture(opened),
+            "close": lambda: self.close(opened),
+        }
+        weights = [getattr(shape, name) for name in choices]
+        self.content = b""
+        self.background(opened)
+        for _ in range(60):
+            name = self.rng.choices(list(choices), weights)[0]
+            try:
+                if choices[name]() == "gone":
+                    return
+            except Unavailable:
+                pass  # every one of these may be done again
+
+    def append(self, opened: OpenedJob) -> None:
+        number = opened.writer.next_call()
+        uid = f"{self.run}#{number}"
+        tool = Payload(size=2, data=b"{}")
+        made = Intent(
+            time=self.clock.now(),
+            call=number,
+            tool="sh",
+            input=tool,
+            cls="unknown",
+            rule="",
+            session="s",
+            agent_call=uid,
+        )
+        self.calls.append(Call(number, uid, opened.writer.append(made)))
+        if self.rng.random() < 0.7:
+            self.commit(opened)
+
+    def commit(self, opened: OpenedJob) -> None:
+        """A step of the log, and the answers that it allows: checked after the ack, as the last thing (R7)."""
+        step = opened.writer.commit_once()
+        if step == "ended":
+            assert opened.writer.ended is not None
+            raise opened.writer.ended
+        if step == "acked":
+            self.world.ghost.was_acked(opened.writer.acked.hash)
+        self.answer(opened)
+
+    def answer(self, opened: OpenedJob) -> None:
+        for call in [c for c in self.calls if not c.answered]:
+            if call.ticket.word == "acked":
+                call.answered = True
+                if opened.lease.may_allow(MARGIN):
+                    self.world.note(self.actor.name, f"ALLOWS {call.uid}")
+                    epoch, hash_ = opened.writer.epoch, self.segment_of(opened, call)
+                    self.world.ghost.allows(self.run, epoch, call.uid, hash_)
+                    self.end(opened, call, "done")
+                else:
+                    self.world.counts["denied"] += 1
+                    self.end(opened, call, "denied")
+            elif self.rng.random() < 0.2:
+                call.answered = True  # the hook's deadline has come: denied, and its record stays in the queue (R3)
+                self.world.counts["denied"] += 1
+                self.end(opened, call, "denied")
+
+    def segment_of(self, opened: OpenedJob, call: Call) -> bytes:
+        """The hash of the segment that the writer says holds this call."""
+        at = opened.writer.acked
+        hash_ = at.hash
+        while (found := self.world.ghost.archive[hash_]).seq > call.ticket.seq:
+            hash_ = found.prev
+        return hash_
+
+    def end(self, opened: OpenedJob, call: Call, how: str) -> None:
+        if opened.writer.sealed:
+            return
+        if how == "denied" or self.rng.random() < 0.85:
+            opened.writer.append(End(time=self.clock.now(), call=call.number, how=how, by="hook"))  # type: ignore[arg-type]
+
+    def renew(self, opened: OpenedJob) -> None:
+        opened.lease.renew(seq=opened.writer.acked.seq)
+
+    def capture(self, opened: OpenedJob) -> None:
+        """A file of the session grows, or is cut and grows."""
+        old = self.content
+        keep = len(old) if self.rng.random() < 0.8 else self.rng.randint(0, len(old))
+        more = self.rng.randbytes(self.rng.randint(8, 30))
+        new = old[:keep] + more
+        name = opened.blobs.put(more)
+        edit = Edit(offset=keep, data=Payload(size=len(more), blob=name))
+        delta = FileDelta(
+            time=self.clock.now(),
+            path=f"{self.run}.jsonl",
+            size=len(new),
+            sha256=hashlib.sha256(new).hexdigest(),
+            edits=(edit,),
+            session="s",
+        )
+        opened.writer.append(delta)
+        self.content = new
+
+    def close(self, opened: OpenedJob) -> str:
+        how = close_job(opened, "closed" if self.rng.random() < 0.5 else "released", budget=5.0)
+        self.world.ghost.was_acked(opened.writer.acked.hash)
+        self.world.note(self.actor.name, f"gives the job up: {how}")
+        for _ in range(3):  # whoever still waits gets what R6 lets through: nothing
+            self.commit(opened)
+        return "gone"
+
+    # --- beside it
+
+    def background(self, opened: OpenedJob) -> None:
+        """Snapshots and retention run in a thread of their own in production, so they do here."""
+        shape = self.world.shape
+        if not shape.snapshot + shape.retain:
+            return
+
+        def work(actor: Actor) -> None:
+            bucket = HostBucket(self.world, actor, lambda op, key: "" if self.world.quiet else self.weak(op))
+            clock = HostClock(self.world, actor, self.index)
+            blobs = copy.copy(opened.blobs)  # the same pins, through this actor's calls
+            blobs._bucket, blobs._clock = bucket, clock
+            taking = Snapshots(bucket, KEYS, opened.writer, Mirror(self.folder(), blobs))
+            retention = Retention(bucket, KEYS, opened.blobs, self.may_act(opened), age=shape.age)
+            for _ in range(12):
+                clock.sleep(self.rng.uniform(0, shape.beat))
+                try:
+                    if self.rng.random() * (shape.snapshot + shape.retain) < shape.snapshot:
+                        if taking.take() is not None:
+                            self.world.counts["snapshots"] += 1
+                    else:
+                        self.world.counts["retained"] += retention.run().segments
+                except Unavailable:
+                    pass
+                except Damaged as damage:
+                    raise Violation(f"DAMAGE: {self.run} in the background: {damage.what}") from damage
+
+        self.world.spawn(f"{self.actor.name}.bg{self.life}", work)
+
+    def may_act(self, opened: OpenedJob) -> Callable[[], bool]:
+        # Without clocks a fenced owner may go on deleting segments: R4 has to hold by itself.
+        return (lambda: opened.lease.may_allow(MARGIN)) if self.world.shape.timed else (lambda: True)
+
+    def weak(self, op: str) -> str:
+        shape, roll = self.world.shape, self.rng.random()
+        if op != "put":
+            return "unread" if roll < shape.unread else ""
+        return "lost" if roll < shape.lost else "late" if roll < shape.lost + shape.late else ""
