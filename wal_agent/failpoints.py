@@ -1,6 +1,7 @@
 """Named places where a test kills this process with SIGKILL (tests/e2e/test_kill_matrix.py visits every one).
 
-WAL_AGENT_FAILPOINT=name[:n] kills at the n-th visit (default: first). Unset costs one dict lookup.
+WAL_AGENT_FAILPOINT=name[:n][@file] kills at the n-th visit (default: first). Visits count once the file exists, so that
+a test can say from when on. Unset costs one comparison.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ NAMES = (
     "run.after_seal",
 )
 
-_wanted, _, _count = os.environ.get("WAL_AGENT_FAILPOINT", "").partition(":")
+_where, _, _armed = os.environ.get("WAL_AGENT_FAILPOINT", "").partition("@")
+_wanted, _, _count = _where.partition(":")
 _left = int(_count or 1)
 
 
 def failpoint(name: str) -> None:
     """Die here, at once and without any clean-up, when a test asked for it."""
     global _left
-    if name != _wanted:
+    if name != _wanted or (_armed and not os.access(_armed, os.F_OK)):
         return
     assert name in NAMES, name
     _left -= 1

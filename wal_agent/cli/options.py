@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,8 @@ import typer
 
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.retry import RetryBucket
+from wal_agent.clock import SystemClock
 from wal_agent.config import Settings, load
 from wal_agent.wal.keys import Keys
 
@@ -44,4 +47,5 @@ def place(agent: str, bucket: str | None, job: str | None) -> Place:
     """Open the bucket of the job that the user means; raises ConfigError, UsageError and what the bucket raises."""
     workspace = Path.cwd().resolve()
     settings = load(agent, workspace, os.environ, {"bucket": bucket, "job": job})
-    return Place(settings, open_bucket(settings.bucket), Keys(settings.job), workspace)
+    bucket_ = RetryBucket(open_bucket(settings.bucket), SystemClock(), random.Random())
+    return Place(settings, bucket_, Keys(settings.job), workspace)

@@ -60,9 +60,8 @@ class Autosave:
             self._wanted.clear()
             try:
                 self._watch(self._save())
-            except BaseException as error:  # noqa: BLE001 - told; nobody else sees it in this thread
+            except Exception as error:  # noqa: BLE001 - told, and tried again: a save that failed once must not be the last
                 self._failed(error)
-                return
 
     def _watch(self, folders: list[Path]) -> None:
         for folder in folders:

@@ -41,6 +41,7 @@ class Conversation:
         on_turn: Callable[[], None],
         on_completed: Callable[[], list[AnyRecord]],
         turn_open: bool,
+        told: bool,
     ) -> None:
         self._gate = gate
         self._writer = writer
@@ -56,6 +57,7 @@ class Conversation:
         self.phase: Phase = "starting"
         self.hooks_live = threading.Event()  # the handshake
         self.turn_open = turn_open
+        self._told = told  # the first turn begins with words of ours, the recovery's
 
     def on(self, event: HookEvent) -> Decision:
         """Log and answer one hook event."""
@@ -90,9 +92,9 @@ class Conversation:
 
     def _begin_turn(self, session: str, prompt: str) -> None:
         text = prompt.encode()[:MAX_PROMPT]
-        self._writer.append(
-            Turn(time=self._clock.now(), state="started", session=session, prompt=Payload(size=len(text), data=text))
-        )
+        asked = None if self._told else Payload(size=len(text), data=text)
+        self._told = False
+        self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
         self._on_turn()
         self._poke()

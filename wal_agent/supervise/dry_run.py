@@ -78,7 +78,7 @@ def foresee(
     told = notice.told(at, here, workspace, agent, decided, verdicts, running, clock.now())
     rows += in_flight_lines(told.calls)
     prompt = (
-        _resumed(at, blobs, workspace, agent_name, told, verdicts)
+        _resumed(at, decided, blobs, workspace, agent_name, told, verdicts)
         if isinstance(decided, Resume)
         else recovery_prompt(told)
     )
@@ -96,13 +96,20 @@ def _words(job: str, decided: Plan) -> str:
 
 
 def _resumed(
-    at: Situation, blobs: Blobs, workspace: Path, agent_name: str, told: Told, verdicts: tuple[Verdict, ...]
+    at: Situation,
+    decided: Resume,
+    blobs: Blobs,
+    workspace: Path,
+    agent_name: str,
+    told: Told,
+    verdicts: tuple[Verdict, ...],
 ) -> str:
     """The prompt after a trial of the reconciliation, in a scratch folder."""
     agent = AGENTS[agent_name]
     with tempfile.TemporaryDirectory(prefix="wal-agent-dry-run-") as folder:
         main = Path(folder) / "main"
         write_file(blobs, at.before.files[agent.main_file], main)
-        calls = logged_calls(at, blobs, {v.call: v for v in verdicts}, elsewhere=not at.same_host(at.opening.host))
+        elsewhere = not at.same_host(at.opening.host)
+        calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, elsewhere)
         reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)
     return notice.prompt(told, reconciled, at, agent, ())

@@ -47,6 +47,7 @@ class Gate:
         self._refusal = ""
         self._draining = False
         self._denied_in_a_row = 0
+        self._ended: Counter[str] = Counter()
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: Running | None = None
 
@@ -116,9 +117,12 @@ class Gate:
     def after(self, event: ToolEnded) -> bool:
         """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
         with self._lock:
+            self._ended[event.tool] += 1
             running = self._calls.find(event.tool, event.input, event.call_id)
-            if running is None:
-                return False
+            if (
+                running is None
+            ):  # an input that another hook rewrote matches none of several; more ends than beginnings do
+                return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
         now = self._clock.now()
         self._writer.append(

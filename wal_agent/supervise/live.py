@@ -36,6 +36,7 @@ class Launch:
     command: Command
     session: str
     resumed: bool
+    told: bool  # its first turn begins with the recovery's words
     skip: tuple[str, ...]
 
 
@@ -117,6 +118,7 @@ class Live:
             unseen=self._unseen,
             on_turn=self._tidy,
             on_completed=on_completed,
+            told=launch.told,
             turn_open=launch.resumed and opened.replay.state.turn == "started",
         )
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
@@ -209,7 +211,7 @@ class Live:
         self.autosave.start()
         failpoint("run.after_agent_start")
         exit = child.wait(self._on_terminate, self._tick, self._every)
-        leftovers = processes.end_run(self._run_dir.run)
+        leftovers = processes.end_run(self._run_dir.run, adopted=True)
         child.reap()
         self.gate.close()
         self.server.close()
@@ -227,7 +229,7 @@ class Live:
     def _last_save(self) -> None:
         try:
             self.saver.finish()
-        except BucketError as error:
+        except (BucketError, OSError) as error:
             self._fail(error)
 
     def _on_terminate(self, count: int) -> None:

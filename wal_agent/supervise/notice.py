@@ -52,7 +52,7 @@ def told(
         saved=main.layers[-1].time if main and main.layers else at.before.time,
         now=now,
         calls=in_flight(decided.dangling, decided.finished, at.inputs, verdicts, load_rules()),
-        finished=finished(at),
+        finished=finished(at, decided.finished),
         leftovers=tuple(ended),
         moved=None if home.workspace == str(workspace) else (home.workspace, str(workspace)),
         turn_completed=at.before.turn == "completed",
@@ -70,4 +70,4 @@ def prompt(told: Told, reconciled: Reconciled, at: Situation, agent: Agent, args
 
 def finished_put_back(reconciled: Reconciled, at: Situation) -> int:
     """How many calls were put back with a result; those in flight are told one by one."""
-    return max(0, reconciled.put_back - len(at.before.open))
+    return max(0, reconciled.put_back - sum(o.intent.session == at.before.session for o in at.before.open))

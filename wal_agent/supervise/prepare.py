@@ -159,11 +159,13 @@ class Preparation:
         if ended:
             rows([stopped_line(ended)])
         gone = at.same_host(self.here) and not processes.marked(home.run)
-        verdicts = self._verdicts(running, gone)  # again: what still ran may have changed something since
+        verdicts = self._verdicts(
+            ended, gone
+        )  # again: what still ran may have changed something since, or ended by itself
         told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, self.clock.now())
         place = self._place(decided)
         if isinstance(decided, Resume):
-            prompt, restored = self._restore(place, told, verdicts)
+            prompt, restored = self._restore(place, decided, told, verdicts)
         else:
             prompt, restored = self._begin_again(place, decided, told), None
         rows(in_flight_lines(told.calls))
@@ -204,7 +206,9 @@ class Preparation:
         session = decided.session if isinstance(decided, Resume) else str(uuid.uuid4())
         return Place(self.wish.agent, session, self.wish.workspace, self.wish.env, kept)
 
-    def _restore(self, place: Place, told: Told, verdicts: tuple[Verdict, ...]) -> tuple[str, Restored]:
+    def _restore(
+        self, place: Place, decided: Resume, told: Told, verdicts: tuple[Verdict, ...]
+    ) -> tuple[str, Restored]:
         prompts: list[str] = []
         began = self.clock.boot()
 
@@ -213,7 +217,7 @@ class Preparation:
             return prompts[-1]
 
         elsewhere = not self.at.same_host(self.here)
-        calls = logged_calls(self.at, self.opened.blobs, {v.call: v for v in verdicts}, elsewhere)
+        calls = logged_calls(self.at, decided.finished, self.opened.blobs, {v.call: v for v in verdicts}, elsewhere)
         restored = restore(place, self.at.before.files, self.opened.blobs, calls, tell)
         done = restored.reconciled
         self.screen.rows(
@@ -252,7 +256,7 @@ class Preparation:
                 from_epoch=home.epoch if home else 0,
                 verdicts=verdicts,
                 told=redact(prompt)[:MAX_TOLD],
-                leftovers=tuple(redact(text) for text in ended[:20]),
+                leftovers=tuple(redact(text)[:200] for text in ended[:20]),
                 restored=restored.files if restored else (),
                 put_back=restored.reconciled.put_back if restored else 0,
                 seconds={"all": round(self._elapsed(), 3)},

@@ -54,11 +54,6 @@ def command_line(process: psutil.Process) -> str:
     return f"pid {process.pid}"
 
 
-def describe(process: psutil.Process) -> str:
-    """The command line for a person, at most 200 characters."""
-    return command_line(process)[:200]
-
-
 def end(processes: Iterable[psutil.Process], grace: float = 2.0) -> None:
     """SIGTERM, up to `grace` seconds, then SIGKILL for what is left."""
     alive = list(processes)
@@ -78,13 +73,16 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     psutil.wait_procs(alive, timeout=5)
 
 
-def end_run(run: str, grace: float = 2.0) -> list[str]:
-    """End everything that carries the run's marker, again until nothing new appears; gives their descriptions."""
+def end_run(run: str, grace: float = 2.0, adopted: bool = False) -> list[str]:
+    """End everything that carries the run's marker, again until nothing new appears; gives their command lines.
+
+    `adopted`: and every child of ours, which the sub-reaper took over; for the run itself, when its agent is gone."""
     told: list[str] = []
     for _ in range(5):
-        found = marked(run)
+        own = {p.pid: p for p in descendants(os.getpid())} if adopted else {}
+        found = list({**own, **{p.pid: p for p in marked(run)}}.values())
         if not found:
             break
-        told += [describe(p) for p in found]
+        told += [command_line(p) for p in found]
         end(found, grace)
     return told

@@ -24,6 +24,7 @@ from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord
+from wal_agent.recovery.report import plain
 from wal_agent.supervise import local, processes
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
@@ -185,7 +186,9 @@ class _Run:
             args = prepared.args
             while True:
                 command = agent.command(self.cli, args, session, self.interactive, env)
-                launch = Launch(command, session.id, isinstance(session, ResumeSession), wish.settings.skip)
+                resumed = isinstance(session, ResumeSession)
+                told = isinstance(session, ResumeSession) and bool(session.prompt)
+                launch = Launch(command, session.id, resumed, told, wish.settings.skip)
                 live = Live(
                     agent,
                     {**env, **command.env},
@@ -237,8 +240,8 @@ class _Run:
         if settled == "left":
             backlog = opened.writer.backlog
             raise Unavailable(
-                f"the end of job {self.keys.job} could not be saved: {backlog.size} bytes wait, and the bucket cannot be "
-                f"reached. The agent ended with {ended.exit.shell_code}.",
+                f"the end of job {self.keys.job} could not be saved: {backlog.size} bytes wait, and the bucket cannot "
+                f"be reached. The agent ended with {ended.exit.shell_code}.",
                 "What was acknowledged is safe; the next run recovers from there.",
             )
         return DRAINED if ended.drained else ended.exit.shell_code
@@ -246,7 +249,7 @@ class _Run:
     def _tell_end(self, opened: OpenedJob, ended: Ended) -> None:
         say = self.screen.say
         if ended.leftovers:
-            shown = ", ".join(ended.leftovers[:3]) + (", ..." if len(ended.leftovers) > 3 else "")
+            shown = ", ".join(plain(text, 80) for text in ended.leftovers[:3])
             say(f"ended what the agent left running: {shown}")
         open_calls = opened.writer.state.open
         if open_calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -97,13 +98,13 @@ def fetched(blobs: Blobs, payload: Payload | None) -> bytes | None:
         return None
 
 
-def logged_calls(at: Situation, blobs: Blobs, verdicts: dict[int, Verdict], elsewhere: bool) -> list[LoggedCall]:
-    """All calls that the session may lack, in the log's order, with what is known of each. `elsewhere`: the files that
-    a finished call changed stayed on another host."""
-    calls = [
-        _ended(e, at.inputs.get(e.intent.call), fetched(blobs, e.end.result), elsewhere) for e in at.before.unsettled
-    ]
-    for o in at.before.open:
+def logged_calls(
+    at: Situation, ended: Sequence[EndedCall], blobs: Blobs, verdicts: dict[int, Verdict], elsewhere: bool
+) -> list[LoggedCall]:
+    """All calls that the newest session may lack, in the log's order, with what is known of each. `ended`: those of
+    them that ended. `elsewhere`: the files that a finished call changed stayed on another host."""
+    calls = [_ended(e, at.inputs.get(e.intent.call), fetched(blobs, e.end.result), elsewhere) for e in ended]
+    for o in (o for o in at.before.open if o.intent.session == at.before.session):
         verdict = verdicts.get(o.intent.call)
         finding: Finding = verdict.finding if verdict else "unknown"
         note = f"the run was lost while this call was in flight (finding: {finding}). {verdict.why if verdict else ''}"
@@ -133,5 +134,5 @@ def _call(intent: Intent, input: bytes | None, result: bytes | None, failed: boo
     return LoggedCall(intent.call, intent.tool, input or b"{}", result, failed, note, intent.time)
 
 
-def finished(at: Situation) -> tuple[Finished, ...]:
-    return tuple(Finished(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in at.before.unsettled)
+def finished(at: Situation, ended: Sequence[EndedCall]) -> tuple[Finished, ...]:
+    return tuple(Finished(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in ended)

@@ -1,9 +1,9 @@
 """Hooks that stay in Gemini's own settings, for those who start it by other means (I7: taken out byte for byte).
 
 Such a hook leaves at once, and the tool runs, unless the environment has both WAL_AGENT_RUN and WAL_AGENT_SOCKET, as
-everything has that `wal-agent run` starts; then it is the hook of that run, and refuses what it cannot log. A Gemini that
-loads the run's own extension (inject.py) needs none of it, so it leaves there too: it is for one that a launcher started
-with another home, which has these settings but not that extension.
+everything has that `wal-agent run` starts; then it is the hook of that run, and refuses what it cannot log. A Gemini
+that loads the run's own extension (inject.py) needs none of it, so it leaves there too: it is for one that a launcher
+started with another home, which has these settings but not that extension.
 """
 
 from __future__ import annotations

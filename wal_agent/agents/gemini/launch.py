@@ -75,6 +75,16 @@ def session_of(args: Sequence[str]) -> str | None:
     return "" if resumed in ("", "latest") or resumed.isdigit() else resumed
 
 
+def prompt_of(args: Sequence[str]) -> str | None:
+    """The prompt among the arguments; the positional words are one."""
+    given = options.read(args)
+    words = [arg.value for arg in given if not arg.name]
+    for found in (options.last(given, "prompt"), options.last(given, "prompt-interactive"), " ".join(words)):
+        if found:
+            return found
+    return None
+
+
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     """Gemini's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
     given = options.read(args)
