@@ -1,7 +1,7 @@
 """What does `wal-agent run` add to a start? `python -m bench start`.
 
-First to a stub that stands in for the agent: the way to its first instruction. Then to the real CLI, for one short answer
-of a scripted model, against the bare CLI as a user would type it.
+First to a stub that stands in for the agent: the way to its first instruction. Then to the real CLI, for one short
+answer of a scripted model, against the bare CLI as a user would type it.
 """
 
 from __future__ import annotations
