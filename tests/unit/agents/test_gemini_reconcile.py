@@ -132,7 +132,7 @@ def test_another_id_in_the_head_is_corrected() -> None:
     assert records(child(lines({**META, "sessionId": "other"})))[0]["sessionId"] == "S"
 
 
-def test_a_raw_line_separator_would_cut_the_line_for_gemini() -> None:
+def test_a_raw_line_separator_is_written_as_an_escape() -> None:
     raw = '{"id":"u","type":"user","content":"a\u2028b\u2029c"}'.encode()
     made = child(lines(META, raw))
     assert "\u2028" not in made.data.decode()

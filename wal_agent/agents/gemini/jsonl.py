@@ -62,7 +62,7 @@ def decode(text: bytes) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """One line. Without raw U+2028 and U+2029: node's readline, which Gemini reads with, ends a line there."""
+    """One line. Without raw U+2028 and U+2029: JavaScript counts them as line ends, and a reader of lines may too."""
     try:
         return one_line(msgspec.json.encode(value))
     except UnicodeEncodeError:

@@ -4,7 +4,7 @@ Gemini writes the calls of a batch when all of them are over, and drops what is 
 calls that had ended (S1). The log has them, so they are put back. What else it heals, each measured on the real
 program: a resume repeats every old result once more (S6); a prompt that a cancelled first turn, or another extension's
 SessionStart hook, glued to a context record is no longer seen (S8, S4); a damaged first line gets the file deleted
-(S13); a raw U+2028 in a message cuts its line for Gemini's reader, and the message is lost.
+(S13).
 """
 
 from __future__ import annotations
