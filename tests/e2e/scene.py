@@ -1,11 +1,12 @@
 """End to end: `wal-agent run gemini` on the real CLI, a scripted model, a real folder bucket, real SIGKILL.
 
-A `Machine` is one pretended host: its own HOME, runtime folder and host id (so that a flock of the "other machine" means
-nothing here, as between two real hosts). Tests wait for things that happen, never for time to pass.
+A `Machine` is one pretended host: its own HOME, runtime folder and host id (so that a flock of the "other machine"
+means nothing here, as between two real hosts). Tests wait for things that happen, never for time to pass.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -13,15 +14,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.mocks.gemini_model import GeminiModel, Turn
 
-PATIENCE = 60.0  # seconds after which a thing that should have happened counts as not happening
+from tests.mocks.gemini_model import GeminiModel, Turn
+from wal_agent.agents import AGENTS
+from wal_agent.bucket import open_bucket
+from wal_agent.bucket.base import Bucket
+from wal_agent.cli.entries import as_json, entries
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import Replay, replay
+
+PATIENCE = 120.0  # seconds after which a thing that should have happened counts as not happening
 
 
 def until(what: Callable[[], Any], why: str, patience: float = PATIENCE) -> Any:
@@ -66,6 +75,10 @@ class Run:
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
 
+    def died(self) -> None:
+        """It ended by SIGKILL: by `kill`, or at the failpoint that it was started with."""
+        assert self.wait() == -signal.SIGKILL, self.stderr()
+
     def wait(self, patience: float = PATIENCE) -> int:
         return self.process.wait(patience)
 
@@ -93,6 +106,7 @@ class Machine:
     model: GeminiModel
     gemini: Path
     workspace: Path
+    kernel: str = ""  # machines with the same one are the same kernel with another HOME
     runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -112,7 +126,7 @@ class Machine:
             "WAL_AGENT_BUCKET": f"file://{self.bucket}",
             "WAL_AGENT_JOB": "job",
             "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
-            "WAL_AGENT_HOST_ID": self.name,
+            "WAL_AGENT_HOST_ID": self.kernel or self.name,
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
             **extra,
         }
@@ -157,6 +171,15 @@ class Machine:
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
+    def session_file(self) -> Path:
+        """The session's main file here: the one that has most."""
+        found = [*(self.home / ".gemini" / "tmp").glob("*/chats/session-*.jsonl")]
+        return max(found, key=lambda path: path.stat().st_size)
+
+    def kept(self) -> list[Path]:
+        """The folders of restores on this machine, oldest first."""
+        return sorted((self.home / ".local/state/wal-agent/jobs/job/pre-restore").glob("*"))
+
     def end(self) -> None:
         for run in self.runs:
             for process in [*_children(run.pid)]:
@@ -193,8 +216,8 @@ class Scene:
         for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
             subprocess.run([*git, *words], cwd=self.workspace, check=True, env={**os.environ, "HOME": str(self.root)})
 
-    def machine(self, name: str, workspace: Path | None = None) -> Machine:
-        made = Machine(self.root, name, self.bucket, self.model, self.gemini, workspace or self.workspace)
+    def machine(self, name: str, workspace: Path | None = None, kernel: str = "") -> Machine:
+        made = Machine(self.root, name, self.bucket, self.model, self.gemini, workspace or self.workspace, kernel)
         self.machines.append(made)
         return made
 
@@ -207,10 +230,79 @@ class Scene:
         self.model.turns[n].hold = event
         return event
 
+    def asked(self, requests: int) -> None:
+        """Wait until the model was asked so often."""
+        self.model.wait_for(requests, PATIENCE)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The job's records as `wal-agent log --json` gives them; none before the first one."""
+        with open_folder(self.bucket) as bucket:
+            return [json.loads(as_json(entry)) for entry in entries(bucket, Keys("job"))]
+
+    def replay(self, upto: int | None = None) -> Replay:
+        with open_folder(self.bucket) as bucket:
+            return replay(bucket, Keys("job"), upto)
+
+    def saved(self, calls: int) -> None:
+        """Wait until the captured session itself tells the first `calls` calls."""
+        until(
+            lambda: any(r.get("settled", 0) >= calls for r in self.records()), f"{calls} calls are in the saved session"
+        )
+
     def side(self, name: str = "side") -> list[str]:
         """Lines that tools appended to a file of the workspace: the side effects, counted."""
         path = self.workspace / name
         return path.read_text().splitlines() if path.exists() else []
+
+
+@contextmanager
+def open_folder(path: Path) -> Iterator[Bucket]:
+    bucket = open_bucket(f"file://{path}")
+    try:
+        yield bucket
+    finally:
+        bucket.close()
+
+
+def check_log(scene: Scene, machine: Machine, before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What must hold of a log whatever happened; `before`: its records at some earlier moment. Gives all records."""
+    log = machine.log()
+    assert log[: len(before)] == list(before), "I3: a record that was there before is gone or has changed its place"
+    epochs = [r["epoch"] for r in log]
+    assert epochs == sorted(epochs), "I2: an epoch went down"
+    assert [r["epoch"] for r in log if r["type"] == "opening"] == sorted(set(epochs)), "I2: one opening an epoch"
+    intents, ends = ([r["call"] for r in log if r["type"] == kind] for kind in ("intent", "end"))
+    unsettled = [o.intent.call for o in scene.replay().state.open]
+    assert sorted([*ends, *unsettled]) == sorted(intents), "I8: each call has one end, or is listed as open"
+    return log
+
+
+def check_exact(scene: Scene, machine: Machine) -> None:
+    """I4: the newest restore's exact copies are byte for byte what the log held before that run opened it."""
+    opened = [r["record"] for r in scene.records() if r["type"] == "opening"][-1]
+    files = scene.replay(opened - 1).state.files
+    exact = machine.kept()[-1] / "exact"
+    made = {p.relative_to(exact).as_posix(): p.read_bytes() for p in exact.rglob("*") if p.is_file()}
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in made.items()} == {
+        name: file.sha256 for name, file in files.items()
+    }
+    assert AGENTS["gemini"].main_file in made
+
+
+def texts_in(request: dict[str, Any], role: str = "user") -> list[str]:
+    """The text parts of one role in a request's history, in order."""
+    return [
+        part["text"]
+        for c in request["contents"]
+        if c.get("role") == role
+        for part in c.get("parts", [])
+        if "text" in part
+    ]
+
+
+def notices(request: dict[str, Any]) -> list[str]:
+    """The recovery notices in a request's history, in order."""
+    return [text for text in texts_in(request) if text.startswith("[wal-agent recovery]")]
 
 
 def told(request: dict[str, Any]) -> str:

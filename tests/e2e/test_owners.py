@@ -1,4 +1,4 @@
-"""Several owners, or none: zombies, two starts, killed parts, an unreachable bucket, signals. Real processes throughout."""
+"""Several owners, or none: zombies, two starts, killed parts, an unreachable bucket, signals."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def test_agent_alone_killed(scene: Scene) -> None:
     assert status["state"] == "released"
     assert [c["tool"] for c in status["unsettled"]] == ["run_shell_command"]
     assert "not settled" in run.stderr()
-    assert not [p for p in psutil.process_iter(["cmdline"]) if "touch started; sleep 600" in " ".join(p.info["cmdline"] or [])]
+    assert not [
+        p for p in psutil.process_iter(["cmdline"]) if "touch started; sleep 600" in " ".join(p.info["cmdline"] or [])
+    ]
 
 
 def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
@@ -104,9 +106,7 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     hold = scene.hold_turn(1)
     machine = scene.machine("vm-1")
     faults = scene.root / "faults.json"
-    run = machine.run(
-        "-y", "-p", "work", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_APPEND_DEADLINE="1"
-    )
+    run = machine.run("-y", "-p", "work", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_APPEND_DEADLINE="1")
     scene.model.wait_for(2)
     write_faults(faults, FaultFile(down=True, ops=("put",), prefixes=("job/log/",)))
     hold.set()
