@@ -23,14 +23,14 @@ from wal_agent.records import (
 KEEP_OPENINGS = 64
 
 
-class OpeningAt(msgspec.Struct, frozen=True):
+class OpeningAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An epoch's beginning: the opening record and its segment's number."""
 
     seq: int
     opening: Opening
 
 
-class OpenCall(msgspec.Struct, frozen=True):
+class OpenCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An intent without an end. `seq` is its segment, `epoch` the run that wrote it."""
 
     seq: int
@@ -38,14 +38,14 @@ class OpenCall(msgspec.Struct, frozen=True):
     intent: Intent
 
 
-class EndedCall(msgspec.Struct, frozen=True):
+class EndedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A call whose end is logged, but not yet known to be told by a captured session file."""
 
     intent: Intent
     end: End
 
 
-class FileState(msgspec.Struct, frozen=True, kw_only=True):
+class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A captured file: `chunks` (blob names, each CHUNK bytes but the last) hold `base_size` bytes as of the snapshot;
     `layers` are the deltas since. The result has `size` bytes and hash `sha256`."""
 
@@ -57,7 +57,7 @@ class FileState(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[FileDelta, ...] = ()
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that recovery may rest on, as of one place in the log."""
 
     epoch: int = 0

@@ -16,24 +16,24 @@ FIRST, _, LAST = os.environ.get("WAL_AGENT_SEEDS", "0-2000").partition("-")
 CHUNK = 200
 
 OFTEN = {
-    "lost": 200,
+    "lost": 150,
     "late": 200,
-    "landed late": 80,
-    "dropped": 80,
-    "crash": 50,
-    "opened: first": 150,
+    "landed late": 60,
+    "dropped": 60,
+    "crash": 40,
+    "opened: first": 100,
     "opened: dead": 200,
-    "opened: closed": 20,
-    "opened: released": 200,
+    "opened: closed": 8,
+    "opened: released": 150,
     "opened: unlocked": 20,
-    "unlocked": 20,
-    "fenced": 100,
-    "allowed": 1500,
-    "denied": 200,
-    "snapshots": 400,
-    "retained": 100,
+    "unlocked": 25,
+    "fenced": 150,
+    "allowed": 1200,
+    "denied": 150,
+    "snapshots": 700,
+    "retained": 50,
     "files restored": 100,
-    "lease deleted": 10,
+    "lease deleted": 8,
 }
 """How often each thing has to happen in a chunk of seeds, so that nobody tunes the weather until it is always fine."""
 
