@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -143,6 +145,8 @@ def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pyte
         client.unlink()
         deleted.set()
         assert done(process)[0] == 0
+        for left in tmp_path.glob("client.py.*"):
+            os.kill(int(left.suffix[1:]), signal.SIGKILL)
         results = json.dumps([request["contents"][-1] for request in model.requests[1:]])
     assert sorted(p.name for p in box.ws.iterdir()) == ["ran-sound"]
     assert results.count("wal-agent did not run this") == len(ROWS) + 1

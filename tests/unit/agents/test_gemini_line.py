@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,12 +59,14 @@ def test_a_broken_client_denies_and_elsewhere_is_silent(tmp_path: Path, code: st
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import os; os.kill(os.getpid(), 19)"])
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import signal; signal.raise_signal(signal.SIGSTOP)"])
 def test_a_hanging_client_denies_in_time(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line, "SHELL_SECONDS", {True: 1, False: 1})
     start = time.monotonic()
-    assert decision(hook(tmp_path, code)) == "deny"
+    told = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); {code}"
+    assert decision(hook(tmp_path, told)) == "deny"
     assert time.monotonic() - start < 10
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_allow_says_nothing_and_a_word_is_handed_on(tmp_path: Path) -> None:
