@@ -1,0 +1,99 @@
+"""Crashes in and after a recovery: every dangling call is told until it is settled, and nothing is done twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.scene import (
+    Machine,
+    Run,
+    Scene,
+    calls_in,
+    check_exact,
+    check_log,
+    notices,
+    responses_in,
+    shell,
+    texts_in,
+    until,
+)
+from tests.mocks.gemini_model import Turn
+
+TASK = "please do the work"
+
+
+def long_call(name: str) -> str:
+    return f"echo {name}-begun >> side; touch {name}-runs; sleep 600; echo {name}-ended >> side"
+
+
+def killed_in(scene: Scene, machine: Machine, name: str) -> Run:
+    """A run that is killed while the call `name` runs."""
+    run = machine.run("-y", "-p", TASK, options=["--wait"])
+    until(lambda: (scene.workspace / f"{name}-runs").exists(), f"the call {name} runs")
+    run.kill()
+    run.died()
+    return run
+
+
+@pytest.mark.parametrize("place", ["one machine", "other machines"])
+def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
+    """I3, I4, I8: killed in a call, in the resumed agent's first call, and when the agent was just started again: the
+    last recovery tells both calls, the history has every call and every notice once, and nothing ran twice."""
+    hosts = [scene.machine("vm-1")] * 4 if place == "one machine" else [scene.machine(f"vm-{n}") for n in range(1, 5)]
+    scene.script(Turn(text="A step.", calls=[shell("echo one >> side")]), Turn(calls=[shell(long_call("first"))]))
+    killed_in(scene, hosts[0], "first")
+
+    scene.script(Turn(text="I verified the first; now this.", calls=[shell(long_call("second"))]))
+    second = killed_in(scene, hosts[1], "second")
+    assert "in flight" in second.stderr()
+    before = scene.records()
+
+    scene.script()
+    seen = len(scene.model.requests)
+    hosts[2].run("-y", "-p", TASK, options=["--wait"], WAL_AGENT_FAILPOINT="run.after_agent_start").died()
+    assert len(scene.model.requests) == seen
+
+    scene.script(Turn(text="I verified both. I stop here."))
+    last = hosts[3].run("-y", "-p", TASK, options=["--wait"], wait=True)
+    assert last.process.returncode == 0, last.stderr()
+    request = scene.model.requests[seen]
+    told = notices(request)
+    assert len(set(told)) == len(told) <= 2, "each recovery's notice at most once"
+    for name in ("first", "second"):
+        assert f"echo {name}-begun" in told[-1], "the newest notice tells all that is not settled"
+    assert "2 tool calls were in flight" in told[-1]
+    assert sum(TASK in text for text in texts_in(request)) == 1
+    wanted = ["echo one >> side", long_call("first"), long_call("second")]
+    assert [args["command"] for _, args in calls_in(request)] == wanted
+    results = [str(r["response"]) for r in responses_in(request)]
+    assert ["outcome unknown" in result for result in results] == [False, True, True]
+
+    log = check_log(scene, hosts[3], before)
+    assert [r["call"] for r in log if r["type"] == "intent"] == [1, 2, 3]
+    assert [r["call"] for r in log if r["type"] == "end"] == [1]
+    recovered = [r["from_epoch"] for r in log if r["type"] == "recovery"]
+    assert recovered in ([1, 2, 2], [1, 2, 3]), "the third run's record of its agent may not have arrived"
+    check_exact(scene, hosts[3])
+    assert scene.side() == ["one", "first-begun", "second-begun"]
+    assert [c["call"] for c in hosts[3].status()["unsettled"]] == [2, 3]
+    assert "not settled: #2 run_shell_command, #3 run_shell_command" in last.stderr()
+
+
+def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
+    """DESIGN 7: five crashes in the window, then no agent is started any more, and a line says what to look at."""
+    machine = scene.machine("vm-1")
+    for _ in range(5):
+        machine.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT="run.after_lease").died()
+    before = scene.records()
+    halted = machine.run("-y", "-p", TASK, wait=True)
+    assert halted.process.returncode == 80, halted.stderr()
+    assert "5 crashes in 10 minutes" in halted.stderr()
+    assert "a person is needed" in halted.stderr()
+    assert "wal-agent log --crashes" in halted.stderr()
+    assert scene.model.requests == []
+    check_log(scene, machine, before)
+    status = machine.status()
+    assert status["state"] == "released"
+    assert len(status["crashes"]) == 5
+    shown = machine.cli("log", "--crashes")
+    assert (shown.stdout + shown.stderr).count("epoch") == 6
