@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Class
@@ -29,6 +29,7 @@ def started(*calls: Running) -> Calls:
     return found
 
 
+@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(0, 10))
 def test_identical_calls_are_a_counter(begun: int, told: int) -> None:
     """DESIGN 8: n of m open; each end takes one away, each at most once, and never more than began."""
@@ -43,6 +44,7 @@ def test_identical_calls_are_a_counter(begun: int, told: int) -> None:
     assert len(calls.running) == begun - len(ended)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([b"{}", b'{"x":1}', b"junk"])), min_size=1, max_size=8),
     st.integers(0, 9),
@@ -64,6 +66,7 @@ def test_an_end_never_belongs_to_a_call_above_upto(
         assert not [c for c in equal if c.call <= upto]
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=4), JSON, min_size=2, max_size=5))
 def test_the_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
     turned = json.dumps(dict(reversed(value.items())), indent=1).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.agents.base import (
@@ -36,6 +36,7 @@ EVENTS: list[HookEvent] = [
 ]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(LEGAL), st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 3)), max_size=30))
 def test_any_events_in_any_order_leave_a_legal_phase(phase: Phase, events: list[tuple[HookEvent, int]]) -> None:
     """DESIGN 8: total over events; what gives the machine up is never left again."""

@@ -1,0 +1,126 @@
+"""supervise/processes.py: a run's processes are found by its marker, and ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.unit.supervise.crew import until
+from wal_agent.supervise import processes
+from wal_agent.supervise.processes import MARKER, descendants, end_run, marked
+
+DETACHED = "setsid sh -c 'echo $$; exec sleep 600' & wait"
+STUBBORN = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait"
+
+
+class Tree:
+    """A shell with a child in a session of its own, as agents start tools; `inner` is that child's pid."""
+
+    def __init__(self, script: str) -> None:
+        self.run = secrets.token_hex(8)
+        self.shell = subprocess.Popen(
+            ["sh", "-c", script], env={**os.environ, MARKER: self.run}, stdout=subprocess.PIPE
+        )
+        assert self.shell.stdout is not None
+        self.inner = int(self.shell.stdout.readline())
+
+    def close(self) -> None:
+        for process in marked(self.run):
+            process.kill()
+        self.shell.kill()
+        self.shell.communicate()
+
+
+@pytest.fixture
+def trees() -> Iterator[list[Tree]]:
+    made: list[Tree] = []
+    yield made
+    for tree in made:
+        tree.close()
+
+
+def start(trees: list[Tree], script: str) -> Tree:
+    trees.append(Tree(script))
+    return trees[-1]
+
+
+def test_a_detached_grandchild_is_found_by_its_marker_also_when_its_parent_is_gone(trees: list[Tree]) -> None:
+    """DESIGN 7.2: a tool's shell is a session leader and outlives its CLI, so parentage alone would lose it."""
+    tree = start(trees, DETACHED)
+    assert {p.pid for p in marked(tree.run)} == {tree.shell.pid, tree.inner}
+    tree.shell.kill()
+    tree.shell.wait()
+    assert {p.pid for p in marked(tree.run)} == {tree.inner}
+    assert marked(tree.run + "x") == []
+
+
+def test_a_run_is_ended_to_the_last_process_and_says_which(trees: list[Tree]) -> None:
+    tree, other = start(trees, DETACHED), start(trees, DETACHED)
+    told = end_run(tree.run)
+    assert "sleep 600" in told and len(told) == 2
+    assert marked(tree.run) == []
+    assert {p.pid for p in marked(other.run)} == {other.shell.pid, other.inner}
+    assert end_run(tree.run) == []
+
+
+def test_what_ignores_sigterm_is_ended_all_the_same(trees: list[Tree]) -> None:
+    tree = start(trees, STUBBORN)
+    end_run(tree.run, grace=0.1)
+    until(lambda: marked(tree.run) == [], "it is gone")
+
+
+def test_it_never_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was started from inside of another one must survive the ending of that one's leftovers."""
+    found: list[psutil.Process] = []
+    me = psutil.Process()
+    run = me.environ().get(MARKER)
+    if run is None:
+        run = secrets.token_hex(8)
+        real = psutil.Process.environ
+
+        def pretended(self: psutil.Process) -> dict[str, str]:
+            return {MARKER: run} if self.pid == os.getpid() else real(self)
+
+        monkeypatch.setattr(psutil.Process, "environ", pretended)
+        assert me.environ()[MARKER] == run
+    found = marked(run)
+    assert os.getpid() not in [p.pid for p in found]
+
+
+def test_a_child_that_ends_while_we_look_hides_none_of_the_others(
+    trees: list[Tree], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DESIGN 5, Heartbeat: at expiry every running tool is ended, whatever ends by itself at that moment."""
+    tree = start(trees, DETACHED)
+    real = psutil.Process.status
+
+    def vanishing(self: psutil.Process) -> str:
+        if self.pid == tree.shell.pid:
+            raise psutil.NoSuchProcess(self.pid)
+        return real(self)
+
+    assert {tree.shell.pid, tree.inner} <= {p.pid for p in descendants(os.getpid())}
+    monkeypatch.setattr(psutil.Process, "status", vanishing)
+    found = {p.pid for p in descendants(os.getpid())}
+    assert tree.inner in found and tree.shell.pid not in found
+
+
+def test_a_zombie_is_no_process(trees: list[Tree]) -> None:
+    tree = start(trees, DETACHED)
+    tree.shell.kill()
+    until(lambda: psutil.Process(tree.shell.pid).status() == psutil.STATUS_ZOMBIE, "nobody has reaped it")
+    assert tree.shell.pid not in [p.pid for p in [*marked(tree.run), *descendants(os.getpid())]]
+
+
+def test_a_description_never_fails(trees: list[Tree]) -> None:
+    tree = start(trees, DETACHED)
+    shell = psutil.Process(tree.shell.pid)
+    assert processes.command_line(shell).startswith("sh -c setsid")
+    tree.shell.kill()
+    tree.shell.wait()
+    assert processes.command_line(shell) == f"pid {shell.pid}"
