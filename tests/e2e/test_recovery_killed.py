@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from tests.e2e.scene import (
@@ -18,6 +20,7 @@ from tests.e2e.scene import (
     until,
 )
 from tests.mocks.gemini_model import Turn
+from wal_agent.agents import AGENTS
 
 TASK = "please do the work"
 
@@ -77,6 +80,34 @@ def test_three_crashes_in_a_row(scene: Scene, place: str) -> None:
     assert scene.side() == ["one", "first-begun", "second-begun"]
     assert [c["call"] for c in hosts[3].status()["unsettled"]] == [2, 3]
     assert "not settled: #2 run_shell_command, #3 run_shell_command" in last.stderr()
+
+
+def test_a_notice_that_no_agent_read_is_not_told_again(scene: Scene) -> None:
+    """I4: what a killed recovery put into place is not taken for the agent's own words by the next one."""
+    machine = scene.machine("vm-1")
+    scene.script(Turn(text="never said"))
+    scene.hold_turn(0)
+    run = machine.run("-y", "-p", TASK)
+    scene.asked(1)
+    main = AGENTS["gemini"].main_file
+
+    def saved() -> bool:
+        data = machine.session_file().read_bytes()
+        file = scene.replay().state.files.get(main)
+        return TASK.encode() in data and file is not None and file.sha256 == hashlib.sha256(data).hexdigest()
+
+    until(saved, "the prompt is saved")
+    run.kill()
+    run.died()
+    for point in ("restore.after_moves", "recovery.after_record"):
+        machine.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT=point).died()
+    scene.script(Turn(text="Going on."))
+    again = machine.run("-y", "-p", TASK, wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    request = scene.model.requests[1]
+    assert len(notices(request)) == 1
+    assert sum(TASK in text for text in texts_in(request)) == 1
+    check_exact(scene, machine)
 
 
 def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
