@@ -21,6 +21,9 @@ from wal_agent.records import (
 )
 
 KEEP_OPENINGS = 64
+KEEP_UNSETTLED = (
+    256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
+)
 
 
 class OpeningAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +70,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     turn: Literal["none", "started", "completed"] = "none"
     prompt: Turn | None = None  # the newest turn that a person's words began
     open: tuple[OpenCall, ...] = ()
-    unsettled: tuple[EndedCall, ...] = ()
+    unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
     files: dict[str, FileState] = {}
     home: int = 0  # the newest epoch under which the agent was started; a refused run opens too
     ended: RunEnded | None = None  # of that epoch
@@ -120,7 +123,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(
                 state,
                 open=tuple(c for c in state.open if c.intent.call != record.call),
-                unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine)),
+                unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine))[-KEEP_UNSETTLED:],
             )
         case FileDelta():
             old = state.files.get(record.path)

@@ -195,6 +195,14 @@ class Writer:
 
     def run(self, stop: threading.Event) -> None:
         """Commit until `stop` is set or the writer has ended; undecided puts are sent again with capped backoff."""
+        try:
+            self._run(stop)
+        except Exception as error:
+            # A bug, or a bucket that breaks its contract. Nobody must wait for a thread that is gone (I5).
+            self._end(WalAgentError(f"The log of job {self._keys.job} cannot be written any more: {error!r}."))
+            raise
+
+    def _run(self, stop: threading.Event) -> None:
         attempt = 0
         while not stop.is_set():
             self._work.clear()

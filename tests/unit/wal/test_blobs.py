@@ -64,6 +64,13 @@ def test_a_payload_that_is_not_what_it_says(payload: Payload) -> None:
         blobs(World()).fetch(payload)
 
 
+def test_a_payload_has_one_place_only() -> None:
+    world = World()
+    mine = blobs(world)
+    with pytest.raises(Damaged, match="exactly one"):
+        mine.fetch(Payload(size=1, data=b"x", blob=mine.put(b"x")))
+
+
 def test_a_blob_with_other_bytes() -> None:
     world = World()
     name = hashlib.sha256(b"right").hexdigest()

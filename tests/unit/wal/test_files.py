@@ -150,6 +150,16 @@ def test_hostile_files_are_damaged_and_leave_nothing(file: FileState, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_beyond_the_cap(tmp_path: Path) -> None:
+    blobs = make_blobs(World())
+    record, content = delta(blobs, b"", [(0, b"abc")], 3)
+    file = grown(State(), record).files["f"]
+    with mock.patch.object(files_module, "MAX_FILE", 2), pytest.raises(Damaged, match="leaves"):
+        write_file(blobs, file, tmp_path / "out")
+    with mock.patch.object(files_module, "MAX_FILE", 3):
+        assert restored(blobs, file) == content
+
+
 def test_a_chunk_of_another_length(tmp_path: Path) -> None:
     blobs = make_blobs(World())
     file = FileState(session="s", size=2, sha256=sha(b"ab"), base_size=2, chunks=(blobs.put(b"abc"),))

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tests.unit.wal.world import KEYS, World, drain, end, intent
-from wal_agent.errors import Damaged, Fenced
+from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.wal import segment as codec
 from wal_agent.wal.reader import replay
 from wal_agent.wal.writer import Sealed
@@ -124,6 +124,26 @@ def test_call_numbers_go_on_where_the_log_ends() -> None:
     job.writer.append(intent(1), intent(2))
     drain(job)
     assert world.take_over("b").writer.next_call() == 3
+
+
+def test_a_bucket_that_breaks_its_contract_ends_the_writer_loudly() -> None:
+    world = World()
+    job = world.open("a")
+    ticket = job.writer.append(intent(1))
+
+    def broken(key: str) -> None:
+        raise RuntimeError("boom")
+
+    world.bucket.before_put = broken
+    ended: list[Exception] = []
+    job.writer.on_end = ended.append
+    with pytest.raises(RuntimeError):
+        job.writer.run(threading.Event())
+    with pytest.raises(WalAgentError, match="boom"):
+        ticket.wait(0)
+    with pytest.raises(WalAgentError):
+        job.writer.append(intent(2))
+    assert len(ended) == 1
 
 
 def test_many_threads_append_while_the_loop_runs() -> None:
