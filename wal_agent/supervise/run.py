@@ -8,6 +8,7 @@ import secrets
 import shutil
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -205,10 +206,16 @@ class _Run:
                 ended = live.run()
                 if ended.exit.code not in agent.again or ended.stopped or ended.drained:
                     return ended
-                session = ResumeSession(live.conversation.session, "")
+                session = self._again(live.conversation.session, env)
         finally:
             remove(injected)
             keeper.stop()
+
+    def _again(self, session: str, env: dict[str, str]) -> NewSession | ResumeSession:
+        """The agent asked to be started again: in its session, or in a new one where that holds nothing yet."""
+        if self.wish.agent.resumable(session, self.wish.workspace, env):
+            return ResumeSession(session, "")
+        return NewSession(str(uuid.uuid4()))
 
     def _capture(self, opened: OpenedJob, prepared: Prepared, session: str, env: dict[str, str]) -> SessionCapture:
         """Captures that go on from what the log holds."""

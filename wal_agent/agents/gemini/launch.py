@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.gemini import options
+from wal_agent.agents.gemini import node, options
 from wal_agent.agents.gemini.inject import extension_name
 from wal_agent.agents.gemini.line import MARKER
 from wal_agent.errors import ConfigError
@@ -111,11 +111,9 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         ours += ["--session-id", session.id]
     run = env.get(MARKER)
     if run and any(arg.name == "extensions" for arg in given):
-        ours += [
-            "--extensions",
-            extension_name(run),
-        ]  # a list shuts out what it does not name; "none" and a name: the name
-    argv = (str(cli.path), *ours, *options.words(given))
+        # A list shuts out what it does not name; "none" and a name is the name.
+        ours += ["--extensions", extension_name(run)]
+    argv = (*node.interpreter(cli.path, env), str(cli.path), *ours, *options.words(given))
     # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
     # Gemini again at exit code 199, is then the supervisor's (`again`).
     return Command(argv, {"GEMINI_CLI_NO_RELAUNCH": "true"}, told and not interactive)
