@@ -64,7 +64,7 @@ class ScriptAgent:
         return [SessionFile(p.name, p) for p in paths]
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
-        found = [json.loads(line) for line in appended.splitlines()]
+        found = [json.loads(line) for line in appended.splitlines() if line.startswith(b"{")]
         return [SeenCall(c["tool"], json.dumps(c["input"]).encode(), c["status"]) for c in found if "tool" in c]
 
     def tell(self, session: str, tool: str, status: str, **input: Any) -> None:

@@ -1,0 +1,289 @@
+"""supervise/gate.py: the way of one tool call. Guards I1, I5 and I8."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
+from tests.unit.wal.world import KEYS
+from wal_agent.agents.base import Allow, Decision, Deny
+from wal_agent.errors import Damaged, Fenced, WalAgentError
+from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
+from wal_agent.supervise.calls import Running
+from wal_agent.wal.ticket import Ticket, Word
+
+WRITE = starting("write_file", file_path="a", content="b")
+READ = starting("read_file", file_path="a")
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Post:
+    return Post(tmp_path)
+
+
+def impatient(post: Post) -> Post:
+    post.gate._deadline = 0.0
+    return post
+
+
+def refused(decision: Decision) -> Deny:
+    assert isinstance(decision, Deny)
+    return decision
+
+
+# ---- I1, I5: the log decides
+
+
+def test_a_changing_tool_is_allowed_only_when_the_bucket_holds_its_intent(post: Post) -> None:
+    """I1. Nothing is committed but by the hand of this test, so an allow that came early would be seen."""
+    got: list[tuple[Decision, list[str]]] = []
+
+    def call() -> None:
+        decision = post.gate.before(WRITE)
+        got.append((decision, [o.intent.tool for o in post.state.open]))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    until(lambda: post.job.writer.backlog.items == 1, "the intent waits")
+    assert got == [] and post.intents() == []
+    post.commit()
+    thread.join(PATIENCE)
+    assert got == [(Allow(), ["write_file"])]
+    (intent,) = post.intents()
+    assert (intent.call, intent.cls, intent.session, json.loads(intent.input.data or b"")) == (
+        1,
+        "idempotent",
+        "s",
+        {"file_path": "a", "content": "b"},
+    )
+
+
+def test_an_intent_that_is_undecided_in_time_is_a_refusal_with_its_end_in_the_log(post: Post) -> None:
+    """I5, I8, R3: the record stays in the queue and may land; its call then has a `denied` end behind it."""
+    decision = refused(impatient(post).gate.before(WRITE))
+    assert "could not be saved" in decision.reason and not decision.stop
+    assert post.gate.running() == [] and post.log()[1:] == []
+    post.commit()
+    (end,) = post.ends()
+    assert (end.call, end.how, end.by, end.why) == (1, "denied", "supervisor", decision.reason)
+    assert post.state.open == ()
+
+
+def test_the_time_that_bulk_input_takes_counts_as_waiting(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I5: deadlines nest. A slow upload plus a whole append deadline would outlast the hook's own."""
+    waited: list[float] = []
+
+    def wait(self: Ticket, timeout: float) -> Word:
+        waited.append(timeout)
+        return "undecided"
+
+    def slow(_: str) -> None:
+        post.world.clock.at += 15
+
+    monkeypatch.setattr(Ticket, "wait", wait)
+    post.gate.before(WRITE)
+    post.world.bucket.before_put = slow
+    post.gate.before(starting("write_file", content="x" * 100_000))
+    assert waited == [20.0, 5.0]
+
+
+def test_bulk_input_is_durable_before_the_record_that_names_it(post: Post) -> None:
+    """I9, DESIGN 5: the log stays small; a crash never leaves a record that names nothing."""
+    event = starting("write_file", content="x" * 100_000)
+    keys: list[str] = []
+    post.world.bucket.before_put = keys.append
+    with post.committing():
+        assert post.gate.before(event) == Allow()
+    (intent,) = post.intents()
+    assert intent.input.blob is not None and intent.input.data is None
+    assert keys == [KEYS.blob(intent.input.blob)]
+    assert post.job.blobs.fetch(intent.input) == event.input
+
+
+def test_bulk_input_that_cannot_be_stored_is_a_refusal_and_no_call(post: Post) -> None:
+    post.world.bucket.fates = ["dropped"] * 100
+    decision = refused(post.gate.before(starting("write_file", content="x" * 100_000)))
+    assert "could not be saved" in decision.reason
+    post.world.bucket.fates = []
+    post.commit()
+    assert post.intents() == [] and post.gate.begun["write_file"] == 0
+
+
+def test_a_fenced_owner_allows_nothing_any_more(post: Post) -> None:
+    """I2, I5: whether the fence is met while it waits or was met before; the turn is ended too."""
+    post.world.take_over("b")
+    ends: list[WalAgentError] = []
+    post.job.writer.on_end = ends.append
+    with post.committing():
+        assert post.gate.before(WRITE) == Deny(DENY_FENCED, stop=True)
+    assert isinstance(ends[0], Fenced)
+    assert post.gate.before(WRITE) == Deny(DENY_FENCED, stop=True)
+    assert [o.intent for o in post.state.open] == []
+
+
+def test_a_damaged_log_allows_nothing_any_more(post: Post) -> None:
+    post.world.inner.put(KEYS.segment(2), b"junk")
+    with post.committing():
+        assert post.gate.before(WRITE) == Deny(DENY_ENDED, stop=True)
+    assert isinstance(post.job.writer.ended, Damaged)
+    assert post.gate.before(WRITE) == Deny(DENY_ENDED, stop=True)
+
+
+def test_a_closed_gate_allows_nothing_and_logs_nothing(post: Post) -> None:
+    """R6."""
+    post.gate.close("it is over")
+    post.gate.close("said later")
+    for event in (WRITE, READ):
+        assert post.gate.before(event) == Deny("it is over", stop=True)
+    assert post.job.writer.backlog.items == 0
+
+
+def test_a_sealed_log_is_a_refusal_too(post: Post) -> None:
+    post.job.writer.seal(1.0)
+    assert post.gate.before(WRITE) == Deny(DENY_ENDED, stop=True)
+
+
+def test_a_gate_that_closes_while_a_call_waits_refuses_it_and_says_so_in_the_log(post: Post) -> None:
+    """R6, I8: the intent landed, the tool never ran."""
+    post.world.bucket.before_put = lambda _: post.gate.close("it is over")
+    with post.committing():
+        assert post.gate.before(WRITE) == Deny("it is over", stop=True)
+    post.commit()
+    assert [(e.call, e.how) for e in post.ends()] == [(1, "denied")] and post.gate.running() == []
+
+
+def test_the_allow_has_a_date(post: Post) -> None:
+    """R7: the last check is after the ack; a lease that ran out while the bucket was slow denies."""
+
+    def stale(_: str) -> None:
+        post.fresh = False
+
+    post.world.bucket.before_put = stale
+    with post.committing():
+        assert post.gate.before(WRITE) == Deny(DENY_LATE)
+    post.commit()
+    assert [(e.call, e.how, e.why) for e in post.ends()] == [(1, "denied", DENY_LATE)]
+    assert len(post.intents()) == 1 and post.state.open == ()
+
+
+def test_what_only_reads_waits_for_nothing_and_is_logged_all_the_same(post: Post) -> None:
+    """Recovery must not rest on the classifier having been right (DESIGN 3)."""
+    post.fresh = False
+    assert impatient(post).gate.before(READ) == Allow()
+    assert post.intents() == []
+    post.commit()
+    assert [(i.tool, i.cls) for i in post.intents()] == [("read_file", "read_only")]
+    assert [o.intent.call for o in post.state.open] == [1]
+
+
+# ---- draining, patience
+
+
+def test_draining_refuses_what_changes_and_nothing_else(post: Post) -> None:
+    post.gate.drain()
+    with post.committing():
+        assert post.gate.before(READ) == Allow()
+        assert post.gate.before(WRITE) == Deny(DENY_DRAINING)
+    post.commit()
+    assert [(e.call, e.how, e.why) for e in post.ends()] == [(2, "denied", DENY_DRAINING)]
+    assert [o.intent.tool for o in post.state.open] == ["read_file"]
+    assert post.gate.changing() == []
+
+
+def test_the_third_denial_in_a_row_ends_the_turn(post: Post) -> None:
+    """An outage must not burn turns; an allow in between begins the count again."""
+    impatient(post)
+    assert [refused(post.gate.before(WRITE)).stop for _ in range(2)] == [False, False]
+    post.gate._deadline = PATIENCE
+    post.begin()
+    impatient(post)
+    assert [refused(post.gate.before(WRITE)).stop for _ in range(3)] == [False, False, True]
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize(("failed", "how"), [(False, "done"), (True, "failed")])
+def test_an_end_is_logged_once_with_its_result_and_time(post: Post, failed: bool, how: str) -> None:
+    """I8."""
+    call = post.begin(file_path="a")
+    post.world.clock.at += 1.5
+    assert post.gate.after(ended("write_file", failed, file_path="a"))
+    post.gate.after(ended("write_file", failed, file_path="a"))
+    post.gate.end(call, "interrupted", "late")
+    post.commit()
+    (end,) = post.ends()
+    assert (end.call, end.how, end.by, end.duration_ms) == (call, how, "hook", 1500)
+    assert end.result is not None and end.result.data == b'{"ok":1}'
+
+
+def test_an_end_without_a_beginning_is_told_to_the_caller(post: Post) -> None:
+    """I5: hooks that were off when the call began."""
+    assert not post.gate.after(ended("write_file", file_path="a"))
+    assert post.job.writer.backlog.items == 0
+
+
+def test_a_result_that_cannot_be_stored_does_not_cost_the_end(post: Post) -> None:
+    post.begin(file_path="a")
+    post.world.bucket.fates = ["dropped"] * 100
+    event = ended("write_file", file_path="a")
+    assert post.gate.after(type(event)("s", event.tool, event.input, b"x" * 100_000, False))
+    post.world.bucket.fates = []
+    post.commit()
+    (end,) = post.ends()
+    assert end.how == "done" and end.result is None
+
+
+def test_identical_parallel_calls_are_as_many_intents_and_as_many_ends(post: Post) -> None:
+    """DESIGN 8: a counter, n of m open; no call is lost and none ends twice."""
+    got: list[Decision] = []
+    threads = [threading.Thread(target=lambda: got.append(post.gate.before(WRITE))) for _ in range(8)]
+    with post.committing():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert got == [Allow()] * 8
+        assert [post.gate.after(ended("write_file", content="b", file_path="a")) for _ in range(5)] == [True] * 5
+    post.commit()
+    assert sorted(i.call for i in post.intents()) == list(range(1, 9))
+    assert len({e.call for e in post.ends()}) == len(post.ends()) == 5
+    assert len(post.state.open) == len(post.gate.running()) == 3
+
+
+def test_looking_at_what_runs_while_calls_end_never_breaks(post: Post) -> None:
+    """The main thread asks what is changing at each tick; an error there would end the run."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def churn() -> None:
+        while not stop.is_set():
+            for number in range(20):
+                with post.gate._lock:
+                    post.gate._calls.start(Running(number, "t", b"{}", "", "unknown", 0.0))
+            for number in range(20):
+                post.gate.end(number, "done", "")
+
+    def look() -> None:
+        try:
+            for _ in range(3000):
+                post.gate.changing()
+        except RuntimeError as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=churn, daemon=True)
+    try:
+        thread.start()
+        look()
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        thread.join(PATIENCE)
+    assert failures == []

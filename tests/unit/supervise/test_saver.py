@@ -1,0 +1,328 @@
+"""supervise/saver.py: the session goes into the log, and settles the calls that no hook ends (I8)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.supervise.crew import Post, ScriptAgent, ended, starting
+from wal_agent.capture.session import SessionCapture
+from wal_agent.errors import Unavailable
+from wal_agent.records import FileDelta, FileGone
+from wal_agent.supervise import saver as saver_module
+from wal_agent.supervise.saver import Saver
+
+
+class Desk:
+    """A saver on a session of an agent that writes plain lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.post = Post(folder)
+        self.agent = ScriptAgent(folder / "home")
+        self.unseen: list[str] = []
+        self.looked: list[bytes] = []
+        self.saver = self.make()
+
+    def make(self, session: str = "one", skip: frozenset[str] = frozenset()) -> Saver:
+        job = self.post.job
+        return Saver(
+            self.agent.agent,
+            {},
+            Path("/w"),
+            job.writer,
+            job.blobs,
+            self.post.gate,
+            self.post.world.clock,
+            SessionCapture(session, job.blobs.put_payload),
+            session,
+            skip,
+            self.unseen.append,
+            self.looked.append,
+        )
+
+    def tell(self, tool: str, status: str, **input: Any) -> None:
+        self.agent.tell("one", tool, status, **input)
+
+    def save(self) -> None:
+        self.saver.save()
+        self.post.commit()
+
+    def endings(self) -> list[tuple[int, str, str]]:
+        return [(e.call, e.how, e.by) for e in self.post.ends()]
+
+    def deltas(self) -> list[FileDelta]:
+        return [r for r in self.post.log() if isinstance(r, FileDelta)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+# ---- turn boundaries
+
+
+@pytest.mark.parametrize(
+    ("status", "how"), [("refused", "denied"), ("cancelled", "interrupted"), ("failed", "failed"), ("done", "done")]
+)
+def test_what_the_session_tells_settles_a_call_at_the_boundary_and_not_before(
+    desk: Desk, status: str, how: str
+) -> None:
+    """I8, DESIGN 8: before-hooks fire before a person approves; the file tells the fate after the batch."""
+    call = desk.post.begin("run_shell_command", command="x")
+    desk.tell("run_shell_command", status, command="x")
+    desk.save()
+    assert desk.endings() == [] and [r.call for r in desk.post.gate.running()] == [call]
+    desk.saver.boundary(call)
+    desk.save()
+    assert desk.endings() == [(call, how, "session")]
+    desk.saver.boundary(call)
+    desk.save()
+    assert len(desk.endings()) == 1
+
+
+def test_a_boundary_settles_nothing_of_the_batch_behind_it(desk: Desk) -> None:
+    first, second = (desk.post.begin("run_shell_command", command="x") for _ in range(2))
+    desk.tell("run_shell_command", "refused", command="x")
+    desk.tell("run_shell_command", "refused", command="x")
+    desk.saver.boundary(first)
+    desk.save()
+    assert desk.endings() == [(first, "denied", "session")]
+    assert [r.call for r in desk.post.gate.running()] == [second]
+
+
+def test_a_call_that_its_hook_ended_ends_no_other_one_when_the_session_tells_it_again(desk: Desk) -> None:
+    """I8: of two calls of one tool one ran and one was refused; each keeps its own end."""
+    ran = desk.post.begin("run_shell_command", command="ran")
+    not_run = desk.post.begin("run_shell_command", command="refused")
+    desk.post.gate.after(ended("run_shell_command", command="ran"))
+    desk.tell("run_shell_command", "done", command="ran")
+    desk.tell("run_shell_command", "refused", command="refused")
+    desk.saver.boundary(not_run)
+    desk.save()
+    assert desk.endings() == [(ran, "done", "hook"), (not_run, "denied", "session")]
+
+
+def test_the_same_for_two_identical_calls(desk: Desk) -> None:
+    first, second = (desk.post.begin("run_shell_command", command="x") for _ in range(2))
+    desk.post.gate.after(ended("run_shell_command", command="x"))
+    desk.tell("run_shell_command", "done", command="x")
+    desk.tell("run_shell_command", "cancelled", command="x")
+    desk.saver.boundary(second)
+    desk.save()
+    assert desk.endings() == [(first, "done", "hook"), (second, "interrupted", "session")]
+
+
+def test_a_call_that_we_denied_and_the_session_calls_failed_ends_no_other_one(desk: Desk) -> None:
+    allowed = desk.post.begin("write_file", file_path="a")
+    desk.post.gate.drain()
+    desk.post.gate.before(starting("write_file", file_path="a"))
+    desk.tell("write_file", "failed", file_path="a")
+    desk.tell("write_file", "cancelled", file_path="a")
+    desk.saver.boundary(2)
+    desk.save()
+    assert sorted(desk.endings()) == [(allowed, "interrupted", "session"), (2, "denied", "supervisor")]
+
+
+def test_a_refused_call_whose_input_was_rewritten_is_meant_when_it_is_the_only_one(desk: Desk) -> None:
+    call = desk.post.begin("run_shell_command", command="as asked")
+    desk.tell("run_shell_command", "done", command="of before the run")
+    desk.tell("run_shell_command", "refused", command="as rewritten")
+    desk.saver.boundary(call)
+    desk.save()
+    assert desk.endings() == [(call, "denied", "session")]
+
+
+def test_half_a_line_is_read_when_it_is_whole(desk: Desk) -> None:
+    call = desk.post.begin("t", a=1)
+    line = '{"tool": "t", "input": {"a": 1}, "status": "refused"}\n'
+    desk.agent.write("one", line[:20])
+    desk.saver.boundary(call)
+    desk.save()
+    desk.agent.write("one", line[20:])
+    desk.saver.boundary(call + 1)
+    desk.save()
+    assert desk.endings() == [(call, "denied", "session")]
+    assert b"".join(desk.looked) == line.encode()
+
+
+# ---- I5: calls that no hook told of
+
+
+def test_a_finished_call_that_no_hook_told_of_is_reported(desk: Desk) -> None:
+    """I5: hooks that are off are found at the first call that the log did not see."""
+    desk.post.begin("write_file", file_path="a")
+    desk.tell("write_file", "done", file_path="a")
+    desk.tell("read_file", "failed", file_path="a")
+    desk.save()
+    assert desk.unseen == []
+    desk.tell("write_file", "done", file_path="b")
+    desk.save()
+    assert desk.unseen == ["write_file"]
+
+
+def test_calls_that_need_no_hook_are_not_missed(desk: Desk) -> None:
+    desk.saver = desk.make(skip=frozenset({"read_file"}))
+    desk.tell("read_file", "done", file_path="a")
+    desk.save()
+    assert desk.unseen == []
+
+
+def test_what_the_session_told_before_this_run_is_not_counted(desk: Desk) -> None:
+    desk.tell("write_file", "done", file_path="old")
+    desk.saver = desk.make()
+    desk.save()
+    assert desk.unseen == [] and b"".join(desk.looked) == b""
+
+
+def test_a_session_that_is_written_anew_tells_nothing_twice(desk: Desk) -> None:
+    """A file that was compressed repeats old calls; to count them again would stop a healthy run."""
+    for n in range(3):
+        desk.post.begin("write_file", file_path=str(n))
+        desk.post.gate.after(ended("write_file", file_path=str(n)))
+        desk.tell("write_file", "done", file_path=str(n))
+    desk.save()
+    (desk.agent.folder("one") / "main.jsonl").unlink()
+    desk.tell("write_file", "done", file_path="2")
+    desk.save()
+    assert desk.unseen == []
+    desk.tell("write_file", "done", file_path="unhooked")
+    desk.save()
+    assert desk.unseen == ["write_file"]
+
+
+# ---- captures
+
+
+def test_settled_names_the_last_call_that_the_file_tells_and_nothing_while_one_is_open(desk: Desk) -> None:
+    """Results of settled calls are not kept beside the file, so naming an open one would lose its result."""
+    first, second = (desk.post.begin("write_file", file_path=str(n)) for n in range(2))
+    desk.post.gate.after(ended("write_file", file_path="0"))
+    desk.tell("write_file", "done", file_path="0")
+    desk.saver.boundary(second)
+    desk.save()
+    assert [d.settled for d in desk.deltas()] == [0]
+    desk.post.gate.after(ended("write_file", file_path="1"))
+    desk.tell("write_file", "done", file_path="1")
+    desk.save()
+    assert [d.settled for d in desk.deltas()] == [0, second]
+    assert first == 1 and desk.post.state.unsettled == ()
+
+
+def test_a_call_of_the_next_batch_does_not_hold_the_last_one_back(desk: Desk) -> None:
+    first = desk.post.begin("write_file", file_path="0")
+    desk.post.gate.after(ended("write_file", file_path="0"))
+    desk.tell("write_file", "done", file_path="0")
+    desk.saver.boundary(first)
+    desk.post.begin("write_file", file_path="1")
+    desk.save()
+    assert [d.settled for d in desk.deltas()] == [first]
+
+
+def test_a_backlog_holds_captures_back_and_settles_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9: memory stays bounded while the bucket is away; nothing is lost, the next save finds it."""
+    call = desk.post.begin("t", a=1)
+    desk.tell("t", "refused", a=1)
+    desk.saver.boundary(call)
+    monkeypatch.setattr(saver_module, "MAX_BACKLOG", -1)
+    desk.save()
+    assert desk.deltas() == [] and desk.saver.saved == 0.0
+    assert desk.endings() == [(call, "denied", "session")]
+    monkeypatch.undo()
+    desk.save()
+    assert len(desk.deltas()) == 1 and desk.saver.saved == desk.post.world.clock.at
+
+
+def test_more_than_fits_one_segment_is_saved(desk: Desk) -> None:
+    """I3: twenty files of a resumed session that are each small enough to stand in their records."""
+    desk.agent.write("one", "{}\n")
+    for n in range(20):
+        (desk.agent.folder("one") / f"extra{n:02}").write_bytes(bytes([n]) * 60_000)
+    desk.save()
+    files = desk.post.state.files
+    assert len(files) == 21
+    assert files["extra07"].sha256 == hashlib.sha256(b"\7" * 60_000).hexdigest()
+    assert desk.deltas()[-1].path == "main.jsonl"
+
+
+def test_a_hook_never_waits_for_a_save(desk: Desk) -> None:
+    """I6, I9: a boundary comes from the agent's hook while a save may hang in a bucket that is away."""
+    told = threading.Event()
+
+    def boundary() -> None:
+        desk.saver.boundary(7)
+        told.set()
+
+    def hanging(_: str) -> None:
+        thread = threading.Thread(target=boundary, daemon=True)
+        thread.start()
+        thread.join(1.0)
+
+    desk.agent.write("one", "x" * 100_000 + "\n")
+    desk.post.world.bucket.before_put = hanging
+    desk.save()
+    assert told.is_set()
+
+
+def test_bulk_that_cannot_be_stored_is_found_again(desk: Desk) -> None:
+    desk.agent.write("one", "x" * 100_000 + "\n")
+    desk.post.world.bucket.fates = ["dropped"] * 100
+    with pytest.raises(Unavailable):
+        desk.saver.save()
+    desk.post.world.bucket.fates = []
+    desk.save()
+    assert [d.size for d in desk.deltas()] == [100_001]
+
+
+def test_a_main_file_that_is_gone_or_is_a_link_breaks_no_save(desk: Desk) -> None:
+    """Autosave ran into a file that vanished between the listing and the look: later saves must still come."""
+    desk.tell("t", "done", a=1)
+    main = desk.agent.folder("one") / "main.jsonl"
+    main.rename(main.with_name("elsewhere"))
+    main.symlink_to("elsewhere")
+    desk.save()
+    assert [d.path for d in desk.deltas()] == ["elsewhere"] and b"".join(desk.looked) == b""
+
+
+def test_another_session_begins_with_the_old_one_forgotten(desk: Desk) -> None:
+    """/clear: the old session's files leave the state, and the new one's are read from their beginning."""
+    desk.tell("t", "failed", a=1)
+    (desk.agent.folder("one") / "extra").write_text("x")
+    desk.save()
+    assert set(desk.post.state.files) == {"main.jsonl", "extra"}
+    desk.agent.tell("two", "t", "failed", a=2)
+    desk.saver.switch("two")
+    desk.save()
+    assert sorted(r.path for r in desk.post.log() if isinstance(r, FileGone)) == ["extra", "main.jsonl"]
+    state = desk.post.state
+    assert {name: f.session for name, f in state.files.items()} == {"main.jsonl": "two"}
+    assert b'"a": 2' in desk.looked[-1]
+
+
+def test_the_last_save_reads_everything_again(desk: Desk) -> None:
+    """I4: a file that changed without its time changing is still captured at the end."""
+    desk.agent.write("one", "1" * 100_000 + "\n")
+    desk.save()
+    main = desk.agent.folder("one") / "main.jsonl"
+    before = main.stat()
+    main.write_bytes(main.read_bytes().replace(b"1", b"2", 1))
+    os.utime(main, ns=(before.st_atime_ns, before.st_mtime_ns))
+    desk.save()
+    stale = desk.post.state.files["main.jsonl"].sha256
+    desk.saver.finish()
+    desk.post.commit()
+    now = desk.post.state.files["main.jsonl"].sha256
+    assert now == hashlib.sha256(main.read_bytes()).hexdigest() != stale
+
+
+def test_the_end_of_a_run_is_a_boundary(desk: Desk) -> None:
+    call = desk.post.begin("t", a=1)
+    desk.tell("t", "refused", a=1)
+    desk.saver.finish()
+    desk.post.commit()
+    assert desk.endings() == [(call, "denied", "session")]
