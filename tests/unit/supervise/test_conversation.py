@@ -1,0 +1,180 @@
+"""supervise/conversation.py: what each hook event does. One place knows them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.supervise.crew import Post, ended, starting
+from wal_agent.agents.base import (
+    Allow,
+    AwaitingApproval,
+    Deny,
+    ModelRequest,
+    OtherEvent,
+    SessionEnded,
+    SessionStarted,
+    TurnCompleted,
+    TurnStarted,
+)
+from wal_agent.records import AgentStarted, AnyRecord, Payload, Recovery, Turn
+from wal_agent.supervise.conversation import MAX_PROMPT, Conversation
+
+
+class Talk:
+    """A conversation of session "s" on a job in memory, and what it asked others for, in order."""
+
+    def __init__(self, folder: Path, told: bool = False, turn_open: bool = False) -> None:
+        self.post = Post(folder)
+        self.did: list[str] = []
+        self.completing: list[AnyRecord] = []
+        self.on = self.make(told, turn_open)
+
+    def make(self, told: bool, turn_open: bool) -> Conversation:
+        return Conversation(
+            self.post.gate,
+            self.post.job.writer,
+            self.post.world.clock,
+            "s",
+            poke=lambda: self.did.append("poke"),
+            boundary=lambda call: self.did.append(f"boundary {call}"),
+            switch=lambda session: self.did.append(f"switch {session}"),
+            unseen=lambda tool: self.did.append(f"unseen {tool}"),
+            on_turn=lambda: self.did.append("turn"),
+            on_completed=lambda: self.completing,
+            turn_open=turn_open,
+            told=told,
+        )
+
+    def log(self) -> list[AnyRecord]:
+        """What it wrote, without the opening."""
+        self.post.commit()
+        return self.post.log()[1:]
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Talk:
+    return Talk(tmp_path)
+
+
+def test_any_event_is_the_handshake(talk: Talk) -> None:
+    """I5: hooks live from the first word on; before it they are not known to."""
+    assert not talk.on.hooks_live.is_set() and talk.on.phase == "starting"
+    assert talk.on.on(OtherEvent("PreCompress")) == Allow()
+    assert talk.on.hooks_live.is_set() and talk.on.phase == "starting"
+    assert talk.did == [] and talk.log() == []
+
+
+def test_the_expected_session_is_no_news(talk: Talk) -> None:
+    talk.on.on(SessionStarted("s", "startup"))
+    assert talk.did == [] and talk.log() == [] and talk.on.phase == "awaiting_user"
+
+
+def test_another_session_is_written_down_before_its_files_are(talk: Talk) -> None:
+    """I3: a recovery must resume the session that the user is in, so /clear is in the log before what follows."""
+    talk.on.on(SessionStarted("t", "clear"))
+    talk.on.on(SessionStarted("t", "clear"))
+    assert talk.on.session == "t" and talk.did == ["switch t"]
+    (record,) = talk.log()
+    assert isinstance(record, AgentStarted) and (record.session, record.resumed) == ("t", False)
+
+
+def test_a_turn_begins_with_its_prompt(talk: Talk) -> None:
+    talk.on.on(TurnStarted("s", "fix ünïcode"))
+    (record,) = talk.log()
+    assert isinstance(record, Turn) and (record.state, record.session) == ("started", "s")
+    text = "fix ünïcode".encode()
+    assert record.prompt == Payload(size=len(text), data=text)
+    assert talk.on.turn_open and talk.did == ["turn", "poke"] and talk.on.phase == "awaiting_model"
+
+
+def test_a_prompt_is_bounded(talk: Talk) -> None:
+    """I9."""
+    talk.on.on(TurnStarted("s", "x" * (MAX_PROMPT + 5)))
+    (record,) = talk.log()
+    assert isinstance(record, Turn) and record.prompt is not None
+    assert record.prompt.size == MAX_PROMPT == len(record.prompt.data or b"")
+
+
+def test_the_words_of_a_recovery_are_not_the_users_task(tmp_path: Path) -> None:
+    """A second recovery repeats what the user asked for, not what the first recovery said."""
+    talk = Talk(tmp_path, told=True)
+    talk.on.on(TurnStarted("s", "[wal-agent recovery] ..."))
+    talk.on.on(TurnStarted("s", "now this"))
+    prompts = [r.prompt for r in talk.log() if isinstance(r, Turn)]
+    assert prompts == [None, Payload(size=8, data=b"now this")]
+
+
+def test_a_tool_goes_through_the_gate(talk: Talk) -> None:
+    """I1, I5: the gate's word is the answer, whichever it is."""
+    with talk.post.committing():
+        assert talk.on.on(starting("write_file", file_path="a")) == Allow()
+    assert talk.on.phase == "executing_tools"
+    talk.post.gate.close("over")
+    assert talk.on.on(starting("write_file", file_path="a")) == Deny("over", stop=True)
+    assert len(talk.post.intents()) == 1
+
+
+def test_an_end_is_logged_and_saved_soon(talk: Talk) -> None:
+    talk.post.begin(file_path="a")
+    talk.post.begin("read_file", file_path="a")
+    talk.on.on(ended("write_file", file_path="a"))
+    phases = [talk.on.phase]
+    talk.on.on(ended("read_file", file_path="a"))
+    assert [*phases, talk.on.phase] == ["executing_tools", "awaiting_model"] and talk.did == ["poke"] * 2
+    talk.post.commit()
+    assert [e.call for e in talk.post.ends()] == [1, 2]
+
+
+def test_an_end_that_no_beginning_was_told_of_is_reported(talk: Talk) -> None:
+    """I5."""
+    talk.on.on(ended("write_file", file_path="a"))
+    assert talk.did == ["unseen write_file", "poke"]
+
+
+def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Talk) -> None:
+    """DESIGN 8: by then the session file tells the whole batch."""
+    talk.on.on(ModelRequest("s"))
+    talk.post.begin(file_path="a")
+    talk.post.begin(file_path="b")
+    talk.on.on(ModelRequest("s"))
+    assert talk.did == ["poke", "boundary 2", "poke"] and talk.on.phase == "awaiting_model"
+    assert talk.on.turn_open is False
+
+
+def test_a_turn_completes_behind_what_it_settles(talk: Talk) -> None:
+    """I8: what was told to the agent is settled by its completion, in one segment with it and before it."""
+    talk.on.on(TurnStarted("s", "p"))
+    talk.completing = [Recovery(time=1.0, from_epoch=1, verdicts=(), told="")]
+    talk.post.begin(file_path="a")
+    talk.did.clear()
+    talk.on.on(TurnCompleted("s"))
+    assert talk.did == ["boundary 1", "poke"] and not talk.on.turn_open and talk.on.phase == "awaiting_user"
+    recovery, turn = talk.log()[-2:]
+    assert isinstance(recovery, Recovery) and isinstance(turn, Turn) and turn.state == "completed"
+    assert talk.post.state.turn == "completed"
+
+
+@pytest.mark.parametrize(
+    ("event", "phase"), [(AwaitingApproval("s", "t"), "awaiting_approval"), (SessionEnded("s", "x"), "awaiting_user")]
+)
+def test_other_events_move_the_phase_and_write_nothing(
+    talk: Talk, event: AwaitingApproval | SessionEnded, phase: str
+) -> None:
+    assert talk.on.on(event) == Allow()
+    assert talk.on.phase == phase and talk.log() == [] and talk.did == []
+
+
+def test_a_resumed_turn_is_open_until_it_completes(tmp_path: Path) -> None:
+    """Clean means the agent's completion event (DESIGN 7)."""
+    talk = Talk(tmp_path, turn_open=True)
+    talk.on.on(SessionEnded("s", "exit"))
+    assert talk.on.turn_open
+
+
+def test_draining_stays(talk: Talk) -> None:
+    talk.on.draining()
+    talk.on.on(ModelRequest("s"))
+    talk.on.on(TurnCompleted("s"))
+    assert talk.on.phase == "draining"
