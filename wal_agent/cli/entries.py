@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.cli.screen import clock_time, size
 from wal_agent.cli.view import preview
 from wal_agent.records import (
     AgentStarted,
@@ -26,6 +25,7 @@ from wal_agent.records import (
     RunEnded,
     Turn,
 )
+from wal_agent.recovery.words import size, stamp
 from wal_agent.redact import redact
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import records
@@ -90,7 +90,7 @@ def _short(text: str, limit: int = 2000) -> str:
 def as_line(entry: Entry) -> str:
     """One line: record, time, what, and how it went."""
     what, detail, outcome = describe(entry)
-    text = f"{entry.seq:>5}  {clock_time(entry.record.time)}  {what:<18} {detail}"
+    text = f"{entry.seq:>5}  {stamp(entry.record.time)}  {what:<18} {detail}"
     return f"{text:<86} {outcome}".rstrip() if outcome else text.rstrip()
 
 

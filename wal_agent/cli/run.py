@@ -51,8 +51,8 @@ def run(
     from wal_agent.agents import AGENTS
     from wal_agent.config import load
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.run import Screen, Wish
     from wal_agent.supervise.run import run as run_agent
+    from wal_agent.supervise.wish import Screen, Wish
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")

@@ -37,34 +37,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
-def ago(seconds: float) -> str:
-    """A duration for people: `3 s`, `4 min`, `2 h 14 min`, `5 d`."""
-    seconds = max(0, int(seconds))
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min"
-    if seconds < 86400:
-        hours, minutes = divmod(seconds // 60, 60)
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{seconds // 86400} d"
-
-
-def clock_time(when: float) -> str:
-    """UTC time of day, with the date when it is not today's."""
-    form = "%H:%M:%S" if time.gmtime(when)[:3] == time.gmtime()[:3] else "%Y-%m-%d %H:%M:%S"
-    return time.strftime(form, time.gmtime(when))
-
-
-def size(count: float) -> str:
-    """Bytes for people, powers of 1000."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
 def report_bug(error: BaseException, env: Mapping[str, str]) -> str:
     """Write a full report (redacted) and give the one line that names it."""
     from wal_agent.redact import redact

@@ -9,7 +9,8 @@ import time
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName
-from wal_agent.cli.screen import ago, clock_time, lines, say, size
+from wal_agent.cli.screen import lines, say
+from wal_agent.recovery.words import size, span, stamp
 
 
 def status(agent: AgentName = "gemini", bucket: BucketUrl = None, job: JobName = None, json: AsJson = False) -> None:
@@ -47,7 +48,7 @@ def table(view: object) -> list[str]:
     }
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
-        where += f", up {ago(now - view.started)}, heartbeat {ago(view.heartbeat_age)} ago"
+        where += f", up {span(now - view.started)}, heartbeat {span(view.heartbeat_age)} ago"
     rows = [
         ("job", f"{view.job:<19} {view.bucket}"),
         ("state", f"{words[view.state]:<19} {where}"),
@@ -60,11 +61,13 @@ def table(view: object) -> list[str]:
     if view.waiting is None:
         waiting = "what waits is known on its own machine only" if view.state == "running" else ""
     elif view.waiting.bytes:
-        waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {ago(view.waiting.age)}"
+        waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {span(view.waiting.age)}"
     rows.append(
         (
             "log",
-            f"{'record ' + str(view.record):<19} last record {ago(now - view.last_record)} ago, {waiting}".rstrip(", "),
+            f"{'record ' + str(view.record):<19} last record {span(now - view.last_record)} ago, {waiting}".rstrip(
+                ", "
+            ),
         )
     )
     if view.session:
@@ -80,8 +83,7 @@ def table(view: object) -> list[str]:
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
         rows += [
-            ("", f"{clock_time(c.taken_over)}  {c.host} lost (epoch {c.epoch}), taken over then")
-            for c in view.crashes[-5:]
+            ("", f"{stamp(c.taken_over)}  {c.host} lost (epoch {c.epoch}), taken over then") for c in view.crashes[-5:]
         ]
     for call in view.unsettled:
         hint = "" if view.state == "running" and view.phase != "awaiting_user" else "settle: wal-agent ack"

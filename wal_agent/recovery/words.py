@@ -18,6 +18,16 @@ def clock_time(seconds: float) -> str:
         return "an unknown time"
 
 
+def stamp(seconds: float) -> str:
+    """`clock_time`, with the date in front where that is not today's (UTC)."""
+    try:
+        then = time.gmtime(seconds)
+    except (OverflowError, ValueError, OSError):
+        return clock_time(seconds)
+    day = "" if then[:3] == time.gmtime()[:3] else time.strftime("%Y-%m-%d ", then)
+    return day + clock_time(seconds)
+
+
 def span(seconds: float) -> str:
     """ "3 s", "4 min", "2 h 14 min", "3 days"; never negative."""
     s = max(0, round(seconds)) if abs(seconds) < 1e12 else 0

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.errors import ConfigError
+from wal_agent.flock import flock_state
 from wal_agent.records import Host
 
 LockState = Literal["alive", "dead", "unknown"]
+_LIFE: dict[str, LockState] = {"held": "alive", "free": "dead", "unknown": "unknown"}
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
@@ -83,26 +85,10 @@ def same_kernel(a: Host, b: Host) -> bool:
 
 
 def lock_state(owner: Host, here: Host) -> LockState:
-    """Whether the owner's supervisor lives, by its flock (the kernel frees it at any kind of death). The path comes
-    from the bucket: it is opened for reading only, and believed only when it is a plain file of this user's."""
+    """Whether the owner's supervisor lives, by its flock; unknown on any other kernel."""
     if not same_kernel(owner, here):
         return "unknown"
-    try:
-        fd = os.open(owner.lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return "unknown"
-    try:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid():
-            return "unknown"
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "alive"
-    except OSError:
-        return "unknown"
-    finally:
-        os.close(fd)
-    return "dead"
+    return _LIFE[flock_state(owner.lock)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +143,4 @@ def sweep(runtime: Path, keep: int = 64) -> None:
 
 def is_live(run_dir: Path) -> bool:
     """Whether the supervisor of this run folder holds its lock."""
-    try:
-        fd = os.open(run_dir / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return flock_state(run_dir / "lock") == "held"

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from wal_agent.agents.base import NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
@@ -35,11 +34,9 @@ from wal_agent.redact import redact
 from wal_agent.supervise import notice, processes
 from wal_agent.supervise.local import state_dir
 from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
+from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState
-
-if TYPE_CHECKING:
-    from wal_agent.supervise.run import Screen, Wish
 
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
 MAX_TOLD = 60_000  # characters of the prompt that are kept in the log

@@ -11,16 +11,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 from wal_agent import __version__
-from wal_agent.agents.base import Agent, Cli, HookSetup, Injected, NewSession, ResumeSession
+from wal_agent.agents.base import Cli, HookSetup, Injected, NewSession, ResumeSession
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
@@ -33,6 +30,7 @@ from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
 from wal_agent.supervise.live import Ended, Launch, Live, ended_record
 from wal_agent.supervise.prepare import Prepared, prepare
 from wal_agent.supervise.take import check_signals, take
+from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.wal.job import Fields, OpenedJob, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim
@@ -43,32 +41,13 @@ MIRRORS = "mirrors"
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What the user asked for."""
-
-    agent: Agent
-    args: tuple[str, ...]
-    settings: Settings
-    workspace: Path
-    env: dict[str, str]
-    fresh: bool = False
-    go_on: bool = False
-    wait: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """Where people read: `say` begins a message, `rows` are further lines of it."""
-
-    say: Callable[[str], None]
-    rows: Callable[[list[str]], None]
-
-
 def run(wish: Wish, screen: Screen) -> int:
     """Run the agent under the log; gives the exit code. Raises WalAgentError where ours is the last word."""
     agent, env = wish.agent, wish.env
     cli = agent.locate(env)
+    if cli.version != agent.tested:
+        tested = f"{agent.name} {cli.version or 'of unknown version'} was not tested, {agent.tested} was."
+        screen.say(f"{tested} Check it: wal-agent doctor {agent.name}")
     if agent.passthrough(wish.args):
         os.execve(cli.path, [str(cli.path), *wish.args], env)
     problem = agent.hooks_off(wish.args, wish.workspace, env)

@@ -41,7 +41,7 @@ class Mirror:
                 write_base(self._blobs, file, out)
         with at.open("r+b") as out:
             touched = apply_layers(self._blobs, file, out)
-            changed = [n for n in range(chunk_count(file.size)) if n in touched or n >= len(file.chunks)]
+            changed = [n for n in range(chunk_count(file.size)) if n in touched]
             names = dict(zip(changed, self._blobs.put_each(_chunks(out, changed)), strict=True))
         chunks = tuple(names.get(n) or file.chunks[n] for n in range(chunk_count(file.size)))
         self._copies[path] = chunks

@@ -7,9 +7,7 @@ by rename. Gemini itself makes nothing beside it.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 import shutil
 import socket
@@ -21,6 +19,7 @@ from wal_agent.agents.base import Env, HookSetup, Injected
 from wal_agent.agents.gemini.events import EVENTS
 from wal_agent.agents.gemini.line import HOOK_TIMEOUT_MS, MARKER, hook_line
 from wal_agent.errors import ConfigError
+from wal_agent.flock import flock_state
 
 PREFIX = "wal-agent-"
 OWNER = "wal-agent.json"
@@ -120,22 +119,7 @@ def _dead(place: Path) -> bool:
         host, lock = str(owner["host"]), str(owner["lock"])
     except (OSError, ValueError, LookupError, TypeError):
         return False  # not ours, or unreadable: leave it
-    return host == socket.gethostname() and not held(lock)
-
-
-def held(lock: str) -> bool:
-    """Does a living supervisor hold this file's flock?"""
-    try:
-        fd = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
+    return host == socket.gethostname() and flock_state(lock) != "held"
 
 
 def _clear(folder: Path) -> None:

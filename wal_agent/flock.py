@@ -1,0 +1,32 @@
+"""Does a living process hold a file's flock? The kernel frees it at any kind of death: a proof of life."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import Literal
+
+LockState = Literal["held", "free", "unknown"]
+
+
+def flock_state(path: Path | str) -> LockState:
+    """`unknown`: not there, not a plain file of this user's, or not readable. Never blocks, follows no link; the path
+    may come from a bucket, so what it names is only ever opened for reading."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return "unknown"
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid():
+            return "unknown"
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "held"
+    except OSError:
+        return "unknown"
+    finally:
+        os.close(fd)
+    return "free"

@@ -1,0 +1,32 @@
+"""What a run is asked for, and where it talks to people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.agents.base import Agent
+from wal_agent.config import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user asked for."""
+
+    agent: Agent
+    args: tuple[str, ...]
+    settings: Settings
+    workspace: Path
+    env: dict[str, str]
+    fresh: bool = False
+    go_on: bool = False
+    wait: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where people read: `say` begins a message, `rows` are further lines of it."""
+
+    say: Callable[[str], None]
+    rows: Callable[[list[str]], None]
