@@ -25,7 +25,7 @@ from wal_agent.records import (
     RunEnded,
     Turn,
 )
-from wal_agent.recovery.words import size, stamp
+from wal_agent.recovery.words import counted, size, stamp
 from wal_agent.redact import redact
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import records
@@ -114,7 +114,11 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case FileGone():
             return "saved", f"{r.path} is gone", ""
         case Recovery():
-            return "recovery", f"of epoch {r.from_epoch}: {len(r.verdicts)} calls in flight, {r.put_back} put back", ""
+            return (
+                "recovery",
+                f"of epoch {r.from_epoch}: {counted(len(r.verdicts), 'call')} in flight, {r.put_back} put back",
+                "",
+            )
         case RunEnded():
             return (
                 "agent ended",

@@ -16,7 +16,9 @@ def log(
     agent: AgentName = "gemini",
     bucket: BucketUrl = None,
     job: JobName = None,
-    n: Annotated[int, typer.Option("-n", "--number", help="Show the newest N records; 0 = all that are kept.")] = 30,
+    n: Annotated[
+        int, typer.Option("-n", "--number", min=0, help="Show the newest N records; 0 = all that are kept.")
+    ] = 30,
     crashes: Annotated[bool, typer.Option("--crashes", help="Only starts, ends and recoveries.")] = False,
     json: AsJson = False,
 ) -> None:

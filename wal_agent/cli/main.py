@@ -11,24 +11,29 @@ from typer.exceptions import TyperException
 
 from wal_agent import __version__
 from wal_agent.cli import ack, configure_hooks, demo, doctor, log, recover, run, status
-from wal_agent.cli.screen import report_bug, say
+from wal_agent.cli.screen import lines, report_bug, say
 from wal_agent.errors import UsageError, WalAgentError
 
 app = typer.Typer(
     name="wal-agent",
     help="Runs a coding-agent CLI so that it can lose its machine at any instruction and carry on.",
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
 
 @app.callback(invoke_without_command=True)
-def top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
     if version:
         print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        lines(context.get_help().splitlines())
+        raise typer.Exit(UsageError.exit_code)
 
 
 app.command("run", context_settings=run.CONTEXT)(run.run)

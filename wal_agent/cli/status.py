@@ -49,10 +49,11 @@ def table(view: object) -> list[str]:
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
         where += f", up {span(now - view.started)}, heartbeat {span(view.heartbeat_age)} ago"
-    rows = [
-        ("job", f"{view.job:<19} {view.bucket}"),
-        ("state", f"{words[view.state]:<19} {where}"),
-    ]
+    rows = [("job", f"{view.job:<19} {view.bucket}")]
+    if view.state == "running":
+        rows.append(("state", f"{words[view.state]:<19} {where}"))
+    else:
+        rows += [("state", words[view.state]), ("last on", where)]
     if view.reason:
         rows.append(("reason", view.reason))
     if view.state == "running":

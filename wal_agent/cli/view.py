@@ -102,13 +102,13 @@ def look(bucket: Bucket, keys: Keys, env: Mapping[str, str]) -> View:
 def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
     doc, state = seen.doc, found.state
     kind: JobState = ("cut_off" if dead else "running") if doc.state == "held" else doc.state
-    newest = state.openings[-1].opening if state.openings else None
+    versions = [o.opening.agent_version for o in state.openings if o.opening.agent_version]
     return View(
         job=job,
         bucket=url,
         state=kind,
         agent=doc.agent,
-        agent_version=newest.agent_version if newest else "",
+        agent_version=versions[-1] if versions else "",
         workspace=doc.workspace,
         host=doc.host.name,
         pid=doc.host.pid,

@@ -18,6 +18,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
+from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
 
@@ -41,6 +42,7 @@ def acknowledge(bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, e
     seen = leases.read(bucket, keys)
     if seen is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+    end_of(replay(bucket, keys).state, call, done, 0.0)  # refuses a call that is not open, before anything is opened
     run_dir = local.RunDir.create(local.runtime_dir(env), secrets.token_hex(8))
     try:
         here = local.this_host(env, run_dir.lock)

@@ -18,7 +18,7 @@ from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
 from wal_agent.recovery.plan import Plan, Resume, StartAgain
 from wal_agent.recovery.plan import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
-from wal_agent.recovery.report import in_flight_lines, row
+from wal_agent.recovery.report import in_flight_lines, plain, row
 from wal_agent.supervise import notice, processes
 from wal_agent.supervise.local import lock_state, this_host
 from wal_agent.supervise.situation import Situation, logged_calls, observe
@@ -72,7 +72,7 @@ def foresee(
     verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, at.same_host(here), clock)
     agent = AGENTS[agent_name]
     decided = notice.decide(at, agent, verdicts, halt_on_unknown, resume_closed=False)
-    rows = [row("would end", text) for text in running[:5]]
+    rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return Foreseen(_words(keys.job, decided), rows)
     told = notice.told(at, here, workspace, agent, decided, verdicts, running, clock.now())

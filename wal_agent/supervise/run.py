@@ -45,11 +45,11 @@ def run(wish: Wish, screen: Screen) -> int:
     """Run the agent under the log; gives the exit code. Raises WalAgentError where ours is the last word."""
     agent, env = wish.agent, wish.env
     cli = agent.locate(env)
+    if agent.passthrough(wish.args):
+        os.execve(cli.path, [str(cli.path), *wish.args], env)
     if cli.version != agent.tested:
         tested = f"{agent.name} {cli.version or 'of unknown version'} was not tested, {agent.tested} was."
         screen.say(f"{tested} Check it: wal-agent doctor {agent.name}")
-    if agent.passthrough(wish.args):
-        os.execve(cli.path, [str(cli.path), *wish.args], env)
     problem = agent.hooks_off(wish.args, wish.workspace, env)
     if problem is not None:
         raise ConfigError(problem)
