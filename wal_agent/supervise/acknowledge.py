@@ -18,7 +18,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
-from wal_agent.wal.reader import replay
+from wal_agent.wal.reader import Replay, replay
 from wal_agent.wal.state import State
 
 
@@ -42,13 +42,13 @@ def acknowledge(bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, e
     seen = leases.read(bucket, keys)
     if seen is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
-    end_of(replay(bucket, keys).state, call, done, 0.0)  # refuses a call that is not open, before anything is opened
     run_dir = local.RunDir.create(local.runtime_dir(env), secrets.token_hex(8))
     try:
         here = local.this_host(env, run_dir.lock)
         known = Local(here.boot, here.pidns, local.lock_state(seen.doc.host, here))
         match admit(keys.job, seen, known):
             case Try(cause):
+                end_of(sound(replay(bucket, keys)), call, done, 0.0)  # refuses before anything is opened
                 claim = Claim(run=run_dir.run, host=here, agent=seen.doc.agent, workspace=seen.doc.workspace, ttl=ttl)
                 fields = Fields(agent_version="", version=__version__)
                 job = open_job(
@@ -63,11 +63,16 @@ def acknowledge(bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, e
         run_dir.end()
 
 
+def sound(found: Replay) -> State:
+    """The state of a log that could be read to its end; Damaged."""
+    if found.damage is not None:
+        raise Damaged(f"The log is damaged: {found.damage.why}")
+    return found.state
+
+
 def _settle(job: OpenedJob, call: int, done: bool) -> None:
-    state = job.replay.state
+    state = sound(job.replay)
     try:
-        if job.replay.damage is not None:
-            raise Damaged(f"The log is damaged: {job.replay.damage.why}")
         job.writer.append(end_of(state, call, done, SystemClock().now()))
     finally:
         ended = close_job(job, "closed" if state.turn == "completed" else "released", "a call was settled by a person")

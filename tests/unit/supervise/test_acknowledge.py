@@ -120,12 +120,13 @@ def test_a_dead_runs_call_is_settled_durably_under_an_own_epoch_and_the_job_is_g
     assert len(here.ends()) == 2
 
 
-def test_a_refused_word_gives_the_job_back_too(here: Here) -> None:
+def test_a_refused_word_opens_nothing(here: Here) -> None:
+    """I2: a call that is not open is no reason to take a job over."""
     here.cut_off()
     with pytest.raises(UsageError, match="not open"):
         here.acknowledge(9)
     seen = leases.read(here.bucket, KEYS)
-    assert seen is not None and seen.doc.state == "released"
+    assert seen is not None and (seen.doc.state, seen.doc.epoch) == ("held", 1)
     assert here.ends() == []
     assert [local.is_live(p) for p in here.runtime.iterdir()] == [False, False]
 
