@@ -148,11 +148,7 @@ class Retention:
         except Damaged as error:
             return Retained(gone_segments, gone_snapshots, why=error.what)
         self._blobs.forget_old_pins()
-        loose = [
-            e.key
-            for e in stored
-            if old_enough(e.updated, now, self._age) and _name(e) not in named and not self._blobs.pinned(_name(e))
-        ]
+        loose = [e.key for e in stored if old_enough(e.updated, now, self._age) and _name(e) not in named]
         gone_blobs = self._delete(loose, self._blobs)
         return Retained(gone_segments, gone_snapshots, gone_blobs)
 
@@ -177,7 +173,7 @@ class Retention:
             if not self._may_act():
                 break
             if pins is not None and pins.pinned(key.rpartition("/")[2]):
-                continue  # about to be named again, since this run of retention began
+                continue  # used by this run: about to be named, maybe since this run of retention began
             self._bucket.delete(key)
             failpoint("retention.between_deletes")
             count += 1

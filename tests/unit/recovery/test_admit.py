@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Host
@@ -106,6 +106,7 @@ def test_unlocked_waits_one_ttl_unless_the_old_host_is_off() -> None:
     assert isinstance(admit("shop", seen("unlocked", age=0), here("alive")), Wait)
 
 
+@settings(deadline=None)
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9), st.booleans())
 def test_nobody_takes_from_a_live_owner_before_its_ttl(age: float, unchanged: float, wait: bool) -> None:
     found = admit("shop", seen(age=age), Local("b2", "1", unchanged=unchanged), wait=wait)

@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.wal.world import KEYS, World
@@ -52,6 +52,7 @@ def restored(blobs: Blobs, file: FileState) -> bytes:
         return (Path(folder) / "out").read_bytes()
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_random_edits_and_snapshots_between(data: st.DataObject) -> None:
     """Chunks and blobs are made tiny here, so that every border is met."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.wal.world import KEYS, TTL, World
@@ -18,6 +18,7 @@ def test_the_timing_inequality() -> None:
         assert not leases.timing_holds(ttl, deadline, period)
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1e6), st.floats(-100, 100), st.floats(0.1, 100), st.floats(0, 10))
 def test_an_allow_is_in_time_or_not_sent(sent: float, since: float, ttl: float, margin: float) -> None:
     now = sent + since
@@ -25,6 +26,7 @@ def test_an_allow_is_in_time_or_not_sent(sent: float, since: float, ttl: float, 
     assert not leases.may_allow(sent + ttl + 0.001, sent, ttl, margin)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
 def test_an_epoch_is_above_all_that_was_seen(lease: int, log: int) -> None:
     assert leases.next_epoch(lease, log) > max(lease, log)
@@ -110,11 +112,12 @@ def test_settling_through_lost_replies(fates: list[str]) -> None:
 
 def test_unlock_keeps_the_epoch_and_fences_the_owner() -> None:
     world = World()
-    job = world.open("a")
+    world.open("a")
+    job = world.take_over("b")
     seen = world.seen()
     assert seen is not None
     doc = leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="by hand")
-    assert (doc.state, doc.epoch, doc.run) == ("unlocked", 1, "a")
+    assert (doc.state, doc.epoch, doc.run) == ("unlocked", 2, "b")
     with pytest.raises(Fenced, match="unlocked by hand"):
         job.lease.renew()
     with pytest.raises(Fenced):
@@ -151,6 +154,7 @@ def test_round_trip() -> None:
     assert leases.decode(leases.encode(doc), "shop") == doc
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(data: bytes) -> None:
     with pytest.raises(Damaged, match="lease of job shop is damaged"):

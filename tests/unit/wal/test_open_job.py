@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+from unittest import mock
+
 import pytest
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, intent
 from wal_agent.errors import Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Opening
+from wal_agent.wal import job as jobs
 from wal_agent.wal import opening as openings
 from wal_agent.wal.job import close_job, open_job
 from wal_agent.wal.patience import Patience
@@ -149,6 +153,28 @@ def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() ->
     assert landed.seq == 2  # in the hole; what is behind it has a lower epoch: not the end of the log
     assert openings.judge_later(tail(world.bucket, KEYS), 3) == "again"
     assert openings.judge_later(tail(world.bucket, KEYS), 1) == "give_up"
+
+
+def test_an_owner_that_slept_while_opening_is_fenced_not_damaged() -> None:
+    world = World()
+    read = jobs.read_for_plan
+
+    def later(*args: Any) -> Any:
+        """Another owner opens behind this one, and retention takes what should be read now."""
+        with mock.patch.object(jobs, "read_for_plan", read):
+            world.take_over("b")
+        world.inner.delete(KEYS.segment(1))
+        return read(*args)
+
+    with mock.patch.object(jobs, "read_for_plan", later), pytest.raises(Fenced, match="taken over \\(epoch 2\\)"):
+        world.open("a")
+
+
+def test_a_taken_seq_is_mine_only_byte_for_byte() -> None:
+    assert openings.judge(b"x", 2, b"x", 2) == "mine"
+    assert openings.judge(b"y", 1, b"x", 2) == "next"
+    assert openings.judge(b"y", 2, b"x", 2) == "give_up"
+    assert openings.judge(b"y", 3, b"x", 2) == "give_up"
 
 
 def test_a_wrong_hint_costs_a_list_and_nothing_else() -> None:

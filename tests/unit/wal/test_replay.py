@@ -9,7 +9,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.wal.test_segment import some_records
@@ -33,6 +33,7 @@ def without_files(record: AnyRecord) -> bool:
     return not isinstance(record, FileDelta)  # random deltas are not real ones; test_files has those
 
 
+@settings(deadline=None)
 @given(st.lists(some_records.filter(without_files), max_size=12), st.data())
 def test_replay_is_the_reduction_however_it_was_cut(wanted: list[AnyRecord], data: st.DataObject) -> None:
     world = World()
@@ -100,6 +101,13 @@ def segment(seq: int, **more: object) -> bytes:
     return codec.encode(**{**fields, "records": [], **more})  # type: ignore[arg-type]
 
 
+def an_opening(good: bytes, *, epoch: int, opening: int, run: str = "a") -> bytes:
+    """A segment of `epoch` and run a that begins with an opening of epoch `opening` by `run`."""
+    first = World().open(run).replay.state.openings[0].opening
+    raw = codec.encode_record(msgspec.structs.replace(first, epoch=opening))[0]
+    return segment(4, prev=codec.decode(good, job="shop", seq=4).prev, epoch=epoch, records=[raw])
+
+
 @pytest.mark.parametrize("parallel", [1, 4])
 @pytest.mark.parametrize(
     "make, why",
@@ -110,6 +118,9 @@ def segment(seq: int, **more: object) -> bytes:
         (lambda good: segment(4), "does not chain"),
         (lambda good: segment(4, prev=codec.decode(good, job="shop", seq=4).prev, run="b"), "epoch 1 follows epoch 1"),
         (lambda good: segment(4, prev=codec.decode(good, job="shop", seq=4).prev, epoch=2), "epoch 2 follows epoch 1"),
+        (lambda good: an_opening(good, epoch=1, opening=1), "epoch 1 follows epoch 1"),
+        (lambda good: an_opening(good, epoch=2, opening=3), "epoch 2 follows epoch 1"),
+        (lambda good: an_opening(good, epoch=2, opening=2, run="b"), "epoch 2 follows epoch 1"),
     ],
 )
 def test_damage_is_named_with_what_can_be_had(make: Callable[[bytes], bytes | None], why: str, parallel: int) -> None:
@@ -121,6 +132,15 @@ def test_damage_is_named_with_what_can_be_had(make: Callable[[bytes], bytes | No
     assert why in found.damage.why
     assert found.damage.time == 1_000_001.0
     assert found.state.calls == 2
+
+
+def test_what_retention_took_is_not_called_missing() -> None:
+    world, job = a_log()
+    snapshots(world, job).take()
+    world.inner.delete(KEYS.segment(3))
+    found = replay(world.bucket, KEYS, 4)
+    assert found.damage is not None
+    assert found.damage.why == "record 3 of job shop is no longer kept; what is kept begins at record 6."
 
 
 def test_a_damaged_end_is_damage_too() -> None:
@@ -226,7 +246,11 @@ def test_after_a_snapshot_the_writer_stands_on_it() -> None:
     after = job.writer.state.files["f"]
     assert len(after.layers) == 1 and after.base_size == 6
     assert replay(world.bucket, KEYS).state == job.writer.state
-    # What was begun anew since is not rebased.
+    # What was begun anew since, or stands on other chunks, is not rebased.
+    anew = State(files={"f": msgspec.structs.replace(after, chunks=(), base_size=0)})
+    assert rebased(anew, before.files, job.writer.state.files) == anew
+    moved = State(files={"f": msgspec.structs.replace(before.files["f"], chunks=("x",), base_size=1)})
+    assert rebased(moved, before.files, job.writer.state.files) == moved
     other = State(files={"f": before.files["f"]})
     assert rebased(other, job.writer.state.files, {}) == other
     assert rebased(job.writer.state, before.files, before.files) == job.writer.state

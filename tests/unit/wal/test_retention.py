@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.wal.test_replay import snapshots
@@ -25,6 +25,7 @@ def opened_at(seqs: list[int]) -> State:
     return State(openings=tuple(kept[-KEEP_OPENINGS:]), opened=len(seqs))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 60), st.floats(0, 3 * DAY)), max_size=40),
     st.sets(st.integers(1, 60), max_size=5),

@@ -35,6 +35,7 @@ def written(records: list[AnyRecord], seq: int = 3) -> bytes:
     return codec.encode(job="j", epoch=2, seq=seq, run="r", prev=b"p" * 32, time=9.5, records=raw)
 
 
+@settings(deadline=None)
 @given(st.lists(some_records, max_size=5))
 def test_round_trip(records: list[AnyRecord]) -> None:
     found = codec.decode(written(records), job="j", seq=3)
@@ -42,6 +43,7 @@ def test_round_trip(records: list[AnyRecord]) -> None:
     assert (found.format, found.epoch, found.seq, found.run, found.prev, found.time) == (1, 2, 3, "r", b"p" * 32, 9.5)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes(data: bytes) -> None:
     for raw in (data, zstandard.compress(data)):
@@ -58,25 +60,28 @@ junk = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(codec.Segment.__struct_fields__), junk), st.integers(0, 255))
 def test_any_message(fields: dict[str, object], tag: int) -> None:
     with pytest.raises(Damaged):
         codec.decode(packing.pack(fields), job="j", seq=3)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_one_flipped_bit_or_a_cut_is_found(data: st.DataObject) -> None:
     good = written([intent(1, "x" * 200), end(1)])
     at = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)
     bad[at] ^= 1 << data.draw(st.integers(0, 7))
-    for tried in (bytes(bad), good[:at], good + b"x"):
-        try:
-            # The frame's header has bits that mean nothing to a reader; a change there may leave all as it was.
-            assert codec.decode(tried, job="j", seq=3) == codec.decode(good, job="j", seq=3)
-        except Damaged:
-            pass
+    for tried in (good[:at], good + b"x"):
+        with pytest.raises(Damaged):
+            codec.decode(tried, job="j", seq=3)
+    try:
+        # The frame's header has bits that mean nothing to a reader; a change there may leave all as it was.
+        assert codec.decode(bytes(bad), job="j", seq=3) == codec.decode(good, job="j", seq=3)
+    except Damaged:
+        pass
 
 
 @pytest.mark.parametrize("job, seq", [("other", 3), ("j", 4)])
@@ -113,9 +118,10 @@ def test_an_unknown_record_type_makes_it_unreadable() -> None:
         codec.decode(data, job="j", seq=3)
 
 
-@given(st.lists(st.integers(1, 100), min_size=1, max_size=30))
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 120), min_size=1, max_size=30))
 def test_a_batch_is_as_much_as_fits(sizes: list[int]) -> None:
     count = codec.batch(sizes, 100)
     assert 1 <= count <= len(sizes)
-    assert sum(sizes[:count]) <= 100
+    assert sum(sizes[:count]) <= 100 or count == 1
     assert count == len(sizes) or sum(sizes[: count + 1]) > 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.wal.test_segment import some_records
@@ -14,6 +14,7 @@ from wal_agent.wal.state import KEEP_OPENINGS, KEEP_UNSETTLED, State, apply, app
 session = st.builds(intent, st.integers(1, 6)) | st.builds(end, st.integers(1, 6)) | some_records
 
 
+@settings(deadline=None)
 @given(st.lists(session, max_size=30))
 def test_any_records_in_any_order(records: list[AnyRecord]) -> None:
     state = apply_all(State(), 1, 1, records)
