@@ -119,7 +119,7 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         phase=str(answer["phase"]) if answer else doc.phase,
         tool=doc.tool or state.last_tool,
         record=found.seq,
-        last_record=state.time,
+        last_record=found.time,
         waiting=Waiting(int(answer["bytes"]), float(answer["age"])) if answer else None,
         session=state.session,
         session_bytes=sum(f.size for f in state.files.values()),

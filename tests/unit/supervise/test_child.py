@@ -30,6 +30,7 @@ class Nest:
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             start_new_session=True,
+            bufsize=0,  # a line must not take the next one out of sight of `communicate`
         )
         self.child = int(self.line().removeprefix("pid "))
 

@@ -1,0 +1,129 @@
+"""A job for the commands to look at: in a real folder, with a secret and control characters wherever text can stand."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.file import FileBucket
+from wal_agent.clock import SystemClock
+from wal_agent.records import (
+    AgentStarted,
+    AnyRecord,
+    Cause,
+    Edit,
+    End,
+    FileDelta,
+    FileGone,
+    Host,
+    Intent,
+    Payload,
+    Recovery,
+    RunEnded,
+    Turn,
+    Verdict,
+)
+from wal_agent.recovery.admit import Local, Try, admit
+from wal_agent.wal import lease as leases
+from wal_agent.wal.job import Fields, OpenedJob, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim
+
+KEYS = Keys("shop")
+SECRET = "ghp_" + "a1B2c3D4e5" * 4
+EVIL = "\x1b[2J\x9b31m\u202e"  # clears the screen, colours it, turns the text round
+
+
+def payload(value: Any) -> Payload:
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return Payload(size=len(data), data=data)
+
+
+def intent(call: int, tool: str = "run_shell_command", **input: Any) -> Intent:
+    return Intent(time=5.0, call=call, tool=tool, input=payload(input), cls="unknown", rule="shell", session="s")
+
+
+def records() -> list[AnyRecord]:
+    """One of each, and what may be shown of them carries the secret or the control characters."""
+    return [
+        AgentStarted(time=1.0, pid=7, session=f"3f2a{EVIL}", resumed=False),
+        Turn(time=2.0, state="started", session="s", prompt=payload(f"use {SECRET} {EVIL}".encode())),
+        intent(1, command=f"curl -H 'Authorization: Bearer {SECRET}' x{EVIL}"),
+        End(time=6.0, call=1, how="failed", by="hook", why=f"said {SECRET}{EVIL}", result=payload({"out": SECRET})),
+        intent(2, tool=f"mcp{EVIL}", note=f"token={SECRET}"),
+        FileDelta(
+            time=7.0,
+            path=f"plans/{EVIL}",
+            size=3,
+            sha256="0" * 64,
+            edits=(Edit(offset=0, data=payload(SECRET.encode())),),
+            session="s",
+        ),
+        FileGone(time=8.0, path=f"plans/{EVIL}"),
+        Recovery(
+            time=9.0,
+            from_epoch=1,
+            verdicts=(Verdict(call=2, finding="unknown", why=f"saw {SECRET}"),),
+            told=f"{SECRET}{EVIL}",
+        ),
+        RunEnded(time=10.0, code=-9, completed=False, why=f"killed {SECRET}{EVIL}"),
+    ]
+
+
+@dataclass
+class Shelf:
+    """A bucket in a folder."""
+
+    folder: Path
+
+    @property
+    def bucket(self) -> Bucket:
+        return FileBucket(self.folder)
+
+    @property
+    def url(self) -> str:
+        return self.folder.as_uri()
+
+    def open(self, run: str = "a", host: str = "vm-1", ttl: float = 30.0, lock: str = "") -> OpenedJob:
+        """Take the job, from a dead owner if one has it."""
+        bucket = self.bucket
+        seen = leases.read(bucket, KEYS)
+        decided = admit("shop", seen, Local("", "", unchanged=1e6))
+        assert isinstance(decided, Try)
+        cause: Cause = decided.cause
+        return open_job(
+            bucket,
+            KEYS,
+            SystemClock(),
+            random.Random(7),
+            claim=Claim(
+                run=run,
+                host=Host(name=host, boot=f"boot-{run}", pidns="1", pid=7, lock=lock),
+                agent="gemini",
+                workspace="/w",
+                ttl=ttl,
+            ),
+            fields=Fields(agent_version="0.61.0", version="0", args=("--api-key", "hunter2hunter2", "-p", "work")),
+            seen=seen,
+            cause=cause,
+            parallel=1,
+        )
+
+
+def commit(job: OpenedJob) -> None:
+    while job.writer.commit_once() == "acked":
+        pass
+
+
+def full(folder: Path, host: str = "vm-1") -> Shelf:
+    """A job that is held by a run elsewhere and has all of `records`."""
+    shelf = Shelf(folder)
+    job = shelf.open(host=host)
+    for record in records():
+        job.writer.append(record)
+        commit(job)
+    return shelf

@@ -1,0 +1,69 @@
+"""cli/entries.py: the log for people, redacted, one line or one JSON object a record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tests.unit.cli.shelf import KEYS, SECRET, Shelf, commit, full, intent, payload
+from wal_agent.cli.entries import Entry, as_json, as_line, describe, entries, kind
+from wal_agent.records import AnyRecord, End, Turn
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> list[Entry]:
+    return list(entries(full(tmp_path).bucket, KEYS))
+
+
+def test_every_type_of_record_can_be_shown_in_both_ways(found: list[Entry]) -> None:
+    assert {type(e.record) for e in found} == set(get_args(AnyRecord))
+    assert [e.seq for e in found] == list(range(1, 11)) and {e.epoch for e in found} == {1}
+    for entry in found:
+        assert as_line(entry).startswith(f"{entry.seq:>5}  1970-01-01 " if entry.seq > 1 else "    1  ")
+        told = json.loads(as_json(entry))
+        assert (told["record"], told["epoch"], told["type"]) == (entry.seq, 1, kind(entry.record))
+        assert "t" not in told and told["time"] == entry.record.time
+
+
+def test_no_secret_is_shown(found: list[Entry]) -> None:
+    """DESIGN 6. In an opening it may be the word behind an option."""
+    text = "\n".join([*map(as_line, found), *map(as_json, found)])
+    assert SECRET not in text and "hunter2" not in text
+    assert text.count("[redacted]") >= 10
+    opening = json.loads(as_json(found[0]))
+    assert opening["args"] == ["--api-key", "[redacted]", "-p", "work"]
+
+
+def test_json_is_plain_ascii(found: list[Entry]) -> None:
+    """No control character gets to a terminal, and every line is one object whatever the locale."""
+    for entry in found:
+        line = as_json(entry)
+        assert line.isascii() and line.isprintable()
+
+
+def test_a_call_stands_beside_its_end(found: list[Entry]) -> None:
+    ends = {e.record.call: e.end for e in found if e.kind == "intent" and hasattr(e.record, "call")}
+    assert ends[1] is not None and ends[1].how == "failed" and ends[2] is None
+    outcomes = [describe(e)[2] for e in found if e.kind == "intent"]
+    assert outcomes == ["unknown    failed", "unknown    no end yet"]
+
+
+def test_what_went_well_is_ok_with_its_time(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    job = shelf.open()
+    job.writer.append(intent(1, command="ls"), End(time=2.0, call=1, how="done", by="hook", duration_ms=38))
+    commit(job)
+    line = as_line(list(entries(shelf.bucket, KEYS))[1])
+    assert line.split()[-3:] == ["ok", "38", "ms"] and "#1 ls" in line
+
+
+def test_long_text_is_shortened_behind_the_redaction(tmp_path: Path) -> None:
+    record = Turn(
+        time=1.0, state="started", session="s", prompt=payload(b"x" * 1980 + b" " + SECRET.encode() + b" y" * 99)
+    )
+    told = json.loads(as_json(Entry(1, 1, "turn", record)))["prompt"]["data"]
+    assert "ghp_" not in told and told.startswith("x" * 1980 + " [redacted]") and told.endswith(" characters)")
+    assert len(told) < 2050

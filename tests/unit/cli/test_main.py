@@ -1,0 +1,221 @@
+"""cli/main.py: where errors become one line and the documented exit code. stdout is for --json and --help alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.unit.cli.shelf import EVIL, KEYS, SECRET, full
+from wal_agent import __version__, errors
+from wal_agent.cli import main as module
+from wal_agent.cli.main import app, main
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = [c.name or "" for c in app.registered_commands]
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`wal-agent ARGS` in this process: exit code, stdout, stderr."""
+    workspace = tmp_path / "shop"
+    workspace.mkdir()
+    monkeypatch.chdir(workspace)
+    for name in [n for n in os.environ if n.startswith(("WAL_AGENT_", "XDG_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    def go(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["wal-agent", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, *capsys.readouterr()
+
+    return go
+
+
+# ---- exit codes
+
+
+ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, errors.WalAgentError)]
+PROMISED = {
+    "WalAgentError": 70,
+    "UsageError": 64,
+    "BucketError": 70,
+    "NotFound": 70,
+    "Conflict": 70,
+    "Unavailable": 69,
+    "Denied": 77,
+    "Damaged": 73,
+    "LeaseHeld": 75,
+    "Fenced": 76,
+    "ConfigError": 78,
+    "PersonNeeded": 79,
+    "CrashLoop": 80,
+}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: e.__name__)
+def test_each_error_is_one_line_and_its_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: type[errors.WalAgentError]
+) -> None:
+    """The codes are promises to scripts and to schedulers (DESIGN 9)."""
+
+    def failing(standalone_mode: bool) -> int:
+        raise error(f"It {EVIL}broke.", "Mend it.")
+
+    monkeypatch.setattr(module, "app", failing)
+    assert run() == (PROMISED[error.__name__], "", "wal-agent: It ?[2J?31m?broke. Mend it.\n")
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), typer.Abort()], ids=repr)
+def test_an_interrupted_command_says_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException) -> None:
+    def failing(standalone_mode: bool) -> int:
+        raise raised
+
+    monkeypatch.setattr(module, "app", failing)
+    assert run() == (130, "", "")
+
+
+def test_a_bug_is_one_line_that_names_a_private_report(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def failing(standalone_mode: bool) -> int:
+        raise RuntimeError(f"password={SECRET}")
+
+    monkeypatch.setattr(module, "app", failing)
+    code, out, err = run()
+    (report,) = (tmp_path / "home" / ".local" / "state" / "wal-agent" / "reports").iterdir()
+    assert (code, out, err.count("\n")) == (70, "", 1)
+    assert "RuntimeError" in err and str(report) in err and SECRET not in err + report.read_text()
+    assert report.stat().st_mode & 0o777 == 0o600
+
+
+# ---- the command line
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(run: Run, command: str) -> None:
+    code, out, err = run(command, "--help")
+    assert (code, err) == (0, "") and out.startswith("Usage: wal-agent " + command)
+    assert run(command, "-h") == (0, out, "")
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version") == (0, f"{__version__}\n", "")
+
+
+def test_nothing_asked_is_the_help_on_stderr(run: Run) -> None:
+    code, out, err = run()
+    assert (code, out) == (64, "") and err.startswith("Usage: wal-agent") and all(c in err for c in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["status", "--nonsense"],
+        ["run"],
+        ["run", "nonsense"],
+        ["run", "gemini", "--ttl", "0"],
+        ["ack", "x", "--done"],
+        ["ack", "1"],
+        ["ack", "1", "--done", "--not-done"],
+        ["ack", "1", "--done"],
+        ["log", "-n", "-1"],
+        ["status", "--job", "../x"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> None:
+    code, out, err = run(*args)
+    assert (code, out, err.count("\n")) == (64, "", 1) and err.startswith("wal-agent: ")
+
+
+def test_a_project_file_that_is_wrong_is_78(run: Run) -> None:
+    Path("wal-agent.toml").write_text("nonsense = 1\n")
+    code, out, err = run("status")
+    assert (code, out, err.count("\n")) == (78, "", 1) and "wal-agent.toml" in err
+
+
+# ---- looking at a job
+
+
+def test_people_read_on_stderr_and_scripts_on_stdout(run: Run, tmp_path: Path) -> None:
+    shelf = full(tmp_path / "b", host=f"vm{EVIL}")
+    where = ["--bucket", shelf.url, "--job", "shop"]
+    for command in ("status", "log"):
+        code, out, err = run(command, *where)
+        assert (code, out) == (0, "") and "vm?[2J?31m?" in err
+        assert not any(c in err for c in EVIL if not c.isprintable()) and SECRET not in err
+        code, out, err = run(command, *where, "--json")
+        assert (code, err) == (0, "") and out.isascii() and SECRET not in out
+        assert [json.loads(line) for line in out.splitlines()]
+
+
+def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
+    where = ["--bucket", full(tmp_path / "b").url, "--job", "shop"]
+    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [9, 10]
+    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 10
+    newest = run("log", *where, "-n", "2")[2].splitlines()
+    assert [line.split()[0] for line in newest] == ["10", "9"]
+    told = [json.loads(x)["type"] for x in run("log", *where, "--crashes", "--json")[1].splitlines()]
+    assert told == ["opening", "recovery", "run_ended"]
+
+
+def test_a_job_that_does_not_exist_is_no_error_to_look_at(run: Run) -> None:
+    for command in ("status", "log"):
+        code, out, err = run(command)
+        assert (code, out, err.count("\n")) == (0, "", 1) and "gemini-shop" in err
+    assert json.loads(run("status", "--json")[1])["state"] == "none"
+
+
+def test_a_held_job_is_75_and_a_damaged_one_73(run: Run, tmp_path: Path) -> None:
+    shelf = full(tmp_path / "b")
+    where = ["--bucket", shelf.url, "--job", "shop"]
+    code, out, err = run("ack", "2", "--done", *where)
+    assert (code, out) == (75, "") and "running on vm-1" in err
+    bucket = shelf.bucket
+    bucket.put(KEYS.lease, b"junk", if_version=bucket.get(KEYS.lease).version)
+    code, out, err = run("status", *where)
+    assert (code, out, err.count("\n")) == (73, "", 1) and "damaged" in err
+
+
+# ---- as a process
+
+
+def process(tmp_path: Path, *args: str, shell: str = '"$@"', stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    argv = ["sh", "-c", shell, "sh", sys.executable, "-m", "wal_agent", *args]
+    return subprocess.Popen(argv, env=env, cwd=tmp_path, stdout=stdout, stderr=subprocess.PIPE)
+
+
+def test_a_reader_that_goes_away_is_no_news(tmp_path: Path) -> None:
+    """`wal-agent log --json | head -1`, for a log that fits the pipe's buffer and for one that does not."""
+    shelf = full(tmp_path / "b")
+    for rows in ("1", "0"):
+        read, write = os.pipe()
+        os.close(read)
+        log = process(tmp_path, "log", "--json", "-n", rows, "--bucket", shelf.url, "--job", "shop", stdout=write)
+        os.close(write)
+        _, err = log.communicate(timeout=60)
+        assert (log.returncode, err) == (0, b"")
+
+
+def test_a_real_process_exits_with_the_promised_codes(tmp_path: Path) -> None:
+    """Codes pass through the real entry, also when stderr is closed; nothing goes to stdout instead."""
+    full(tmp_path / "b")
+    held = process(tmp_path, "ack", "2", "--done", "--bucket", (tmp_path / "b").as_uri(), "--job", "shop")
+    out, err = held.communicate(timeout=60)
+    assert (held.returncode, out) == (75, b"") and err.startswith(b"wal-agent: job shop is running on vm-1")
+    closed = process(tmp_path, "run", "nonsense", shell='"$@" 2>&-')
+    assert closed.communicate(timeout=60)[0] == b"" and closed.returncode == 64

@@ -1,0 +1,151 @@
+"""cli/view.py and status.py: a job as people and scripts see it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Shelf, commit, full, intent, payload
+from tests.unit.supervise.crew import short_folder
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.cli.status import table
+from wal_agent.cli.view import JobState, View, Waiting, look, preview, view
+from wal_agent.records import Opening, Payload
+from wal_agent.supervise import local
+from wal_agent.supervise.control import STATUS
+from wal_agent.supervise.server import HookServer
+from wal_agent.wal import lease as leases
+from wal_agent.wal.job import close_job
+from wal_agent.wal.reader import replay
+
+
+def shown(found: View) -> str:
+    return "\n".join(table(found))
+
+
+def test_a_job_that_nobody_began() -> None:
+    assert look(MemoryBucket(), KEYS, {}) == View(job="shop", bucket="memory://", state="none")
+
+
+def test_a_run_elsewhere_is_running_and_what_waits_there_is_not_known(tmp_path: Path) -> None:
+    found = look(full(tmp_path).bucket, KEYS, {})
+    assert (found.state, found.host, found.pid, found.epoch, found.waiting) == ("running", "vm-1", 7, 1, None)
+    assert (found.calls, found.recoveries, found.record) == (2, 1, 10)
+    assert [c.call for c in found.unsettled] == [2]
+    text = shown(found)
+    assert "known on its own machine only" in text and "gemini 0.61.0, 2 tool calls" in text
+
+
+def test_no_secret_is_shown(tmp_path: Path) -> None:
+    """DESIGN 6: what leaves the machine for people is redacted, in the table and in the JSON."""
+    shelf = full(tmp_path)
+    bucket = shelf.bucket
+    seen = leases.read(bucket, KEYS)
+    assert seen is not None
+    doc = msgspec.structs.replace(seen.doc, reason=f"not started: token={SECRET}")
+    found = view("shop", shelf.url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
+    assert found.reason.startswith("not started: ") and found.unsettled[0].input
+    assert SECRET not in shown(found) and SECRET not in json.dumps(msgspec.to_builtins(found))
+
+
+@pytest.mark.parametrize("state", ["closed", "released"])
+def test_a_job_that_was_given_up_says_how_and_why(tmp_path: Path, state: JobState) -> None:
+    shelf = Shelf(tmp_path)
+    job = shelf.open()
+    close_job(job, "closed" if state == "closed" else "released", "completed")
+    found = look(shelf.bucket, KEYS, {})
+    assert (found.state, found.reason) == (state, "completed")
+    assert "completed" in shown(found) and "heartbeat" not in shown(found)
+
+
+def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_can_be_settled(tmp_path: Path) -> None:
+    """The next step stands beside each call (UX): settle it."""
+    shelf = Shelf(tmp_path)
+    job = shelf.open(ttl=0.001)
+    job.writer.append(intent(1, command="git push"))
+    commit(job)
+    found = look(shelf.bucket, KEYS, {})
+    assert found.state == "cut_off"
+    assert "#1 run_shell_command `git push`   settle: wal-agent ack 1 --done | --not-done" in shown(found)
+
+
+def test_each_crash_is_an_opening_from_the_dead_with_its_owner(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.open("a", host="vm-1")
+    second = shelf.open("b", host="vm-2")
+    close_job(second, "released")
+    third = shelf.open("c", host="vm-3")
+    assert isinstance(third.replay.state.openings[-1].opening, Opening)
+    found = look(shelf.bucket, KEYS, {})
+    assert [(c.host, c.epoch) for c in found.crashes] == [("vm-1", 1)]
+    assert "vm-1 lost (epoch 1)" in shown(found)
+
+
+def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
+    shelf = full(tmp_path)
+    shelf.bucket.delete(KEYS.segment(3))
+    found = look(shelf.bucket, KEYS, {})
+    assert found.record == 2 and "record 3" in found.damage and "record 3" in shown(found)
+
+
+def test_a_live_run_on_this_machine_is_asked() -> None:
+    with short_folder() as folder:
+        run_dir = local.RunDir.create(folder, "live")
+        server = HookServer(run_dir.socket, "live", lambda event, _: answer[event], lambda _: None)
+        answer = {STATUS: json.dumps({"phase": "awaiting_user", "bytes": 2500, "age": 65.0}).encode()}
+        server.start()
+        try:
+            shelf = Shelf(folder / "bucket")
+            job = shelf.open("live")
+            here = local.this_host({}, run_dir.lock)
+            doc = msgspec.structs.replace(job.lease.doc, host=here)
+            version = shelf.bucket.get(KEYS.lease).version
+            shelf.bucket.put(KEYS.lease, leases.encode(doc), if_version=version)
+            found = look(shelf.bucket, KEYS, {})
+            assert (found.state, found.phase) == ("running", "awaiting_user")
+            assert found.waiting == Waiting(2500, 65.0)
+            assert "2.5 kB not saved yet, the oldest for" in shown(found)
+            assert doc.started - 1 < found.last_record < doc.started + 60  # also when the opening is all there is
+            server.close()
+            assert look(shelf.bucket, KEYS, {}).waiting is None
+        finally:
+            run_dir.end()
+        assert look(shelf.bucket, KEYS, {}).state == "cut_off"
+
+
+# ---- a tool's input in one line
+
+
+@pytest.mark.parametrize(
+    ("input", "line"),
+    [
+        ({"command": "git  push\norigin"}, "git push origin"),
+        ({"file_path": "/a/b", "content": "x"}, "/a/b"),
+        ({"other": 1}, '{"other": 1}'),
+        (["a"], '["a"]'),
+        (b"\xff{", "\ufffd{"),
+        ({"command": f"a{EVIL}b"}, "a?[2J?31m?b"),
+        ({"command": ["not", "text"], "path": "p"}, "p"),
+    ],
+)
+def test_an_input_is_told_by_its_command_or_path(input: object, line: str) -> None:
+    assert preview(payload(input)) == line
+
+
+def test_an_input_is_cut_behind_the_redaction() -> None:
+    """A secret that is cut in two would not be recognised."""
+    text = preview(payload({"command": "x" * 185 + f" {SECRET}"}))
+    assert text == "x" * 185 + " [redacted]"
+    assert preview(payload({"command": "y" * 300}), 60) == "y" * 59 + "…"
+
+
+def test_an_input_in_a_blob_is_told_by_its_size() -> None:
+    assert preview(Payload(size=70_000, blob="0" * 64)) == "(70000 bytes)"
+
+
+def test_an_input_that_nests_without_end_is_shown_as_it_is() -> None:
+    assert preview(payload(b"[" * 60_000)) == "[" * 199 + "…"
