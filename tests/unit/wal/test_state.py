@@ -36,9 +36,9 @@ def captured(settled: int) -> FileDelta:
 
 
 def test_a_captured_file_settles_what_it_tells() -> None:
-    state = apply_all(State(), 1, 1, [intent(1), intent(2), intent(3), end(1), end(3), captured(2)])
+    state = apply_all(State(), 1, 1, [*map(intent, (1, 2, 3, 4)), end(1), end(2), end(3), captured(2)])
     assert [c.intent.call for c in state.unsettled] == [3]
-    assert [c.intent.call for c in state.open] == [2]
+    assert [c.intent.call for c in state.open] == [4]
 
 
 def test_a_file_begun_anew_has_nothing_of_the_old_one() -> None:
