@@ -198,11 +198,13 @@ class LoggedCall:
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """A call as the session file tells it after its batch. `status` is the module's reading of the agent's word."""
+    """A call as the session file tells it after its batch. `status` is the module's reading of the agent's word; `id`
+    is the file's own, by which a call that is told twice is known."""
 
     tool: str
     input: bytes
     status: Literal["done", "failed", "refused", "cancelled"]
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

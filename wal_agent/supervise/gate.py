@@ -119,9 +119,8 @@ class Gate:
         with self._lock:
             self._ended[event.tool] += 1
             running = self._calls.find(event.tool, event.input, event.call_id)
-            if (
-                running is None
-            ):  # an input that another hook rewrote matches none of several; more ends than beginnings do
+            if running is None:
+                # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
         now = self._clock.now()

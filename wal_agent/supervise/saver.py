@@ -21,6 +21,7 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.writer import Writer
 
 MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
+KNOWN = 4096  # ids of told calls that are remembered (I9); a message is written again soon or never
 _ENDINGS: dict[str, tuple[Ending, str]] = {
     "done": ("done", ""),
     "failed": ("failed", "the session says that it failed"),
@@ -60,6 +61,7 @@ class Saver:
         self._session = session
         self._boundary = self._settled_upto = 0
         self._seen: list[SeenCall] = []
+        self._known: dict[str, None] = {}  # ids of calls that were told, oldest first
         self._told_upto = _size(self._files())
         self._seen_done: Counter[str] = Counter()
         self._skip = skip
@@ -104,8 +106,9 @@ class Saver:
         appended = self._appended(files)
         self._look(appended)
         for seen in self._agent.seen_calls(appended):
-            self._count(seen)
-            self._seen.append(seen)
+            if self._is_news(seen):
+                self._count(seen)
+                self._seen.append(seen)
         if upto == self._settled_upto:  # no new boundary: what the file tells now may belong to a batch still running
             return
         self._settled_upto = upto
@@ -123,6 +126,16 @@ class Saver:
             if seen.status in unhooked:
                 self._end(seen, upto, exact=False)
         self._gate.forget(upto)
+
+    def _is_news(self, seen: SeenCall) -> bool:
+        """A message is written again whenever something of it changes, with all its calls."""
+        if not seen.id:
+            return True
+        news = seen.id not in self._known
+        self._known[seen.id] = None
+        if len(self._known) > KNOWN:
+            del self._known[next(iter(self._known))]
+        return news
 
     def _end(self, seen: SeenCall, upto: int, exact: bool) -> bool:
         running = self._gate.take(seen.tool, seen.input, "", upto, exact)

@@ -10,7 +10,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from wal_agent.bucket.base import Bucket
@@ -19,76 +19,15 @@ from wal_agent.errors import BucketError, Conflict, Damaged, Denied, Fenced, Not
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import segment as codec
+from wal_agent.wal.flight import Acked, Backlog, InFlight, Item, Sealed, judge, keep_undecided
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.patience import backoff
 from wal_agent.wal.state import FileState, State, apply_all, rebased
 from wal_agent.wal.ticket import Ticket
 
+__all__ = ["Acked", "Backlog", "InFlight", "Sealed", "Step", "Writer"]
+
 Step = Literal["idle", "acked", "undecided", "ended"]
-
-
-class Sealed(WalAgentError):
-    """Appending to a writer that was sealed (R6)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Acked:
-    """The log as acknowledged to this writer, and only that: what a snapshot may cover (R5)."""
-
-    seq: int
-    hash: bytes
-    state: State
-    segments: int  # since the snapshot that replay began from
-    size: int  # their bytes
-    time: float  # of segment `seq`
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One append on its way: all of its records go into one segment."""
-
-    records: tuple[AnyRecord, ...]
-    raw: tuple[bytes, ...]
-    ticket: Ticket
-    since: float  # boot time
-
-    @property
-    def size(self) -> int:
-        return sum(len(r) for r in self.raw)
-
-
-@dataclass(frozen=True, slots=True)
-class InFlight:
-    """The one undecided segment (R3): its number and its bytes never change."""
-
-    seq: int
-    data: bytes
-    items: tuple[Item, ...]
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """What is appended but not acknowledged: bytes, appends, and the age of the oldest in seconds."""
-
-    size: int
-    items: int
-    age: float
-
-
-# --- pure rules
-
-
-def judge(found: bytes, found_epoch: int, found_run: str, sent: InFlight, epoch: int, run: str) -> str:
-    """R3: what stands at my seq is "mine" (byte for byte), of a higher epoch ("fenced"), or "damage"."""
-    if found == sent.data:
-        return "mine"
-    return "fenced" if found_epoch > epoch else "damage"
-
-
-def keep_undecided(sent: InFlight) -> InFlight | None:
-    """R3: what stays in flight after an undecided put: the same bytes for the same seq."""
-    return sent
 
 
 class Writer:

@@ -330,9 +330,9 @@ def test_seen_calls() -> None:
     appended = lines(batch, b"junk", gemini("g", "", [*batch["toolCalls"], call("c4", "z", status="error")]))
     checkpoint = lines({"$set": {"messages": [batch]}})
     assert GEMINI.seen_calls(appended + checkpoint + b'{"torn') == [
-        SeenCall("shell", b'{"command":"ls"}', "done"),
-        SeenCall("shell", b'{"command":"x"}', "cancelled"),
-        SeenCall("shell", b'{"command":"z"}', "failed"),
+        SeenCall("shell", b'{"command":"ls"}', "done", "c1"),
+        SeenCall("shell", b'{"command":"x"}', "cancelled", "c2"),
+        SeenCall("shell", b'{"command":"z"}', "failed", "c4"),
     ]
 
 

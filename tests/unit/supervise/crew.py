@@ -65,7 +65,11 @@ class ScriptAgent:
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         found = [json.loads(line) for line in appended.splitlines() if line.startswith(b"{")]
-        return [SeenCall(c["tool"], json.dumps(c["input"]).encode(), c["status"]) for c in found if "tool" in c]
+        return [
+            SeenCall(c["tool"], json.dumps(c["input"]).encode(), c["status"], c.get("id", ""))
+            for c in found
+            if "tool" in c
+        ]
 
     def tell(self, session: str, tool: str, status: str, **input: Any) -> None:
         """Write a call's outcome into the session file."""

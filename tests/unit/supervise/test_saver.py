@@ -326,3 +326,16 @@ def test_the_end_of_a_run_is_a_boundary(desk: Desk) -> None:
     desk.saver.finish()
     desk.post.commit()
     assert desk.endings() == [(call, "denied", "session")]
+
+
+def test_a_call_that_the_file_tells_again_is_not_another_one(desk: Desk) -> None:
+    """I5: a message is written again with all its calls; taking that for unlogged calls would stop a healthy run."""
+    desk.post.begin("write_file", file_path="a")
+    line = '{"id": "w1", "tool": "write_file", "input": {"file_path": "a"}, "status": "done"}\n'
+    for _ in range(3):
+        desk.agent.write("one", line)
+        desk.save()
+    assert desk.unseen == []
+    desk.agent.write("one", line.replace("w1", "w2"))
+    desk.save()
+    assert desk.unseen == ["write_file"]

@@ -21,8 +21,10 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         for call in Message(record).calls if record is not None else []:
             status = _STATUS.get(str(call.get("status")))
             if status is not None:
-                seen = SeenCall(str(call.get("name", "")), encode(call.get("args", {})), status)
-                found[str(call.get("id", len(found)))] = seen
+                id = str(call.get("id", ""))
+                found[id or str(len(found))] = SeenCall(
+                    str(call.get("name", "")), encode(call.get("args", {})), status, id
+                )
     return list(found.values())
 
 

@@ -1,0 +1,111 @@
+"""What lease.json says, its bytes, and the rules of timing as pure functions (R1, R6, R7, R10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+from wal_agent.bucket.base import Version
+from wal_agent.errors import Damaged
+from wal_agent.records import Host
+from wal_agent.wal.keys import MAX_SEQ
+
+State = Literal["held", "closed", "released", "unlocked"]
+
+MAX_BYTES = 64 << 10
+MAX_TTL = 86_400.0
+
+
+class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
+    """What lease.json says. Unknown fields are ignored: safety rests on the log, and a fleet may mix versions."""
+
+    format: Literal[1]
+    job: str
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ)]
+    run: str
+    nonce: str
+    state: State
+    host: Host
+    agent: str
+    workspace: str
+    started: float  # when this epoch was acquired; like `time` by the owner's clock, for people
+    ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL)]  # seconds
+    beat: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of the renewal
+    phase: str = ""
+    tool: str = ""
+    seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # last acknowledged record; a hint where the log ends
+    reason: str = ""  # why it was settled or unlocked
+    time: float = 0.0  # of this write
+    off: bool = False  # unlocked, and a person said that the old host is off: nobody need wait
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A lease as read. `updated` and `now` are by the store's clock."""
+
+    doc: LeaseDoc
+    version: Version
+    updated: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a run that acquires the lease writes into it."""
+
+    run: str
+    host: Host
+    agent: str
+    workspace: str
+    ttl: float
+
+
+# --- pure rules
+
+
+def timing_holds(ttl: float, deadline: float, period: float) -> bool:
+    """Whether a renewal every `period` s that gives up after `deadline` s is done before `ttl` s have passed."""
+    return ttl > deadline > 1.2 * period > 0
+
+
+def may_allow(now: float, sent: float, ttl: float, margin: float) -> bool:
+    """R7: whether an allow may still be sent at `now`, when the last renewal that succeeded was *sent* at `sent` (both
+    boot time of this host, so that suspended time counts)."""
+    return 0 <= now - sent < ttl - margin
+
+
+def is_mine(doc: LeaseDoc, run: str, epoch: int) -> bool:
+    """R10: same run and epoch, whatever the nonce: an own write that was thought lost may have landed late."""
+    return doc.run == run and doc.epoch == epoch
+
+
+def next_epoch(lease_epoch: int, log_epoch: int) -> int:
+    """R1: above everything ever seen, also when the lease was deleted by hand or by a lifecycle rule."""
+    return max(lease_epoch, log_epoch) + 1
+
+
+def settled_as(wanted: Literal["closed", "released"], open_calls: int) -> Literal["closed", "released"]:
+    """R6: `closed` is written only if no intent is open."""
+    return "released" if open_calls else wanted
+
+
+# --- bytes
+
+
+def encode(doc: LeaseDoc) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(doc), indent=1)
+
+
+def decode(data: bytes, job: str) -> LeaseDoc:
+    """The lease in `data`; Damaged for anything that is not one of this job."""
+    try:
+        if len(data) > MAX_BYTES:
+            raise Damaged(f"The lease of job {job} is damaged: {len(data)} bytes.")
+        doc = msgspec.json.decode(data, type=LeaseDoc)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Damaged(f"The lease of job {job} is damaged: {error}.") from error
+    if doc.job != job:
+        raise Damaged(f"The lease of job {job} is damaged: it names job {doc.job!r}.")
+    return doc
