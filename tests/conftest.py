@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No deadline: a loaded machine is no failure. CI tries the same examples each time, people find new ones.
+settings.register_profile("all", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("all")
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS.parent))
