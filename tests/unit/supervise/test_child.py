@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -17,6 +19,19 @@ from tests.unit.supervise import nest
 from tests.unit.supervise.crew import PATIENCE, until
 
 ROOT = Path(__file__).parents[3]
+
+
+def next_line(stream: IO[bytes] | None) -> str:
+    """Of an unbuffered pipe; what does not come in time is a failure, and no test hangs."""
+    assert stream is not None
+    line = b""
+    while not line.endswith(b"\n"):
+        assert select.select([stream], [], [], PATIENCE)[0], f"nothing came behind {line!r}"
+        got = stream.read(1)
+        if not got:
+            break
+        line += got
+    return line.decode().strip()
 
 
 class Nest:
@@ -35,13 +50,11 @@ class Nest:
         self.child = int(self.line().removeprefix("pid "))
 
     def line(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.readline().decode().strip()
+        return next_line(self.process.stderr)
 
     def out(self) -> str:
         """The next line of the agent."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().decode().strip()
+        return next_line(self.process.stdout)
 
     def ended(self) -> str:
         """Everything that it said until its end; it must have ended well."""
