@@ -50,8 +50,15 @@ def descendants(pid: int) -> list[psutil.Process]:
 def command_line(process: psutil.Process) -> str:
     """Its words, or its name, or its number: whatever can still be told."""
     with suppress(psutil.Error):
-        return " ".join(process.cmdline()) or process.name()
+        return _words(process) or process.name()
     return f"pid {process.pid}"
+
+
+def _words(process: psutil.Process) -> str:
+    """Empty when it has ended, or is about to."""
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def end(processes: Iterable[psutil.Process], grace: float = 2.0) -> None:
@@ -76,13 +83,14 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 def end_run(run: str, grace: float = 2.0, adopted: bool = False) -> list[str]:
     """End everything that carries the run's marker, again until nothing new appears; gives their command lines.
 
-    `adopted`: and every child of ours, which the sub-reaper took over; for the run itself, when its agent is gone."""
+    `adopted`: and every child of ours, which the sub-reaper took over; for the run itself, when its agent is gone.
+    What has ended by itself meanwhile, and hooks of ours, whose lines name the run, are not told."""
     told: list[str] = []
     for _ in range(5):
         own = {p.pid: p for p in descendants(os.getpid())} if adopted else {}
         found = list({**own, **{p.pid: p for p in marked(run)}}.values())
         if not found:
             break
-        told += [command_line(p) for p in found]
+        told += [line for p in found if (line := _words(p)) and run not in line]
         end(found, grace)
     return told

@@ -1,0 +1,119 @@
+"""A person at a terminal: the agent's own screen, approvals, a kill in the middle, and the terminal given back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.e2e.scene import Machine, Scene, check_log, notices, shell, until
+from tests.e2e.terminal import Terminal
+from tests.mocks.gemini_model import Turn
+
+TASK = "please do the work"
+EMPTY = "Type your message"
+LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
+
+
+@contextmanager
+def terminal(machine: Machine, *options: str) -> Iterator[Terminal]:
+    made = Terminal(machine, [], options)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ask(term: Terminal, text: str) -> None:
+    """Type a prompt at the agent's own prompt and send it. An Enter that comes too soon behind the text counts as part
+    of a paste there, so it is pressed again while the text still stands."""
+    term.shows(EMPTY)
+    term.type(text)
+    term.shows(f"> {text}")
+    for _ in range(10):
+        term.press("Enter")
+        if term.showed(f"{EMPTY}|esc to cancel|Allow execution", within=5):
+            return
+    raise AssertionError(term.screen())
+
+
+def leave(term: Terminal) -> None:
+    """Two ^C, as its help says; I6: the agent's own code, and the terminal as it was before."""
+    term.press("C-c")
+    term.shows(re.escape("Press Ctrl+C again to exit"))
+    term.press("C-c")
+    assert term.code() == 0
+    before, after = term.modes()
+    assert before == after
+    assert "icanon" in after
+    assert "-icanon" not in after
+
+
+def ours(screen: str) -> list[str]:
+    """Lines of wal-agent's, but for those before the agent's screen began (it may have cleared them)."""
+    lines = re.findall(r"^(?:wal-agent: |  (?:fenced|restored|in flight|resuming) ).*", screen, re.MULTILINE)
+    began = [line for line in lines if line.startswith("wal-agent: job job")]
+    assert len(began) <= 1
+    return [line for line in lines if line not in began]
+
+
+def test_killed_and_resumed_at_a_terminal(scene: Scene) -> None:
+    """I1, I4, I6, I8: approved by a person, killed, and back with the old turns; the recovery speaks by itself."""
+    scene.script(
+        Turn(text="First a step.", calls=[shell("echo one >> side")]),
+        Turn(text="Now the long one.", calls=[shell(LONG)]),
+    )
+    with terminal(scene.machine("vm-1")) as term:
+        ask(term, TASK)
+        term.shows("Allow execution")
+        assert scene.side() == []
+        until(lambda: [r for r in scene.records() if r["type"] == "intent"], "I1: logged before it is approved")
+        term.press("Enter")
+        until(lambda: scene.side() == ["one"], "the first call runs")
+        term.shows("(?s)sleep 600.*Allow execution")
+        term.press("Enter")
+        until(lambda: (scene.workspace / "started").exists(), "the second call runs")
+        assert ours(term.screen()) == []
+        term.wrapper().kill()
+        assert term.code() == 137
+    before = scene.records()
+
+    scene.script(Turn(text="I verified: it began."), Turn(text="You are welcome."))
+    seen = len(scene.model.requests)
+    second = scene.machine("vm-2")
+    with terminal(second, "--wait") as term:
+        screen = term.shows("I verified: it began")
+        assert TASK in screen
+        assert "First a step." in screen
+        assert "[wal-agent recovery] The machine that you worked on" in screen
+        assert ours(screen) == []
+        ask(term, "thank you")
+        term.shows("You are welcome")
+        leave(term)
+        lines = ours(term.screen())
+    assert len(lines) == 1, "\n".join(lines)
+    assert lines[0].startswith("wal-agent: not settled: #2 run_shell_command.")
+    assert len(notices(scene.model.requests[seen])) == 1
+    check_log(scene, second, before)
+    assert scene.side() == ["one", "begun"]
+
+
+def test_escape_at_an_approval(scene: Scene) -> None:
+    """I8: a call that the person refused has its one end at the next boundary, by the session's own word."""
+    scene.script(Turn(text="May I?", calls=[shell("echo never >> side")]), Turn(text="Fine, I leave it."))
+    machine = scene.machine("vm-1")
+    with terminal(machine) as term:
+        ask(term, TASK)
+        term.shows("Allow execution")
+        until(lambda: [r for r in scene.records() if r["type"] == "intent"], "the intent is logged")
+        term.press("Escape")
+        term.shows("(?i)cancelled")
+        ask(term, "then do not")
+        term.shows("Fine, I leave it")
+        until(lambda: [r for r in scene.records() if r["type"] == "end"], "the call has its end")
+        leave(term)
+        assert ours(term.screen()) == []
+    ends = [r for r in check_log(scene, machine, []) if r["type"] == "end"]
+    assert [(e["call"], e["by"], e["how"] in ("denied", "interrupted")) for e in ends] == [(1, "session", True)]
+    assert machine.status()["state"] == "closed"
+    assert scene.side() == []
