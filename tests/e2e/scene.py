@@ -234,10 +234,10 @@ class Scene:
         """Wait until the model was asked so often."""
         self.model.wait_for(requests, PATIENCE)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self, job: str = "job") -> list[dict[str, Any]]:
         """The job's records as `wal-agent log --json` gives them; none before the first one."""
         with open_folder(self.bucket) as bucket:
-            return [json.loads(as_json(entry)) for entry in entries(bucket, Keys("job"))]
+            return [json.loads(as_json(entry)) for entry in entries(bucket, Keys(job))]
 
     def replay(self, upto: int | None = None) -> Replay:
         with open_folder(self.bucket) as bucket:

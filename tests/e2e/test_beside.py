@@ -1,73 +1,112 @@
-"""I7: what a run adds to the user's home disturbs nobody beside it, and does not outlive it for long."""
+"""Others in the same HOME: a plain Gemini beside a run, after a killed one, and two runs at once (I6, I7)."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
-from tests.e2e.scene import Machine, Scene, shell, told, until
+from tests.e2e.scene import PATIENCE, Machine, Scene, shell, told, until
 from tests.mocks.gemini_model import Turn
 
-LONG = "touch started; sleep 600"
+LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 
 
-def extensions(machine: Machine) -> list[Path]:
-    return sorted((machine.home / ".gemini" / "extensions").glob("wal-agent-*"))
-
-
-def plain(machine: Machine, prompt: str) -> subprocess.CompletedProcess[str]:
-    """The bare CLI, as the user starts it beside us."""
-    return subprocess.run(
-        [str(machine.gemini), "-y", "-p", prompt],
-        cwd=machine.workspace,
+def plain(scene: Scene, machine: Machine, word: str) -> Path:
+    """A Gemini without us does one step, to its end; the file of its session."""
+    before = set(chats(machine))
+    step = f"echo did-{word} | tee -a plain"
+    scene.model.turns += [
+        Turn(when=f"please {word}", calls=[shell(step)]),
+        Turn(when=f"did-{word}", text="Plainly done."),
+    ]
+    done = subprocess.run(
+        [scene.gemini, "-y", "-p", f"please {word}"],
+        cwd=scene.workspace,
         env=machine.env(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+    assert "Plainly done." in done.stdout
+    assert "wal-agent" not in done.stdout + done.stderr
+    assert scene.side("plain")[-1] == f"did-{word}"
+    request = scene.model.requests[-1]
+    assert "wal-agent" not in told(request).replace(str(scene.root), ""), "it is told nothing of us"
+    new = set(chats(machine)) - before
+    assert len(new) == 1
+    return new.pop()
 
 
-def answer_by_prompt(scene: Scene) -> None:
-    """Each conversation is known by its prompt, whatever order they ask in."""
-    scene.script(
-        Turn(when="job one", calls=[shell(LONG)]),
-        Turn(when="job two", calls=[shell("echo two >> side")]),
-        Turn(when="plain beside", calls=[shell("echo beside >> side")]),
-        Turn(when="plain after", calls=[shell("echo after >> side")]),
-        *(Turn(text="Done.") for _ in range(6)),
-    )
+def chats(machine: Machine) -> list[Path]:
+    return [*(machine.home / ".gemini/tmp").glob("*/chats/session-*.jsonl")]
 
 
-def test_other_geminis_of_the_same_home(scene: Scene) -> None:
-    """A plain Gemini and another job's run work beside a run, and after its wrapper was killed; then it is swept."""
-    answer_by_prompt(scene)
+def extensions(machine: Machine) -> list[str]:
+    return sorted(p.name for p in (machine.home / ".gemini/extensions").glob("*"))
+
+
+def test_a_plain_gemini_beside_a_run_and_after_a_killed_one(scene: Scene) -> None:
+    """I7: our hooks are on everybody's path there and do nothing; what a killed run left is swept by the next one."""
     machine = scene.machine("vm-1")
-    settings = machine.settings.read_bytes()
-    one = machine.run("-y", "-p", "job one", WAL_AGENT_JOB="one")
-    until(lambda: (scene.workspace / "started").exists(), "job one's tool runs")
+    scene.script(Turn(when="please work", text="Now.", calls=[shell(LONG)]))
+    run = machine.run("-y", "-p", "please work")
+    until(lambda: (scene.workspace / "started").exists(), "the run's tool runs")
+    assert len(extensions(machine)) == 1
 
-    two = machine.run("-y", "-p", "job two", WAL_AGENT_JOB="two", wait=True)
-    assert two.process.returncode == 0, two.stderr()
-    beside = plain(machine, "plain beside")
-    assert beside.returncode == 0, beside.stderr
-    assert scene.side() == ["two", "beside"]
-    assert one.process.poll() is None and len(extensions(machine)) == 1
+    beside = plain(scene, machine, "beside")
+    assert [r["tool"] for r in scene.records() if r["type"] == "intent"] == ["run_shell_command"]
+    assert run.process.poll() is None
 
-    one.kill()
-    one.wait()
-    assert len(extensions(machine)) == 1, "SIGKILL leaves it behind"
-    after = plain(machine, "plain after")
-    assert after.returncode == 0, after.stderr
-    assert scene.side() == ["two", "beside", "after"]
-    foreign = [told(request) for request in scene.model.requests if '"plain ' in told(request)]
-    assert len(foreign) == 4 and not any("wal-agent did not" in text or "under wal-agent" in text for text in foreign)
+    run.kill()
+    run.died()
+    left = extensions(machine)
+    assert len(left) == 1
+    untouched = beside.read_bytes()
+    plain(scene, machine, "after")
+    assert extensions(machine) == left, "it is not the plain one's to remove"
+    assert beside.read_bytes().startswith(untouched)
 
-    logged = [r for r in machine.log() if r["type"] == "intent"]
-    assert logged == [], "nobody's call went into a job that is not theirs"
-    assert machine.run("--list-sessions", WAL_AGENT_JOB="two", wait=True).process.returncode == 0
-    scene.script(Turn(text="Hello."))
-    machine.run("-y", "-p", "hello", WAL_AGENT_JOB="three", wait=True)
+    scene.script(Turn(when="wal-agent recovery", text="It began. I stop."))
+    hold = scene.hold_turn(0)
+    seen = len(scene.model.requests)
+    again = machine.run("-y", "-p", "please work")
+    scene.asked(seen + 1)
+    assert len(extensions(machine)) == 1
+    assert extensions(machine) != left
+    hold.set()
+    assert again.wait() == 0, again.stderr()
     assert extensions(machine) == []
-    assert machine.settings.read_bytes() == settings
+    assert beside.read_bytes().startswith(untouched)
+    assert scene.side() == ["begun"]
+    assert scene.side("plain") == ["did-beside", "did-after"]
+
+
+def test_two_runs_at_once(scene: Scene) -> None:
+    """I1, I6: each run's hooks answer its own agent only; two logs with one call each."""
+    machine = scene.machine("vm-1")
+    jobs = ("left", "right")
+    scene.script(
+        *(Turn(when=f"please {job}", calls=[shell(f"echo did-{job} | tee -a side")]) for job in jobs),
+        *(Turn(when=f"did-{job}", text=f"Done {job}.") for job in jobs),
+    )
+    holds = [scene.hold_turn(n) for n in range(2)]
+    runs = [machine.run("-y", "-p", f"please {job}", WAL_AGENT_JOB=job) for job in jobs]
+    scene.asked(2)
+    assert len(extensions(machine)) == 2
+    for hold in holds:
+        hold.set()
+    for job, run in zip(jobs, runs, strict=True):
+        assert run.wait() == 0, run.stderr()
+        assert f"Done {job}." in run.stdout()
+        log = scene.records(job)
+        inputs = [json.loads(r["input"]["data"])["command"] for r in log if r["type"] == "intent"]
+        assert inputs == [f"echo did-{job} | tee -a side"]
+        assert [r["how"] for r in log if r["type"] == "end"] == ["done"]
+        status = machine.cli("status", "--json", WAL_AGENT_JOB=job)
+        assert json.loads(status.stdout)["state"] == "closed"
+    assert sorted(scene.side()) == ["did-left", "did-right"]
+    assert extensions(machine) == []
