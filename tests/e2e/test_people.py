@@ -1,104 +1,139 @@
-"""What a person decides: looking first, halting, settling, asking for something new. One crash, told to its end."""
+"""What a person can say: ack, --fresh, --continue, --on-unknown, a new prompt, a look ahead; and plain refusals."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
-from tests.e2e.scene import Scene, shell, told, until
+from tests.e2e.scene import (
+    Machine,
+    Scene,
+    calls_in,
+    check_exact,
+    check_log,
+    notices,
+    shell,
+    texts_in,
+    until,
+)
 from tests.mocks.gemini_model import Turn
+from wal_agent.agents import AGENTS
 
-LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
-
-
-def fingerprint(folder: Path) -> str:
-    """All bytes and names below a folder."""
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file() and ".locks" not in p.parts):
-        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
-    return digest.hexdigest()
+TASK = "please do the work"
+LONG = shell("echo begun >> side; touch started; sleep 600; echo ended >> side")
 
 
-def test_a_crash_that_a_person_settles(scene: Scene) -> None:
-    """I8: only a person settles what evidence cannot; until then nothing forgets it. I2: a dry run writes nothing."""
-    scene.script(Turn(calls=[shell(LONG)]))
-    first, second = scene.machine("vm-1"), scene.machine("vm-2")
-    run = first.run("-y", "-p", "the task")
-    until(lambda: (scene.workspace / "started").exists(), "the tool runs")
+def crashed(scene: Scene, machine: Machine) -> None:
+    """A run that was killed in its first call, #1."""
+    scene.script(Turn(text="Now.", calls=[LONG]))
+    run = machine.run("-y", "-p", TASK)
+    until(lambda: (scene.workspace / "started").exists(), "the call runs")
+    until(lambda: any(r["type"] == "file" for r in scene.records()), "the session is saved")
     run.kill()
-    until(lambda: second.status()["state"] == "cut_off", "its lease runs out for the other machine")
+    run.died()
+    machine.end()
 
-    before = fingerprint(scene.bucket)
-    foreseen = second.cli("recover", "--dry-run")
-    assert foreseen.returncode == 0, foreseen.stderr
-    assert "would resume session" in foreseen.stderr and "[wal-agent recovery]" in foreseen.stderr
-    assert LONG in foreseen.stderr and foreseen.stdout == ""
-    assert fingerprint(scene.bucket) == before
 
-    seen = len(scene.model.requests)
-    halted = second.run("-y", "-p", "the task", options=["--on-unknown", "halt"], wait=True)
-    assert halted.process.returncode == 79 and "wal-agent ack" in halted.stderr()
-    fresh = second.run("-y", "-p", "the task", options=["--fresh"], wait=True)
-    assert fresh.process.returncode == 79 and "#1 run_shell_command" in fresh.stderr()
-    assert len(scene.model.requests) == seen, "neither may start the agent"
+def contents(*folders: Path) -> dict[str, tuple[str, int]]:
+    """Every file below, by hash and time of change."""
+    files = (p for folder in folders for p in folder.rglob("*") if p.is_file())
+    return {str(p): (hashlib.sha256(p.read_bytes()).hexdigest(), p.stat().st_mtime_ns) for p in files}
 
-    scene.script(Turn(text="Looked."))
-    asked = second.run("-y", "-p", "and something new", wait=True)
-    assert asked.process.returncode == 0, asked.stderr()
-    text = told(scene.model.requests[-1])
-    assert text.index("[wal-agent recovery] The machine") < text.index("and something new")
-    status = second.status()
-    assert status["state"] == "released" and [c["call"] for c in status["unsettled"]] == [1]
 
-    wrong = second.cli("ack", "7", "--done")
-    assert wrong.returncode == 64 and "not open" in wrong.stderr
-    settled = second.cli("ack", "1", "--not-done")
-    assert settled.returncode == 0, settled.stderr
-    status = second.status()
-    assert status["state"] == "closed" and status["unsettled"] == []
-    ends = [r for r in second.log() if r["type"] == "end"]
-    assert [(e["call"], e["how"], e["by"]) for e in ends] == [(1, "acknowledged", "person")]
+def test_a_person_decides(scene: Scene) -> None:
+    """I8: nothing forgets an open call. It is halted for, looked at, told, and settled by a word to the running job;
+    then the job closes, and can be continued."""
+    machine = scene.machine("vm-1")
+    crashed(scene, machine)
 
-    scene.script(Turn(text="Gone on."))
-    more = second.run("-y", "-p", "one more thing", options=["--continue"], wait=True)
+    before = contents(scene.bucket, machine.home, scene.workspace)
+    ahead = machine.cli("recover", "--dry-run")
+    assert ahead.returncode == 0, ahead.stderr
+    assert "a start would resume session" in ahead.stderr
+    assert "One tool call was in flight" in ahead.stderr
+    assert contents(scene.bucket, machine.home, scene.workspace) == before, "a look changes nothing"
+
+    for option in (["--fresh"], ["--on-unknown", "halt"]):
+        refused = machine.run("-y", "-p", TASK, options=option, wait=True)
+        assert refused.process.returncode == 79, refused.stderr()
+        assert "#1 run_shell_command" in refused.stderr()
+        assert "wal-agent ack N --done | --not-done" in refused.stderr()
+    assert len(scene.model.requests) == 1, "no agent was started for that"
+
+    scene.script(Turn(text="I looked; and I know the new wish."))
+    hold = scene.hold_turn(0)
+    run = machine.run("-y", "-p", "now something else")
+    scene.asked(2)
+    texts = texts_in(scene.model.requests[1])
+    assert len(notices(scene.model.requests[1])) == 1
+    notice = notices(scene.model.requests[1])[0]
+    assert notice.index("One tool call was in flight") < notice.index("now something else")
+    assert sum("now something else" in text for text in texts) == 1
+    assert sum(TASK in text for text in texts) == 1
+    acked = machine.cli("ack", "1", "--not-done")
+    assert acked.returncode == 0, acked.stderr
+    assert "is settled" in acked.stderr
+    hold.set()
+    assert run.wait() == 0, run.stderr()
+    assert "not settled" not in run.stderr()
+    assert machine.status()["state"] == "closed"
+
+    scene.script(Turn(text="As you like."))
+    more = machine.run("-y", "-p", "and more", options=["--continue"], wait=True)
     assert more.process.returncode == 0, more.stderr()
-    text = told(scene.model.requests[-1])
-    assert "the task" in text and "one more thing" in text
+    request = scene.model.requests[2]
+    assert "I looked; and I know the new wish." in texts_in(request, "model")
+    assert "and more" in texts_in(request)[-2] + texts_in(request)[-1]
+    assert calls_in(request) == [LONG]
+    log = check_log(scene, machine, [])
+    ends = [(r["call"], r["how"], r["by"], r["finding"]) for r in log if r["type"] == "end"]
+    assert ends == [(1, "acknowledged", "person", "not_started")]
     assert scene.side() == ["begun"]
 
 
-def test_a_call_is_settled_while_the_job_runs(scene: Scene) -> None:
-    """I8, I2: the owner writes a person's word itself; nobody opens the job beside it."""
-    scene.script(Turn(calls=[shell(LONG)]))
+def test_ack_after_the_end(scene: Scene) -> None:
+    """I8: an agent's own words settle nothing; a person's do, from any machine, once; then the job closes."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
-    run = first.run("-y", "-p", "the task")
-    until(lambda: (scene.workspace / "started").exists(), "the tool runs")
-    run.kill()
-    scene.script(Turn(text="Looking."))
-    hold = scene.hold_turn(0)
-    seen = len(scene.model.requests)
-    again = second.run("-y", "-p", "the task", options=["--wait"])
-    scene.model.wait_for(seen + 1, 60)
-    settled = second.cli("ack", "1", "--done")
-    assert settled.returncode == 0, settled.stderr
-    assert second.status()["unsettled"] == []
-    hold.set()
-    assert again.wait() == 0, again.stderr()
-    assert second.status()["state"] == "closed"
+    crashed(scene, first)
+    scene.script(Turn(text="It was done, believe me."))
+    run = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    assert run.process.returncode == 0, run.stderr()
+    assert "not settled: #1 run_shell_command" in run.stderr()
+    check_exact(scene, second)
+    status = second.status()
+    assert (status["state"], [c["call"] for c in status["unsettled"]]) == ("released", [1])
+
+    before = scene.records()
+    assert second.cli("ack", "7", "--done").returncode == 64
+    assert second.cli("ack", "1").returncode == 64
+    third = scene.machine("vm-3")
+    acked = third.cli("ack", "1", "--done")
+    assert acked.returncode == 0, acked.stderr
+    status = third.status()
+    assert (status["state"], status["unsettled"]) == ("closed", [])
+    again = third.cli("ack", "1", "--not-done")
+    assert again.returncode == 64
+    assert "not open" in again.stderr
+    ends = [r for r in check_log(scene, third, before) if r["type"] == "end"]
+    assert [(e["how"], e["finding"]) for e in ends] == [("acknowledged", "completed")]
+
+
+def test_a_bucket_that_cannot_be_written(scene: Scene) -> None:
+    """I5: no log, no agent; one line says what is in the way."""
+    machine = scene.machine("vm-1")
+    scene.bucket.write_text("a file where the bucket's folder should be\n")
+    run = machine.run("-y", "-p", TASK, wait=True)
+    assert run.process.returncode in (69, 77), run.stderr()
+    assert len(run.stderr().splitlines()) == 1
+    assert str(scene.bucket) in run.stderr()
+    assert scene.model.requests == []
 
 
 def test_what_starts_no_session_passes_through(scene: Scene) -> None:
-    """I6: `--version` is the agent's own, and no job is made for it."""
+    """I6: `--version` is the agent's own; no job comes of it."""
     machine = scene.machine("vm-1")
     run = machine.run("--version", wait=True)
-    assert (run.process.returncode, run.stdout().strip(), run.stderr()) == (0, "0.61.0", "")
-    assert machine.status()["state"] == "none"
-
-
-def test_a_bucket_that_cannot_be_used(scene: Scene) -> None:
-    """One line: what, why, what to do; nothing was started."""
-    scene.bucket.write_text("in the way")
-    run = scene.machine("vm-1").run("-y", "-p", "x", wait=True)
-    assert run.process.returncode in (69, 77), run.stderr()
-    assert str(scene.bucket) in run.stderr() and len(run.stderr().splitlines()) == 1
-    assert scene.model.requests == []
+    assert run.process.returncode == 0
+    assert run.stdout().strip() == AGENTS["gemini"].tested
+    assert "wal-agent" not in run.stderr()
+    assert not scene.bucket.exists()
