@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -229,8 +230,8 @@ def test_a_path_from_the_bucket_that_leads_nowhere_is_no_answer(lock: str) -> No
 
 
 def test_another_users_socket_is_not_spoken_to(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
-    uid = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    other = SimpleNamespace(st_uid=os.getuid() + 1)
+    monkeypatch.setattr(Path, "lstat", lambda _: other)
     assert ask(owner.host, "live", STATUS, {}) is None
     assert owner.asked == []
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from tests.unit.wal.world import KEYS
 from wal_agent.agents.base import Allow, Decision, Deny
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
-from wal_agent.supervise.calls import Running
+from wal_agent.supervise.calls import Calls, Running
 from wal_agent.wal.ticket import Ticket, Word
 
 WRITE = starting("write_file", file_path="a", content="b")
@@ -256,34 +255,26 @@ def test_identical_parallel_calls_are_as_many_intents_and_as_many_ends(post: Pos
     assert len(post.state.open) == len(post.gate.running()) == 3
 
 
-def test_looking_at_what_runs_while_calls_end_never_breaks(post: Post) -> None:
-    """The main thread asks what is changing at each tick; an error there would end the run."""
-    stop = threading.Event()
-    failures: list[BaseException] = []
+def test_no_call_ends_while_somebody_looks_at_what_runs(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread asks what is changing at each tick; a dict that shrinks meanwhile would end the run."""
+    call = post.begin(file_path="a")
+    looking, enough = threading.Event(), threading.Event()
+    real = Calls.changing
 
-    def churn() -> None:
-        while not stop.is_set():
-            for number in range(20):
-                with post.gate._lock:
-                    post.gate._calls.start(Running(number, "t", b"{}", "", "unknown", 0.0))
-            for number in range(20):
-                post.gate.end(number, "done", "")
+    def slow(self: Calls) -> list[Running]:
+        looking.set()
+        enough.wait(PATIENCE)
+        return real(self)
 
-    def look() -> None:
-        try:
-            for _ in range(3000):
-                post.gate.changing()
-        except RuntimeError as error:
-            failures.append(error)
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    thread = threading.Thread(target=churn, daemon=True)
-    try:
-        thread.start()
-        look()
-    finally:
-        stop.set()
-        sys.setswitchinterval(interval)
-        thread.join(PATIENCE)
-    assert failures == []
+    monkeypatch.setattr(Calls, "changing", slow)
+    found: list[Running] = []
+    looker = threading.Thread(target=lambda: found.extend(post.gate.changing()), daemon=True)
+    looker.start()
+    assert looking.wait(PATIENCE)
+    ender = threading.Thread(target=lambda: post.gate.end(call, "interrupted", ""), daemon=True)
+    ender.start()
+    ender.join(0.1)
+    enough.set()
+    looker.join(PATIENCE)
+    ender.join(PATIENCE)
+    assert [r.call for r in found] == [call] and post.gate.running() == []
