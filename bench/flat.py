@@ -2,7 +2,7 @@
 
 For sessions of 50 KB, 5 MB and 50 MB: the time that a changing call is blocked, the time of the capture behind it
 (nobody waits for that), and the bytes put, per call. Gate, saver, log and file bucket are the real ones; the session
-file has Gemini's form.
+file has Gemini's form. The sessions take turns, call by call, so that the machine's drift hits all alike.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.hook import owned
@@ -20,9 +22,12 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
+from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.saver import Saver
+from wal_agent.wal.writer import Writer
 
-CALLS = 100
+CALLS = 200
+SIZES = {"50 KB": 50_000, "5 MB": 5_000_000, "50 MB": 50_000_000}
 SESSION = "aaaaaaaa-0000-4000-8000-000000000000"
 
 
@@ -31,27 +36,59 @@ def message(n: int, size: int) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
-def one(size: int) -> tuple[Times, Times, float]:
-    """Blocked and capture times, and bytes put a call, in a session that begins with `size` bytes."""
+def write_session(path: Path, size: int) -> None:
+    """A session of Gemini's form with at least `size` bytes."""
+    head = {"sessionId": SESSION, "projectHash": "x", "startTime": "t", "lastUpdated": "t", "kind": "main"}
+    user = {"id": "u", "timestamp": "t", "type": "user", "content": [{"text": "go"}]}
+    with path.open("wb") as file:
+        file.write(json.dumps(head).encode() + b"\n" + json.dumps(user).encode() + b"\n")
+        n = 0
+        while file.tell() < size:
+            file.write(message(n, 8000))
+            n += 1
+
+
+class Lane:
+    """One session and the calls in it. Times in ms."""
+
+    def __init__(self, main: Path, gate: Gate, saver: Saver, writer: Writer, meter: MeterBucket) -> None:
+        self._main, self._gate, self._saver, self._writer, self._meter = main, gate, saver, writer, meter
+        self.blocked: list[float] = []
+        self.captured: list[float] = []
+        saver.save()
+        drain(writer)
+        self._sent = meter.snapshot().sent
+
+    def call(self, n: int) -> None:
+        input = json.dumps({"command": f"make target-{n}"}).encode()
+        began = time.perf_counter()
+        self._gate.before(ToolStarting(SESSION, "run_shell_command", input))
+        self.blocked.append((time.perf_counter() - began) * 1000)
+        self._gate.after(ToolEnded(SESSION, "run_shell_command", input, b'{"llmContent":"ok"}', False))
+        with self._main.open("ab") as file:
+            file.write(message(10**6 + n, 2000))
+        began = time.perf_counter()
+        self._saver.save()
+        self.captured.append((time.perf_counter() - began) * 1000)
+        drain(self._writer)
+
+    @property
+    def put(self) -> float:
+        """Bytes put a call, all in all."""
+        return (self._meter.snapshot().sent - self._sent) / len(self.blocked)
+
+
+@contextmanager
+def lane(size: int) -> Iterator[Lane]:
     with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
         root = Path(folder)
-        env = {"HOME": str(root)}
-        work = root / "work"
+        env, work, agent = {"HOME": str(root)}, root / "work", Gemini()
         work.mkdir()
-        agent = Gemini()
         main = agent.restore_path(agent.main_file, SESSION, work, env)
         main.parent.mkdir(parents=True)
-        head = {"sessionId": SESSION, "projectHash": "x", "startTime": "t", "lastUpdated": "t", "kind": "main"}
-        user = {"id": "u", "timestamp": "t", "type": "user", "content": [{"text": "go"}]}
-        with main.open("wb") as file:
-            file.write(json.dumps(head).encode() + b"\n" + json.dumps(user).encode() + b"\n")
-            n = 0
-            while file.tell() < size:
-                file.write(message(n, 8000))
-                n += 1
+        write_session(main, size)
         meter = MeterBucket(open_bucket(f"file://{root}/bucket"))
         with owned(root, meter) as (job, gate, _):
-            capture = SessionCapture(SESSION, job.blobs.put_payload)
             saver = Saver(
                 agent,
                 env,
@@ -60,51 +97,39 @@ def one(size: int) -> tuple[Times, Times, float]:
                 job.blobs,
                 gate,
                 SystemClock(),
-                capture,
+                SessionCapture(SESSION, job.blobs.put_payload),
                 SESSION,
                 frozenset(),
                 lambda tool: None,
                 lambda data: None,
             )
-            saver.save()
-            drain(job.writer)
-            before = meter.snapshot().sent
-            blocked, captured = [], []
-            for call in range(CALLS):
-                input = json.dumps({"command": f"make target-{call}"}).encode()
-                began = time.perf_counter()
-                gate.before(ToolStarting(SESSION, "run_shell_command", input))
-                blocked.append((time.perf_counter() - began) * 1000)
-                gate.after(ToolEnded(SESSION, "run_shell_command", input, b'{"llmContent":"ok"}', False))
-                with main.open("ab") as file:
-                    file.write(message(n + call, 2000))
-                began = time.perf_counter()
-                saver.save()
-                captured.append((time.perf_counter() - began) * 1000)
-            drain(job.writer)
-            put = (meter.snapshot().sent - before) / CALLS
-        return Times("blocked", tuple(blocked)), Times("capture", tuple(captured)), put
+            yield Lane(main, gate, saver, job.writer, meter)
 
 
-def drain(writer: object) -> None:
-    from wal_agent.wal.writer import Writer
-
-    assert isinstance(writer, Writer)
+def drain(writer: Writer) -> None:
     while writer.backlog.items:
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
 def main() -> None:
-    sizes = {"50 KB": 50_000, "5 MB": 5_000_000, "50 MB": 50_000_000}
-    results = {name: one(size) for name, size in sizes.items()}
-    base = results["50 KB"]
-    for name, (blocked, capture, put) in results.items():
-        ratios = (blocked.median / base[0].median, capture.median / base[1].median, put / base[2])
-        print(
-            f"  session of {name:<6} blocked {blocked.median:6.2f} ms (p95 {blocked.p95:6.2f}), capture behind it "
-            f"{capture.median:6.2f} ms, {put:7.0f} bytes put a call;  against 50 KB: "
-            + ", ".join(f"{ratio:.2f} x" for ratio in ratios)
-        )
+    with ExitStack() as stack:
+        lanes = {name: stack.enter_context(lane(size)) for name, size in SIZES.items()}
+        for n in range(CALLS):
+            for each in lanes.values():
+                each.call(n)
+        base = lanes["50 KB"]
+        for name, each in lanes.items():
+            blocked, captured = Times("", tuple(each.blocked)), Times("", tuple(each.captured))
+            ratios = (
+                blocked.median / Times("", tuple(base.blocked)).median,
+                captured.median / Times("", tuple(base.captured)).median,
+                each.put / base.put,
+            )
+            print(
+                f"  session of {name:<6} blocked {blocked.median:6.2f} ms (p95 {blocked.p95:6.2f}), capture behind it "
+                f"{captured.median:6.2f} ms, {each.put:6.0f} bytes put a call;  against 50 KB: "
+                + ", ".join(f"{ratio:.2f} x" for ratio in ratios)
+            )
 
 
 if __name__ == "__main__":

@@ -6,17 +6,15 @@ stands in for the agent, against a fresh start.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import secrets
 import threading
-from pathlib import Path
 
-from bench.flat import SESSION, drain, message
+from bench.flat import SESSION, drain, write_session
 from bench.measure import Times
 from bench.story import Story, story, wal_agent
-from wal_agent.agents.base import ToolStarting
+from wal_agent.agents.base import SessionFile, ToolStarting
 from wal_agent.agents.gemini import Gemini
 from wal_agent.bucket import open_bucket
 from wal_agent.capture.session import SessionCapture
@@ -53,8 +51,6 @@ def crash(at: Story, size: int) -> None:
     thread.start()
     main = at.root / "session.jsonl"
     write_session(main, size)
-    from wal_agent.agents.base import SessionFile
-
     capture = SessionCapture(SESSION, job.blobs.put_payload)
     now = clock.now()
     job.writer.append(
@@ -69,17 +65,6 @@ def crash(at: Story, size: int) -> None:
     stop.set()
     thread.join()
     run.end()
-
-
-def write_session(path: Path, size: int) -> None:
-    head = {"sessionId": SESSION, "projectHash": "x", "startTime": "t", "lastUpdated": "t", "kind": "main"}
-    user = {"id": "u", "timestamp": "t", "type": "user", "content": [{"text": "go"}]}
-    with path.open("wb") as file:
-        file.write(json.dumps(head).encode() + b"\n" + json.dumps(user).encode() + b"\n")
-        n = 0
-        while file.tell() < size:
-            file.write(message(n, 8000))
-            n += 1
 
 
 def main() -> None:
