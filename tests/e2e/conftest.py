@@ -16,5 +16,4 @@ def scene(tmp_path: Path, gemini_cli: Path) -> Iterator[Scene]:
     with GeminiModel() as model:
         made = Scene(tmp_path, gemini_cli, model)
         yield made
-        for machine in made.machines:
-            machine.end()
+        made.close()

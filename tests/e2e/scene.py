@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,6 +182,7 @@ class Machine:
         return sorted((self.home / ".local/state/wal-agent/jobs/job/pre-restore").glob("*"))
 
     def end(self) -> None:
+        """Switch it off: what still runs here is gone."""
         for run in self.runs:
             for process in [*_children(run.pid)]:
                 try:
@@ -220,6 +222,11 @@ class Scene:
         made = Machine(self.root, name, self.bucket, self.model, self.gemini, workspace or self.workspace, kernel)
         self.machines.append(made)
         return made
+
+    def close(self) -> None:
+        for machine in self.machines:
+            machine.end()
+            shutil.rmtree(machine.runtime, ignore_errors=True)
 
     def script(self, *turns: Turn) -> None:
         self.model.turns[:] = turns

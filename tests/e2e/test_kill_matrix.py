@@ -201,8 +201,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory, gemini_cli: Path) -> Iterator
         try:
             yield Lost(scene)
         finally:
-            for machine in scene.machines:
-                machine.end()
+            scene.close()
 
 
 @pytest.mark.xdist_group("kill-in-recovery")
