@@ -62,11 +62,18 @@ class FileTracker:
         self._known: Known | None = None
         self._told = 0
         self._distrust = False
+        self._forgotten = False
 
     @property
     def captured(self) -> bool:
-        """Whether the log holds a version of this file."""
-        return self._known is not None
+        """Whether the log holds a version of this file, or may hold one."""
+        return self._known is not None or self._forgotten
+
+    def forget(self) -> None:
+        """A delta that was committed did not reach the log: what the log holds is not known any more, so the next
+        capture sends all of the file."""
+        self._forgotten = self.captured
+        self._known, self._told = None, 0
 
     def capture(self, put_payload: Callable[[bytes], Payload], now: float, settled: int = 0) -> FileDelta | None:
         """What changed since the last capture; None when nothing did (and `settled` is not news), or while `moving`.

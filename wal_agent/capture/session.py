@@ -14,7 +14,8 @@ class SessionCapture:
     """The files of one session, which may appear and vanish between calls.
 
     All or nothing: when storing a payload fails, no tracker moves on, and the next call finds everything again. The
-    caller holds one lock over a capture and the queuing of its records: deltas build on each other.
+    caller holds one lock over a capture and the queuing of its records: deltas build on each other. When a record could
+    not be queued, it calls `forget`.
 
     `problems` says of the last call, in sentences, what could not be captured and why.
     """
@@ -24,6 +25,7 @@ class SessionCapture:
         self.problems: tuple[str, ...] = ()
         self._put = put_payload
         self._trackers: dict[str, FileTracker] = {}
+        self._gone: dict[str, FileTracker] = {}  # what the last call told as gone
         self._main = ""
 
     def resume_from(self, files: Sequence[SessionFile], captured: Mapping[str, Captured]) -> tuple[str, ...]:
@@ -36,6 +38,14 @@ class SessionCapture:
                 if not tracker.resume_from(captured[file.name]):
                     apart.append(file.name)
         return tuple(apart)
+
+    def forget(self) -> None:
+        """Records of the last call did not all reach the log: the next call sends every file whole, and tells again
+        what is gone."""
+        self._trackers = {**self._gone, **self._trackers}
+        self._gone = {}
+        for tracker in self._trackers.values():
+            tracker.forget()
 
     def capture(
         self, files: Sequence[SessionFile], now: float, settled: int = 0, verify: bool = False
@@ -82,13 +92,14 @@ class SessionCapture:
     def _vanished(self, seen: set[str], problems: list[str], now: float) -> list[FileGone]:
         """Files that were captured and are no longer on the disk, whether they are still listed or not."""
         gone = []
+        self._gone = {}
         for name, tracker in list(self._trackers.items()):
             if name in seen or not tracker.captured or _stands(tracker.path):
                 continue
             if name == self._main:
                 problems.append(f"{tracker.path} is gone; the log keeps the session as it was captured last.")
                 continue
-            del self._trackers[name]
+            self._gone[name] = self._trackers.pop(name)
             gone.append(FileGone(time=now, path=name))
         return gone
 

@@ -125,6 +125,17 @@ def test_links_and_oddities_are_not_followed(machine: Machine, tmp_path: Path) -
     assert machine.names() == ["session.jsonl"]
 
 
+def test_a_name_that_is_not_utf8_is_never_named(machine: Machine) -> None:
+    machine.chat("2026-11-21T09-00", REAL)
+    plans = machine.project / ID / "plans"
+    folder = plans / os.fsdecode(b"caf\xe9")
+    folder.mkdir(parents=True)
+    (folder / "plan.md").write_text("x")
+    (plans / os.fsdecode(b"\xff.md")).write_text("x")
+    (plans / "caf\u00e9.md").write_text("x")
+    assert machine.names() == ["session.jsonl", "plans/caf\u00e9.md"]
+
+
 @pytest.mark.parametrize(
     "name",
     [

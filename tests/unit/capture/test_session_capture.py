@@ -142,3 +142,29 @@ def test_a_file_that_vanishes_right_after_it_was_read_is_gone_at_the_next_call(t
     vanish.append(tmp_path / "a")
     assert names(mine.capture(files(tmp_path, "main", "a"), now=2.0)) == ["a"]
     assert names(mine.capture(files(tmp_path, "main"), now=3.0)) == ["-a"]
+
+
+def test_after_a_record_was_not_queued_every_file_is_sent_whole(mine: SessionCapture, tmp_path: Path) -> None:
+    for name in ("main", "a", "late"):
+        (tmp_path / name).write_text(name)
+    listed = files(tmp_path, "main", "a", "late")
+    mine.capture(listed, now=1.0, settled=1)
+    (tmp_path / "main").write_text("main, longer")
+    (tmp_path / "late").unlink()
+    assert names(mine.capture(listed, now=2.0, settled=2)) == ["-late", "main"]
+    mine.forget()
+    found = mine.capture(listed, now=3.0)
+    assert names(found) == ["-late", "a", "main"]
+    sent = {r.path: [(e.offset, e.data.size) for e in r.edits] for r in found if isinstance(r, FileDelta)}
+    assert sent == {"a": [(0, 1)], "main": [(0, 12)]}
+    assert [r.settled for r in mine.capture(listed, now=4.0, settled=2) if isinstance(r, FileDelta)] == [2]
+    assert mine.capture(listed, now=5.0, settled=2) == []
+
+
+def test_a_file_that_vanishes_when_it_was_forgotten_is_told_as_gone(mine: SessionCapture, tmp_path: Path) -> None:
+    for name in ("main", "a"):
+        (tmp_path / name).write_text(name)
+    mine.capture(files(tmp_path, "main", "a"), now=1.0)
+    mine.forget()
+    (tmp_path / "a").unlink()
+    assert names(mine.capture(files(tmp_path, "main"), now=2.0)) == ["-a", "main"]

@@ -124,8 +124,8 @@ def _walk(base: Path, deep: int = _DEEP) -> Iterator[Path]:
     except OSError:
         return
     for entry in inside:
-        if not _PART.fullmatch(entry.name):
-            continue
+        if not _PART.fullmatch(entry.name) or any("\udc80" <= c <= "\udcff" for c in entry.name):
+            continue  # no name for the log, whose text is UTF-8
         if entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
         elif deep > 1 and entry.is_dir(follow_symlinks=False):
