@@ -263,6 +263,14 @@ def test_a_result_is_told_as_gemini_tells_it(result: Any, failed: bool, told: di
     assert put["status"] == ("error" if key == "error" else "success")
 
 
+@pytest.mark.parametrize("levels", [21, 900])
+def test_a_result_that_is_nested_too_deep_is_not_told(levels: int) -> None:
+    raw = b'{"llmContent":' + b'["x",' * levels + b'"deep"' + b"]" * levels + b"}"
+    made = child(lines(META, gemini("g")), LoggedCall(1, "t", b"{}", raw, False))
+    text = records(made)[1]["toolCalls"][0]["result"][0]["functionResponse"]["response"]["output"]
+    assert text == "x\n" * 20 + "[content that is not text: not put back]"
+
+
 def test_a_note_goes_with_a_finished_call() -> None:
     """Completed on the lost host after the last capture of the workspace."""
     made = child(lines(META, gemini("g")), logged(1, note="its file changes are not in this workspace"))

@@ -12,6 +12,7 @@ from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.gemini.jsonl import Json, Message, Session, decode
 
 MOST = 40_000  # characters of one result, as in Gemini's own cut
+DEEP = 20  # lists in lists of a result; what is deeper is not told
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
 
 
@@ -96,12 +97,12 @@ def result_of(call: LoggedCall) -> dict[str, str]:
     return {"error": _capped(message, call.call) if isinstance(message, str) and message else text}
 
 
-def _said(content: Any) -> str:
+def _said(content: Any, deep: int = DEEP) -> str:
     """The text of what the model was given. Images and the like are in the log, not in the session."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
-        return "\n".join(_said(part) for part in content)
+    if isinstance(content, list) and deep:
+        return "\n".join(_said(part, deep - 1) for part in content)
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         return str(content["text"])
     return "" if content is None else "[content that is not text: not put back]"
