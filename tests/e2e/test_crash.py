@@ -63,3 +63,19 @@ def test_kill_in_a_shell_call_on_another_machine_with_an_empty_home(scene: Scene
     assert HALF_DONE[:30] in again.stderr()
     assert scene.side() == ["one", "begun"]
     assert [c["tool"] for c in second.status()["unsettled"]] == ["run_shell_command"]
+
+
+def test_a_session_that_the_user_chose_to_resume_is_saved(scene: Scene) -> None:
+    """I3: with `--resume latest` only the handshake tells which session it is; it is captured from then on."""
+    machine = scene.machine("vm-1")
+    scene.script(Turn(text="First answer."))
+    assert machine.run("-y", "-p", "first question", wait=True).process.returncode == 0
+    session = machine.status()["session"]
+    scene.script(Turn(calls=[shell("echo more >> side")]), Turn(text="Second answer."))
+    again = machine.run("-y", "--resume", "latest", "-p", "second question", wait=True)
+    assert again.process.returncode == 0 and "bug" not in again.stderr(), again.stderr()
+    assert "first question" in told(scene.model.requests[-1])
+    status = machine.status()
+    assert (status["state"], status["session"]) == ("closed", session)
+    saved = [r for r in machine.log() if r["type"] == "file" and r["epoch"] == 2]
+    assert saved and {r["session"] for r in saved} == {session}

@@ -44,6 +44,8 @@ def test_a_second_start_on_the_same_machine_is_refused_at_once(scene: Scene) -> 
     second = machine.run("-y", "-p", "work", wait=True)
     assert second.process.returncode == 75
     assert "is running on" in second.stderr()
+    early = machine.cli("ack", "1", "--not-done")  # I8: a call that runs has its own end before it
+    assert early.returncode == 64 and "running now" in early.stderr
 
 
 def test_zombie_is_fenced(scene: Scene) -> None:

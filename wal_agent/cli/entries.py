@@ -45,7 +45,10 @@ class Entry:
 def entries(bucket: Bucket, keys: Keys) -> Iterator[Entry]:
     """All kept records, oldest first. Reads the log once and holds its records (not the blobs) in memory."""
     found = [(seq, segment.epoch, record) for seq, segment in records(bucket, keys) for record in segment.records]
-    ends = {r.call: r for _, _, r in found if isinstance(r, End)}
+    ends: dict[int, End] = {}
+    for _, _, record in found:
+        if isinstance(record, End):
+            ends.setdefault(record.call, record)  # a call ends once; what is told of it later changes nothing
     for seq, epoch, record in found:
         end = ends.get(record.call) if isinstance(record, Intent) else None
         yield Entry(seq, epoch, kind(record), record, end)

@@ -15,6 +15,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings, load
+from wal_agent.errors import UsageError
 from wal_agent.wal.keys import Keys
 
 AgentName = Annotated[str, typer.Option("--agent", help="Which agent's job, where no --job is given.", metavar="NAME")]
@@ -45,6 +46,10 @@ class Place:
 
 def place(agent: str, bucket: str | None, job: str | None) -> Place:
     """Open the bucket of the job that the user means; raises ConfigError, UsageError and what the bucket raises."""
+    from wal_agent.agents import AGENTS
+
+    if agent not in AGENTS:
+        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
     workspace = Path.cwd().resolve()
     settings = load(agent, workspace, os.environ, {"bucket": bucket, "job": job})
     bucket_ = RetryBucket(open_bucket(settings.bucket), SystemClock(), random.Random())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -56,6 +57,8 @@ def run(
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+    if any("\udc80" <= c <= "\udcff" for text in context.args for c in text):
+        raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
     workspace = Path.cwd().resolve()
     flags = {
         "bucket": bucket,
@@ -75,5 +78,6 @@ def run(
         fresh=fresh,
         go_on=continue_,
         wait=wait,
+        attended=sys.stdin.isatty() and sys.stderr.isatty(),
     )
     raise typer.Exit(run_agent(wish, Screen(say, lines)))

@@ -20,7 +20,8 @@ def say(text: str) -> None:
 
 def lines(rows: list[str]) -> None:
     """Further lines of the message before, indented by the caller; one row is one line."""
-    _write(rows)
+    if rows:
+        _write(rows)
 
 
 def _write(rows: list[str]) -> None:

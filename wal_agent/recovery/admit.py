@@ -81,7 +81,7 @@ def owner_is_dead(seen: Seen, local: Local) -> bool:
 
 def same_kernel(doc: LeaseDoc, local: Local) -> bool:
     """Pods on one node share the boot id but not the process table, hence both."""
-    return bool(local.boot and local.pidns) and (doc.host.boot, doc.host.pidns) == (local.boot, local.pidns)
+    return bool(local.boot) and (doc.host.boot, doc.host.pidns) == (local.boot, local.pidns)
 
 
 def age(seen: Seen) -> float:

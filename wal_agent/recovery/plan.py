@@ -122,7 +122,11 @@ class Case:
         if home is None:
             return self.opening.cause
         later = (o.opening for o in self.state.openings if o.opening.epoch > home.epoch)
-        return next(later, self.opening).cause
+        after = next(later, self.opening)
+        ended = self.state.ended
+        if after.epoch > home.epoch + 1 and ended is not None and ended.completed:
+            return "closed"  # it had; who took the job then died before its opening, and only that one's death is seen
+        return after.cause
 
     @property
     def args(self) -> tuple[str, ...]:
@@ -167,8 +171,8 @@ def _refuse_damaged(c: Case) -> Plan:
     assert d is not None
     if d.good < 1:
         return Refuse(Damaged, f"{d.why} Nothing before it can be restored.", "")
-    what = f"{d.why} Everything up to {d.good} ({clock_time(d.time)}) can be restored:"
-    return Refuse(Damaged, what, f"wal-agent restore --at {d.good} --to DIR")
+    what = f"{d.why} Everything up to record {d.good} ({clock_time(d.time)}) is whole."
+    return Refuse(Damaged, what, "Look at it with `wal-agent log`; work on under another name with --job.")
 
 
 def _other_agent(c: Case) -> bool:

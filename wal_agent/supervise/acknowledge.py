@@ -71,9 +71,9 @@ def sound(found: Replay) -> State:
 
 
 def _settle(job: OpenedJob, call: int, done: bool) -> None:
-    state = sound(job.replay)
+    state = job.replay.state
     try:
-        job.writer.append(end_of(state, call, done, SystemClock().now()))
+        job.writer.append(end_of(sound(job.replay), call, done, SystemClock().now()))
     finally:
         ended = close_job(job, "closed" if state.turn == "completed" else "released", "a call was settled by a person")
     if ended == "left":

@@ -91,7 +91,7 @@ class Conversation:
         self._switch(session)
 
     def _begin_turn(self, session: str, prompt: str) -> None:
-        text = prompt.encode()[:MAX_PROMPT]
+        text = prompt.encode("utf-8", "replace")[:MAX_PROMPT]
         asked = None if self._told else Payload(size=len(text), data=text)
         self._told = False
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))

@@ -69,9 +69,10 @@ def foresee(
     at = observe(replay(bucket, keys), opening, blobs)
     found = processes.marked(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
-    verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, at.same_host(here), clock)
+    gone = at.home is not None and lock_state(at.home.host, here) == "dead"
+    verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock)
     agent = AGENTS[agent_name]
-    decided = notice.decide(at, agent, verdicts, halt_on_unknown, resume_closed=False)
+    decided = notice.decide(at, agent, verdicts, halt_on_unknown=halt_on_unknown)
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return Foreseen(_words(keys.job, decided), rows)

@@ -105,9 +105,11 @@ class Heartbeat:
                 self._lease.renew(phase=told.phase, tool=told.tool, seq=told.seq)
             except BucketError:
                 wait = self._timing.period / 4
-            except WalAgentError as error:
-                self.lost = error
-                self.on_lost(error)
+            except Exception as error:  # noqa: BLE001 - whatever ends the renewals must end the run, not only its allows
+                why = f"The lease could not be renewed: {error!r}."
+                lost = error if isinstance(error, WalAgentError) else WalAgentError(why)
+                self.lost = lost
+                self.on_lost(lost)
                 return
             else:
                 wait = self._timing.period

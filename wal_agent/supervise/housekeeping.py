@@ -29,7 +29,6 @@ class Housekeeping:
         may_act: Callable[[], bool],
         failed: Callable[[BaseException], None],
     ) -> None:
-        folder.mkdir(mode=0o700, parents=True)
         self._folder = folder
         self._snapshots = Snapshots(bucket, opened.keys, opened.writer, Mirror(self._folder, opened.blobs))
         self._retention = Retention(bucket, opened.keys, opened.blobs, may_act)
@@ -39,12 +38,18 @@ class Housekeeping:
         self._thread = threading.Thread(target=self._loop, name="housekeeping", daemon=True)
 
     def start(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            self._failed(error)  # no snapshots then; replay takes longer, nothing else
+            return
         self._thread.start()
 
     def stop(self) -> None:
         """Bounded wait: a snapshot under way may be left, it does no harm."""
         self._stop.set()
-        self._thread.join(timeout=2)
+        if self._thread.is_alive():
+            self._thread.join(timeout=2)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _loop(self) -> None:

@@ -26,6 +26,7 @@ from wal_agent.supervise.heartbeat import Beat, Heartbeat
 from wal_agent.supervise.local import RunDir
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
+from wal_agent.supervise.take import check_signals
 from wal_agent.wal.job import OpenedJob
 
 
@@ -49,6 +50,7 @@ class Ended:
     drained: bool
     stopped: WalAgentError | None
     leftovers: tuple[str, ...]
+    problems: tuple[str, ...]  # what of the session could not be saved, in sentences
     trouble: BaseException | None  # a failure of ours beside the agent, told at the end
 
     @property
@@ -136,6 +138,8 @@ class Live:
         """`status` and `ack` of a person on this machine."""
         writer = self._opened.writer
         if event == control.ACK:
+            if any(r.call == int(question["call"]) for r in self.gate.running()):
+                return {"error": "That call is running now; its end will tell."}
             try:
                 end = end_of(writer.state, int(question["call"]), bool(question["done"]), self._clock.now())
             except UsageError as error:
@@ -181,8 +185,7 @@ class Live:
         changing = self.gate.changing()
         if changing and self._child is not None:
             began = min(r.began for r in changing)
-            tools = [p for p in processes.descendants(self._child.pid) if p.create_time() >= began - 1]
-            processes.end(tools)
+            processes.end(processes.younger(processes.descendants(self._child.pid), began - 1))
 
     def _stop(self, error: WalAgentError) -> None:
         """End the agent's whole tree: first nothing is allowed any more, then the main thread kills."""
@@ -203,6 +206,7 @@ class Live:
         launch, writer = self._launch, self._opened.writer
         self.server.start()
         failpoint("run.before_agent")
+        check_signals()  # a ^C until here had no agent to reach
         self._child = child = Child(launch.command.argv, self._env, self._workspace, launch.command.no_stdin)
         self._run_dir.write("agent.pid", f"{child.pid}\n")
         writer.append(
@@ -210,7 +214,13 @@ class Live:
         )
         self.autosave.start()
         failpoint("run.after_agent_start")
-        exit = child.wait(self._on_terminate, self._tick, self._every)
+        try:
+            exit = child.wait(self._on_terminate, self._tick, self._every)
+        except BaseException:  # a bug: the lease may be settled only over a dead tree
+            self.gate.close()
+            child.kill()
+            processes.end_run(self._run_dir.run, adopted=True)
+            raise
         leftovers = processes.end_run(self._run_dir.run, adopted=True)
         child.reap()
         self.gate.close()
@@ -220,7 +230,7 @@ class Live:
         if not isinstance(self._stopped, Fenced):
             self._last_save()
         completed = not self.conversation.turn_open
-        return Ended(exit, completed, drained, self._stopped, tuple(leftovers), self._trouble)
+        return Ended(exit, completed, drained, self._stopped, tuple(leftovers), self.saver.problems, self._trouble)
 
     def _every(self) -> float:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""

@@ -20,6 +20,7 @@ from wal_agent.flock import flock_state
 from wal_agent.records import Host
 
 LockState = Literal["alive", "dead", "unknown"]
+MAX_RUNTIME = 70  # bytes; a unix socket's path holds 103 on macOS, and the run and the socket's name come behind it
 _LIFE: dict[str, LockState] = {"held": "alive", "free": "dead", "unknown": "unknown"}
 
 
@@ -36,6 +37,11 @@ def runtime_dir(env: Mapping[str, str]) -> Path:
 
     Raises ConfigError when somebody else owns it or can write into it."""
     path = Path(env.get("WAL_AGENT_RUNTIME_DIR") or f"/tmp/wal-agent-{os.getuid()}")
+    if len(os.fsencode(path)) > MAX_RUNTIME:
+        raise ConfigError(
+            f"{path} is too long a path for the hooks' socket ({MAX_RUNTIME} bytes at most).",
+            "Set WAL_AGENT_RUNTIME_DIR to a shorter one.",
+        )
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         info = path.lstat()
@@ -53,8 +59,9 @@ def runtime_dir(env: Mapping[str, str]) -> Path:
 
 
 def this_host(env: Mapping[str, str], lock: Path) -> Host:
-    """What a lease says of this machine. WAL_AGENT_HOST_ID replaces the boot id where the kernel's is shared; a wrong
-    value can only make an owner look more alive than it is, never less."""
+    """What a lease says of this machine. WAL_AGENT_HOST_ID replaces the boot id where the kernel's is shared. Two
+    machines of one id are kept apart by the lock alone: an owner counts as dead only when its lock file is here and
+    free."""
     return Host(
         name=platform.node() or "unknown",
         boot=env.get("WAL_AGENT_HOST_ID") or _boot_id(),

@@ -16,16 +16,23 @@ from wal_agent.supervise.situation import Situation, finished
 
 
 def decide(
-    at: Situation, agent: Agent, verdicts: Sequence[Verdict], halt_on_unknown: bool, resume_closed: bool
+    at: Situation,
+    agent: Agent,
+    verdicts: Sequence[Verdict],
+    *,
+    halt_on_unknown: bool,
+    resume_closed: bool = False,
+    attended: bool = False,
 ) -> Plan:
-    """The plan for this situation."""
+    """The plan for this situation. `attended`: a person is at the terminal, so no crash loop needs to be halted."""
     local = LocalFacts(
         main_file=agent.main_file,
         home_exists=at.home is not None and Path(at.home.workspace).is_dir(),
         damage=at.damage,
         findings=tuple((v.call, v.finding) for v in verdicts),
     )
-    policy = Policy(halt_on_unknown=halt_on_unknown, resume_closed=resume_closed)
+    limit = 0 if attended else Policy().crash_limit
+    policy = Policy(halt_on_unknown=halt_on_unknown, resume_closed=resume_closed, crash_limit=limit)
     return plan(at.plan_input, at.opening, local, policy)
 
 

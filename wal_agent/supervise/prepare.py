@@ -32,11 +32,11 @@ from wal_agent.recovery.report import (
 from wal_agent.recovery.restore import Place, Restored, plant, prune, restore
 from wal_agent.redact import redact
 from wal_agent.supervise import notice, processes
-from wal_agent.supervise.local import state_dir
+from wal_agent.supervise.local import lock_state, state_dir
 from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
 from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.state import FileState
+from wal_agent.wal.state import FileState, State
 
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
 MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
@@ -53,13 +53,14 @@ class Prepared:
     verdicts: tuple[Verdict, ...] = ()
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
 
-    def settling(self, now: float) -> list[AnyRecord]:
+    def settling(self, state: State, now: float) -> list[AnyRecord]:
         """I8: the ends of calls that the agent was told of: by evidence, or because doing them again harms nothing.
         What is unknown and may harm stays open until a person settles it; the agent's own words never do."""
+        still_open = {o.intent.call for o in state.open}  # a person may have settled one meanwhile
         return [
             End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
             for v in self.verdicts
-            if v.finding != "unknown" or v.call in self.harmless
+            if v.call in still_open and (v.finding != "unknown" or v.call in self.harmless)
         ]
 
 
@@ -90,7 +91,14 @@ class Preparation:
         leftovers = processes.marked(at.home.run) if at.home and at.same_host(self.here) else []
         running = [processes.command_line(p) for p in leftovers]
         verdicts = self._verdicts(running, gone=False)
-        decided = notice.decide(at, wish.agent, verdicts, wish.settings.on_unknown == "halt", wish.go_on)
+        decided = notice.decide(
+            at,
+            wish.agent,
+            verdicts,
+            halt_on_unknown=wish.settings.on_unknown == "halt",
+            resume_closed=wish.go_on,
+            attended=wish.attended,
+        )
         if isinstance(decided, Refuse):
             raise decided.error()
         if wish.fresh and not isinstance(decided, Start):
@@ -155,7 +163,7 @@ class Preparation:
         ended = processes.end_run(home.run) if running else []
         if ended:
             rows([stopped_line(ended)])
-        gone = at.same_host(self.here) and not processes.marked(home.run)
+        gone = lock_state(home.host, self.here) == "dead" and not processes.marked(home.run)
         verdicts = self._verdicts(
             ended, gone
         )  # again: what still ran may have changed something since, or ended by itself
@@ -237,9 +245,10 @@ class Preparation:
 
     def _begin_again(self, place: Place, decided: StartAgain, told: Told) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
-        task = fetched(self.opened.blobs, decided.prompt)
-        text = task.decode("utf-8", "replace") if task is not None else self.wish.agent.prompt_of(decided.args)
-        prompt = recovery_prompt(replace(told, task=text or ""))
+        kept = fetched(self.opened.blobs, decided.prompt) or b""
+        given = self.wish.agent.prompt_of(decided.args) or ""
+        whole = given.encode("utf-8", "replace").startswith(kept)  # the log keeps only the beginning of a long one
+        prompt = recovery_prompt(replace(told, task=given if whole else kept.decode("utf-8", "replace")))
         plant(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
         return prompt

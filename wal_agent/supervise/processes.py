@@ -47,6 +47,16 @@ def descendants(pid: int) -> list[psutil.Process]:
     return found
 
 
+def younger(found: Iterable[psutil.Process], since: float) -> list[psutil.Process]:
+    """Those that were made at `since` (seconds since 1970) or later, and still are."""
+    kept = []
+    for process in found:
+        with suppress(psutil.Error):
+            if process.create_time() >= since:
+                kept.append(process)
+    return kept
+
+
 def command_line(process: psutil.Process) -> str:
     """Its words, or its name, or its number: whatever can still be told."""
     with suppress(psutil.Error):

@@ -96,7 +96,7 @@ class _Run:
                 ended = self._live(opened, heartbeat, prepared)
             except Fenced:
                 raise
-            except WalAgentError as error:
+            except Exception as error:
                 self._give_up(opened, error)
                 raise
             return self._close(opened, ended)
@@ -140,10 +140,12 @@ class _Run:
             stop.set()
             heartbeat.stop()
 
-    def _give_up(self, opened: OpenedJob, error: WalAgentError) -> None:
-        """The agent never ran under this epoch: hand the job back as it was found."""
+    def _give_up(self, opened: OpenedJob, error: Exception) -> None:
+        """No agent runs (any more) under this epoch: hand the job back, so that the next start need not take it for
+        a crash."""
+        why = error.what if isinstance(error, WalAgentError) else type(error).__name__
         try:
-            close_job(opened, "released", f"not started: {error.what}"[:500], budget=SEAL_BUDGET)
+            close_job(opened, "released", f"stopped: {why}"[:500], budget=SEAL_BUDGET)
         except WalAgentError:
             return  # the lease runs out by itself; the error that stopped us is the one to tell
 
@@ -164,6 +166,7 @@ class _Run:
             self.run_dir.write("session", prepared.session.id + "\n")
             session: NewSession | ResumeSession = prepared.session
             args = prepared.args
+            settle = once(lambda: prepared.settling(opened.writer.state, self.clock.now()))
             while True:
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)
@@ -180,7 +183,7 @@ class _Run:
                     self._capture(opened, prepared, session.id, env),
                     launch,
                     wish.settings,
-                    once(lambda: prepared.settling(self.clock.now())),
+                    settle,
                 )
                 ended = live.run()
                 if ended.exit.code not in agent.again or ended.stopped or ended.drained:
@@ -234,6 +237,8 @@ class _Run:
 
     def _tell_end(self, opened: OpenedJob, ended: Ended) -> None:
         say = self.screen.say
+        for problem in ended.problems[:3]:
+            say(problem)
         if ended.leftovers:
             shown = ", ".join(plain(text, 80) for text in ended.leftovers[:3])
             say(f"ended what the agent left running: {shown}")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wal_agent.agents.base import Agent, Env, SeenCall, SessionFile
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
-from wal_agent.records import Ending, FileGone
+from wal_agent.records import Ending, FileDelta, FileGone
 from wal_agent.supervise.gate import Gate
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.writer import Writer
@@ -81,8 +81,9 @@ class Saver:
     def switch(self, session: str) -> None:
         """The agent began another session (/clear): what was captured of the old one leaves the state."""
         with self._lock:
-            names = {f.name for f in self._files()}
-            self._writer.append(*(FileGone(time=self._clock.now(), path=name) for name in sorted(names)))
+            gone = [FileGone(time=self._clock.now(), path=f.name) for f in self._files()]
+            if gone:
+                self._writer.append(*gone)
             self._capture = SessionCapture(session, self._blobs.put_payload)
             self._session = session
             self._told_upto = 0
@@ -97,10 +98,24 @@ class Saver:
             if self._writer.backlog.size <= MAX_BACKLOG:
                 running = any(r.call <= upto for r in self._gate.running())
                 records = self._capture.capture(files, self._clock.now(), 0 if running else upto, verify)
-                for record in records:  # apart: together they may be too much for a segment
-                    self._writer.append(record)
+                self._append(records)
                 self.saved = self._clock.now()
             return sorted({f.path.parent for f in files})
+
+    def _append(self, records: Sequence[FileDelta | FileGone]) -> None:
+        """Apart: together they may be too much for a segment. Deltas build on each other, so when one is not taken, all
+        files are sent whole at the next save."""
+        try:
+            for record in records:
+                self._writer.append(record)
+        except BaseException:
+            self._capture.forget()
+            raise
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What could not be saved at the last look, in sentences."""
+        return self._capture.problems
 
     def _settle(self, files: list[SessionFile], upto: int) -> None:
         appended = self._appended(files)

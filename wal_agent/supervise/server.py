@@ -57,7 +57,11 @@ class HookServer:
             except OSError:  # closed; or a lack of descriptors, which passes
                 self._closed.wait(0.05)
                 continue
-            threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
+            try:
+                threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
+            except RuntimeError as error:  # no more threads now: this call is denied by its line, the next one may do
+                connection.close()
+                self._failed(error)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.clock import Clock
-from wal_agent.errors import LeaseHeld, WalAgentError
+from wal_agent.errors import LeaseHeld, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
 from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
@@ -19,6 +19,8 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
+
+BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached
 
 
 class Interrupted(WalAgentError):
@@ -65,9 +67,18 @@ def take(
     watch, told = Watch(), ""
     while True:
         check_signals()
-        seen = leases.read(bucket, keys)
-        if seen is None:
-            require_conditions(bucket, f"{keys.job}/probe")
+        try:
+            seen = leases.read(bucket, keys)
+            if seen is None:
+                require_conditions(bucket, f"{keys.job}/probe")
+        except Unavailable as error:
+            if not wait:
+                raise
+            if told != "bucket":
+                tell(f"waiting: {error}")
+                told = "bucket"
+            pause(BUCKET_PAUSE, clock)
+            continue
         lock = lock_state(seen.doc.host, here) if seen else "unknown"
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
         match admit(keys.job, seen, Local(here.boot, here.pidns, lock, unchanged), wait=wait):

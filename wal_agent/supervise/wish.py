@@ -22,6 +22,7 @@ class Wish:
     fresh: bool = False
     go_on: bool = False
     wait: bool = False
+    attended: bool = False  # a person typed this at a terminal
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,9 +155,19 @@ def test_damage_says_what_can_be_had() -> None:
     got = decide(*RAN, intent(), local=replace(LOCAL, damage=broken))
     assert isinstance(got, Refuse) and got.kind is Damaged and got.error().exit_code == 73
     assert str(got.error()) == (
-        "record 398 of job j is damaged (checksum). Everything up to 397 (14:01:40) can be restored: "
-        "wal-agent restore --at 397 --to DIR"
+        "record 398 of job j is damaged (checksum). Everything up to record 397 (14:01:40) is whole. "
+        "Look at it with `wal-agent log`; work on under another name with --job."
     )
+
+
+def test_an_owner_that_died_before_its_opening_makes_no_crash_of_a_job_that_had_ended() -> None:
+    """The lease went from closed to that owner; the log shows only that an epoch is missing."""
+    done = (*RAN, turn("completed"), run_ended(completed=True))
+    assert isinstance(decide(*done, ours=opening(3, "dead", args=("-p", "next"))), Start)
+    assert isinstance(decide(*done, ours=opening(2, "dead", args=("-p", "next"))), Resume)
+    cut_off = (*RAN, run_ended(completed=False))
+    assert isinstance(decide(*cut_off, ours=opening(3, "dead", args=("-p", "next"))), Resume)
+    assert isinstance(decide(*RAN, intent(1), *done[4:], ours=opening(3, "dead")), Resume)
 
 
 def test_another_agents_job() -> None:

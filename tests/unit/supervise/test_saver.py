@@ -244,7 +244,7 @@ def test_more_than_fits_one_segment_is_saved(desk: Desk) -> None:
     for n in range(20):
         (desk.agent.folder("one") / f"extra{n:02}").write_bytes(bytes([n]) * 60_000)
     desk.save()
-    files = desk.post.state.files
+    files = desk.post.job.writer.state.files
     assert len(files) == 21
     assert files["extra07"].sha256 == hashlib.sha256(b"\7" * 60_000).hexdigest()
     assert desk.deltas()[-1].path == "main.jsonl"
@@ -294,7 +294,7 @@ def test_another_session_begins_with_the_old_one_forgotten(desk: Desk) -> None:
     desk.tell("t", "failed", a=1)
     (desk.agent.folder("one") / "extra").write_text("x")
     desk.save()
-    assert set(desk.post.state.files) == {"main.jsonl", "extra"}
+    assert set(desk.post.job.writer.state.files) == {"main.jsonl", "extra"}
     desk.agent.tell("two", "t", "failed", a=2)
     desk.saver.switch("two")
     desk.save()
@@ -313,10 +313,10 @@ def test_the_last_save_reads_everything_again(desk: Desk) -> None:
     main.write_bytes(main.read_bytes().replace(b"1", b"2", 1))
     os.utime(main, ns=(before.st_atime_ns, before.st_mtime_ns))
     desk.save()
-    stale = desk.post.state.files["main.jsonl"].sha256
+    stale = desk.post.job.writer.state.files["main.jsonl"].sha256
     desk.saver.finish()
     desk.post.commit()
-    now = desk.post.state.files["main.jsonl"].sha256
+    now = desk.post.job.writer.state.files["main.jsonl"].sha256
     assert now == hashlib.sha256(main.read_bytes()).hexdigest() != stale
 
 
@@ -339,3 +339,26 @@ def test_a_call_that_the_file_tells_again_is_not_another_one(desk: Desk) -> None
     desk.agent.write("one", line.replace("w1", "w2"))
     desk.save()
     assert desk.unseen == ["write_file"]
+
+
+def test_a_session_that_begins_before_the_old_one_has_a_file_is_saved(desk: Desk) -> None:
+    """I3: `--resume latest` and /clear tell their session late; what was before it may have no file at all."""
+    desk.saver.switch("two")
+    desk.agent.write("two", "a line\n")
+    desk.save()
+    assert {f.session for f in desk.post.job.writer.state.files.values()} == {"two"}
+
+
+def test_what_the_log_did_not_take_is_sent_whole_the_next_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4: deltas build on each other, so none may stand on bytes that the log never got."""
+    desk.agent.write("one", "first\n")
+    desk.save()
+    desk.agent.write("one", "second\n")
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.post.job.writer, "append", lambda *records: (_ for _ in ()).throw(ValueError("refused")))
+        with pytest.raises(ValueError, match="refused"):
+            desk.saver.save()
+    desk.agent.write("one", "third\n")
+    desk.save()
+    (file,) = desk.post.job.writer.state.files.values()
+    assert file.layers[-1].edits[0].offset == 0 and file.size == len("first\nsecond\nthird\n")

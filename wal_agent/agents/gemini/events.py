@@ -28,7 +28,8 @@ from wal_agent.agents.base import (
 )
 
 # The smallest set that tells phases and calls. PreCompress fires before each model request, with a payload that does
-# not grow; BeforeModel and AfterModel carry the whole conversation each time (I9).
+# not grow; BeforeModel and AfterModel carry the whole conversation each time (I9). No SessionEnd: by then the terminal
+# is the user's again, and Gemini writes what it does for that hook into it (I6).
 EVENTS = (
     "SessionStart",
     "BeforeAgent",
@@ -37,7 +38,6 @@ EVENTS = (
     "PreCompress",
     "AfterAgent",
     "Notification",
-    "SessionEnd",
 )
 
 ALLOW = b"wal-agent:allow\0"
