@@ -7,6 +7,7 @@ What is found is judged in verdict.py.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,12 @@ BEFORE_BUDGET = 0.05  # seconds
 NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
 _CHUNK = 256 << 10
 _SYSTEM = SystemClock()
+# Gemini's shell around one command. The file is another one for each call; the shell's forks have the same line.
+_SHELL = re.compile(
+    r"(?:\S*/)?bash -c (?:shopt -u [a-z ]+;\s+)?_bgpids_file=(?P<file>'[^']*'|[^\s']+)\s+"
+    r"\(\s+trap 'jobs -p > \"\$_bgpids_file\"' EXIT\s(?P<command>.*)\s\)\s+__code=\$\?\s+exit \$__code\s*",
+    re.DOTALL,
+)
 
 
 def before(tool: str, input: bytes, workspace: Path, clock: Clock = _SYSTEM) -> tuple[Fact, ...]:
@@ -114,19 +121,19 @@ def verdicts(
 
 
 def still_running(open: Iterable[OpenCall], inputs: Mapping[int, bytes], running: Sequence[str]) -> frozenset[int]:
-    """The shell calls whose command stands in a running process's command line, where that can mean only them: of
-    identical calls as many must run, and no other open call's command may stand in the same line."""
+    """The shell calls whose shell is among the running processes, where that can mean only them: of identical calls as
+    many must run. A process that merely names the command, or was started by it, tells nothing for sure."""
     commands: dict[str, list[int]] = {}
     for o in open:
         command = (read_input(inputs.get(o.intent.call, b"")) or {}).get("command")
         if isinstance(command, str) and command.strip():
             commands.setdefault(command.strip(), []).append(o.intent.call)
-    sure: set[int] = set()
-    for command, calls in commands.items():
-        lines = [r for r in running if command in r and not any(c in r for c in commands if c != command)]
-        if len(lines) >= len(calls) and any("-c" in line.split() for line in lines):
-            sure.update(calls)
-    return frozenset(sure)
+    shells: dict[str, set[str]] = {}
+    for line in running:
+        if shell := _SHELL.fullmatch(line):
+            shells.setdefault(shell["command"].strip(), set()).add(shell["file"])
+    sure = [calls for command, calls in commands.items() if len(shells.get(command, ())) >= len(calls)]
+    return frozenset(call for calls in sure for call in calls)
 
 
 def alone(o: OpenCall, state: State, inputs: Mapping[int, bytes], workspace: Path) -> bool:

@@ -135,21 +135,57 @@ def test_not_alone() -> None:
     assert not is_alone(file_call(2), inputs={})
 
 
+def shell(command: str, file: str = "x", newline: str = "\n") -> str:
+    """The command line of Gemini's shell around a command."""
+    rows = [
+        "/usr/bin/bash -c shopt -u promptvars nullglob extglob nocaseglob dotglob; "
+        f"_bgpids_file=/tmp/gemini-shell-{file}/bgpids.tmp",
+        "(",
+        "  trap 'jobs -p > \"$_bgpids_file\"' EXIT",
+        command,
+        ")",
+        "__code=$?",
+        "exit $__code",
+    ]
+    return newline.join(rows)
+
+
 def test_which_commands_still_ran() -> None:
     calls = [intent(n, input=json.dumps({"command": c}).encode()) for n, c in ((1, "make e2e"), (2, "npm test"))]
     state = state_of(*START, *calls)
     inputs = {n: o.intent.input.data or b"" for n, o in enumerate(state.open, 1)}
-    assert still_running(state.open, inputs, ["bash -c shopt -u x; { npm test; }", "node /x/npm test"]) == {2}
+    assert still_running(state.open, inputs, [shell("npm test"), "node /x/npm test"]) == {2}
+    assert still_running(state.open, inputs, [shell("npm test", newline=" ")]) == {2}
     assert still_running(state.open, inputs, ["node /x/npm test"]) == frozenset()  # only what the shell had started
-    assert still_running(state.open, inputs, ["bash -c npm test && make e2e"]) == frozenset()
+    assert still_running(state.open, inputs, [shell("npm test && make e2e")]) == frozenset()
     assert still_running(state.open, inputs, []) == frozenset()
 
 
 def test_of_identical_calls_as_many_must_run() -> None:
     state = state_of(*START, intent(1), intent(2))
     inputs = dict.fromkeys((1, 2), b'{"command":"make"}')
-    assert still_running(state.open, inputs, ["bash -c make"]) == frozenset()
-    assert still_running(state.open, inputs, ["bash -c make"] * 2) == {1, 2}
+    assert still_running(state.open, inputs, [shell("make")]) == frozenset()
+    assert still_running(state.open, inputs, [shell("make")] * 2) == frozenset()  # one shell and its fork
+    assert still_running(state.open, inputs, [shell("make"), shell("make", "y")]) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash -c ./deploy.sh --watch-only",
+        "bash -c ./deploy.sh",
+        shell("./deploy.sh --watch-only"),
+        shell("cd x; ./deploy.sh"),
+        shell("echo\n./deploy.sh"),
+        shell("./deploy.sh") + "; more",
+        "vi " + shell("./deploy.sh"),
+    ],
+)
+def test_a_process_that_only_names_the_command_is_not_the_call(line: str) -> None:
+    inputs = {1: b'{"command":"./deploy.sh"}'}
+    state = state_of(*START, intent(1))
+    assert still_running(state.open, inputs, [line]) == frozenset()
+    assert still_running(state.open, inputs, [line, shell(" ./deploy.sh ")]) == {1}
 
 
 # ---- the whole -----------------------------------------------------------------------------------------------------
