@@ -212,15 +212,21 @@ class Lease:
             self._write(state="held", reason="", phase=phase, tool=tool, seq=max(seq, self._doc.seq))
 
     def settle(self, state: Literal["closed", "released"], reason: str = "", *, budget: float = 10.0) -> None:
-        """R6: give the job up. The caller has sealed its writer before. Unavailable: it is left to run out; Fenced."""
+        """R6: give the job up. The caller has sealed its writer before. Unavailable: it is left to run out; Fenced.
+
+        A renewal that hangs in the bucket is not waited for beyond the budget either."""
         patience = Patience(self._clock, self._rng, budget)
         self._settling = True
-        with self._lock:
+        if not self._lock.acquire(timeout=budget):
+            raise Unavailable(f"The lease of job {self._keys.job} was not settled: a renewal of it hangs.")
+        try:
             while self._doc.state == "held":
                 try:
                     self._write(state=state, reason=reason, phase="", tool="", seq=self._doc.seq)
                 except Unavailable as error:
                     patience.pause(error)
+        finally:
+            self._lock.release()
 
     def _write(self, *, state: State, reason: str, phase: str, tool: str, seq: int) -> None:
         """Put the next lease; on a conflict look whose it is (R10), adopt its version and send again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.wal.world import KEYS, TTL, World
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.wal import lease as leases
+from wal_agent.wal.job import close_job
 
 
 def test_the_timing_inequality() -> None:
@@ -108,6 +111,29 @@ def test_settling_through_lost_replies(fates: list[str]) -> None:
     job.lease.settle("released", "drained")
     seen = world.seen()
     assert seen is not None and (seen.doc.state, seen.doc.reason) == ("released", "drained")
+
+
+def test_settling_does_not_wait_for_a_renewal_that_hangs() -> None:
+    world = World()
+    job = world.open("a")
+    hanging, free = threading.Event(), threading.Event()
+
+    def hang(key: str) -> None:
+        hanging.set()
+        free.wait(20)
+
+    world.bucket.before_put = hang
+    renewal = threading.Thread(target=job.lease.renew)
+    renewal.start()
+    try:
+        assert hanging.wait(20)
+        with pytest.raises(Unavailable, match="hangs"):
+            job.lease.settle("closed", budget=0.05)
+        assert close_job(job, "closed", budget=0.05) == "left"
+        assert not free.is_set() and renewal.is_alive()
+    finally:
+        free.set()
+        renewal.join()
 
 
 def test_unlock_keeps_the_epoch_and_fences_the_owner() -> None:
