@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from wal_agent.agents.gemini.loopback import GeminiModel, Turn
 from wal_agent.bucket.fault_file import FaultFile, write_faults
 
 SECONDS = 90.0
+ALLOW = "an allowed tool call runs"
+DENY = "a denied tool call does not run, and the agent is told why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,14 @@ class Proof:
 def prove_gemini(env: Mapping[str, str]) -> list[Proof]:
     """Run both arms; `env` is the user's (PATH, WAL_AGENT_GEMINI)."""
     with tempfile.TemporaryDirectory(prefix="wal-agent-doctor-") as folder:
-        return [_allow(Path(folder) / "allow", env), _deny(Path(folder) / "deny", env)]
+        return [_in_time(ALLOW, _allow, Path(folder) / "allow", env), _in_time(DENY, _deny, Path(folder) / "deny", env)]
+
+
+def _in_time(what: str, arm: Callable[[Path, Mapping[str, str]], Proof], root: Path, env: Mapping[str, str]) -> Proof:
+    try:
+        return arm(root, env)
+    except subprocess.TimeoutExpired:
+        return Proof(what, False, f"did not end within {SECONDS:g} s")
 
 
 def _allow(root: Path, env: Mapping[str, str]) -> Proof:
@@ -41,7 +51,7 @@ def _allow(root: Path, env: Mapping[str, str]) -> Proof:
         done = _run(root, env, model, {})
     ran = (root / "work" / "touched").exists()
     ok = ran and done.returncode == 0
-    return Proof("an allowed tool call runs", ok, "" if ok else _said(done))
+    return Proof(ALLOW, ok, "" if ok else _said(done))
 
 
 def _deny(root: Path, env: Mapping[str, str]) -> Proof:
@@ -51,11 +61,12 @@ def _deny(root: Path, env: Mapping[str, str]) -> Proof:
     with GeminiModel(_turns(hold)) as model:
 
         def outage() -> None:
-            model.wait_for(1, SECONDS)
-            write_faults(faults, FaultFile(down=True, ops=("put",), prefixes=("doctor/log/",)))
-            hold.set()
-            model.wait_for(2, SECONDS)
-            faults.unlink()
+            with suppress(OSError):  # no request came in time, or the folder is gone: the proof has failed by itself
+                model.wait_for(1, SECONDS)
+                write_faults(faults, FaultFile(down=True, ops=("put",), prefixes=("doctor/log/",)))
+                hold.set()
+                model.wait_for(2, SECONDS)
+                faults.unlink()
 
         helper = threading.Thread(target=outage, daemon=True)
         helper.start()
@@ -65,7 +76,7 @@ def _deny(root: Path, env: Mapping[str, str]) -> Proof:
     ran = (root / "work" / "touched").exists()
     ok = answered and not ran
     why = "the tool ran although its intent was not saved" if ran else _said(done)
-    return Proof("a denied tool call does not run, and the agent is told why", ok, "" if ok else why)
+    return Proof(DENY, ok, "" if ok else why)
 
 
 def _turns(hold: threading.Event | None) -> list[Turn]:

@@ -51,6 +51,15 @@ def test_a_call_stands_beside_its_end(found: list[Entry]) -> None:
     assert outcomes == ["unknown    failed", "unknown    no end yet"]
 
 
+def test_the_first_end_of_a_call_is_its_end(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    job = shelf.open()
+    ends = [End(time=2.0, call=1, how="done", by="hook"), End(time=3.0, call=1, how="interrupted", by="session")]
+    job.writer.append(intent(1, command="ls"), *ends)
+    commit(job)
+    assert list(entries(shelf.bucket, KEYS))[1].end == ends[0]
+
+
 def test_what_went_well_is_ok_with_its_time(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     job = shelf.open()

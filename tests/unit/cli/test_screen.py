@@ -33,6 +33,11 @@ def test_a_message_goes_to_stderr_and_a_row_is_one_line(capsys: pytest.CaptureFi
     assert err == "wal-agent: job ?[2J?31m?x\nmore\n  a wal-agent: forged\n  b?[2J?31m?\n"
 
 
+def test_no_rows_are_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines([])
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_closed_stderr_costs_the_message_and_nothing_else(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
