@@ -55,14 +55,6 @@ class Blobs:
             return Payload(size=len(data), data=data)
         return Payload(size=len(data), blob=self.put(data))
 
-    def put_many(self, datas: Iterable[bytes]) -> list[Payload]:
-        """`put_payload` of each, several at a time; in order. The first error is raised after all have ended."""
-        items = list(datas)
-        if self._parallel < 2 or sum(len(d) > INLINE for d in items) < 2:
-            return [self.put_payload(d) for d in items]
-        with ThreadPoolExecutor(self._parallel, "blobs") as pool:
-            return list(pool.map(self.put_payload, items))
-
     def put_each(self, datas: Iterable[bytes]) -> list[str]:
         """`put` of each, several at a time; the names in order. Holds only as many of `datas` as are on their way."""
         if self._parallel < 2:

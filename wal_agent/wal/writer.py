@@ -15,7 +15,7 @@ from typing import Literal
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
-from wal_agent.errors import BucketError, Conflict, Damaged, Denied, Fenced, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import Conflict, Damaged, Denied, Fenced, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import segment as codec
@@ -55,7 +55,6 @@ class Writer:
         self._next_call = acked.state.next_call
         self._sealed = False
         self._ended: WalAgentError | None = None
-        self._trouble: BucketError | None = None
         self._lock = threading.Lock()  # the fields above; never held during I/O
         self._committing = threading.Lock()  # one step at a time
         self._work = threading.Event()
@@ -104,19 +103,9 @@ class Writer:
         return Backlog(sum(i.size for i in waiting), len(waiting), self._clock.boot() - oldest)
 
     @property
-    def trouble(self) -> BucketError | None:
-        """Why the last put was not decided; None when it was."""
-        return self._trouble
-
-    @property
     def ended(self) -> WalAgentError | None:
         """Fenced or Damaged, once this writer can append no more."""
         return self._ended
-
-    @property
-    def sealed(self) -> bool:
-        """Whether appends are refused (R6)."""
-        return self._sealed
 
     def rebase(self, before: dict[str, FileState], after: dict[str, FileState]) -> None:
         """Replace what `before` (the files of a snapshot's state) holds by `after` (the same files, compacted), under
@@ -193,8 +182,8 @@ class Writer:
             self._bucket.put(self._keys.segment(sent.seq), sent.data)
         except Conflict:
             return self._read_back(sent)
-        except (Unavailable, Denied) as error:
-            return self._undecided(sent, error)
+        except (Unavailable, Denied):
+            return self._undecided(sent)
         failpoint("append.after_put")
         return self._ack(sent)
 
@@ -220,8 +209,8 @@ class Writer:
         try:
             found = self._bucket.get(self._keys.segment(sent.seq)).data
             other = codec.decode(found, job=self._keys.job, seq=sent.seq)
-        except (NotFound, Unavailable, Denied) as error:
-            return self._undecided(sent, error)
+        except (NotFound, Unavailable, Denied):
+            return self._undecided(sent)
         except Damaged as error:
             return self._end(error)
         match judge(found, other.epoch, other.run, sent, self.epoch, self.run_id):
@@ -251,15 +240,15 @@ class Writer:
                 size=old.size + len(sent.data),
                 time=sent.time,
             )
-            self._in_flight, self._trouble = None, None
+            self._in_flight = None
         for item in sent.items:
             item.ticket.ack(sent.seq)
         failpoint("append.after_ack")
         return "acked"
 
-    def _undecided(self, sent: InFlight, error: BucketError) -> Step:
+    def _undecided(self, sent: InFlight) -> Step:
         with self._lock:
-            self._in_flight, self._trouble = keep_undecided(sent), error
+            self._in_flight = keep_undecided(sent)
         return "undecided"
 
     def _end(self, error: WalAgentError) -> Step:

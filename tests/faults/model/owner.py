@@ -6,6 +6,7 @@ import copy
 import hashlib
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Cause, Edit, End, FileDelta, Host, Intent, Payload
 from wal_agent.recovery.admit import Local, Try, Wait, admit
 from wal_agent.wal import lease as leases
+from wal_agent.wal.flight import Sealed
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.lease import Claim, Seen
 from wal_agent.wal.mirror import Mirror
@@ -209,10 +211,9 @@ class Owner:
         return hash_
 
     def end(self, opened: OpenedJob, call: Call, how: str) -> None:
-        if opened.writer.sealed:
-            return
         if how == "denied" or self.rng.random() < 0.85:
-            opened.writer.append(End(time=self.clock.now(), call=call.number, how=how, by="hook"))  # type: ignore[arg-type]
+            with suppress(Sealed):
+                opened.writer.append(End(time=self.clock.now(), call=call.number, how=how, by="hook"))  # type: ignore[arg-type]
 
     def renew(self, opened: OpenedJob) -> None:
         opened.lease.renew(seq=opened.writer.acked.seq)
