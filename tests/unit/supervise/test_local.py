@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.supervise.crew import PATIENCE, until
+from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent.bucket import default_url
 from wal_agent.errors import ConfigError
 from wal_agent.records import Host
@@ -109,19 +109,33 @@ def test_another_users_lock_is_unknown(tmp_path: Path, monkeypatch: pytest.Monke
 # ---- private folders
 
 
-def test_the_runtime_folder_is_made_private(tmp_path: Path) -> None:
-    path = runtime_dir({"WAL_AGENT_RUNTIME_DIR": str(tmp_path / "a" / "b")})
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """pytest's own folder may be too long for a socket already."""
+    with short_folder() as folder:
+        yield folder
+
+
+def test_the_runtime_folder_is_made_private(short: Path) -> None:
+    path = runtime_dir({"WAL_AGENT_RUNTIME_DIR": str(short / "a" / "b")})
     assert path.stat().st_mode & 0o777 == 0o700
     assert runtime_dir({"WAL_AGENT_RUNTIME_DIR": str(path)}) == path
 
 
+def test_a_runtime_folder_too_long_for_a_socket_is_refused_before_anything_begins(short: Path) -> None:
+    path = short / ("x" * 80)
+    with pytest.raises(ConfigError, match="too long a path"):
+        runtime_dir({"WAL_AGENT_RUNTIME_DIR": str(path)})
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("kind", ["loose", "link", "dangling", "file", "foreign", "no parent"])
 def test_a_runtime_folder_that_others_could_use_is_refused(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    short: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: whoever can write there could answer hooks. The error is one of configuration (78), not a bug."""
-    path = tmp_path / "r"
-    safe = tmp_path / "safe"
+    path = short / "r"
+    safe = short / "safe"
     safe.mkdir(mode=0o700)
     match kind:
         case "loose":
@@ -130,7 +144,7 @@ def test_a_runtime_folder_that_others_could_use_is_refused(
         case "link":
             path.symlink_to(safe)
         case "dangling":
-            path.symlink_to(tmp_path / "nowhere")
+            path.symlink_to(short / "nowhere")
         case "file":
             path.touch()
         case "foreign":
@@ -138,8 +152,8 @@ def test_a_runtime_folder_that_others_could_use_is_refused(
             uid = os.getuid()
             monkeypatch.setattr(os, "getuid", lambda: uid + 1)
         case "no parent":
-            (tmp_path / "f").touch()
-            path = tmp_path / "f" / "r"
+            (short / "f").touch()
+            path = short / "f" / "r"
     with pytest.raises(ConfigError, match="WAL_AGENT_RUNTIME_DIR"):
         runtime_dir({"WAL_AGENT_RUNTIME_DIR": str(path)})
 
