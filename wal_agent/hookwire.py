@@ -19,6 +19,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from wal_agent.resources import shipped
+
 VERSION = "wal-agent-hook/1"
 MAX_FRAME = 1 << 20  # of one frame's body, either way
 MAX_PAYLOAD = 256 << 20
@@ -111,9 +113,5 @@ def decode_hello(body: bytes) -> Hello:
 
 def client_command() -> tuple[str, ...]:
     """The hook client's argv on this machine: the bare interpreter (a venv's adds nothing but time) and the script."""
-    here = Path(__file__).resolve().parent
-    found = [p for p in (here / "_shipped/hooks/client.py", here.parent / "hooks/client.py") if p.is_file()]
-    if not found:
-        raise FileNotFoundError("hooks/client.py is missing from this installation of wal-agent")
     base: str = getattr(sys, "_base_executable", None) or sys.executable
-    return (str(Path(base).resolve()), "-I", "-S", "-E", str(found[0]))
+    return (str(Path(base).resolve()), "-I", "-S", "-E", str(shipped("hooks/client.py")))
