@@ -8,6 +8,8 @@ NPM := .tools/npm
 RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 CLIS := .tools/.clis
+SERVERS := .tools/.servers
+NPMS := tests/agents.json tests/servers/packages.json
 CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
@@ -24,7 +26,7 @@ help: ## Say what there is.
 demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real Gemini CLI in the middle of a task and watch it carry on (offline).
 	@$(BIN)/wal-agent demo
 
-test: have-all lint $(CLIS) ## Everything: lint, unit, contract, faults, e2e.
+test: have-all lint $(CLIS) $(SERVERS) ## Everything: lint, unit, contract, faults, e2e.
 	$(PYTEST) tests
 
 lint: $(DEV) ## Style, format and types.
@@ -32,21 +34,21 @@ lint: $(DEV) ## Style, format and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(DEV) ## The parts, on their own.
+unit: have-agents $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
 	$(PYTEST) tests/unit
 
-contract: have-agents $(DEV) $(CLIS) ## Every bucket and every agent against the contract of its kind.
+contract: have-agents $(DEV) $(CLIS) $(SERVERS) ## Every bucket and every agent against the contract of its kind.
 	$(PYTEST) tests/contract
 
-faults: $(DEV) ## Models, kills and lost replies.
+faults: have-agents $(DEV) $(CLIS) $(SERVERS) ## Models, kills and lost replies.
 	$(PYTEST) tests/faults
 
-e2e: have-all $(DEV) $(CLIS) ## The real CLIs in a real terminal, with a scripted model.
+e2e: have-all $(DEV) $(CLIS) $(SERVERS) ## The real CLIs in a real terminal, with a scripted model.
 	$(PYTEST) tests/e2e
 
-tools: $(CLIS) ## Just the real CLIs, at the versions of tests/agents.json.
+tools: $(CLIS) $(SERVERS) ## Just the real CLIs (tests/agents.json) and object store servers that tests use.
 
-bench: have-agents $(DEV) $(CLIS) ## The measured claims.
+bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## The measured claims.
 	$(BIN)/python -m bench
 
 clean: ## Remove all that was made here.
@@ -74,9 +76,16 @@ $(DEV): requirements/dev.txt $(RUNTIME)
 	@touch $@
 
 # No lock file: it would hold the addresses of whatever registry was asked. The versions are exact.
-$(CLIS): tests/agents.json | have-agents
-	@echo 'make: the agents of tests/agents.json in $(NPM)'
+$(CLIS): $(NPMS) | have-agents
+	@echo 'make: the programs of $(NPMS) in $(NPM)'
 	@mkdir -p $(NPM)
 	@npm install --prefix $(NPM) --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error \
-	    $$($(PYTHON) -c 'import json; print(*("%(package)s@%(version)s" % a for a in json.load(open("tests/agents.json")).values()))') >/dev/null
+	    $$($(PYTHON) -c 'import json, sys; print(*("%(package)s@%(version)s" % a for f in sys.argv[1:] for a in json.load(open(f)).values()))' $(NPMS)) >/dev/null
+	@touch $@
+
+# An environment of its own: they pin other versions of what we use.
+$(SERVERS): requirements/servers.txt | have-python
+	@echo 'make: the object store servers in .tools/servers'
+	@$(PYTHON) -m venv .tools/servers
+	@.tools/servers/bin/python -m pip install --quiet -r requirements/servers.txt
 	@touch $@

@@ -40,7 +40,10 @@ class Settings:
     bucket: str
     job: str
     ttl: float = 30.0
-    durability: Literal["intent"] = "intent"
+    durability: Literal["intent", "sync"] = "intent"
+    on_outage: Literal["deny", "spool"] = "deny"
+    encryption_key_file: str = ""
+    encryption_key_command: str = ""
     autosave: float = 10.0
     drain: float = 20.0
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
@@ -83,11 +86,21 @@ def _one_of(*words: str) -> Callable[[Any, Origin], str]:
     return read
 
 
-def _durability(value: Any, origin: Origin) -> str:
-    if value == "sync":
-        kind = ConfigError if origin.source == "file" else UsageError
-        raise kind(f"{origin.words} is 'sync', which this version cannot do yet.", "Use intent, the default.")
-    return _one_of("intent")(value, origin)
+def _persons(read: Callable[[Any, Origin], Any]) -> Callable[[Any, Origin], Any]:
+    """What only a person may decide: it loosens a promise, or names a command or a file of this machine."""
+
+    def guarded(value: Any, origin: Origin) -> Any:
+        if origin.source == "file":
+            raise ConfigError(f"{origin.words} is not a project's to choose.", "Use the flag or the variable.")
+        return read(value, origin)
+
+    return guarded
+
+
+def _text(value: Any, origin: Origin) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise origin.refuse(value, "text")
+    return value
 
 
 def _job(value: Any, origin: Origin) -> str:
@@ -106,7 +119,10 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "bucket": _bucket,
     "job": _job,
     "ttl": _seconds(1, 3600),
-    "durability": _durability,
+    "durability": _one_of("intent", "sync"),
+    "on_outage": _persons(_one_of("deny", "spool")),
+    "encryption_key_file": _persons(_text),
+    "encryption_key_command": _persons(_text),
     "autosave": _seconds(0.05, 3600),
     "drain": _seconds(0, 600),
     "append_deadline": _seconds(0.1, APPEND_DEADLINE),

@@ -50,6 +50,14 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
         yield made
 
 
+def test_many_objects_go_at_once(bucket: Bucket) -> None:
+    for name in "abcd":
+        bucket.put(f"d/{name}", b"x")
+    bucket.delete("d/a", "d/never", "d/c", "d/a")
+    bucket.delete()
+    assert keys(bucket.list("d/")) == ["d/b", "d/d"]
+
+
 def keys(entries: Iterator[Entry]) -> list[str]:
     return [entry.key for entry in entries]
 

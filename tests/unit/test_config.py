@@ -103,12 +103,24 @@ def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
         (
             {},
             {},
-            'durability = "sync"',
+            'on_outage = "spool"',
             ConfigError,
-            "durability in {file} is 'sync', which this version cannot",
+            "on_outage in {file} is not a project's to choose. Use the flag or the variable.",
         ),
-        ({"durability": "sync"}, {}, "", UsageError, "--durability is 'sync', which this version cannot do yet."),
-        ({"durability": "x"}, {}, "", UsageError, "--durability is 'x', which is not possible. Allowed: intent."),
+        (
+            {},
+            {},
+            'encryption_key_command = "cat /x"',
+            ConfigError,
+            "encryption_key_command in {file} is not a project's to choose.",
+        ),
+        (
+            {"durability": "x"},
+            {},
+            "",
+            UsageError,
+            "--durability is 'x', which is not possible. Allowed: intent or sync.",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_with_its_place_and_what_is_allowed(

@@ -87,7 +87,8 @@ def test_what_make_makes_is_ignored() -> None:
 def test_every_requirement_is_pinned_and_holds_no_address() -> None:
     lines = [line for lines in pins().values() for line in lines if not line.startswith("-r ")]
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*", line)] == []
-    names = [line.partition("==")[0].lower() for line in lines]
+    ours = [line for name, lines in pins().items() if name != "servers.txt" for line in lines]  # an environment apart
+    names = [line.partition("==")[0].lower() for line in ours if "==" in line]
     assert len(names) == len(set(names))
 
 

@@ -85,8 +85,10 @@ class Bucket(Protocol):
         would be replaced cannot be read.
         """
 
-    def delete(self, key: str) -> None:
-        """Remove the object; absent is fine. Unconditional: nothing rests on conditional deletes."""
+    def delete(self, *keys: str) -> None:
+        """Remove the objects, in as few requests as the store allows; absent is fine. After an error some may be gone.
+
+        Unconditional: nothing rests on conditional deletes."""
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         """Entries whose key begins with `prefix` and is > `start_after`, in ascending key order (code points).

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TypeVar
 
@@ -77,9 +78,10 @@ class FaultBucket:
         check_key(key)
         return self._answer("put", key, lambda: self._inner.put(key, data, if_version=if_version))
 
-    def delete(self, key: str) -> None:
-        check_key(key)
-        self._answer("delete", key, lambda: self._inner.delete(key))
+    def delete(self, *keys: str) -> None:
+        """One by one, so that a fault may leave some of them."""
+        for key in [check_key(key) for key in keys]:
+            self._answer("delete", key, partial(self._inner.delete, key))
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         check_prefix(prefix)

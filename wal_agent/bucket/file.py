@@ -66,8 +66,11 @@ class FileBucket:
                 sync(folder)
         return frame.version
 
-    def delete(self, key: str) -> None:
-        folders, name = _place(key)
+    def delete(self, *keys: str) -> None:
+        for key, place in [(key, _place(key)) for key in keys]:
+            self._delete(key, *place)
+
+    def _delete(self, key: str, folders: tuple[str, ...], name: str) -> None:
         with (
             suppress(FileNotFoundError),
             self._explained("delete", self._path(key)),

@@ -52,11 +52,11 @@ class MemoryBucket:
                 insort(self._keys, key)
             return stored.version
 
-    def delete(self, key: str) -> None:
-        check_key(key)
-        with self._lock:
-            if self._objects.pop(key, None) is not None:
-                del self._keys[bisect_left(self._keys, key)]
+    def delete(self, *keys: str) -> None:
+        for key in [check_key(key) for key in keys]:
+            with self._lock:
+                if self._objects.pop(key, None) is not None:
+                    del self._keys[bisect_left(self._keys, key)]
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         check_prefix(prefix)

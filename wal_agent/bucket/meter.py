@@ -66,9 +66,9 @@ class MeterBucket:
             self._count("put", "sent", len(data))
             return self._inner.put(key, data, if_version=if_version)
 
-    def delete(self, key: str) -> None:
+    def delete(self, *keys: str) -> None:
         with self._counted("delete"):
-            self._inner.delete(key)
+            self._inner.delete(*keys)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         with self._counted("list"):

@@ -37,8 +37,8 @@ class RetryBucket:
         """One try: whether an unanswered put landed is decided by its writer, who reads back."""
         return self._inner.put(key, data, if_version=if_version)
 
-    def delete(self, key: str) -> None:
-        self._again(lambda: self._inner.delete(key))
+    def delete(self, *keys: str) -> None:
+        self._again(lambda: self._inner.delete(*keys))
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self._list(prefix, start_after, self._inner.list(prefix, start_after))

