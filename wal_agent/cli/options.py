@@ -31,6 +31,14 @@ JobName = Annotated[
     str | None,
     typer.Option("--job", help="Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>).", metavar="NAME"),
 ]
+KeyFile = Annotated[
+    str | None,
+    typer.Option("--encryption-key-file", help="File with the key that the job is encrypted with.", metavar="FILE"),
+]
+KeyCommand = Annotated[
+    str | None,
+    typer.Option("--encryption-key-command", help="Command that prints that key.", metavar="COMMAND"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import BucketUrl, JobName
+from wal_agent.cli.options import BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
@@ -33,6 +33,21 @@ def run(
         str | None,
         typer.Option("--on-unknown", help="A call whose fate cannot be told: ask (tell the agent) or halt (exit 79)."),
     ] = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(
+            "--durability", help="Wait for the bucket: intent (before what changes something) or sync. [intent]"
+        ),
+    ] = None,
+    on_outage: Annotated[
+        str | None,
+        typer.Option("--on-outage", help="While the bucket is away: deny what changes something, or spool. [deny]"),
+    ] = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Take over a job whose owner spooled, without what only it has.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin a new session although the last one was cut off.")
@@ -67,6 +82,10 @@ def run(
         "autosave": autosave,
         "drain": drain,
         "on_unknown": on_unknown,
+        "durability": durability,
+        "on_outage": on_outage,
+        "encryption_key_file": encryption_key_file,
+        "encryption_key_command": encryption_key_command,
     }
     settings = load(agent, workspace, os.environ, flags)
     wish = Wish(
@@ -78,6 +97,7 @@ def run(
         fresh=fresh,
         go_on=continue_,
         wait=wait,
+        accept_loss=accept_loss,
         attended=sys.stdin.isatty() and sys.stderr.isatty(),
     )
     raise typer.Exit(run_agent(wish, Screen(say, lines)))

@@ -22,6 +22,7 @@ class Wish:
     fresh: bool = False
     go_on: bool = False
     wait: bool = False
+    accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     attended: bool = False  # a person typed this at a terminal
 
 

@@ -104,6 +104,8 @@ def acquire(
         ttl=claim.ttl,
         seq=seen.doc.seq if seen else 0,
         time=now,
+        spool=claim.spool,
+        key=claim.key,
     )
     version = seen.version if seen else None
     patience = Patience(clock, rng, budget)

@@ -39,6 +39,8 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""  # why it was settled or unlocked
     time: float = 0.0  # of this write
     off: bool = False  # unlocked, and a person said that the old host is off: nobody need wait
+    spool: str = ""  # folder, on the owner's host, that may hold records which are not in the bucket yet (R9)
+    key: str = ""  # id of the key that the job's objects are encrypted with; never the key
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Claim:
     agent: str
     workspace: str
     ttl: float
+    spool: str = ""
+    key: str = ""
 
 
 # --- pure rules
