@@ -6,14 +6,13 @@ import hashlib
 import random
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, NotFound, Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Payload
+from wal_agent.wal.ahead import ahead
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.patience import Patience
 
@@ -28,7 +27,7 @@ class Blobs:
         self, bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, *, budget: float = 20.0, parallel: int = 4
     ) -> None:
         self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
-        self._budget, self._parallel = budget, parallel
+        self._budget, self.parallel = budget, parallel
         self._pins: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -57,14 +56,7 @@ class Blobs:
 
     def put_each(self, datas: Iterable[bytes]) -> list[str]:
         """`put` of each, several at a time; the names in order. Holds only as many of `datas` as are on their way."""
-        if self._parallel < 2:
-            return [self.put(d) for d in datas]
-        names: list[str] = []
-        rest = iter(datas)
-        with ThreadPoolExecutor(self._parallel, "blobs") as pool:
-            while some := list(islice(rest, self._parallel)):
-                names += pool.map(self.put, some) if len(some) > 1 else map(self.put, some)
-        return names
+        return [*ahead(self.put, datas, self.parallel)]
 
     def get(self, name: str) -> bytes:
         """The blob's bytes; Damaged when it is missing or is not what its name says."""

@@ -1,14 +1,17 @@
-"""A captured file back on disk, byte for byte, from its chunks and deltas (I4). The biggest blob bounds the memory."""
+"""A captured file back on disk, byte for byte, from its chunks and deltas (I4). It holds only as many blobs in memory
+as are fetched at a time."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from io import BufferedRandom
 from pathlib import Path
 
 from wal_agent.errors import Damaged
 from wal_agent.records import FileDelta
+from wal_agent.wal.ahead import ahead
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.state import FileState
 
@@ -44,8 +47,7 @@ def write_base(blobs: Blobs, file: FileState, out: BufferedRandom) -> None:
     if not 0 <= file.base_size <= MAX_FILE or len(file.chunks) != chunk_count(file.base_size):
         raise Damaged(f"A captured file is damaged: {len(file.chunks)} chunks cannot hold {file.base_size} bytes.")
     size = 0
-    for name in file.chunks:
-        data = blobs.get(name)
+    for name, data in zip(file.chunks, ahead(blobs.get, file.chunks, blobs.parallel), strict=True):
         if len(data) != min(CHUNK, file.base_size - size):
             raise Damaged(f"A captured file is damaged: chunk {name} has {len(data)} bytes.")
         out.write(data)
@@ -56,22 +58,24 @@ def apply_layers(blobs: Blobs, file: FileState, out: BufferedRandom) -> set[int]
     """Put the deltas onto the base that stands in `out`, and check the whole; the numbers of the chunks that are no
     longer those of the base. Damaged."""
     size, touched = file.base_size, set[int]()
+    datas = ahead(blobs.fetch, [edit.data for delta in file.layers for edit in delta.edits], blobs.parallel)
     for delta in file.layers:
-        size = _apply(blobs, delta, out, size, touched)
+        size = _apply(delta, datas, out, size, touched)
     out.seek(0)
     if size != file.size or hashlib.file_digest(out, "sha256").hexdigest() != file.sha256:
         raise Damaged(f"A captured file is damaged: its {size} bytes are not the {file.size} that were captured.")
     return touched
 
 
-def _apply(blobs: Blobs, delta: FileDelta, out: BufferedRandom, size: int, touched: set[int]) -> int:
+def _apply(delta: FileDelta, datas: Iterator[bytes], out: BufferedRandom, size: int, touched: set[int]) -> int:
+    """Put one delta, whose edits' bytes come next in `datas`, onto the `size` bytes in `out`; the new size."""
     for edit in delta.edits:
         end = edit.offset + edit.data.size
         # An edit behind the end would make a hole that was never captured (or a sparse bomb).
         if not 0 <= edit.offset <= size or not edit.offset <= end <= MAX_FILE:
             raise Damaged(f"Captured file {delta.path!r} is damaged: an edit at {edit.offset} leaves its {size} bytes.")
         out.seek(edit.offset)
-        out.write(blobs.fetch(edit.data))
+        out.write(next(datas))
         if end > edit.offset:
             touched.update(range(edit.offset // CHUNK, chunk_count(end)))
         size = max(size, end)

@@ -55,7 +55,7 @@ def open_job(
     seen: Seen | None,
     cause: Cause,
     budget: float = 20.0,
-    parallel: int = 8,
+    parallel: int = reader.PARALLEL,
     on_end: Callable[[WalAgentError], None] = lambda _: None,
 ) -> OpenedJob:
     """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
