@@ -103,11 +103,13 @@ class Machine:
 
     root: Path
     name: str
-    bucket: Path
+    bucket: str
     model: GeminiModel
     gemini: Path
     workspace: Path
     kernel: str = ""  # machines with the same one are the same kernel with another HOME
+    reach: dict[str, str] = field(default_factory=dict)  # how this machine gets to the store and to the model
+    enter: tuple[str, ...] = ()  # command that a process of this machine is started through, e.g. into its network
     runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -124,17 +126,19 @@ class Machine:
             **self.model.env,
             "HOME": str(self.home),
             "WAL_AGENT_GEMINI": str(self.gemini),
-            "WAL_AGENT_BUCKET": f"file://{self.bucket}",
+            "WAL_AGENT_BUCKET": self.bucket,
             "WAL_AGENT_JOB": "job",
             "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
             "WAL_AGENT_HOST_ID": self.kernel or self.name,
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
+            **self.reach,
             **extra,
         }
 
     def run(self, *gemini: str, options: Sequence[str] = (), wait: bool = False, **env: str) -> Run:
         """Start `wal-agent run gemini OPTIONS -- GEMINI`."""
-        argv = [sys.executable, "-m", "wal_agent", "run", "gemini", "--ttl", "3", *options, "--", *gemini]
+        command = (sys.executable, "-m", "wal_agent", "run", "gemini", "--ttl", "3", *options, "--", *gemini)
+        argv = [*self.enter, *command]
         n = len(self.runs)
         out, err = self.root / f"{self.name}-{n}.out", self.root / f"{self.name}-{n}.err"
         with out.open("wb") as o, err.open("wb") as e:
@@ -150,7 +154,7 @@ class Machine:
     def cli(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Another wal-agent command, to its end."""
         return subprocess.run(
-            [sys.executable, "-m", "wal_agent", *args],
+            [*self.enter, sys.executable, "-m", "wal_agent", *args],
             cwd=self.workspace,
             env=self.env(**env),
             stdin=subprocess.DEVNULL,
@@ -208,18 +212,28 @@ class Scene:
     gemini: Path
     model: GeminiModel
     machines: list[Machine] = field(default_factory=list)
+    url: str = ""  # of the bucket; a folder where none is named
 
     def __post_init__(self) -> None:
         self.workspace = self.root / "work"
         self.workspace.mkdir()
         self.bucket = self.root / "bucket"
+        self.url = self.url or f"file://{self.bucket}"
         git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid"]
         (self.workspace / "README.md").write_text("hello\n")
         for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
             subprocess.run([*git, *words], cwd=self.workspace, check=True, env={**os.environ, "HOME": str(self.root)})
 
-    def machine(self, name: str, workspace: Path | None = None, kernel: str = "") -> Machine:
-        made = Machine(self.root, name, self.bucket, self.model, self.gemini, workspace or self.workspace, kernel)
+    def machine(
+        self,
+        name: str,
+        workspace: Path | None = None,
+        kernel: str = "",
+        reach: dict[str, str] | None = None,
+        enter: tuple[str, ...] = (),
+    ) -> Machine:
+        where = workspace or self.workspace
+        made = Machine(self.root, name, self.url, self.model, self.gemini, where, kernel, reach or {}, enter)
         self.machines.append(made)
         return made
 
@@ -243,11 +257,11 @@ class Scene:
 
     def records(self, job: str = "job") -> list[dict[str, Any]]:
         """The job's records as `wal-agent log --json` gives them; none before the first one."""
-        with open_folder(self.bucket) as bucket:
+        with opened(self.url) as bucket:
             return [json.loads(as_json(entry)) for entry in entries(bucket, Keys(job))]
 
     def replay(self, upto: int | None = None) -> Replay:
-        with open_folder(self.bucket) as bucket:
+        with opened(self.url) as bucket:
             return replay(bucket, Keys("job"), upto)
 
     def saved(self, calls: int) -> None:
@@ -263,8 +277,8 @@ class Scene:
 
 
 @contextmanager
-def open_folder(path: Path) -> Iterator[Bucket]:
-    bucket = open_bucket(f"file://{path}")
+def opened(url: str) -> Iterator[Bucket]:
+    bucket = open_bucket(url)
     try:
         yield bucket
     finally:

@@ -26,7 +26,7 @@ from tests.e2e.scene import (
     check_exact,
     check_log,
     notices,
-    open_folder,
+    opened,
     responses_in,
     shell,
     texts_in,
@@ -247,7 +247,7 @@ def test_killed_in_housekeeping(tmp_path: Path, point: str) -> None:
         return subprocess.run([*argv, str(path)], cwd=root, env={**os.environ, **env}, check=False).returncode
 
     assert keep_house("mirror-1", WAL_AGENT_FAILPOINT=f"{point}:2") == -signal.SIGKILL
-    with open_folder(tmp_path / "bucket") as bucket:
+    with opened(f"file://{tmp_path}/bucket") as bucket:
         found = replay(bucket, Keys("job"))
         assert found.damage is None
         killed = found.state.calls
