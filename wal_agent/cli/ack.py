@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import AgentName, BucketUrl, JobName
+from wal_agent.cli.options import AgentName, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import say
 
 
@@ -18,6 +18,8 @@ def ack(
     agent: AgentName = "gemini",
     bucket: BucketUrl = None,
     job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
 ) -> None:
     """Settle a call that was in flight at a crash: you looked, and say whether it happened."""
     from wal_agent.cli.options import place
@@ -26,6 +28,6 @@ def ack(
 
     if done == not_done:
         raise UsageError("Say either --done or --not-done.")
-    at = place(agent, bucket, job)
-    acknowledge(at.bucket, at.keys, at.settings.ttl, call, done, os.environ)
+    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    acknowledge(at.bucket, at.keys, at.settings.ttl, call, done, os.environ, at.key_id)
     say(f"call #{call} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")

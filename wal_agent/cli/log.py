@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 
 
@@ -16,6 +16,8 @@ def log(
     agent: AgentName = "gemini",
     bucket: BucketUrl = None,
     job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
     n: Annotated[
         int, typer.Option("-n", "--number", min=0, help="Show the newest N records; 0 = all that are kept.")
     ] = 30,
@@ -26,7 +28,7 @@ def log(
     from wal_agent.cli.entries import Entry, as_json, as_line, entries
     from wal_agent.cli.options import place
 
-    at = place(agent, bucket, job)
+    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     newest: deque[Entry] = deque(maxlen=n or None)
     for entry in entries(at.bucket, at.keys):
         if not crashes or entry.kind in ("opening", "recovery", "run_ended"):

@@ -50,15 +50,30 @@ class Place:
     bucket: Bucket
     keys: Keys
     workspace: Path
+    key_id: str
+    """Of the encryption key that was given; empty for none."""
 
 
-def place(agent: str, bucket: str | None, job: str | None) -> Place:
-    """Open the bucket of the job that the user means; raises ConfigError, UsageError and what the bucket raises."""
+def place(
+    agent: str, bucket: str | None, job: str | None, key_file: str | None = None, key_command: str | None = None
+) -> Place:
+    """Open the bucket of the job that the user means; raises ConfigError, UsageError, Denied (the key), and what the
+    bucket raises."""
     from wal_agent.agents import AGENTS
+    from wal_agent.bucket.encrypted import EncryptedBucket
+    from wal_agent.encryption import id_of, load_key
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
     workspace = Path.cwd().resolve()
-    settings = load(agent, workspace, os.environ, {"bucket": bucket, "job": job})
-    bucket_ = RetryBucket(open_bucket(settings.bucket), SystemClock(), random.Random())
-    return Place(settings, bucket_, Keys(settings.job), workspace)
+    flags = {
+        "bucket": bucket,
+        "job": job,
+        "encryption_key_file": key_file,
+        "encryption_key_command": key_command,
+    }
+    settings = load(agent, workspace, os.environ, flags)
+    key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
+    opened = EncryptedBucket(open_bucket(settings.bucket), key)
+    retrying = RetryBucket(opened, SystemClock(), random.Random())
+    return Place(settings, retrying, Keys(settings.job), workspace, id_of(key))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import AgentName, BucketUrl, JobName
+from wal_agent.cli.options import AgentName, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 
 
@@ -16,6 +16,8 @@ def recover(
     agent: AgentName = "gemini",
     bucket: BucketUrl = None,
     job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
 ) -> None:
     """What the next `wal-agent run` would do, and the prompt that the agent would get.
 
@@ -29,8 +31,9 @@ def recover(
         raise UsageError(
             "A recovery is part of a start.", "Use `wal-agent run`, or look first: wal-agent recover --dry-run"
         )
-    at = place(agent, bucket, job)
-    seen = foresee(at.bucket, at.keys, at.workspace, agent, at.settings.on_unknown == "halt", os.environ)
+    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    halt = at.settings.on_unknown == "halt"
+    seen = foresee(at.bucket, at.keys, at.workspace, agent, halt, os.environ, at.key_id)
     say(f"{seen.plan} (nothing was changed)")
     lines(seen.rows)
     if seen.prompt:

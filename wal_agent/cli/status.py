@@ -8,12 +8,19 @@ import time
 
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 from wal_agent.recovery.words import size, span, stamp
 
 
-def status(agent: AgentName = "gemini", bucket: BucketUrl = None, job: JobName = None, json: AsJson = False) -> None:
+def status(
+    agent: AgentName = "gemini",
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
     """Who holds the job, what is it doing, what is not saved or not settled yet, and how often it crashed."""
     from json import dumps
 
@@ -22,8 +29,8 @@ def status(agent: AgentName = "gemini", bucket: BucketUrl = None, job: JobName =
     from wal_agent.cli.options import place
     from wal_agent.cli.view import look
 
-    at = place(agent, bucket, job)
-    view = look(at.bucket, at.keys, os.environ)
+    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    view = look(at.bucket, at.keys, os.environ, at.key_id)
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
         raise typer.Exit
@@ -63,14 +70,8 @@ def table(view: object) -> list[str]:
         waiting = "what waits is known on its own machine only" if view.state == "running" else ""
     elif view.waiting.bytes:
         waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {span(view.waiting.age)}"
-    rows.append(
-        (
-            "log",
-            f"{'record ' + str(view.record):<19} last record {span(now - view.last_record)} ago, {waiting}".rstrip(
-                ", "
-            ),
-        )
-    )
+    last = view.locked or f"last record {span(now - view.last_record)} ago, {waiting}".rstrip(", ")
+    rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:
         rows.append(
             (

@@ -12,6 +12,7 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.screen import printable
+from wal_agent.encryption import wrong_key
 from wal_agent.records import Opening, Payload
 from wal_agent.recovery.admit import Local, age, owner_is_dead
 from wal_agent.redact import redact
@@ -80,10 +81,11 @@ class View(msgspec.Struct, frozen=True):
     crashes: tuple[Crash, ...] = ()
     unsettled: tuple[Call, ...] = ()
     damage: str = ""
+    locked: str = ""  # why the log was not read: it is encrypted. What is only in the log is then not known, not absent
 
 
-def look(bucket: Bucket, keys: Keys, env: Mapping[str, str]) -> View:
-    """Read lease and log; ask the live run, if it is here."""
+def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -> View:
+    """Read lease and log (without the job's key the lease alone); ask the live run, if it is here."""
     seen = leases.read(bucket, keys)
     if seen is None:
         return View(job=keys.job, bucket=bucket.url, state="none")
@@ -96,6 +98,9 @@ def look(bucket: Bucket, keys: Keys, env: Mapping[str, str]) -> View:
     answer = None
     if seen.doc.state == "held" and not dead and same_kernel(seen.doc.host, here):
         answer = ask(seen.doc.host, seen.doc.run, STATUS, {})
+    if problem := wrong_key(keys.job, seen.doc.key, key_id):
+        unread = Replay(seq=seen.doc.seq)
+        return msgspec.structs.replace(view(keys.job, bucket.url, seen, dead, unread, answer), locked=str(problem))
     return view(keys.job, bucket.url, seen, dead, replay(bucket, keys), answer)
 
 

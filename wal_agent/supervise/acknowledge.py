@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
+from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
 from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
@@ -37,11 +38,16 @@ def end_of(state: State, call: int, done: bool, now: float) -> End:
     )
 
 
-def acknowledge(bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, env: Mapping[str, str]) -> None:
-    """Settle the call durably. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it."""
+def acknowledge(
+    bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, env: Mapping[str, str], key_id: str = ""
+) -> None:
+    """Settle the call durably. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it;
+    Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
     seen = leases.read(bucket, keys)
     if seen is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+    if problem := wrong_key(keys.job, seen.doc.key, key_id):
+        raise problem
     run_dir = local.RunDir.create(local.runtime_dir(env), secrets.token_hex(8))
     try:
         here = local.this_host(env, run_dir.lock)
@@ -49,7 +55,14 @@ def acknowledge(bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, e
         match admit(keys.job, seen, known):
             case Try(cause):
                 end_of(sound(replay(bucket, keys)), call, done, 0.0)  # refuses before anything is opened
-                claim = Claim(run=run_dir.run, host=here, agent=seen.doc.agent, workspace=seen.doc.workspace, ttl=ttl)
+                claim = Claim(
+                    run=run_dir.run,
+                    host=here,
+                    agent=seen.doc.agent,
+                    workspace=seen.doc.workspace,
+                    ttl=ttl,
+                    key=key_id,
+                )
                 fields = Fields(agent_version="", version=__version__)
                 job = open_job(
                     bucket, keys, SystemClock(), random.Random(), claim=claim, fields=fields, seen=seen, cause=cause

@@ -12,6 +12,7 @@ from pathlib import Path
 from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
+from wal_agent.encryption import wrong_key
 from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
 from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
@@ -39,12 +40,20 @@ class Foreseen:
 
 
 def foresee(
-    bucket: Bucket, keys: Keys, workspace: Path, agent_name: str, halt_on_unknown: bool, env: Mapping[str, str]
+    bucket: Bucket,
+    keys: Keys,
+    workspace: Path,
+    agent_name: str,
+    halt_on_unknown: bool,
+    env: Mapping[str, str],
+    key_id: str = "",
 ) -> Foreseen:
     """What `wal-agent run` would do now. Raises BucketError and Damaged."""
     seen = leases.read(bucket, keys)
     if seen is None:
         return Foreseen(f"job {keys.job} does not exist yet; a start would be its first", [])
+    if problem := wrong_key(keys.job, seen.doc.key, key_id):
+        raise problem
     clock = SystemClock()
     here = this_host(env, Path(os.devnull))
     match admit(keys.job, seen, Local(here.boot, here.pidns, lock_state(seen.doc.host, here))):

@@ -16,8 +16,10 @@ from wal_agent import __version__
 from wal_agent.agents.base import Cli, HookSetup, Injected, NewSession, ResumeSession
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encrypted import EncryptedBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock, SystemClock
+from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
@@ -54,15 +56,16 @@ def run(wish: Wish, screen: Screen) -> int:
     if problem is not None:
         raise ConfigError(problem)
     timing = Timing(wish.settings.ttl)
-    block_signals()
+    key = load_key(wish.settings.encryption_key_file, wish.settings.encryption_key_command, env)
+    block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C
     runtime = local.runtime_dir(env)
     local.sweep(runtime)
     sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))
     agent.sweep(env, runtime)
     run_dir = local.RunDir.create(runtime, secrets.token_hex(8))
-    bucket = open_bucket(wish.settings.bucket)
+    bucket = EncryptedBucket(open_bucket(wish.settings.bucket), key)
     try:
-        return _Run(wish, cli, timing, run_dir, bucket, screen).go()
+        return _Run(wish, cli, timing, run_dir, bucket, id_of(key), screen).go()
     finally:
         bucket.close()
         run_dir.end()
@@ -72,13 +75,21 @@ class _Run:
     """One run, step by step."""
 
     def __init__(
-        self, wish: Wish, cli: Cli, timing: Timing, run_dir: local.RunDir, bucket: Bucket, screen: Screen
+        self,
+        wish: Wish,
+        cli: Cli,
+        timing: Timing,
+        run_dir: local.RunDir,
+        bucket: Bucket,
+        key_id: str,
+        screen: Screen,
     ) -> None:
         self.wish = wish
         self.cli = cli
         self.timing = timing
         self.run_dir = run_dir
         self.bucket = bucket
+        self.key_id = key_id
         self.screen = screen
         self.clock: Clock = SystemClock()
         self.rng = random.Random()
@@ -110,6 +121,7 @@ class _Run:
             agent=self.wish.agent.name,
             workspace=str(self.wish.workspace),
             ttl=self.timing.ttl,
+            key=self.key_id,
         )
         fields = Fields(
             agent_version=self.cli.version, version=__version__, args=self.wish.args, interactive=self.interactive

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.clock import Clock
+from wal_agent.encryption import wrong_key
 from wal_agent.errors import LeaseHeld, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
@@ -63,7 +64,8 @@ def take(
     wait: bool,
     tell: Callable[[str], None],
 ) -> OpenedJob:
-    """Open the job, once its lease may be taken. LeaseHeld (75) when a live owner has it and `wait` is not set."""
+    """Open the job, once its lease may be taken. LeaseHeld (75) when a live owner has it and `wait` is not set;
+    Denied when the job is encrypted with another key than the claim's."""
     watch, told = Watch(), ""
     while True:
         check_signals()
@@ -79,6 +81,8 @@ def take(
                 told = "bucket"
             pause(BUCKET_PAUSE, clock)
             continue
+        if seen and (problem := wrong_key(keys.job, seen.doc.key, claim.key)):
+            raise problem
         lock = lock_state(seen.doc.host, here) if seen else "unknown"
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
         match admit(keys.job, seen, Local(here.boot, here.pidns, lock, unchanged), wait=wait):
