@@ -5,11 +5,13 @@ What only a killed process or a power loss can show stands in tests/faults and t
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -17,9 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.servers import fresh_bucket, shared
 from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry
 from wal_agent.bucket.faults import Fault, FaultBucket
 from wal_agent.bucket.file import FileBucket
+from wal_agent.bucket.gcs import GcsBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.bucket.retry import RetryBucket
@@ -32,8 +36,15 @@ BUCKETS: dict[str, Callable[[Path], Bucket]] = {
     "file-retried": lambda folder: RetryBucket(FileBucket(folder / "bucket"), SystemClock(), Random(1)),
     "memory-metered": lambda folder: MeterBucket(MemoryBucket()),
     "memory-without-faults": lambda folder: FaultBucket(MemoryBucket(), lambda op, key: Fault()),
+    "gcs-fake": lambda folder: GcsBucket(fresh_prefix("fake-gcs"), shared("fake-gcs").endpoint),
 }
 WRITERS = 8
+server_bucket = cache(lambda name: fresh_bucket(shared(name)))
+
+
+def fresh_prefix(server: str) -> str:
+    """A URL with nothing under it. The prefix is what is new: a server's bucket for each example takes too long."""
+    return f"{server_bucket(server)}/{secrets.token_hex(8)}"
 
 
 @contextmanager

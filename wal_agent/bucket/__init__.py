@@ -47,7 +47,11 @@ def _open(url: str) -> Bucket:
             return _open_folder(_path_of(url))
         case "memory":
             return _open_memory(rest)
-        case "gs" | "s3" as cloud:
+        case "gs":
+            from wal_agent.bucket.gcs import GcsBucket
+
+            return GcsBucket(url)
+        case "s3" as cloud:
             raise ConfigError(f"{url}: {cloud}:// buckets come with the next release; use file:// until then.")
     raise ConfigError(f"{url!r} is not a bucket.", "Give file:///absolute/path or an absolute path.")
 

@@ -47,7 +47,8 @@ def test_a_folder_whose_name_is_no_text_comes_back_too() -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("gs://b/p", "next release"),
+        ("gs://b/p", "names no bucket"),
+        ("gs://bucket/p?x", "prefix"),
         ("s3://b/p", "next release"),
         ("file://relative/path", "three slashes"),
         ("file://", "three slashes"),

@@ -1,0 +1,383 @@
+"""A bucket in Google Cloud Storage: `gs://bucket[/prefix]`. A version is the object's generation.
+
+google-cloud-storage puts, lists and deletes, with its own retries off: a retried create that had landed would come back
+as a conflict. `get` and `time` go through the same session by hand, since the SDK does not hand out a reply's Date.
+Every method but `list` and a `delete` of many is one request, and connections are kept between them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import logging
+import os
+import re
+import socket
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from email.utils import mktime_tz, parsedate_tz
+from functools import cached_property
+from io import BytesIO
+from typing import Any
+
+import google.auth
+import google_crc32c
+import requests
+from google.api_core.exceptions import GoogleAPIError
+from google.auth import exceptions as auth
+from google.auth.credentials import AnonymousCredentials
+from google.auth.transport.requests import AuthorizedSession
+from google.cloud import storage
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import HTTPError
+
+from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key
+from wal_agent.bucket.gcs_errors import LOGIN, Op, printable, refused, said
+from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, NotFound, Unavailable, WalAgentError
+
+LARGEST = 256 << 20  # bytes of an object that is read at all; ours end at 64 MiB
+PAGE = 1000  # entries; the most that the store puts into one page
+CONNECTIONS = 32
+DELETERS = 16
+CONNECT, READ = 5.0, 10.0  # seconds
+SLOWEST = 128 << 10  # bytes a second; a line slower than this is as good as none
+SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in two requests or more
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_GENERATION = re.compile(r"[1-9][0-9]{0,18}")
+_ASCII = re.compile(r"[!-~]*")
+_BINARY = "application/octet-stream"
+_THEIRS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
+_NONSENSE = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+
+logging.getLogger("google").addHandler(logging.NullHandler())  # else its warnings go to the agent's terminal (I6)
+
+
+class GcsBucket:
+    """Nothing is asked before the first call, which loads Application Default Credentials.
+
+    `endpoint`, or else STORAGE_EMULATOR_HOST, names an emulator, which is used without credentials.
+    """
+
+    def __init__(self, url: str, endpoint: str | None = None) -> None:
+        self._bucket, self._folder = _parse(url)
+        self.url = f"gs://{self._bucket}/{self._folder}".rstrip("/")
+        self._endpoint = _with_scheme(endpoint or os.environ.get("STORAGE_EMULATOR_HOST", ""))
+        self._opening = threading.Lock()
+        self._opened: _Store | None = None
+
+    def get(self, key: str) -> Object:
+        check_key(key)
+        with self._explained("get", key):
+            store = self._store()
+            with closing(store.download(self._folder + key)) as reply:
+                if reply.status_code != 200:
+                    raise self._refused("get", key, reply.status_code, reply.raw.read(1 << 16, decode_content=True))
+                return _read(reply, f"{key} in {self.url}")
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        check_key(key)
+        if if_version is not None and not _GENERATION.fullmatch(if_version):
+            raise Conflict(f"{key} in {self.url} is another version.")  # 0 would mean: only if absent
+        with self._explained("create" if if_version is None else "replace", key):
+            blob = self._store().bucket.blob(self._folder + key)
+            blob.cache_control = "no-store"  # what everyone may read is otherwise cached for an hour, by the store
+            generation = _upload(blob, bytes(data), int(if_version or 0))
+        if not _GENERATION.fullmatch(generation):
+            raise Unavailable(f"Cloud Storage did not say which version of {key} it made in {self.url}.")
+        return generation
+
+    def delete(self, *keys: str) -> None:
+        names = dict.fromkeys(check_key(key) for key in keys)
+        if len(names) < 2:
+            for key in names:
+                self._delete(key)
+            return
+        # Not a batch request: it costs the store as much, answers for many keys with one error, and emulators lack it.
+        with ThreadPoolExecutor(min(DELETERS, len(names)), "gcs-delete") as pool:
+            for _ in pool.map(self._delete, names):
+                pass
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        return self._list(check_prefix(prefix), start_after)
+
+    def time(self) -> float:
+        """Whole seconds, as the store tells them, from a request that needs the permission to list only."""
+        with self._explained("list"):
+            reply = self._store().peek(self._folder)
+            if reply.status_code != 200:
+                raise self._refused("list", "", reply.status_code, reply.content)
+            return _seconds(reply.headers["Date"])
+
+    def close(self) -> None:
+        with self._opening:
+            if self._opened is not None:
+                self._opened.client.close()
+
+    def _delete(self, key: str) -> None:
+        try:
+            with self._explained("delete", key):
+                self._store().bucket.blob(self._folder + key).delete(timeout=(CONNECT, READ), retry=None)
+        except NotFound:
+            pass
+
+    def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
+        last = start_after
+        with self._explained("list"):
+            for blob in self._store().listing(self._folder + prefix, self._offset(start_after)):
+                key = blob.name.removeprefix(self._folder)
+                if not is_key(key) or not key.startswith(prefix) or key <= start_after:
+                    continue  # a stranger's object, or before what was asked for: the store's offset is inclusive
+                if key <= last:
+                    raise Unavailable(f"Cloud Storage lists {self.url} out of order.")
+                last = key
+                yield Entry(key, int(blob.size), float(int(blob.updated.timestamp())))
+
+    def _offset(self, start_after: str) -> str | None:
+        """Where the store shall begin: at or before the first name wanted, whatever text `start_after` is."""
+        start = _ASCII.match(start_after[:MAX_KEY])
+        return self._folder + start[0] if start and start[0] else None
+
+    def _store(self) -> _Store:
+        with self._opening:
+            if self._opened is None:
+                self._opened = _Store(_client(self._endpoint), self._bucket)
+            return self._opened
+
+    @contextmanager
+    def _explained(self, op: Op, key: str = "") -> Iterator[None]:
+        """Raise what the SDK and what is below it raises as errors of the bucket contract."""
+        try:
+            yield
+        except WalAgentError:
+            raise
+        except _THEIRS as error:
+            reply = getattr(error, "response", None)
+            if isinstance(error, GoogleAPIError | InvalidResponse) and isinstance(reply, requests.Response):
+                raise self._refused(op, key, reply.status_code, reply.content) from error
+            raise _failed(error) from error
+        except _NONSENSE as error:
+            raise Unavailable(f"Cloud Storage answered for {self.url} what cannot be understood.") from error
+
+    def _refused(self, op: Op, key: str, status: int, body: bytes) -> WalAgentError:
+        who = self._opened.account if self._opened else ""
+        return refused(op, self.url, key, who, status, said(body))
+
+
+@dataclass(frozen=True)
+class _Store:
+    """The store's connections and the requests that are made over them."""
+
+    client: Any
+    name: str
+
+    @cached_property
+    def bucket(self) -> Any:
+        return self.client.bucket(self.name)
+
+    @property
+    def account(self) -> str:
+        """The service account that asks, when the credentials are one's and say so; else empty."""
+        account = getattr(self._session.credentials, "service_account_email", None)
+        return account if isinstance(account, str) and "@" in account else ""
+
+    @property
+    def _session(self) -> Any:
+        return self.client._http
+
+    def download(self, name: str) -> requests.Response:
+        """The object's reply with its body unread. Stored bytes are wanted as they are: what a stranger had gzipped
+        would otherwise be unpacked on the way."""
+        return self._get(f"/download/storage/v1{self.bucket.blob(name).path}", {"alt": "media"}, stream=True)
+
+    def peek(self, prefix: str) -> requests.Response:
+        fields = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}
+        return self._get(f"/storage/v1{self.bucket.path}/o", fields)
+
+    def listing(self, prefix: str, offset: str | None) -> Any:
+        return self.client.list_blobs(
+            self.bucket,
+            prefix=prefix,
+            start_offset=offset,
+            page_size=PAGE,
+            fields="items(name,size,updated),nextPageToken",
+            timeout=(CONNECT, READ),
+            retry=None,
+        )
+
+    def _get(self, path: str, params: Mapping[str, str], stream: bool = False) -> requests.Response:
+        reply: requests.Response = self._session.get(
+            f"{self.client.api_endpoint}{path}",
+            params=params,
+            headers={"Accept-Encoding": "gzip"},
+            stream=stream,
+            timeout=(CONNECT, READ),
+        )
+        return reply
+
+
+class _KeptAlive(HTTPAdapter):
+    """Keeps connections, and finds out when one has died without a word: behind a NAT an idle one is just forgotten."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        probe = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            probe += [(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30), (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)]
+        options = [*HTTPConnection.default_socket_options, *probe]
+        super().init_poolmanager(*args, socket_options=options, **kwargs)
+
+
+def _client(endpoint: str) -> Any:
+    credentials = AnonymousCredentials() if endpoint else _default_credentials()  # type: ignore[no-untyped-call]
+    session = AuthorizedSession(credentials, refresh_timeout=READ)  # type: ignore[no-untyped-call]
+    session.max_redirects = 0  # Cloud Storage sends nobody elsewhere
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, _KeptAlive(pool_connections=2, pool_maxsize=CONNECTIONS, max_retries=0))
+    try:
+        # A project is needed to make buckets only, and looking for one may start gcloud.
+        return storage.Client(  # type: ignore[no-untyped-call]
+            project="none",
+            credentials=credentials,
+            client_options={"api_endpoint": endpoint} if endpoint else None,
+            _http=session,
+        )
+    except ValueError as error:
+        raise ConfigError(f"Cloud Storage cannot be used as configured ({printable(str(error))}).") from error
+
+
+def _default_credentials() -> Any:
+    """Application Default Credentials. Where nothing is configured this asks the metadata server that a Google VM has,
+    three times and GCE_METADATA_TIMEOUT (3) seconds each at most."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it has advice on quota projects, which would go to the agent's terminal
+            credentials, _ = google.auth.default(scopes=storage.Client.SCOPE)
+    except auth.DefaultCredentialsError as error:
+        why = printable(str(error).partition(" To set up")[0])
+        raise Denied(f"There are no credentials for Cloud Storage ({why})", LOGIN) from error
+    return credentials
+
+
+def _upload(blob: Any, data: bytes, generation: int) -> str:
+    """Put it in one request, whatever its size, and give the new generation back.
+
+    There is no public way to do that with more than SDK_ONE_REQUEST bytes; `upload_from_string` itself calls the
+    private method up to there. The store compares the checksum that is sent along.
+    """
+    # A write is bounded as a whole by the timeout, so a large one needs a longer one.
+    slack = len(data) / SLOWEST
+    options = {"timeout": (CONNECT + slack, READ + slack), "checksum": "auto", "retry": None}
+    if len(data) <= SDK_ONE_REQUEST:
+        blob.upload_from_string(data, content_type=_BINARY, if_generation_match=generation, **options)
+        return str(blob.generation)
+    reply = blob._do_multipart_upload(
+        client=None,
+        stream=BytesIO(data),
+        content_type=_BINARY,
+        size=len(data),
+        predefined_acl=None,
+        if_generation_match=generation,
+        if_generation_not_match=None,
+        if_metageneration_match=None,
+        if_metageneration_not_match=None,
+        **options,
+    )
+    return str(reply.json()["generation"])
+
+
+def _read(reply: requests.Response, what: str) -> Object:
+    """The object of a reply to a download, checked against the checksum that came with it."""
+    if not _GENERATION.fullmatch(generation := reply.headers.get("X-Goog-Generation", "")):
+        raise ConfigError(
+            f"What answers for {what} is not Cloud Storage: it names no generation.", "Use another store."
+        )
+    updated, date = _seconds(reply.headers["Last-Modified"]), _seconds(reply.headers["Date"])
+    data = _body(reply, what)
+    if not _matches(data, reply.headers.get("X-Goog-Hash", "")):
+        # The store checks what it keeps, so it is the way that went wrong: the next try may be right.
+        raise Unavailable(f"{what} came over the network with a wrong checksum.")
+    # Both are cut to whole seconds. One less makes the age that a reader computes at most the true one: a lease must
+    # not look older than it is.
+    return Object(data, generation, updated, max(updated, date - 1.0))
+
+
+def _body(reply: requests.Response, what: str) -> bytes:
+    if int(reply.headers.get("Content-Length", 0)) > LARGEST:
+        raise Damaged(f"{what} is larger than {LARGEST >> 20} MiB; wal-agent writes no such object.")
+    data = bytearray()
+    for chunk in reply.raw.stream(1 << 20, decode_content=False):
+        data += chunk
+        if len(data) > LARGEST:
+            raise Damaged(f"{what} is larger than {LARGEST >> 20} MiB; wal-agent writes no such object.")
+    return bytes(data)
+
+
+def _matches(data: bytes, header: str) -> bool:
+    """Whether the data has the checksum of an X-Goog-Hash header; also when that names none."""
+    sums = dict(part.strip().split("=", 1) for part in header.split(",") if "=" in part)
+    if "crc32c" in sums and google_crc32c.implementation == "c":  # in pure Python 64 MiB take most of a minute
+        return _same(sums["crc32c"], google_crc32c.value(data).to_bytes(4, "big"))
+    if "md5" in sums:
+        return _same(sums["md5"], hashlib.md5(data, usedforsecurity=False).digest())
+    return True
+
+
+def _same(text: str, digest: bytes) -> bool:
+    try:
+        return base64.b64decode(text, validate=True) == digest
+    except binascii.Error:
+        return False
+
+
+def _seconds(header: str) -> float:
+    """Seconds since 1970 of an HTTP date; ValueError when it is none."""
+    parsed = parsedate_tz(header)
+    if parsed is None:
+        raise ValueError(f"not a date: {header!r}")
+    return float(mktime_tz(parsed))
+
+
+def _failed(error: Exception) -> WalAgentError:
+    """The error for a request that got no reply."""
+    lost = isinstance(error, auth.TransportError | auth.TimeoutError | auth.ResponseError)
+    if isinstance(error, auth.GoogleAuthError) and not (lost or error.retryable or _reached_nobody(error)):
+        return Denied(f"Google does not accept the credentials ({printable(_root(error))}).", LOGIN)
+    return Unavailable(f"Cloud Storage could not be reached ({printable(_root(error))}).")
+
+
+def _reached_nobody(error: BaseException) -> bool:
+    # On a Google VM a metadata server that does not answer comes as a RefreshError that says it is final.
+    return isinstance(error.__cause__, auth.TransportError)
+
+
+def _root(error: BaseException) -> str:
+    """What went wrong at the bottom; the layers above wrap it in what only their authors understand."""
+    inner = (*error.args, getattr(error, "reason", None))
+    below = next((one for one in inner if isinstance(one, BaseException)), None)
+    return _root(below) if below is not None else str(error) or type(error).__name__
+
+
+def _parse(url: str) -> tuple[str, str]:
+    """The bucket's name, and the prefix with a slash at its end (or nothing)."""
+    name, _, path = url.partition("://")[2].partition("/")
+    folder = path.rstrip("/")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{url!r} names no bucket of Cloud Storage.", "Write gs://bucket or gs://bucket/prefix.")
+    if folder and not is_key(folder):
+        raise ConfigError(
+            f"The prefix {folder!r} of {url!r} cannot be used.",
+            "Its parts are made of A-Z a-z 0-9 . _ - and do not begin with a dot.",
+        )
+    return name, f"{folder}/" if folder else ""
+
+
+def _with_scheme(endpoint: str) -> str:
+    endpoint = endpoint.rstrip("/")
+    return endpoint if not endpoint or "://" in endpoint else f"http://{endpoint}"
