@@ -1,9 +1,10 @@
-"""One hook call: carry what the agent says to wal-agent, print what it answers. See wal_agent/hookwire.py.
+"""What hooks/client.c does, for machines where it could not be compiled: carry what the agent says, print the answer.
 
     python3 -I -S -E client.py SOCKET RUN AGENT EVENT AGENT_PID SECONDS
 
 Any failure, and no answer within SECONDS, ends this with a code other than 0 and nothing complete on stdout; the
-agent's own hook line turns that into a refusal (I5). Starts in about 10 ms, so it imports built-in modules only.
+agent's own hook line turns that into a refusal (I5). Its start is most of its time, so it imports built-in modules
+only. See wal_agent/hookwire.py for the wire.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -13,6 +14,8 @@ import sys
 
 CHUNK = 262144
 MAX_FRAME = 1 << 20
+# Who listens at the other end: ucred (pid, uid, gid), elsewhere LOCAL_PEERCRED's xucred (version, uid, ...).
+PEER = (_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12) if sys.platform == "linux" else (0, 1, 76)
 
 
 def receive(sock: _socket.socket, size: int) -> bytes:
@@ -31,9 +34,16 @@ def frame(kind: bytes, body: bytes = b"") -> bytes:
 
 def main(path: str, run: str, agent: str, event: str, agent_pid: str, seconds: str) -> None:
     _signal.signal(_signal.SIGALRM, _signal.SIG_DFL)  # the alarm ends this process, whatever it is doing
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
+    if not 1 <= int(seconds) <= 86400:
+        posix._exit(2)
     _signal.alarm(int(seconds))
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    if sock.fileno() <= 1:
+        posix._exit(5)  # stdin or stdout is closed: the socket must not take its place
     sock.connect(path)
+    if int.from_bytes(sock.getsockopt(*PEER)[4:8], sys.byteorder) != posix.geteuid():
+        posix._exit(4)  # whoever owns the folder when the run is gone could listen there
     hello = "\0".join(("wal-agent-hook/1", run, agent, event, str(posix.getpid()), agent_pid))
     sock.sendall(frame(b"H", hello.encode()))
     while piece := posix.read(0, CHUNK):

@@ -1,4 +1,4 @@
-"""The wire between the hook client (hooks/client.py) and the supervisor's socket: frames out of bytes, and back.
+"""The wire between the hook client (hooks/client.c or .py) and the supervisor's socket: frames from bytes, and back.
 
 One connection is one hook call. A frame is one byte of kind, four bytes of length (big endian), then the body:
 
@@ -8,18 +8,19 @@ One connection is one hook call. A frame is one byte of kind, four bytes of leng
     server  A  answer: exactly what the client prints; for Gemini it ends with a NUL, which proves that it is whole
     client  T  told, empty: the answer is out. No T means that nobody knows what the agent was told (R7).
 
-Pure: no socket here. Whatever does not fit (order, size, version, numbers) raises `WireError`; the server then closes,
+No socket here. Whatever does not fit (order, size, version, numbers) raises `WireError`; the server then closes,
 the client ends without a word, and the shell line denies.
 """
 
 from __future__ import annotations
 
 import struct
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wal_agent.resources import shipped
+from wal_agent.resources import shipped, shipped_program
 
 VERSION = "wal-agent-hook/1"
 MAX_FRAME = 1 << 20  # of one frame's body, either way
@@ -112,6 +113,24 @@ def decode_hello(body: bytes) -> Hello:
 
 
 def client_command() -> tuple[str, ...]:
-    """The hook client's argv on this machine: the bare interpreter (a venv's adds nothing but time) and the script."""
+    """The hook client's argv on this machine: the native one, else a bare interpreter and the script."""
+    native = native_client()
+    return (str(native),) if native is not None else python_client()
+
+
+def python_client() -> tuple[str, ...]:
+    """The portable client's argv. The interpreter is not a venv's, which adds nothing but time."""
     base: str = getattr(sys, "_base_executable", None) or sys.executable
     return (str(Path(base).resolve()), "-I", "-S", "-E", str(shipped("hooks/client.py")))
+
+
+def native_client() -> Path | None:
+    """The compiled client, if there is one that belongs to this installation, runs on this machine (a folder may be
+    shared by several) and speaks this wire (a checkout moves on without a build)."""
+    path = shipped_program("hooks/client")
+    try:
+        if path and subprocess.run([path, VERSION], stdin=subprocess.DEVNULL, timeout=5, check=False).returncode == 0:
+            return path
+    except (OSError, subprocess.SubprocessError):
+        pass
+    return None

@@ -1,10 +1,13 @@
 """Where the files are that ship beside the package: hooks/ and prompts/.
 
-A wheel holds them as `wal_agent/_shipped/`; in a checkout they stand beside the package.
+A wheel holds them as `wal_agent/_shipped/`; in a checkout they stand beside the package, but what an editable install
+compiled is in `_shipped/` there too (scripts/build_hooks.py).
 """
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from wal_agent.errors import ConfigError
@@ -22,3 +25,15 @@ def shipped(name: str) -> Path:
         if (base / name).exists():
             return base / name
     raise ConfigError(f"wal-agent's own file {name} is missing from {PACKAGE}.", "Install wal-agent again.")
+
+
+def shipped_program(name: str) -> Path | None:
+    """A shipped file that may be executed: a regular file, whose owner is the package's and which not everybody may
+    write. None when there is none. ValueError as `shipped`."""
+    try:
+        path = shipped(name)
+        found, package = path.lstat(), PACKAGE.stat()
+    except (ConfigError, OSError):
+        return None
+    ours = stat.S_ISREG(found.st_mode) and found.st_uid == package.st_uid and not found.st_mode & stat.S_IWOTH
+    return path if ours and os.access(path, os.X_OK) else None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent import hookwire
+from wal_agent import hookwire, resources
 from wal_agent.hookwire import ANSWER, DATA, END, HELLO, TOLD, Call, Hello, WireError, frame
 
 HI = Hello("run", "gemini", "BeforeTool", 12, 34)
@@ -76,14 +78,79 @@ def test_an_unknown_agent_pid_is_zero() -> None:
     assert hookwire.decode_hello(hookwire.encode_hello(hello)) == hello
 
 
-def test_the_client_speaks_the_same_numbers() -> None:
-    spec = importlib.util.spec_from_file_location("hook_client", hookwire.client_command()[-1])
-    assert spec is not None
-    assert spec.loader is not None
-    client = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(client)
-    assert client.MAX_FRAME == hookwire.MAX_FRAME
-    assert client.CHUNK <= hookwire.MAX_FRAME
-    assert client.frame(b"D", b"abc") == frame(DATA, b"abc")
+def test_a_body_over_the_limit_is_not_framed() -> None:
+    assert len(frame(DATA, bytes(hookwire.MAX_FRAME))) == hookwire.HEAD.size + hookwire.MAX_FRAME
     with pytest.raises(WireError):
         frame(DATA, bytes(hookwire.MAX_FRAME + 1))
+
+
+# ---- which client -------------------------------------------------------------------------------------------------
+
+SPEAKS = f'#!/bin/sh\n[ "$*" = {hookwire.VERSION} ]\n'
+
+
+@pytest.fixture
+def native(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for the compiled client, in an installed package that holds both."""
+    package = tmp_path / "wal_agent"
+    hooks = package / "_shipped" / "hooks"
+    hooks.mkdir(parents=True)
+    (hooks / "client.py").touch()
+    (hooks / "client").write_text(SPEAKS)
+    (hooks / "client").chmod(0o755)
+    monkeypatch.setattr(resources, "PACKAGE", package)
+    return hooks / "client"
+
+
+def test_the_native_client_is_taken_where_it_runs(native: Path) -> None:
+    assert hookwire.native_client() == native
+    assert hookwire.client_command() == (str(native),)
+
+
+def missing(native: Path) -> None:
+    native.unlink()
+
+
+def not_executable(native: Path) -> None:
+    native.chmod(0o644)
+
+
+def writable_by_all(native: Path) -> None:
+    native.chmod(0o757)
+
+
+def a_link(native: Path) -> None:
+    native.rename(native.with_name("other"))
+    native.symlink_to("other")
+
+
+def of_another_wire(native: Path) -> None:
+    native.write_text(SPEAKS.replace("/1", "/0"))
+
+
+def of_another_machine(native: Path) -> None:
+    native.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(200))
+
+
+@pytest.mark.parametrize(
+    "unfit", [missing, not_executable, writable_by_all, a_link, of_another_wire, of_another_machine]
+)
+def test_without_a_native_client_that_is_ours_and_runs_it_is_python(
+    native: Path, unfit: Callable[[Path], None]
+) -> None:
+    unfit(native)
+    assert hookwire.native_client() is None
+    python, *flags, script = hookwire.client_command()
+    assert Path(python).is_file()
+    assert (flags, script) == (["-I", "-S", "-E"], str(native.with_name("client.py")))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_native_client_of_another_user_is_not_taken(native: Path) -> None:
+    os.chown(native, 65534, 65534)
+    assert hookwire.native_client() is None
+
+
+def test_this_checkout_has_a_native_client() -> None:
+    """All that runs an agent here runs it with this one: a missing one would be a suite that tests the other."""
+    assert hookwire.native_client(), "there is none: install a C compiler, then `make clean`"

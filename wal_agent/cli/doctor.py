@@ -48,6 +48,7 @@ def _examine(name: str, url: str | None) -> Iterator[Proof]:
     from wal_agent.bucket.check import probe
     from wal_agent.config import load
     from wal_agent.errors import UsageError, WalAgentError
+    from wal_agent.hookwire import native_client
     from wal_agent.selftest import Proof, prove_gemini
 
     if name not in AGENTS:
@@ -59,6 +60,8 @@ def _examine(name: str, url: str | None) -> Iterator[Proof]:
     except WalAgentError as error:
         yield Proof(f"{name} is installed", False, str(error))
         return
+    slow = "Python (no C compiler was there at installation; each hook takes some 10 ms more)"
+    yield Proof(f"hook client: {'native' if native_client() else slow}", True)
     tested = "the tested version" if cli.version == agent.tested else f"tested with {agent.tested}"
     yield Proof(f"{name} {cli.version} ({tested})", True, str(cli.path))
     off = agent.hooks_off((), workspace, os.environ)

@@ -1,149 +1,487 @@
-"""The hook client as a process, against a socket: it prints what the server says, or nothing at all."""
+"""Each hook client as a process, against a socket: it prints what the server says, or nothing at all (I5)."""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wal_agent import hookwire
+from wal_agent.hookwire import MAX_FRAME
 
+Argv = tuple[str, ...]
 Serve = Callable[[socket.socket], None]
 
 
-@pytest.fixture
-def listening(tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    path = str(tmp_path / "s")
-    sock = socket.socket(socket.AF_UNIX)
-    sock.bind(path)
-    sock.listen(1)
-    yield sock, path
-    sock.close()
+@contextmanager
+def serving(serve: Serve) -> Iterator[str]:
+    """A socket that takes one call; gives its path. What `serve` raises is raised here, at the end."""
+    raised: list[BaseException] = []
+    with tempfile.TemporaryDirectory(prefix="wa-", dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(f"{folder}/s")
+        sock.listen(1)
+
+        def accept() -> None:
+            try:
+                peer, _ = sock.accept()
+                with peer:
+                    peer.settimeout(30)
+                    serve(peer)
+            except BaseException as error:  # noqa: BLE001 - raised again below
+                raised.append(error)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"{folder}/s"
+        thread.join(60)
+        assert not thread.is_alive()
+    if raised:
+        raise raised[0]
 
 
-def take(client: socket.socket) -> hookwire.Call:
-    call = hookwire.Call()
-    while not call.complete:
-        call.feed(client.recv(1 << 16))
-    return call
+def arguments(path: str, seconds: object = 5) -> Argv:
+    return (path, "run", "gemini", "BeforeTool", "77", str(seconds))
 
 
-def run_client(
-    listening: tuple[socket.socket, str], serve: Serve, payload: bytes = b"{}", seconds: int = 5
-) -> tuple[int, bytes]:
-    sock, path = listening
-    ended = threading.Event()
-
-    def accept() -> None:
-        client, _ = sock.accept()
-        with client:
-            serve(client)
-        ended.set()
-
-    threading.Thread(target=accept, daemon=True).start()
-    argv = [*hookwire.client_command(), path, "run", "gemini", "BeforeTool", "77", str(seconds)]
-    done = subprocess.run(argv, input=payload, capture_output=True, timeout=30, check=False)
-    ended.wait(5)
+def ends(argv: Argv, payload: bytes = b"{}") -> tuple[int, bytes]:
+    done = subprocess.run(
+        argv, input=payload, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60, check=False
+    )
     return done.returncode, done.stdout
 
 
-def test_it_carries_the_payload_prints_the_answer_and_says_so(listening: tuple[socket.socket, str]) -> None:
-    calls: list[hookwire.Call] = []
+def take(peer: socket.socket, call: hookwire.Call | None = None) -> hookwire.Call:
+    call = hookwire.Call() if call is None else call
+    while not call.complete:
+        data = peer.recv(1 << 16)
+        assert data, "the client closed before its payload's end"
+        call.feed(data)
+    return call
 
-    def serve(client: socket.socket) -> None:
-        calls.append(take(client))
-        client.sendall(hookwire.answer(b"answer\0"))
-        while not calls[0].told:
-            calls[0].feed(client.recv(100))
 
-    payload = os.urandom(3_000_001)
-    assert run_client(listening, serve, payload) == (0, b"answer\0")
-    (call,) = calls
-    assert call.hello is not None
-    assert (call.hello.run, call.hello.agent, call.hello.event, call.hello.agent_pid) == (
-        "run",
-        "gemini",
-        "BeforeTool",
-        77,
-    )
-    assert bytes(call.payload) == payload
+def wait_for_the_end(peer: socket.socket, call: hookwire.Call) -> None:
+    """Until the client has said T, or closed."""
+    while not call.told and (data := peer.recv(100)):
+        call.feed(data)
+
+
+# ---- a whole answer -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 3_000_001])
+def test_it_carries_the_payload_prints_the_answer_and_says_so(client: Argv, size: int) -> None:
+    payload = os.urandom(size)
+    call = hookwire.Call()
+
+    def serve(peer: socket.socket) -> None:
+        take(peer, call)
+        peer.sendall(hookwire.answer(b"answer\0"))
+        wait_for_the_end(peer, call)
+
+    with serving(serve) as path:
+        process = subprocess.Popen([*client, *arguments(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.communicate(payload, 60)[0] == b"answer\0"
+    assert process.returncode == 0
+    assert call.hello == hookwire.Hello("run", "gemini", "BeforeTool", process.pid, 77)
+    assert (bytes(call.payload), call.told) == (payload, True)
+
+
+def test_an_unknown_agent_pid_is_empty(client: Argv) -> None:
+    def serve(peer: socket.socket) -> None:
+        hello = take(peer).hello
+        assert hello is not None
+        assert hello.agent_pid == 0
+
+    with serving(serve) as path:
+        ends((*client, path, "run", "gemini", "BeforeTool", "", "5"))
+
+
+def test_a_payload_of_64_mib_goes_to_a_server_that_reads_little_by_little(client: Argv) -> None:
+    payload = os.urandom(1 << 20) * 64
+    call = hookwire.Call()
+
+    def serve(peer: socket.socket) -> None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        while not call.complete:
+            call.feed(peer.recv(5000))
+        peer.sendall(hookwire.answer(b"x\0"))
+        wait_for_the_end(peer, call)
+
+    with serving(serve) as path:
+        assert ends((*client, *arguments(path, 60)), payload) == (0, b"x\0")
+    assert call.payload == payload
+
+
+def test_the_largest_answer_is_printed_whole(client: Argv) -> None:
+    """Its reader takes it little by little, so the client's writes are partial."""
+    printed = os.urandom(MAX_FRAME)
+    call = hookwire.Call()
+
+    def serve(peer: socket.socket) -> None:
+        take(peer, call)
+        peer.sendall(hookwire.answer(printed))
+        wait_for_the_end(peer, call)
+
+    with serving(serve) as path:
+        assert ends((*client, *arguments(path))) == (0, printed)
     assert call.told
 
 
-def close_at_once(client: socket.socket) -> None:
+def test_an_answer_that_comes_early_and_in_pieces_is_taken_after_the_payload(client: Argv) -> None:
+    call = hookwire.Call()
+
+    def serve(peer: socket.socket) -> None:
+        for byte in hookwire.answer(b"early\0"):
+            peer.sendall(bytes([byte]))
+        take(peer, call)
+        wait_for_the_end(peer, call)
+
+    with serving(serve) as path:
+        assert ends((*client, *arguments(path)), bytes(1 << 20)) == (0, b"early\0")
+    assert len(call.payload) == 1 << 20
+
+
+def test_a_client_that_was_stopped_goes_on(client: Argv) -> None:
+    call = hookwire.Call()
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def serve(peer: socket.socket) -> None:
+        take(peer, call)
+        for sign in (signal.SIGSTOP, signal.SIGCONT) * 3:
+            processes[0].send_signal(sign)
+        peer.sendall(hookwire.answer(b"on\0"))
+        wait_for_the_end(peer, call)
+
+    with serving(serve) as path:
+        processes.append(subprocess.Popen([*client, *arguments(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert processes[0].communicate(b"{}", 60)[0] == b"on\0"
+
+
+# ---- no answer ----------------------------------------------------------------------------------------------------
+
+
+def close_at_once(peer: socket.socket) -> None:
     pass
 
 
-def close_after_the_payload(client: socket.socket) -> None:
-    take(client)
+def close_in_the_payload(peer: socket.socket) -> None:
+    peer.recv(100_000)
 
 
-def half_an_answer(client: socket.socket) -> None:
-    take(client)
-    client.sendall(hookwire.answer(b"x" * 100)[:50])
+def close_after_the_payload(peer: socket.socket) -> None:
+    take(peer)
 
 
-def half_a_head(client: socket.socket) -> None:
-    take(client)
-    client.sendall(b"A\0")
+def half_a_head(peer: socket.socket) -> None:
+    take(peer)
+    peer.sendall(b"A\0")
 
 
-def another_frame(client: socket.socket) -> None:
-    take(client)
-    client.sendall(hookwire.frame(b"T"))
+def a_head_alone(peer: socket.socket) -> None:
+    take(peer)
+    peer.sendall(hookwire.answer(b"x" * 100)[:5])
 
 
-def too_much(client: socket.socket) -> None:
-    take(client)
-    client.sendall(b"A\xff\xff\xff\xff" + bytes(1 << 16))
+def half_an_answer(peer: socket.socket) -> None:
+    take(peer)
+    peer.sendall(hookwire.answer(b"x" * 100)[:50])
 
 
-def silence(client: socket.socket) -> None:
-    take(client)
-    client.recv(1)
+def all_but_a_byte_of_the_largest(peer: socket.socket) -> None:
+    take(peer)
+    peer.sendall(hookwire.answer(bytes(MAX_FRAME))[:-1])
+
+
+def another_frame(peer: socket.socket) -> None:
+    take(peer)
+    peer.sendall(hookwire.frame(b"T"))
+
+
+def garbage(peer: socket.socket) -> None:
+    take(peer)
+    peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+
+def a_byte_too_much(peer: socket.socket) -> None:
+    take(peer)
+    with suppress(OSError):  # the client need not wait for it
+        peer.sendall(b"A" + (MAX_FRAME + 1).to_bytes(4, "big") + bytes(MAX_FRAME + 1))
+
+
+def a_length_of_4_gib(peer: socket.socket) -> None:
+    take(peer)
+    with suppress(OSError):
+        peer.sendall(b"A\xff\xff\xff\xff" + bytes(1 << 16))
+
+
+BROKEN = [
+    close_at_once,
+    close_in_the_payload,
+    close_after_the_payload,
+    half_a_head,
+    a_head_alone,
+    half_an_answer,
+    all_but_a_byte_of_the_largest,
+    another_frame,
+    garbage,
+    a_byte_too_much,
+    a_length_of_4_gib,
+]
+
+
+@pytest.mark.parametrize("serve", BROKEN)
+def test_without_a_whole_answer_it_prints_nothing_and_fails(client: Argv, serve: Serve) -> None:
+    with serving(serve) as path:
+        code, out = ends((*client, *arguments(path, 30)), bytes(1 << 20))
+    assert (code != 0, out) == (True, b"")
+
+
+def hang_after_the_payload(peer: socket.socket) -> None:
+    take(peer)
+    assert peer.recv(1) == b""
+
+
+def hang_in_the_answer(peer: socket.socket) -> None:
+    take(peer)
+    peer.sendall(hookwire.answer(b"x" * 100)[:50])
+    assert peer.recv(1) == b""
 
 
 @pytest.mark.parametrize(
-    "serve", [close_at_once, close_after_the_payload, half_an_answer, half_a_head, another_frame, too_much, silence]
+    ("serve", "alarm"),
+    [
+        (hang_after_the_payload, "default"),
+        (hang_in_the_answer, "default"),
+        (hang_after_the_payload, "ignored"),
+        (hang_after_the_payload, "blocked"),
+    ],
 )
-def test_without_a_whole_answer_it_prints_nothing_and_fails(listening: tuple[socket.socket, str], serve: Serve) -> None:
-    code, out = run_client(listening, serve, seconds=1)
-    assert code != 0
-    assert out == b""
+def test_a_server_that_hangs_meets_the_deadline(client: Argv, serve: Serve, alarm: str) -> None:
+    """Also where whoever started the client had the alarm's signal ignored or blocked."""
+
+    def prepare() -> None:
+        if alarm == "ignored":
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        if alarm == "blocked":
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+
+    with serving(serve) as path:
+        done = subprocess.run(
+            [*client, *arguments(path, 1)], input=b"{}", stdout=-1, timeout=30, check=False, preexec_fn=prepare
+        )
+    assert (done.returncode, done.stdout) == (-signal.SIGALRM, b"")
 
 
-def test_without_a_server_it_fails(tmp_path: Path) -> None:
-    argv = [*hookwire.client_command(), str(tmp_path / "none"), "run", "gemini", "BeforeTool", "", "5"]
-    done = subprocess.run(argv, input=b"{}", capture_output=True, timeout=30, check=False)
-    assert (done.returncode != 0, done.stdout) == (True, b"")
+def test_an_agent_that_never_ends_its_payload_meets_the_deadline(client: Argv) -> None:
+    def serve(peer: socket.socket) -> None:
+        while peer.recv(1 << 16):
+            pass
 
-
-def test_it_is_told_of_no_answer_when_nobody_reads_it(listening: tuple[socket.socket, str]) -> None:
-    """R7: the pipe to the shell is closed, so the agent was told nothing; no T is sent."""
-    sock, path = listening
-    argv = [*hookwire.client_command(), path, "run", "gemini", "BeforeTool", "", "5"]
-    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    client, _ = sock.accept()
-    with client:
-        call = take(client)
+    with serving(serve) as path:
+        process = subprocess.Popen([*client, *arguments(path, 1)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin is not None
+        process.stdin.write(b"{")
+        process.stdin.flush()
+        assert process.wait(30) == -signal.SIGALRM
+        process.stdin.close()
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
         process.stdout.close()
-        client.sendall(hookwire.answer(b"answer\0"))
-        while data := client.recv(100):
+
+
+def test_a_server_that_never_accepts_meets_the_deadline(client: Argv, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "s"))
+        sock.listen(0)
+        assert ends((*client, *arguments(str(tmp_path / "s"), 1)), bytes(1 << 22)) == (-signal.SIGALRM, b"")
+
+
+def test_a_client_that_is_killed_says_nothing(client: Argv) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def serve(peer: socket.socket) -> None:
+        call = take(peer)
+        processes[0].kill()
+        processes[0].wait()
+        with suppress(OSError):
+            peer.sendall(hookwire.answer(b"answer\0"))
+        with suppress(ConnectionError):
+            wait_for_the_end(peer, call)
+        assert not call.told
+
+    with serving(serve) as path:
+        processes.append(subprocess.Popen([*client, *arguments(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert processes[0].communicate(b"{}", 30)[0] == b""
+
+
+def test_without_a_server_it_fails(client: Argv, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(tmp_path / "refused"))
+    for name in ("none", "file", "refused"):
+        code, out = ends((*client, *arguments(str(tmp_path / name))))
+        assert (code != 0, out) == (True, b""), name
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_server_of_another_user_is_not_asked(client: Argv) -> None:
+    """After the run its folder's name is free: who takes it could allow everything."""
+    ready, said = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="wa-", dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        code = (
+            "import os, socket; os.setgroups([]); os.setgid(65534); os.setuid(65534);"
+            f"s = socket.socket(socket.AF_UNIX); s.bind('{folder}/s'); s.listen(1); os.write({said}, b'x');"
+            f"c, _ = s.accept(); c.sendall({hookwire.answer(b'answer')!r})\n"
+            f"while d := c.recv(9999): os.write({said}, d)"
+        )
+        other = subprocess.Popen([hookwire.python_client()[0], "-I", "-c", code], pass_fds=[said])
+        os.close(said)
+        assert os.read(ready, 1) == b"x"
+        got, out = ends((*client, *arguments(f"{folder}/s")), b"secret")
+        other.wait(30)
+        assert (got != 0, out, os.read(ready, 100)) == (True, b"", b"")
+        os.close(ready)
+
+
+# ---- who started it -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("s",),
+        ("s", "run", "gemini", "BeforeTool", "77"),
+        (*arguments("s"), "more"),
+        arguments("s", 0),
+        arguments("s", -1),
+        arguments("s", "x"),
+        arguments("s", "5x"),
+        arguments("s", ""),
+        arguments("s", 10**20),
+        arguments(""),
+        arguments("s" * 108),
+        arguments("s" * 100_000),
+    ],
+    ids=lambda argv: " ".join(argv)[:60],
+)
+def test_arguments_that_do_not_fit_are_a_failure(client: Argv, argv: Argv, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(f"/proc/self/cwd/{os.path.relpath(tmp_path)}/s")
+        sock.listen(1)
+        done = subprocess.run([*client, *argv], cwd=tmp_path, input=b"", capture_output=True, timeout=30, check=False)
+    assert (done.returncode > 0, done.stdout) == (True, b"")
+
+
+def test_a_hello_that_is_too_long_is_not_sent_in_part(client: Argv) -> None:
+    """Up to what the wire takes; nothing that was cut."""
+    run = "r" * 100_000
+
+    def serve(peer: socket.socket) -> None:
+        call = hookwire.Call()
+        while not call.complete and (data := peer.recv(1 << 16)):
             call.feed(data)
-    assert process.wait(5) != 0
-    assert not call.told
+        assert call.hello is None or call.hello.run == run
+
+    with serving(serve) as path:
+        assert ends((*client, path, run, "gemini", "BeforeTool", "77", "5"))[1] == b""
 
 
-def test_it_imports_only_built_in_modules() -> None:
+@pytest.mark.parametrize("fd", [0, 1])
+def test_a_closed_stdin_or_stdout_is_a_failure_and_nobody_was_told(client: Argv, fd: int) -> None:
+    """R7: the socket gets the lowest free number, and must not be taken for what the shell reads."""
+
+    def serve(peer: socket.socket) -> None:
+        call = hookwire.Call()
+        with suppress(ConnectionError):
+            peer.sendall(hookwire.answer(b"answer\0"))
+            while data := peer.recv(100):
+                call.feed(data)
+        assert not call.told
+
+    with serving(serve) as path:
+        closed = ("<&-", ">&-")[fd]
+        line = f'exec "$@" {closed}'
+        code, out = ends(("bash", "-c", line, "bash", *client, *arguments(path)))
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as sock:  # a client that does not even connect
+            sock.connect(path)
+    assert (code != 0, out) == (True, b"")
+
+
+def test_it_is_told_of_no_answer_when_nobody_reads_it(client: Argv) -> None:
+    """R7: the pipe to the shell is closed, so the agent was told nothing; no T is sent."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def serve(peer: socket.socket) -> None:
+        call = take(peer)
+        assert processes[0].stdout is not None
+        processes[0].stdout.close()
+        peer.sendall(hookwire.answer(b"answer\0"))
+        wait_for_the_end(peer, call)
+        assert not call.told
+
+    with serving(serve) as path:
+        processes.append(
+            subprocess.Popen(
+                [*client, *arguments(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+        )
+        assert processes[0].wait(30) != 0
+
+
+# ---- a hostile server ---------------------------------------------------------------------------------------------
+
+FRAMES = st.builds(
+    lambda kind, size, body: kind + size.to_bytes(4, "big") + body,
+    st.sampled_from([b"A", b"A", b"A", b"T", b"\0", b"\xff"]),
+    st.one_of(st.integers(0, 40), st.sampled_from([MAX_FRAME, MAX_FRAME + 1, 1 << 31, (1 << 32) - 1])),
+    st.binary(max_size=40),
+)
+
+
+@pytest.mark.parametrize("name", ["native", "python"])
+@given(said=st.one_of(FRAMES, st.binary(max_size=12)))
+@settings(max_examples=60)
+def test_whatever_a_server_says_only_a_whole_answer_is_printed(
+    clients: dict[str, Argv], name: str, said: bytes
+) -> None:
+    size = int.from_bytes(said[1:5], "big")
+    whole = len(said) >= 5 and said[:1] == b"A" and size <= min(MAX_FRAME, len(said) - 5)
+
+    def serve(peer: socket.socket) -> None:
+        take(peer)
+        with suppress(OSError):
+            peer.sendall(said)
+            peer.shutdown(socket.SHUT_WR)
+            while peer.recv(100):
+                pass
+
+    with serving(serve) as path:
+        code, out = ends((*clients[name], *arguments(path, 30)))
+    assert (code == 0, out) == (whole, said[5 : 5 + size] if whole else b"")
+
+
+# ---- its size -----------------------------------------------------------------------------------------------------
+
+
+def test_the_portable_one_imports_only_built_in_modules() -> None:
     """Its start is on the way of every tool call: no site, no json, no socket.py."""
-    lines = Path(hookwire.client_command()[-1]).read_text().splitlines()
+    lines = Path(hookwire.python_client()[-1]).read_text().splitlines()
     imported = {line.split()[1] for line in lines if line.startswith(("import ", "from "))}
     assert imported == {"_signal", "_socket", "posix", "sys"}
+
+
+def test_the_native_one_tells_which_wire_it_speaks(clients: dict[str, Argv]) -> None:
+    assert ends((*clients["native"], hookwire.VERSION)) == (0, b"")
+    assert ends((*clients["native"], hookwire.VERSION + "0"))[0] != 0
