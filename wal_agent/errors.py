@@ -49,6 +49,12 @@ class Denied(BucketError):
     exit_code = 77
 
 
+class Misconfigured(Denied):
+    """The bucket cannot be used as it is named or set up here; a person must change that."""
+
+    exit_code = 78
+
+
 class Damaged(WalAgentError):
     """Stored bytes are not what was written: checksum, chain, format or order do not hold."""
 

@@ -51,9 +51,11 @@ def _open(url: str) -> Bucket:
             from wal_agent.bucket.gcs import GcsBucket
 
             return GcsBucket(url)
-        case "s3" as cloud:
-            raise ConfigError(f"{url}: {cloud}:// buckets come with the next release; use file:// until then.")
-    raise ConfigError(f"{url!r} is not a bucket.", "Give file:///absolute/path or an absolute path.")
+        case "s3":
+            from wal_agent.bucket.s3 import S3Bucket
+
+            return S3Bucket(url)
+    raise ConfigError(f"{url!r} is not a bucket.", "Give file:///absolute/path, an absolute path, gs:// or s3://.")
 
 
 def _open_folder(path: str) -> Bucket:

@@ -1,0 +1,248 @@
+"""A bucket in S3, or in a store that speaks like it, by boto3: one request for each put, get and delete.
+
+Conditions are If-None-Match: * and If-Match; a version is the ETag, which repeats for equal bytes. The SDK sends no put
+a second time: it would meet the first one and report a conflict. Credentials, region, profile and endpoint are found by
+the SDK as it always does (AWS_*, ~/.aws).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from email.utils import mktime_tz, parsedate_tz
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3.session
+from botocore.config import Config
+
+from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key
+from wal_agent.bucket.s3_errors import Asked, Op, explain, per_key
+from wal_agent.errors import ConfigError, Conflict, Damaged, Misconfigured, Unavailable, WalAgentError
+
+# An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
+CONNECT_TIMEOUT = 5.0
+READ_TIMEOUT = 10.0
+BULK = 1 << 20  # bytes; of a larger put, megabytes may still be in the kernel's buffer when the wait for a reply begins
+BULK_TIMEOUT = 60.0
+CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
+MAX_BYTES = 256 << 20  # of one object; ours stay far below, so a larger one is not read into memory
+PAGE = 1000  # S3's most, of a listing and of a bulk delete
+MAX_NAME = 1024  # S3's most, of the prefix and a key together
+
+_BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
+_ETAG = re.compile(r'"[!#-~]*"|[0-9A-Za-z._/+=-]+')  # not `*`, nor a list, which If-Match would understand otherwise
+_PRINTABLE = re.compile(r"[ -~]*")
+
+
+class S3Bucket:
+    """`s3://bucket[/prefix]`. `endpoint` is for tests; nothing is asked, nor any AWS setting read, before first use."""
+
+    def __init__(self, url: str, endpoint: str | None = None) -> None:
+        self._bucket, self._root = parse(url)
+        self.url = f"s3://{self._bucket}/{self._root}".rstrip("/")
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._clients: dict[float, Any] = {}  # by read timeout
+
+    def get(self, key: str) -> Object:
+        name = self._name(check_key(key))
+        with self._asking("read", name) as client:
+            reply = client.get_object(Bucket=self._bucket, Key=name)
+            data = self._body(reply, name)
+            updated, now = _second(reply["LastModified"].timestamp()), _date(reply)
+            # Both are cut to whole seconds. An age that is told too high would let a live owner look dead, so `now` is
+            # a second early: then the age told is at most the true one, and at most two seconds less.
+            return Object(data, _etag(reply), updated, max(updated, now - 1.0))
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        name = self._name(check_key(key))
+        if if_version is not None and not _ETAG.fullmatch(if_version):
+            raise Conflict(f"{key} in {self.url} is another version.")
+        condition = {"IfNoneMatch": "*"} if if_version is None else {"IfMatch": if_version}
+        with self._asking("write", name, BULK_TIMEOUT if len(data) > BULK else READ_TIMEOUT) as client:
+            return _etag(client.put_object(Bucket=self._bucket, Key=name, Body=bytes(data), **condition))
+
+    def delete(self, *keys: str) -> None:
+        names = [*dict.fromkeys(self._name(check_key(key)) for key in keys)]
+        for start in range(0, len(names), PAGE):
+            self._delete(names[start : start + PAGE])
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        return self._list(check_prefix(prefix), start_after)
+
+    def time(self) -> float:
+        """Now by the store's clock, cut to whole seconds."""
+        name = self._name("")
+        with self._asking("list", name) as client:
+            return _date(client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=1))
+
+    def close(self) -> None:
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+
+    def _name(self, key: str) -> str:
+        return f"{self._root}/{key}" if self._root else key
+
+    def _body(self, reply: Mapping[str, Any], name: str) -> bytes:
+        body, size = reply["Body"], reply.get("ContentLength")
+        try:
+            data: bytes = b"" if size is not None and size > MAX_BYTES else body.read(None if size else MAX_BYTES + 1)
+        finally:
+            body.close()
+        if max(size or 0, len(data)) > MAX_BYTES:
+            raise Damaged(f"s3://{self._bucket}/{name} is larger than anything that wal-agent writes ({size} bytes).")
+        return data
+
+    def _delete(self, names: Sequence[str]) -> None:
+        with self._asking("delete", names[0]) as client:
+            if len(names) == 1:
+                client.delete_object(Bucket=self._bucket, Key=names[0])
+                return
+            these = {"Objects": [{"Key": name} for name in names], "Quiet": True}
+            left = client.delete_objects(Bucket=self._bucket, Delete=these).get("Errors", [])
+        for reply in left:
+            if (error := per_key(reply, self._asked("delete", str(reply.get("Key", names[0]))))) is not None:
+                raise error
+
+    def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
+        last = start_after
+        for page in self._pages(prefix, start_after):
+            for entry in page:
+                if not is_key(entry.key) or not entry.key.startswith(prefix) or entry.key <= start_after:
+                    continue  # what a stranger put here
+                if entry.key <= last:
+                    what = f"{self.url} does not list in the order of names, so the end of a log cannot be found there."
+                    raise Misconfigured(what, "Use a general purpose bucket.")
+                last = entry.key
+                yield entry
+
+    def _pages(self, prefix: str, start_after: str) -> Iterator[Sequence[Entry]]:
+        name = self._name(prefix)
+        more: dict[str, str] = {}
+        if after := _start(start_after):
+            more = {"StartAfter": self._name(after)}
+        while True:
+            with self._asking("list", name) as client:
+                reply = client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=PAGE, **more)
+                page = [self._entry(found) for found in reply.get("Contents", [])]
+                token = reply.get("NextContinuationToken") if reply.get("IsTruncated") else None
+                if token is not None and token == more.get("ContinuationToken"):
+                    raise Unavailable(f"The listing of s3://{self._bucket}/{name} does not get on.")
+            yield page
+            if not token:
+                return
+            more = {"ContinuationToken": token}
+
+    def _entry(self, found: Mapping[str, Any]) -> Entry:
+        key = found["Key"]
+        root = self._name("")
+        # Outside the root it gets a name that is no key.
+        own = key[len(root) :] if key.startswith(root) else ""
+        return Entry(own, int(found["Size"]), _second(found["LastModified"].timestamp()))
+
+    @contextmanager
+    def _asking(self, op: Op, name: str, timeout: float = READ_TIMEOUT) -> Iterator[Any]:
+        try:
+            yield self._client(timeout)
+        except WalAgentError:
+            raise
+        except Exception as error:  # the SDK's parser raises anything on bytes that are no answer of S3
+            raise explain(error, self._asked(op, name)) from error
+
+    def _asked(self, op: Op, name: str) -> Asked:
+        at = next((str(client.meta.endpoint_url) for client in self._clients.values()), self._endpoint or "AWS")
+        return Asked(op, self._bucket, name, urlsplit(at).netloc.rpartition("@")[2] or at)
+
+    def _client(self, timeout: float) -> Any:
+        with self._lock:
+            if timeout not in self._clients:
+                self._session = self._session or boto3.session.Session()  # type: ignore[no-untyped-call]
+                self._clients[timeout] = _client(self._session, self._endpoint, timeout)
+            return self._clients[timeout]
+
+
+def parse(url: str) -> tuple[str, str]:
+    """Bucket and prefix ("" or without slashes at its ends) of an s3:// URL; ConfigError for anything else."""
+    parts = urlsplit(url)
+    bucket, root = parts.netloc, parts.path.strip("/")
+    if parts.scheme != "s3" or parts.query or parts.fragment or url.endswith(("?", "#")):
+        raise ConfigError(f"{url!r} is not a bucket.", "Write it as s3://bucket or s3://bucket/prefix.")
+    if not _BUCKET.fullmatch(bucket):
+        rules = "3 to 63 of the characters a-z 0-9 . -, a letter or digit at both ends."
+        raise ConfigError(f"{url!r} does not name an S3 bucket.", f"A bucket's name is {rules}")
+    if bucket.endswith("--x-s3"):
+        what = f"s3://{bucket} is a directory bucket: these do not list in the order of names."
+        raise ConfigError(what, "Use a general purpose bucket.")
+    if root and (not is_key(root) or len(root) + 1 + MAX_KEY > MAX_NAME):
+        what = f"{url!r} has a prefix that cannot be used."
+        rules = (
+            f"Use A-Z a-z 0-9 . _ - and / between parts, no part begins with a dot, {MAX_NAME - MAX_KEY - 1} in all."
+        )
+        raise ConfigError(what, rules)
+    return bucket, root
+
+
+def _client(session: Any, endpoint: str | None, read_timeout: float) -> Any:
+    config = Config(  # type: ignore[no-untyped-call]
+        connect_timeout=CONNECT_TIMEOUT,
+        read_timeout=read_timeout,
+        max_pool_connections=CONNECTIONS,
+        tcp_keepalive=True,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        # More than that is not understood by every store that speaks S3.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    # Other stores do not care for a region, and AWS tells the SDK where a bucket is.
+    region = session.region_name or "us-east-1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they would go to the agent's terminal (I6)
+        client = session.client("s3", region_name=region, endpoint_url=endpoint, config=config)
+    client.meta.events.register_last("before-call.s3", _without_expect)
+    client.meta.events.register_last("before-call.s3.DeleteObjects", _with_md5)
+    return client
+
+
+def _without_expect(params: dict[str, Any], **_: Any) -> None:
+    """Expect: 100-continue would cost each put a round trip more."""
+    params["headers"].pop("Expect", None)
+
+
+def _with_md5(params: dict[str, Any], **_: Any) -> None:
+    """Stores older than the SDK's CRC32 insist on Content-MD5 for this one request."""
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _etag(reply: Mapping[str, Any]) -> Version:
+    etag = reply.get("ETag")
+    if not isinstance(etag, str) or not _ETAG.fullmatch(etag):
+        raise Unavailable("The store answered without an ETag, so what it did is not known.")
+    return etag
+
+
+def _date(reply: Mapping[str, Any]) -> float:
+    date = parsedate_tz(reply["ResponseMetadata"]["HTTPHeaders"].get("date", ""))
+    if date is None:
+        raise Unavailable("The store answered without a Date, so its clock is not known.")
+    return float(mktime_tz(date))
+
+
+def _second(moment: float) -> float:
+    """Listings may tell more of a time than the header of an object."""
+    return float(math.floor(moment))
+
+
+def _start(start_after: str) -> str:
+    """The part of it that may be sent: what is after it is also after this."""
+    found = _PRINTABLE.match(start_after)
+    return found[0][:MAX_KEY] if found else ""
