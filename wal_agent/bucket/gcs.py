@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from email.utils import mktime_tz, parsedate_tz
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from io import BytesIO
 from typing import Any
@@ -47,7 +48,7 @@ PAGE = 1000  # entries; the most that the store puts into one page
 CONNECTIONS = 32
 DELETERS = 16
 CONNECT, READ = 5.0, 10.0  # seconds
-SLOWEST = 128 << 10  # bytes a second; a line slower than this is as good as none
+SLOWEST = 256 << 10  # bytes a second; a line slower than this is as good as none
 SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in two requests or more
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -242,7 +243,7 @@ def _client(endpoint: str) -> Any:
         session.mount(scheme, _KeptAlive(pool_connections=2, pool_maxsize=CONNECTIONS, max_retries=0))
     try:
         # A project is needed to make buckets only, and looking for one may start gcloud.
-        return storage.Client(  # type: ignore[no-untyped-call]
+        client: Any = storage.Client(  # type: ignore[no-untyped-call]
             project="none",
             credentials=credentials,
             client_options={"api_endpoint": endpoint} if endpoint else None,
@@ -250,6 +251,10 @@ def _client(endpoint: str) -> Any:
         )
     except ValueError as error:
         raise ConfigError(f"Cloud Storage cannot be used as configured ({printable(str(error))}).") from error
+    # Else it asks for the bucket's metadata by the side, for traces that nobody collects: a request, a connection and
+    # a permission more. Its public switch is an environment variable, which the agent would inherit.
+    client._bucket_metadata_cache = None
+    return client
 
 
 def _default_credentials() -> Any:
@@ -259,9 +264,9 @@ def _default_credentials() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it has advice on quota projects, which would go to the agent's terminal
             credentials, _ = google.auth.default(scopes=storage.Client.SCOPE)
-    except auth.DefaultCredentialsError as error:
-        why = printable(str(error).partition(" To set up")[0])
-        raise Denied(f"There are no credentials for Cloud Storage ({why})", LOGIN) from error
+    except (auth.DefaultCredentialsError, *_NONSENSE) as error:
+        why = printable(str(error).partition(" To set up")[0].rstrip("."))
+        raise Denied(f"There are no credentials for Cloud Storage ({why}).", LOGIN) from error
     return credentials
 
 
@@ -271,7 +276,7 @@ def _upload(blob: Any, data: bytes, generation: int) -> str:
     There is no public way to do that with more than SDK_ONE_REQUEST bytes; `upload_from_string` itself calls the
     private method up to there. The store compares the checksum that is sent along.
     """
-    # A write is bounded as a whole by the timeout, so a large one needs a longer one.
+    # The first of the two bounds the sending as a whole, so large data need more.
     slack = len(data) / SLOWEST
     options = {"timeout": (CONNECT + slack, READ + slack), "checksum": "auto", "retry": None}
     if len(data) <= SDK_ONE_REQUEST:
@@ -337,11 +342,8 @@ def _same(text: str, digest: bytes) -> bool:
 
 
 def _seconds(header: str) -> float:
-    """Seconds since 1970 of an HTTP date; ValueError when it is none."""
-    parsed = parsedate_tz(header)
-    if parsed is None:
-        raise ValueError(f"not a date: {header!r}")
-    return float(mktime_tz(parsed))
+    """Seconds since 1970 of an HTTP date, which is always in GMT; ValueError or TypeError when it is none."""
+    return parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp()
 
 
 def _failed(error: Exception) -> WalAgentError:
