@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint unit contract faults e2e tools bench clean have-python have-agents have-all
+.PHONY: help demo test lint unit contract faults e2e tools bench clean have-python have-agents have-cc have-all
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -34,10 +34,10 @@ lint: $(DEV) ## Style, format and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: have-agents $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
+unit: have-agents have-cc $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
 	$(PYTEST) tests/unit
 
-contract: have-agents $(DEV) $(CLIS) $(SERVERS) ## Every bucket and every agent against the contract of its kind.
+contract: have-agents have-cc $(DEV) $(CLIS) $(SERVERS) ## Every bucket and every agent against the contract of its kind.
 	$(PYTEST) tests/contract
 
 faults: have-agents $(DEV) $(CLIS) $(SERVERS) ## Models, kills and lost replies.
@@ -60,10 +60,13 @@ have-python:
 have-agents:
 	@$(CHECK) python git node npm
 
-have-all:
-	@$(CHECK) python git node npm tmux
+have-cc:
+	@$(CHECK) cc
 
-$(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml | have-python
+have-all:
+	@$(CHECK) python git node npm cc tmux
+
+$(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml scripts/build_hooks.py hooks/client.c | have-python
 	@echo 'make: the Python environment in .venv'
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet -r requirements/runtime.txt -r requirements/build.txt

@@ -17,6 +17,7 @@ import pytest
 
 from tests.contract.gemini_box import GEMINI, Box, Run, Tty, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
+from wal_agent import hookwire
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -156,6 +157,16 @@ def replace_ws(box: Box, ws: Path) -> Box:
     other = copy.copy(box)
     other.ws = ws
     return other
+
+
+def test_the_portable_client_allows_and_denies(box: Box, runs: list[Run]) -> None:
+    """All else here runs with the native one."""
+    run = Run(box, client=hookwire.python_client(), decide=only_wanted)
+    runs.append(run)
+    with GeminiModel([Turn(calls=[shell("touch wanted"), shell("touch unwanted")]), Turn(text="bye")]) as model:
+        assert done(run.start(model, ["-p", "do it", "--yolo"]))[:2] == (0, "bye\n")
+    assert [path.name for path in box.ws.iterdir()] == ["wanted"]
+    assert len(run.heard.told) == len(run.heard.names())
 
 
 def test_two_runs_and_a_foreign_gemini_in_one_home(box: Box, runs: list[Run]) -> None:

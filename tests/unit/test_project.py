@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.build_hooks import compile_client
+from wal_agent import hookwire
 from wal_agent.agents import AGENTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +78,15 @@ def test_no_lock_file_is_committed() -> None:
 
 
 def test_what_make_makes_is_ignored() -> None:
-    made = [".venv/x", ".tools/x", "dist/x", "wal_agent/__pycache__/x", ".hypothesis/x", ".mypy_cache/x"]
+    made = [
+        ".venv/x",
+        ".tools/x",
+        "dist/x",
+        "wal_agent/_shipped/hooks/client",
+        "wal_agent/__pycache__/x",
+        ".hypothesis/x",
+        ".mypy_cache/x",
+    ]
     done = subprocess.run(["git", "check-ignore", *made], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.split() == made
 
@@ -110,19 +120,30 @@ def test_the_installed_clis_are_the_tested_ones() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of what is committed (a checkout's other files are not in the copy)."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is committed, and some of what a checkout has besides."""
+    source = tmp_path_factory.mktemp("source")
     for path in committed():
         to = source / path.relative_to(ROOT)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, to)
-    (source / "hooks" / "__pycache__").mkdir()
-    (source / "hooks" / "__pycache__" / "client.pyc").touch()
+    for made in ("hooks/__pycache__/client.pyc", "wal_agent/_shipped/hooks/client", "wal_agent/_shipped/more"):
+        (source / made).parent.mkdir(parents=True, exist_ok=True)
+        (source / made).write_text("old")
+    return source
+
+
+def build(source: Path, out: Path, compiler: str = "") -> Path:
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    done = subprocess.run([*pip, "-w", out, source], capture_output=True, text=True, check=False)
+    env = {key: value for key, value in os.environ.items() if key != "CC"} | ({"CC": compiler} if compiler else {})
+    done = subprocess.run([*pip, "-w", out, source], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(source, tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> None:
@@ -130,6 +151,7 @@ def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> No
     files = [path.relative_to(ROOT).as_posix() for path in committed()]
     wanted = {name for name in files if name.startswith("wal_agent/")}
     wanted |= {f"wal_agent/_shipped/{name}" for name in files if name.startswith(("hooks/", "prompts/"))}
+    wanted.add("wal_agent/_shipped/hooks/client")
     assert {name for name in names if ".dist-info/" not in name} == wanted
     assert "wal_agent/recovery/rules.toml" in names and "wal_agent/py.typed" in names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
@@ -148,6 +170,76 @@ def test_the_wheel_works_where_there_is_no_checkout(wheel: Path, tmp_path: Path)
     assert done.stdout.split() == [
         str(tmp_path / "wal_agent" / "_shipped" / name) for name in ("hooks/client.py", "prompts/recovery.md")
     ]
+
+
+def install(wheel: Path, target: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
+    subprocess.run([*pip, str(wheel)], check=True)
+
+
+def hook_client(target: Path) -> list[str]:
+    """What the installed package would start for a hook."""
+    code = "from wal_agent.hookwire import client_command; print(*client_command(), sep='\\n')"
+    env = {**os.environ, "PYTHONPATH": str(target)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=target, env=env, capture_output=True, check=True)
+    return done.stdout.decode().splitlines()
+
+
+def test_a_wheel_with_the_native_client_is_for_this_platform_and_any_python(wheel: Path, tmp_path: Path) -> None:
+    assert re.fullmatch(r"wal_agent-.*-py3-none-(linux|macosx)_\w+\.whl", wheel.name)
+    install(wheel, tmp_path)
+    assert hook_client(tmp_path) == [str(tmp_path / "wal_agent/_shipped/hooks/client")]
+
+
+MAKES_JUNK = """sh -c 'while [ "$1" != -o ]; do shift; done; echo >"$2"; chmod +x "$2"' sh"""
+
+
+@pytest.mark.parametrize("compiler", ["/nowhere/cc", "false", "true", MAKES_JUNK])
+def test_without_a_compiler_that_works_the_wheel_is_for_all(source: Path, tmp_path: Path, compiler: str) -> None:
+    """None there; it fails; it makes nothing; it makes what does not run."""
+    wheel = build(source, tmp_path / "wheel", compiler)
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert "wal_agent/_shipped/hooks/client" not in zipfile.ZipFile(wheel).namelist()
+    install(wheel, tmp_path / "lib")
+    assert hook_client(tmp_path / "lib")[-1] == str(tmp_path / "lib/wal_agent/_shipped/hooks/client.py")
+
+
+def test_without_a_static_libc_the_client_is_dynamic(tmp_path: Path) -> None:
+    tool(tmp_path, "cc", 'case " $* " in *" -static "*) exit 1;; esac; exec cc "$@"')
+    made = tmp_path / "client"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", str(tmp_path / "cc"))
+        assert compile_client(ROOT / "hooks" / "client.c", made) is None
+        patch.setenv("CC", "false")
+        assert compile_client(ROOT / "hooks" / "client.c", tmp_path / "none") is not None
+    assert subprocess.run([made, hookwire.VERSION], check=False).returncode == 0
+
+
+def test_a_build_that_fails_leaves_no_older_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "client").touch()
+    monkeypatch.setenv("CC", "false")
+    assert "false" in str(compile_client(ROOT / "hooks" / "client.c", tmp_path / "client"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_client_compiles_without_a_warning(tmp_path: Path) -> None:
+    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-O2"]
+    subprocess.run(["cc", *flags, "-o", tmp_path / "client", ROOT / "hooks" / "client.c"], check=True)
+
+
+def test_the_source_distribution_makes_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
+    code = f"import hatchling.build; print(hatchling.build.build_sdist({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    again = build(sdist, tmp_path / "wheel")
+    assert again.name == wheel.name
+    assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
+
+
+def test_an_editable_install_compiles_into_the_checkout(source: Path, tmp_path: Path) -> None:
+    code = f"import hatchling.build; hatchling.build.build_editable({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
+    assert hook_client(source) == [str(source / "wal_agent/_shipped/hooks/client")]
 
 
 # ---- prerequisites ------------------------------------------------------------------------------------------------
@@ -174,12 +266,12 @@ def tool(folder: Path, name: str, script: str) -> None:
 def test_a_machine_with_everything_hears_nothing(tmp_path: Path) -> None:
     (tmp_path / "python3").symlink_to(sys.executable)
     tool(tmp_path, "node", "echo 20.1.0")
-    for name in ("npm", "git", "tmux"):
+    for name in ("npm", "git", "cc", "tmux"):
         tool(tmp_path, name, "echo 1")
-    assert check(tmp_path, "python", "node", "npm", "git", "tmux") == (0, "")
+    assert check(tmp_path, "python", "node", "npm", "git", "cc", "tmux") == (0, "")
 
 
-@pytest.mark.parametrize("word", ["python", "node", "npm", "git", "tmux"])
+@pytest.mark.parametrize("word", ["python", "node", "npm", "git", "cc", "tmux"])
 def test_a_missing_tool_is_one_line(tmp_path: Path, word: str) -> None:
     code, said = check(tmp_path, word)
     assert code == 1

@@ -8,7 +8,7 @@ import pytest
 
 from wal_agent import resources
 from wal_agent.errors import ConfigError
-from wal_agent.resources import shipped
+from wal_agent.resources import shipped, shipped_program
 
 
 def test_a_checkout_has_them_beside_the_package() -> None:
@@ -38,3 +38,15 @@ def test_an_incomplete_installation_is_said(tmp_path: Path, monkeypatch: pytest.
 def test_nothing_else_is_given_out(name: str) -> None:
     with pytest.raises(ValueError):
         shipped(name)
+
+
+def test_a_program_is_one_that_may_be_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "_shipped" / "hooks" / "client"
+    program.parent.mkdir(parents=True)
+    monkeypatch.setattr(resources, "PACKAGE", tmp_path)
+    assert shipped_program("hooks/client") is None
+    program.touch(0o644)
+    assert shipped_program("hooks/client") is None
+    program.chmod(0o755)
+    assert shipped_program("hooks/client") == program
+    assert shipped_program("hooks") is None
