@@ -20,11 +20,14 @@ from wal_agent.clock import SystemClock
 from wal_agent.encryption import Key, id_of
 from wal_agent.errors import Conflict, Damaged, Denied, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
+from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.supervise.take import take
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.job import open_job as open_
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim
 from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.reader import replay
 from wal_agent.wal.snapshot import Snapshots
@@ -45,11 +48,32 @@ def replace(bucket: Bucket, key: str, data: bytes) -> None:
 
 
 def open_job(bucket: Bucket, key: Key | None, run: str = "a") -> OpenedJob:
-    """As `wal-agent run` takes a job, with the bucket as it wraps it."""
+    """Take the job, from a dead owner if one has it, with the bucket as `wal-agent run` wraps it."""
+    seen = leases.read(bucket, KEYS)
+    decided = admit("shop", seen, Local("", "", unchanged=1e6))
+    assert isinstance(decided, Try)
+    return open_(
+        EncryptedBucket(bucket, key),
+        KEYS,
+        FakeClock(),
+        random.Random(run),
+        claim=claimed(run, key),
+        fields=FIELDS,
+        seen=seen,
+        cause=decided.cause,
+    )
+
+
+def claimed(run: str, key: Key | None) -> Claim:
+    return dataclasses.replace(claim(run), key=id_of(key))
+
+
+def start(bucket: Bucket, key: Key | None) -> OpenedJob:
+    """As `wal-agent run` takes a job."""
     wrapped = EncryptedBucket(bucket, key)
-    claimed = dataclasses.replace(claim(run), key=id_of(key))
-    clock = FakeClock()
-    return take(wrapped, KEYS, host(run), claimed, FIELDS, clock, random.Random(run), False, lambda _: None)
+    return take(
+        wrapped, KEYS, host("b"), claimed("b", key), FIELDS, FakeClock(), random.Random("b"), False, lambda _: None
+    )
 
 
 def whole_job(bucket: Bucket, key: Key | None, folder: Path) -> None:
@@ -295,7 +319,7 @@ def test_a_job_keeps_its_key_and_a_wrong_one_writes_nothing(
     before = stored(inner)
     meter = MeterBucket(inner)
     with pytest.raises(Denied, match="Job shop is") as caught:
-        open_job(meter, OWNERS[second], "b")
+        start(meter, OWNERS[second])
     assert caught.value.exit_code == 77
     usage = meter.snapshot()
     assert (usage.put.requests, usage.delete.requests) == (0, 0)
@@ -311,7 +335,7 @@ def test_where_the_lease_was_deleted_the_log_itself_refuses(first: str, second: 
     before = stored(inner)
     kind: type[WalAgentError] = Damaged if OWNERS[first] is None else Denied
     with pytest.raises(kind, match="shop/log/0"):
-        open_job(inner, OWNERS[second], "b")
+        start(inner, OWNERS[second])
     assert stored(inner) == before
 
 
