@@ -1,8 +1,9 @@
 """Does a call cost more in a long session? `python -m bench flat` (I9).
 
-For sessions of 50 KB, 5 MB and 50 MB: the time that a changing call is blocked, the time of the capture behind it
-(nobody waits for that), and the bytes put, per call. Gate, saver, log and file bucket are the real ones; the session
-file has Gemini's form. The sessions take turns, call by call, so that the machine's drift hits all alike.
+For sessions of 50 KB, 5 MB and 100 MB: the time that a changing call is blocked, the time of the capture behind it
+(nobody waits for that), and the bytes put, per call; on file:// and on a store that is 30 ms away. Gate, saver, log and
+bucket are the real ones; the session file has Gemini's form. The sessions take turns, call by call, so that the
+machine's drift hits all alike.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.hook import owned
 from bench.measure import Times
+from bench.owner import owned
+from bench.store import NAMES, ROUND_TRIP, store
 from wal_agent.agents.base import ToolEnded, ToolStarting
 from wal_agent.agents.gemini import Gemini
 from wal_agent.bucket import open_bucket
+from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.saver import Saver
+from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.writer import Writer
 
-CALLS = 200
-SIZES = {"50 KB": 50_000, "5 MB": 5_000_000, "50 MB": 50_000_000}
+CALLS = 100
+SIZES = {"50 KB": 50_000, "5 MB": 5_000_000, "100 MB": 100_000_000}
 SESSION = "aaaaaaaa-0000-4000-8000-000000000000"
 
 
@@ -51,12 +55,13 @@ def write_session(path: Path, size: int) -> None:
 class Lane:
     """One session and the calls in it. Times in ms."""
 
-    def __init__(self, main: Path, gate: Gate, saver: Saver, writer: Writer, meter: MeterBucket) -> None:
-        self._main, self._gate, self._saver, self._writer, self._meter = main, gate, saver, writer, meter
+    def __init__(self, main: Path, gate: Gate, saver: Saver, job: OpenedJob, meter: MeterBucket) -> None:
+        self._main, self._gate, self._saver, self._meter = main, gate, saver, meter
+        self.job, self._writer = job, job.writer
         self.blocked: list[float] = []
         self.captured: list[float] = []
         saver.save()
-        drain(writer)
+        drain(self._writer)
         self._sent = meter.snapshot().sent
 
     def call(self, n: int) -> None:
@@ -79,7 +84,8 @@ class Lane:
 
 
 @contextmanager
-def lane(size: int) -> Iterator[Lane]:
+def lane(size: int, bucket: Bucket, job: str = "bench") -> Iterator[Lane]:
+    """A run whose session has `size` bytes already."""
     with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
         root = Path(folder)
         env, work, agent = {"HOME": str(root)}, root / "work", Gemini()
@@ -87,23 +93,23 @@ def lane(size: int) -> Iterator[Lane]:
         main = agent.restore_path(agent.main_file, SESSION, work, env)
         main.parent.mkdir(parents=True)
         write_session(main, size)
-        meter = MeterBucket(open_bucket(f"file://{root}/bucket"))
-        with owned(root, meter) as (job, gate, _):
+        meter = MeterBucket(bucket)
+        with owned(root, meter, job) as (opened, gate, _):
             saver = Saver(
                 agent,
                 env,
                 work,
-                job.writer,
-                job.blobs,
+                opened.writer,
+                opened.blobs,
                 gate,
                 SystemClock(),
-                SessionCapture(SESSION, job.blobs.put_payload),
+                SessionCapture(SESSION, opened.blobs.put_payload),
                 SESSION,
                 frozenset(),
                 lambda tool: None,
                 lambda data: None,
             )
-            yield Lane(main, gate, saver, job.writer, meter)
+            yield Lane(main, gate, saver, opened, meter)
 
 
 def drain(writer: Writer) -> None:
@@ -112,13 +118,23 @@ def drain(writer: Writer) -> None:
 
 
 def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
+        compare("file://", f"file://{folder}/bucket")
+    for scheme in NAMES:
+        with store(scheme, ROUND_TRIP) as at:
+            compare(at.name, at.url)
+
+
+def compare(name: str, url: str) -> None:
     with ExitStack() as stack:
-        lanes = {name: stack.enter_context(lane(size)) for name, size in SIZES.items()}
+        lanes = {
+            size: stack.enter_context(lane(count, open_bucket(url), f"job-{count}")) for size, count in SIZES.items()
+        }
         for n in range(CALLS):
             for each in lanes.values():
                 each.call(n)
         base = lanes["50 KB"]
-        for name, each in lanes.items():
+        for size, each in lanes.items():
             blocked, captured = Times("", tuple(each.blocked)), Times("", tuple(each.captured))
             ratios = (
                 blocked.median / Times("", tuple(base.blocked)).median,
@@ -126,8 +142,8 @@ def main() -> None:
                 each.put / base.put,
             )
             print(
-                f"  session of {name:<6} blocked {blocked.median:6.2f} ms (p95 {blocked.p95:6.2f}), capture behind it "
-                f"{captured.median:6.2f} ms, {each.put:6.0f} bytes put a call;  against 50 KB: "
+                f"  {name:<13} session of {size:<6} blocked {blocked.median:6.2f} ms (p95 {blocked.p95:6.2f}), capture "
+                f"behind it {captured.median:6.2f} ms, {each.put:6.0f} bytes put a call;  against 50 KB: "
                 + ", ".join(f"{ratio:.2f} x" for ratio in ratios)
             )
 

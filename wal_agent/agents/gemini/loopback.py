@@ -45,6 +45,7 @@ class GeminiModel:
     port: int = 0
     requests: list[Json] = field(default_factory=list)  # bodies of the requests that declared tools
     log: Path | None = None
+    host: str = "127.0.0.1"  # where it listens
 
     def __post_init__(self) -> None:
         self._lock = threading.Condition()
@@ -56,7 +57,7 @@ class GeminiModel:
         class Handler(_Handler):
             owner = model
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server = ThreadingHTTPServer((self.host, self.port), Handler)
         self._server.daemon_threads = True
         self.port = self._server.server_port
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()

@@ -1,0 +1,34 @@
+"""A run without an agent: a job that is open, with its writer running and its gate, for benches."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import SystemClock
+from wal_agent.recovery.rules import load_rules
+from wal_agent.supervise.gate import Gate
+from wal_agent.supervise.local import RunDir, this_host
+from wal_agent.wal.job import Fields, OpenedJob, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim
+
+
+@contextmanager
+def owned(root: Path, bucket: Bucket, name: str = "bench") -> Iterator[tuple[OpenedJob, Gate, RunDir]]:
+    run = RunDir.create(root, secrets.token_hex(8))
+    claim = Claim(run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(root), ttl=30)
+    fields = Fields(agent_version="bench", version="bench")
+    clock, rng = SystemClock(), random.Random(1)
+    job = open_job(bucket, Keys(name), clock, rng, claim=claim, fields=fields, seen=None, cause="first")
+    stop = threading.Event()
+    threading.Thread(target=job.writer.run, args=(stop,), daemon=True).start()
+    yield job, Gate(job.writer, job.blobs, lambda: True, load_rules(), root, clock, 20.0), run
+    stop.set()
+    run.end()
