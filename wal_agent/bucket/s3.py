@@ -82,7 +82,7 @@ class S3Bucket:
         """Now by the store's clock, cut to whole seconds."""
         name = self._name("")
         with self._asking("list", name) as client:
-            return _date(client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=1))
+            return _date(_whole(client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=1)))
 
     def close(self) -> None:
         with self._lock:
@@ -95,11 +95,14 @@ class S3Bucket:
     def _body(self, reply: Mapping[str, Any], name: str) -> bytes:
         body, size = reply["Body"], reply.get("ContentLength")
         try:
-            data: bytes = b"" if size is not None and size > MAX_BYTES else body.read(None if size else MAX_BYTES + 1)
+            if size is None and "transfer-encoding" not in reply["ResponseMetadata"]["HTTPHeaders"]:
+                raise Unavailable(f"The store did not say how long s3://{self._bucket}/{name} is.")
+            data: bytes = b"" if size and size > MAX_BYTES else body.read(None if size else MAX_BYTES + 1)
         finally:
             body.close()
         if max(size or 0, len(data)) > MAX_BYTES:
-            raise Damaged(f"s3://{self._bucket}/{name} is larger than anything that wal-agent writes ({size} bytes).")
+            what = f"s3://{self._bucket}/{name} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object."
+            raise Damaged(what)
         return data
 
     def _delete(self, names: Sequence[str]) -> None:
@@ -107,11 +110,14 @@ class S3Bucket:
             if len(names) == 1:
                 client.delete_object(Bucket=self._bucket, Key=names[0])
                 return
-            these = {"Objects": [{"Key": name} for name in names], "Quiet": True}
-            left = client.delete_objects(Bucket=self._bucket, Delete=these).get("Errors", [])
-        for reply in left:
-            if (error := per_key(reply, self._asked("delete", str(reply.get("Key", names[0]))))) is not None:
+            reply = client.delete_objects(Bucket=self._bucket, Delete={"Objects": [{"Key": name} for name in names]})
+        for left in reply.get("Errors", []):
+            if (error := per_key(left, self._asked("delete", str(left.get("Key", names[0]))))) is not None:
                 raise error
+        # An answer that was cut off names neither what is gone nor what is left.
+        told = {str(one.get("Key")) for one in (*reply.get("Deleted", []), *reply.get("Errors", []))}
+        if untold := set(names) - told:
+            raise Unavailable(f"The store did not say whether {len(untold)} objects of {self.url} were deleted.")
 
     def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
         last = start_after
@@ -132,9 +138,9 @@ class S3Bucket:
             more = {"StartAfter": self._name(after)}
         while True:
             with self._asking("list", name) as client:
-                reply = client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=PAGE, **more)
+                reply = _whole(client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=PAGE, **more))
                 page = [self._entry(found) for found in reply.get("Contents", [])]
-                token = reply.get("NextContinuationToken") if reply.get("IsTruncated") else None
+                token = reply["NextContinuationToken"] if reply["IsTruncated"] else None
                 if token is not None and token == more.get("ContinuationToken"):
                     raise Unavailable(f"The listing of s3://{self._bucket}/{name} does not get on.")
             yield page
@@ -202,25 +208,34 @@ def _client(session: Any, endpoint: str | None, read_timeout: float) -> Any:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    # Other stores do not care for a region, and AWS tells the SDK where a bucket is.
+    # Other stores do not care for a region, and AWS tells in which one a bucket is.
     region = session.region_name or "us-east-1"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would go to the agent's terminal (I6)
         client = session.client("s3", region_name=region, endpoint_url=endpoint, config=config)
-    client.meta.events.register_last("before-call.s3", _without_expect)
+    client.meta.events.register_last("before-call.s3", _as_one_request)
     client.meta.events.register_last("before-call.s3.DeleteObjects", _with_md5)
     return client
 
 
-def _without_expect(params: dict[str, Any], **_: Any) -> None:
-    """Expect: 100-continue would cost each put a round trip more."""
-    params["headers"].pop("Expect", None)
+def _as_one_request(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    params["headers"].pop("Expect", None)  # 100-continue would cost each put a round trip more
+    # A reply that tells another region is not followed: for a 307 the SDK asks HeadBucket again and again.
+    context.get("s3_redirect", {})["redirected"] = True
 
 
 def _with_md5(params: dict[str, Any], **_: Any) -> None:
     """Stores older than the SDK's CRC32 insist on Content-MD5 for this one request."""
     digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
+
+
+def _whole(listing: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The SDK takes an answer without a body for a listing without objects, whatever its Content-Length says; but an
+    empty listing is what tells that a log ends (I2)."""
+    if "IsTruncated" not in listing:
+        raise Unavailable("The store's listing was cut off.")
+    return listing
 
 
 def _etag(reply: Mapping[str, Any]) -> Version:
