@@ -160,10 +160,10 @@ def refused(said: Refusal, asked: Asked) -> BucketError:
             what = f"{failed}: this machine's clock is too far from that of {asked.endpoint}."
             return Misconfigured(what, "Set the clock (NTP), then try again.")
         case Refusal(status=status, code=code) if code in _ELSEWHERE or status in (301, 302, 308):
-            where = f" {said.region}" if said.region else ""
-            what = f"{failed}: the bucket is in another region{where} than the one that is set."
-            find = f"Set AWS_REGION={said.region or f'to what `aws s3api head-bucket --bucket {asked.bucket}` tells'}."
-            return Misconfigured(what, find)
+            where = f"region {said.region}" if said.region else "another region"
+            find = said.region or f"what `aws s3api get-bucket-location --bucket {asked.bucket}` tells"
+            what = f"{failed}: the bucket is in {where}, not in the one that is set."
+            return Misconfigured(what, f"Set AWS_DEFAULT_REGION to {find}.")
         case Refusal(code=code) if code in _EXPIRED:
             return Denied(f"{failed}: the AWS credentials have expired.", _LOG_IN)
         case Refusal(code=code) if code in _UNKNOWN_CALLER:
