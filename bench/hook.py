@@ -1,7 +1,8 @@
 """What one hook costs: `python -m bench hook`.
 
 As Gemini does it: `bash -c LINE` with the payload on stdin, answered by a real supervisor socket. Against `/bin/true`
-and against an empty hook (`bash -c true`), which is what any hook at all costs there.
+and against an empty hook (`bash -c true`), which is what any hook at all costs there; with the native client, and with
+the portable one that stands in where no C compiler was.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wal_agent.agents.gemini.line import MARKER, hook_line
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
-from wal_agent.hookwire import client_command
+from wal_agent.hookwire import native_client, python_client
 from wal_agent.recovery.rules import load_rules
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.local import RunDir, this_host
@@ -61,6 +62,14 @@ def spawn(argv: list[str], stdin: bytes, env: dict[str, str]) -> Callable[[], ob
     return lambda: subprocess.run(argv, input=stdin, env=env, stdout=subprocess.DEVNULL, check=True)
 
 
+def clients() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The native one and the portable one. SystemExit without the native one: then there is nothing to compare."""
+    native = native_client()
+    if native is None:
+        raise SystemExit("bench hook: no native hook client; install a C compiler, then wal-agent again")
+    return (str(native),), python_client()
+
+
 def main() -> None:
     agent = Gemini()
     with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
@@ -75,24 +84,27 @@ def main() -> None:
 
             server = HookServer(run.socket, run.run, handle, print)
             server.start()
-            setup = HookSetup(run.run, run.path, client_command())
-            line = hook_line(setup, "BeforeTool")
+            native, portable = (hook_line(HookSetup(run.run, run.path, c), "BeforeTool") for c in clients())
+            alone = [*clients()[0], str(run.socket), run.run, "gemini", "BeforeTool", "", "25"]
             mine, other = {**os.environ, MARKER: run.run}, {**os.environ, MARKER: "another"}
+            ls, make = payload("ls"), payload("make x")
             times = interleaved(
                 {
                     "/bin/true": spawn(["/bin/true"], b"", mine),
                     "bash -c true (any hook at all)": spawn(["bash", "-c", "true"], b"", mine),
-                    "python3 -I -S -E -c pass": spawn([*client_command()[:4], "-c", "pass"], b"", mine),
-                    "before-hook, read-only call": spawn(["bash", "-c", line], payload("ls"), mine),
-                    "before-hook, changing call, file:// bucket": spawn(["bash", "-c", line], payload("make x"), mine),
-                    "before-hook of another run (inert)": spawn(["bash", "-c", line], payload("make x"), other),
+                    "python3 -I -S -E -c pass": spawn([*python_client()[:4], "-c", "pass"], b"", mine),
+                    "client alone, read-only call": spawn(alone, ls, mine),
+                    "before-hook of another run (inert)": spawn(["bash", "-c", native], make, other),
+                    "before-hook, read-only call": spawn(["bash", "-c", native], ls, mine),
+                    "before-hook, changing call, file:// bucket": spawn(["bash", "-c", native], make, mine),
+                    "  the same, Python client": spawn(["bash", "-c", portable], make, mine),
                 },
                 ROUNDS,
             )
             server.close()
         for each in times:
             print(each.line(times[0]))
-        print(f"  a changing call's hook costs {times[4].median - times[0].median:.1f} ms over /bin/true")
+        print(f"  a changing call's hook costs {times[6].median - times[0].median:.1f} ms over /bin/true")
 
 
 if __name__ == "__main__":
