@@ -63,6 +63,12 @@ def table(view: object) -> list[str]:
         rows += [("state", words[view.state]), ("last on", where)]
     if view.reason:
         rows.append(("reason", view.reason))
+    if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
+        rows.append(("", f"if {view.host} is off for good: wal-agent unlock --epoch {view.epoch} --now"))
+    if view.spool:
+        rows.append(("spool", f"{view.spool} on {view.host} may hold what the bucket does not"))
+    if view.key:
+        rows.append(("encrypted", f"with key {view.key}"))
     if view.state == "running":
         rows.append(("phase", f"{view.phase:<19} {view.tool}".rstrip()))
     waiting = "nothing waiting"

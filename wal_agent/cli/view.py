@@ -68,6 +68,9 @@ class View(msgspec.Struct, frozen=True):
     epoch: int = 0
     started: float = 0.0
     heartbeat_age: float = 0.0
+    ttl: float = 0.0
+    spool: str = ""  # folder on `host` that may hold records which are not in the bucket
+    key: str = ""  # id of the key that the job is encrypted with
     reason: str = ""
     phase: str = ""
     tool: str = ""
@@ -92,9 +95,8 @@ def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -
     from pathlib import Path
 
     here = this_host(env, Path(os.devnull))
-    dead = seen.doc.state == "held" and owner_is_dead(
-        seen, Local(here.boot, here.pidns, lock_state(seen.doc.host, here))
-    )
+    local = Local(here.boot, here.pidns, lock_state(seen.doc.host, here))
+    dead = seen.doc.state == "held" and owner_is_dead(seen, local)
     answer = None
     if seen.doc.state == "held" and not dead and same_kernel(seen.doc.host, here):
         answer = ask(seen.doc.host, seen.doc.run, STATUS, {})
@@ -120,6 +122,9 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         epoch=doc.epoch,
         started=doc.started,
         heartbeat_age=age(seen),
+        ttl=doc.ttl,
+        spool=doc.spool,
+        key=doc.key,
         reason=redact(doc.reason),
         phase=str(answer["phase"]) if answer else doc.phase,
         tool=doc.tool or state.last_tool,

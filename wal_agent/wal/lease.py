@@ -14,7 +14,7 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket, Version
 from wal_agent.clock import Clock
-from wal_agent.errors import Conflict, Fenced, LeaseHeld, NotFound, Unavailable
+from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, Unavailable
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import (
     Claim,
@@ -49,14 +49,18 @@ __all__ = [
     "unlock",
 ]
 
+REPAIR = "wal-agent unlock --damaged"
+
 
 def read(bucket: Bucket, keys: Keys) -> Seen | None:
-    """The lease as it stands, None when there is none; Damaged, Unavailable, Denied."""
+    """The lease as it stands, None when there is none; Damaged (with the way out), Unavailable, Denied."""
     try:
         found = bucket.get(keys.lease)
+        return Seen(decode(found.data, keys.job), found.version, found.updated, found.now)
     except NotFound:
         return None
-    return Seen(decode(found.data, keys.job), found.version, found.updated, found.now)
+    except Damaged as error:
+        raise Damaged(error.what, f"Put a sound one in its place with: {REPAIR} --job {keys.job}") from error
 
 
 def fresh_nonce(rng: random.Random) -> str:
@@ -69,10 +73,10 @@ def lost(mine: LeaseDoc, seen: Seen | None) -> Fenced:
     if seen is None:
         return Fenced(f"The lease of job {job} was deleted; this run (epoch {epoch}) cannot hold it any more.")
     doc = seen.doc
+    if doc.state == "unlocked" and doc.epoch == epoch:
+        return Fenced(f"Job {job} was unlocked by hand ({doc.reason or 'no reason given'}); this run has ended.")
     if not is_mine(doc, mine.run, epoch):
         return Fenced(f"Job {job} was taken over by {doc.host.name} (epoch {doc.epoch}); this run had epoch {epoch}.")
-    if doc.state == "unlocked":
-        return Fenced(f"Job {job} was unlocked by hand ({doc.reason or 'no reason given'}); this run has ended.")
     return Fenced(f"The lease of job {job} says {doc.state} (epoch {epoch}); this run has ended.")
 
 
@@ -165,14 +169,15 @@ def unlock(
             continue
         if found is None or found.doc.epoch != seen.doc.epoch:
             raise lost(seen.doc, found)
+        if found.doc.nonce == seen.doc.nonce:
+            continue  # it has not landed
         if found.doc.state == "unlocked":
             return found.doc  # an own write whose reply was lost, or another person's
-        if found.doc.nonce != seen.doc.nonce:
-            raise LeaseHeld(
-                f"The lease of job {keys.job} changed while it was being unlocked: its owner on "
-                f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
-                "Stop it there, or look again with `wal-agent status`.",
-            )
+        raise LeaseHeld(
+            f"The lease of job {keys.job} changed while it was being unlocked: its owner on "
+            f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
+            "Stop it there, or look again with `wal-agent status`.",
+        )
 
 
 class Lease:

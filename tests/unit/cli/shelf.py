@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from wal_agent.wal.job import Fields, OpenedJob, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim
 
+Run = Callable[..., tuple[int, str, str]]  # of the arguments: exit code, stdout, stderr
 KEYS = Keys("shop")
 SECRET = "ghp_" + "a1B2c3D4e5" * 4
 EVIL = "\x1b[2J\x9b31m\u202e"  # clears the screen, colours it, turns the text round

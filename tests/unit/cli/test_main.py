@@ -6,42 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
 
-from tests.unit.cli.shelf import EVIL, KEYS, SECRET, full
+from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, full
 from wal_agent import __version__, errors
 from wal_agent.cli import main as module
-from wal_agent.cli.main import app, main
+from wal_agent.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = [c.name or "" for c in app.registered_commands]
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`wal-agent ARGS` in this process: exit code, stdout, stderr."""
-    workspace = tmp_path / "shop"
-    workspace.mkdir()
-    monkeypatch.chdir(workspace)
-    for name in [n for n in os.environ if n.startswith(("WAL_AGENT_", "XDG_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-    def go(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wal-agent", *args])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
-
-    return go
-
 
 # ---- exit codes
 
@@ -59,6 +35,7 @@ PROMISED = {
     "LeaseHeld": 75,
     "Fenced": 76,
     "ConfigError": 78,
+    "Misconfigured": 78,
     "PersonNeeded": 79,
     "CrashLoop": 80,
 }

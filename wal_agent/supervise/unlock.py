@@ -1,0 +1,198 @@
+"""A person takes a job from its owner (R8): which lease is meant, what that does, and what the next start does then."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, UsageError
+from wal_agent.recovery.admit import Local, age, owner_is_dead, unlock_wait
+from wal_agent.supervise.local import lock_state, this_host
+from wal_agent.wal import lease as leases
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import LeaseDoc, Seen
+from wal_agent.wal.lease_repair import replace_damaged
+from wal_agent.wal.reader import tail
+
+MAX_REASON = 500  # characters
+
+
+class Unlocked(msgspec.Struct, frozen=True):
+    """`wal-agent unlock`, for scripts too. `done`: the lease was changed; `said` and `notes` are for people."""
+
+    job: str
+    done: bool
+    said: str
+    epoch: int = 0
+    host: str = ""
+    pid: int = 0
+    heartbeat_age: float = 0.0  # seconds, by the store's clock
+    waits: float = 0.0  # seconds until the next start may open the job
+    spool: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the person said. `epoch` is the lease that they saw, None: they have not said; `off`: the host is off."""
+
+    epoch: int | None
+    off: bool = False
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > MAX_REASON:
+            raise UsageError(f"The reason has {len(self.reason)} characters.", f"At most {MAX_REASON}, please.")
+
+
+def unlock(bucket: Bucket, keys: Keys, wish: Wish, env: Mapping[str, str]) -> Unlocked:
+    """Unlock the lease that the person saw. UsageError: it is another one, or they named none; LeaseHeld: its owner
+    renewed it at the same moment; Damaged: it cannot be read, see `repair`."""
+    seen = leases.read(bucket, keys)
+    if seen is None:
+        return Unlocked(keys.job, False, f"nothing to unlock: there is no job {keys.job} in {bucket.url}.")
+    here = this_host(env, Path(os.devnull))
+    local = Local(here.boot, here.pidns, lock_state(seen.doc.host, here))
+    if idle := nothing_to_unlock(seen, local, wish):
+        return idle
+    check(seen, local, wish)
+    doc = leases.unlock(
+        bucket, keys, SystemClock(), random.Random(), seen=seen, reason=clean(wish.reason), off=wish.off
+    )
+    waits = 0.0 if doc.off else doc.ttl
+    said = f"job {keys.job} is taken from {owner(seen)}. {next_start(waits, doc.spool)}"
+    return result(seen, True, said, waits, notes(seen, doc.off))
+
+
+def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "") -> Unlocked:
+    """Replace a lease that cannot be read. `ttl`: seconds that the next owner waits; `key_id`: of the key that `bucket`
+    decrypts with. UsageError: the lease is sound, or `wish` names another epoch than the log's; Damaged, Denied: the
+    end of the log cannot be read either."""
+    try:
+        seen = leases.read(bucket, keys)
+    except Damaged as error:
+        damage = error.what
+    else:
+        found = "there is none" if seen is None else f"it says {seen.doc.state}, epoch {seen.doc.epoch}"
+        raise UsageError(f"The lease of job {keys.job} is not damaged: {found}.", "Leave out --damaged.")
+    end = tail(bucket, keys)
+    if wish.epoch != end.epoch:
+        raise UsageError(
+            f"{damage} The log's newest epoch is {end.epoch}.",
+            f"Make sure that nobody runs the job, then: {leases.REPAIR} --epoch {end.epoch} --job {keys.job}",
+        )
+    doc = replace_damaged(
+        bucket,
+        keys,
+        SystemClock(),
+        random.Random(),
+        tail=end,
+        ttl=ttl,
+        key=key_id,
+        reason=clean(wish.reason) or "its lease was damaged",
+        off=wish.off,
+    )
+    waits = 0.0 if wish.off else ttl
+    return Unlocked(
+        keys.job,
+        True,
+        f"the damaged lease of job {keys.job} is replaced by a sound, unlocked one. {next_start(waits)}",
+        epoch=doc.epoch,
+        waits=waits,
+        notes=(
+            "who held it is not known, nor whether that run spooled (--on-outage spool); if it lives, it stops at its "
+            "next heartbeat, with exit code 76",
+        ),
+    )
+
+
+# --- pure
+
+
+def nothing_to_unlock(seen: Seen, local: Local, wish: Wish) -> Unlocked | None:
+    """What to say when the next start can have the job anyhow; None when there is something to unlock.
+
+    No error: what was asked for is so, and a script may go on."""
+    doc, job = seen.doc, seen.doc.job
+    if doc.state in ("closed", "released"):
+        return result(seen, False, f"nothing to unlock: job {job} is {doc.state}. {next_start(0.0)}")
+    other = wish.epoch is not None and wish.epoch != doc.epoch
+    waits = unlock_wait(seen, local)
+    if doc.state == "unlocked" and not other and not (wish.off and waits > 0):
+        return result(
+            seen, False, f"nothing to unlock: job {job} is unlocked already. {next_start(waits, doc.spool)}", waits
+        )
+    if doc.state == "held" and not other and owner_is_dead(seen, local):
+        said = f"nothing to unlock: job {job} can be taken from {owner(seen)} already. {next_start(0.0, doc.spool)}"
+        return result(seen, False, said, notes=spooled(doc))
+    return None
+
+
+def check(seen: Seen, local: Local, wish: Wish) -> None:
+    """UsageError unless the person names the lease that stands there, and what they say of its host can be true."""
+    doc = seen.doc
+    command = f"wal-agent unlock --epoch {doc.epoch}"
+    state = "held by" if doc.state == "held" else "unlocked, after"
+    if wish.epoch is None:
+        raise UsageError(f"Job {doc.job} is {state} {owner(seen)}.", f"To take it from there: {command}")
+    if wish.epoch != doc.epoch:
+        raise UsageError(
+            f"Job {doc.job} is not at epoch {wish.epoch}: it is {state} {owner(seen)}.",
+            f"Look again with `wal-agent status`; if you mean that one: {command}",
+        )
+    if wish.off and local.lock == "alive":
+        raise UsageError(
+            f"--now says that the owner's host is off, but {owner(seen)} runs on this machine.",
+            "Stop it, or leave out --now.",
+        )
+
+
+def owner(seen: Seen) -> str:
+    doc = seen.doc
+    return f"{doc.host.name} (pid {doc.host.pid}, epoch {doc.epoch}, heartbeat {age(seen):.0f} s ago)"
+
+
+def next_start(waits: float, spool: str = "") -> str:
+    when = f"waits {waits:.0f} s, then opens it" if waits > 0 else "opens it at once"
+    return f"The next `wal-agent run{' --accept-loss' if spool else ''}` {when}."
+
+
+def notes(seen: Seen, off: bool) -> tuple[str, ...]:
+    """What the person should know of the old owner."""
+    doc, found = seen.doc, []
+    if doc.state == "held":  # and not dead, else there would have been nothing to unlock
+        found.append("it may be alive: then it stops at its next heartbeat, with exit code 76")
+    if off:
+        found.append(
+            f"nobody waits for that: if {doc.host.name} is not off, what a tool does there now may overlap with what "
+            "the next owner does"
+        )
+    return (*found, *spooled(doc))
+
+
+def spooled(doc: LeaseDoc) -> tuple[str, ...]:
+    if not doc.spool:
+        return ()
+    return (
+        f"{doc.spool} on {doc.host.name} may hold records that nobody else has: a start on that machine carries them "
+        "in, one elsewhere needs --accept-loss and goes on without them",
+    )
+
+
+def result(seen: Seen, done: bool, said: str, waits: float = 0.0, notes: tuple[str, ...] = ()) -> Unlocked:
+    doc = seen.doc
+    return Unlocked(
+        doc.job, done, said, doc.epoch, doc.host.name, doc.host.pid, age(seen), waits, doc.spool, tuple(notes)
+    )
+
+
+def clean(reason: str) -> str:
+    """As it can be stored: an argument may hold bytes that are no text."""
+    return reason.encode("utf-8", "replace").decode()
