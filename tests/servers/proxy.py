@@ -60,6 +60,7 @@ __all__ = [
     "SlowBody",
     "StaleClose",
     "Storm",
+    "calm",
     "proxied",
     "refusal",
 ]

@@ -1,0 +1,72 @@
+"""A bucket that reaches its store through the proxy, and one that goes straight there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.servers import CREDENTIALS, Scheme, Server, fresh_bucket, shared
+from tests.servers.proxy import Fault, Proxy, Script, Seen, proxied
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.gcs import GcsBucket
+from wal_agent.bucket.s3 import S3Bucket
+
+STORES: dict[str, Scheme] = {"fake-gcs": "gs", "ministack": "s3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """`bucket` is the one under test; `straight` sees what the store really holds."""
+
+    scheme: Scheme
+    proxy: Proxy
+    bucket: Bucket
+    straight: Bucket
+
+    @property
+    def name(self) -> str:
+        """The bucket's bare name."""
+        return self.bucket.url.partition("://")[2]
+
+    def meets(self, *faults: Fault | None) -> None:
+        """The next requests, one each."""
+        self.proxy.plan = Script([*faults])
+
+    def requests(self, ask: Callable[[], object]) -> list[Seen]:
+        """What went over the wire while `ask` ran."""
+        before = len(self.proxy.seen)
+        ask()
+        return self.proxy.seen[before:]
+
+    def holds(self) -> dict[str, bytes]:
+        return {entry.key: self.straight.get(entry.key).data for entry in self.straight.list("")}
+
+
+@contextmanager
+def wired(server: str) -> Iterator[Wire]:
+    """A fresh bucket behind a proxy of its own; the connection is warm."""
+    store = shared(server)
+    url = fresh_bucket(store)
+    with proxied(store) as proxy, closing(reach(proxy.server, url)) as bucket, closing(reach(store, url)) as straight:
+        bucket.time()
+        yield Wire(store.scheme, proxy, bucket, straight)
+
+
+def reach(server: Server, url: str) -> Bucket:
+    return GcsBucket(url, server.endpoint) if server.scheme == "gs" else S3Bucket(url, server.endpoint)
+
+
+@contextmanager
+def own_credentials() -> Iterator[None]:
+    """Only the servers' own; nothing of the machine's."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"):
+            patch.delenv(name, raising=False)
+        for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+            patch.setenv(name, "/dev/null")
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield
