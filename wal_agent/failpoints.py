@@ -29,6 +29,12 @@ NAMES = (
     "restore.after_moves",
     "recovery.before_record",
     "recovery.after_record",
+    "spool.before_store",
+    "spool.after_store",
+    "spool.before_drop",
+    "spool.before_begin",
+    "spool.before_rename",
+    "spool.after_rename",
     "run.before_seal",
     "run.after_seal",
 )

@@ -50,6 +50,8 @@ IN_A_CALL = ("append.before_put", "append.after_put", "append.after_ack", "blob.
 AT_THE_END = ("run.before_seal", "run.after_seal")
 IN_A_RESTORE = ("restore.before_stage", "restore.staged", "restore.between_moves", "restore.after_moves")
 IN_A_RECOVERY = ("recovery.before_record", "recovery.after_record")
+IN_AN_OUTAGE = ("spool.before_store", "spool.after_store", "spool.before_drop")  # tests/e2e/test_spool.py visits these,
+IN_A_CARRYING_IN = ("spool.before_begin", "spool.before_rename", "spool.after_rename")  # and these
 IN_HOUSEKEEPING = ("snapshot.before_put", "snapshot.after_put", "retention.between_deletes")
 
 TASK = "please do the work"
@@ -57,7 +59,16 @@ BIG = "x" * 100_000
 
 
 def test_every_failpoint_is_visited_and_stands_in_the_code() -> None:
-    visited = (*BEFORE_THE_AGENT, *IN_A_CALL, *AT_THE_END, *IN_A_RESTORE, *IN_A_RECOVERY, *IN_HOUSEKEEPING)
+    visited = (
+        *BEFORE_THE_AGENT,
+        *IN_A_CALL,
+        *AT_THE_END,
+        *IN_A_RESTORE,
+        *IN_A_RECOVERY,
+        *IN_HOUSEKEEPING,
+        *IN_AN_OUTAGE,
+        *IN_A_CARRYING_IN,
+    )
     assert sorted(visited) == sorted(NAMES)
     package = Path(wal_agent.__file__).parent
     code = "".join(path.read_text() for path in package.rglob("*.py"))

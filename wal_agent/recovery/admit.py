@@ -7,6 +7,7 @@ from typing import Literal
 
 from wal_agent.records import Cause
 from wal_agent.wal.lease import LeaseDoc, Seen
+from wal_agent.wal.spool import Presence
 
 POLL = 2.0  # seconds until a live owner's lease is worth another look
 
@@ -14,12 +15,14 @@ POLL = 2.0  # seconds until a live owner's lease is worth another look
 @dataclass(frozen=True, slots=True)
 class Local:
     """What this host knows. `lock`: the state of the flock in the lease's host.lock, meaningful only in the same kernel
-    and pid namespace. `unchanged`: seconds (boot time) that this process has seen the lease's version not change."""
+    and pid namespace. `unchanged`: seconds (boot time) that this process has seen the lease's version not change.
+    `spool`: whether the folder that the lease names for spooling is on this machine, and whether a run uses it."""
 
     boot: str
     pidns: str
     lock: Literal["dead", "alive", "unknown"] = "unknown"
     unchanged: float = 0.0
+    spool: Presence = "absent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +48,59 @@ class Wait:
     why: str
 
 
-def admit(job: str, seen: Seen | None, local: Local, *, wait: bool = False) -> Try | Refuse | Wait:
-    """The decision. `wait`: the user said --wait, so a live owner is waited for instead of refused. Pure."""
+def admit(
+    job: str, seen: Seen | None, local: Local, *, wait: bool = False, accept_loss: bool = False
+) -> Try | Refuse | Wait:
+    """The decision. `wait`: the user said --wait, so a live owner is waited for instead of refused. `accept_loss`: the
+    user said that what only the owner's spool holds may be lost. Pure."""
     if seen is None:
         return Try("first")
     doc = seen.doc
-    match doc.state:
-        case "closed" | "released":
-            return Try(doc.state)
-        case "unlocked":
-            left = unlock_wait(seen, local)
-            why = f"job {job} was unlocked; its old owner on {doc.host.name} may still run for {left:.0f} s"
-            return Wait(left, why) if left > 0 else Try("unlocked")
-        case "held":
-            if owner_is_dead(seen, local):
-                return Try("dead")
-            if wait:
-                return Wait(min(POLL, max(0.1, expires_in(seen, local))), _running(job, seen))
-            return _refuse(job, seen, local)
+    if doc.state in ("closed", "released"):
+        return Try(doc.state)
+    if doc.spool and not accept_loss and not spool_is_ours(seen, local):
+        return _spooled(job, seen, local, wait)
+    if doc.state == "unlocked":
+        left = unlock_wait(seen, local)
+        why = f"job {job} was unlocked; its old owner on {doc.host.name} may still run for {left:.0f} s"
+        return Wait(left, why) if left > 0 else Try("unlocked")
+    if owner_is_dead(seen, local):
+        return Try("dead")
+    if wait:
+        return Wait(min(POLL, max(0.1, expires_in(seen, local))), _running(job, seen))
+    return _refuse(job, seen, local)
+
+
+def spool_is_ours(seen: Seen, local: Local) -> bool:
+    """R9: the owner spooled on this machine and is gone: its lock on the folder is free, also after a reboot. The lock
+    of a run that lives by its other one counts for nothing."""
+    return local.spool == "free" and not (same_kernel(seen.doc, local) and local.lock == "alive")
+
+
+def leaves_spool(seen: Seen | None, local: Local) -> bool:
+    """Whether who opens this job now goes on without what its owner may have spooled."""
+    return (
+        seen is not None
+        and bool(seen.doc.spool)
+        and seen.doc.state in ("held", "unlocked")
+        and (not spool_is_ours(seen, local))
+    )
 
 
 def unlock_wait(seen: Seen, local: Local) -> float:
     """R8: seconds until an unlocked job may be opened: one ttl after the unlocking; none when a person said that the
     old host is off, or the kernel says that the old owner is gone."""
-    gone = same_kernel(seen.doc, local) and local.lock == "dead"
+    gone = (same_kernel(seen.doc, local) and local.lock == "dead") or (
+        bool(seen.doc.spool) and spool_is_ours(seen, local)
+    )
     return 0.0 if seen.doc.off or gone else expires_in(seen, local)
 
 
 def owner_is_dead(seen: Seen, local: Local) -> bool:
-    """In the same kernel and pid namespace the flock says so at once; otherwise, and where it cannot say, the ttl."""
+    """In the same kernel and pid namespace the flock says so at once, and so does that on a spool on this machine;
+    otherwise, and where it cannot say, the ttl."""
+    if seen.doc.spool and local.spool != "absent":
+        return spool_is_ours(seen, local)
     if same_kernel(seen.doc, local) and local.lock != "unknown":
         return local.lock == "dead"
     return expires_in(seen, local) <= 0
@@ -109,6 +136,17 @@ def _refuse(job: str, seen: Seen, local: Local) -> Refuse:
             "look with `wal-agent status`, or stop it there.",
         )
     return Refuse(_running(job, seen), "Wait for it with --wait, look with `wal-agent status`, or stop it there.")
+
+
+def _spooled(job: str, seen: Seen, local: Local, wait: bool) -> Refuse | Wait:
+    """No timeout ends the ownership of a run that may have spooled (R9)."""
+    doc = seen.doc
+    if not owner_is_dead(seen, local) and (doc.state == "held" or local.spool == "held"):
+        why, hint = _running(job, seen), "Wait for it with --wait, or stop it there."
+    else:
+        why = f"job {job} may have records that only {doc.host.name} has, in {doc.spool} (--on-outage spool)."
+        hint = "Start it on that machine, which carries them in; or go on without them: --accept-loss."
+    return Wait(POLL, why) if wait else Refuse(why, hint)
 
 
 def _seconds(value: float) -> str:

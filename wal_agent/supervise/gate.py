@@ -34,7 +34,10 @@ class Gate:
         workspace: Path,
         clock: Clock,
         append_deadline: float,
+        *,
+        sync: bool = False,
     ) -> None:
+        """`sync`: also calls that only read wait for their intents, and each call's after-hook for its end."""
         self._writer = writer
         self._blobs = blobs
         self._may_allow = may_allow
@@ -42,6 +45,7 @@ class Gate:
         self._workspace = workspace
         self._clock = clock
         self._deadline = append_deadline
+        self._sync = sync
         self._lock = threading.Lock()
         self._calls = Calls()
         self._refusal = ""
@@ -54,7 +58,8 @@ class Gate:
     # ---- before and after
 
     def before(self, event: ToolStarting) -> Decision:
-        """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held."""
+        """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held. In a run
+        that spools (R9), this machine's disk will do."""
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
         facts = () if found.cls == "read_only" else evidence.before(event.tool, event.input, self._workspace)
@@ -88,16 +93,17 @@ class Gate:
             self.last = running
             self.begun[event.tool] += 1
             draining = self._draining
-        if found.cls == "read_only":
+        reads = found.cls == "read_only"
+        if reads and not self._sync:
             return Allow()
-        if draining:
+        if draining and not reads:
             return self._deny(DENY_DRAINING, call)
         try:
             # What the bulk of the input took of the deadline is gone: the hook does not wait longer for it.
-            acked = ticket.wait(max(0.0, began + self._deadline - self._clock.boot())) == "acked"
+            word = ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
         except WalAgentError as error:
             return _over(error)
-        if not acked:
+        if word == "undecided":
             return self._deny(deny_unsaved(self._clock.boot() - began), call)
         if self._refusal:
             self._deny(self._refusal, call)
@@ -116,6 +122,7 @@ class Gate:
 
     def after(self, event: ToolEnded) -> bool:
         """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
+        began = self._clock.boot()
         with self._lock:
             self._ended[event.tool] += 1
             running = self._calls.find(event.tool, event.input, event.call_id)
@@ -124,7 +131,7 @@ class Gate:
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
         now = self._clock.now()
-        self._writer.append(
+        ticket = self._writer.append(
             End(
                 time=now,
                 call=running.call,
@@ -134,6 +141,10 @@ class Gate:
                 duration_ms=max(0, round((now - running.began) * 1000)),
             )
         )
+        if self._sync:
+            # The tool has run: an end that stays undecided changes no answer, and the next call will be denied.
+            with suppress(WalAgentError):
+                ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
         return True
 
     def end(self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None) -> None:

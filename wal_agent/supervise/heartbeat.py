@@ -62,8 +62,8 @@ class Beat:
 
 class Heartbeat:
     """Renews `lease` in one thread and judges in another; both end with `stop`. It begins with the lease, so the
-    agent's part is set later: `beat` says what to tell, `on_expired` is called each time the lease runs out, `on_lost`
-    once when it is found to be somebody else's (or cannot be read)."""
+    agent's part is set later: `beat` says what to tell, `on_expired` is called each time the lease runs out (not in a
+    job that spools), `on_lost` once when it is found to be somebody else's (or cannot be read)."""
 
     def __init__(self, timing: Timing, clock: Clock, lease: Lease) -> None:
         self._timing = timing
@@ -94,8 +94,17 @@ class Heartbeat:
         return health(self._timing, self._lease.sent, self._clock.boot())
 
     def may_allow(self) -> bool:
-        """R7: the last check before an allow is sent."""
+        """R7: the last check before an allow is sent. In a job that spools (R9) it has no date: no timeout takes the
+        job away, so an outage need not stop it."""
+        return self._lease.held if self.spooling else self.may_delete()
+
+    def may_delete(self) -> bool:
+        """Whether nobody else can have opened the job yet, spooling or not: what retention asks before it deletes."""
         return self._lease.may_allow(self._timing.margin)
+
+    @property
+    def spooling(self) -> bool:
+        return bool(self._lease.doc.spool)
 
     def _renewer(self) -> None:
         wait = self._timing.period
@@ -118,6 +127,6 @@ class Heartbeat:
         told = False
         while not self._stop.wait(self._timing.period / 10):
             gone = self.health == "expired"
-            if gone and not told:
+            if gone and not told and not self.spooling:
                 self.on_expired()
             told = gone

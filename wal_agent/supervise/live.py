@@ -92,7 +92,14 @@ class Live:
         writer = opened.writer
         writer.on_end = self._stop
         self.gate = Gate(
-            writer, opened.blobs, heartbeat.may_allow, load_rules(), workspace, clock, settings.append_deadline
+            writer,
+            opened.blobs,
+            heartbeat.may_allow,
+            load_rules(),
+            workspace,
+            clock,
+            settings.append_deadline,
+            sync=settings.durability == "sync",
         )
         self.saver = Saver(
             agent,
@@ -145,9 +152,15 @@ class Live:
             except UsageError as error:
                 return {"error": str(error)}
             word = writer.append(end).wait(APPEND_DEADLINE)
-            return {} if word == "acked" else {"error": "The bucket cannot be reached now. Try again."}
+            return {} if word != "undecided" else {"error": "The bucket cannot be reached now. Try again."}
         backlog = writer.backlog
-        return {"phase": self.conversation.phase, "bytes": backlog.size, "age": backlog.age, "saved": self.saver.saved}
+        return {
+            "phase": self.conversation.phase,
+            "bytes": backlog.size,
+            "age": backlog.age,
+            "saved": self.saver.saved,
+            "spooled": writer.spooled,
+        }
 
     def _beat(self) -> Beat:
         last = self.gate.last

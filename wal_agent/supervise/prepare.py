@@ -198,7 +198,7 @@ class Preparation:
             new_host=self.here.name,
             old_epoch=home.epoch,
             epoch=self.at.opening.epoch,
-            record=self.opened.replay.seq,
+            record=self.opened.replay.state.openings[-1].seq,
             stopped=self.at.before.time,
             now=self.clock.now(),
             fenced_in=self.clock.now() - self.at.opening.time,
@@ -268,7 +268,7 @@ class Preparation:
                 seconds={"all": round(self._elapsed(), 3)},
             )
         )
-        if ticket.wait(RECORD_DEADLINE) != "acked":
+        if ticket.wait(RECORD_DEADLINE) == "undecided":
             raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
         failpoint("recovery.after_record")
 

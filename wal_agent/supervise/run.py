@@ -31,15 +31,21 @@ from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
 from wal_agent.supervise.live import Ended, Launch, Live, ended_record
 from wal_agent.supervise.prepare import Prepared, prepare
-from wal_agent.supervise.take import check_signals, take
+from wal_agent.supervise.take import Spooling, check_signals, take
 from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.wal.job import Fields, OpenedJob, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim
+from wal_agent.wal.writer import SPOOL_AFTER
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
 DRAINED = 143
 MIRRORS = "mirrors"
+SPOOLS = "spools"
+SPOOLING = (
+    "--on-outage spool: while the bucket is away, tools run on records that are only on this machine's disk; who loses "
+    "it loses them, and no other machine takes the job over by itself"
+)
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
@@ -101,6 +107,16 @@ class _Run:
 
     def go(self) -> int:
         opened = self._take()
+        try:
+            return self._go(opened)
+        except Fenced as fenced:
+            spool = opened.spool
+            if spool is None or spool.empty:
+                raise
+            kept = f"{spool.count} segments of it never came into the log; they are kept in {spool.folder}."
+            raise Fenced(fenced.what, kept) from fenced
+
+    def _go(self, opened: OpenedJob) -> int:
         with self._owned(opened) as heartbeat:
             try:
                 prepared = prepare(self.wish, opened, self.here, self.clock, self.screen, check_signals)
@@ -126,7 +142,8 @@ class _Run:
         fields = Fields(
             agent_version=self.cli.version, version=__version__, args=self.wish.args, interactive=self.interactive
         )
-        return take(
+        wanted = self.wish.settings.on_outage == "spool"
+        opened = take(
             self.bucket,
             self.keys,
             self.here,
@@ -136,7 +153,12 @@ class _Run:
             self.rng,
             self.wish.wait,
             self.screen.say,
+            Spooling(local.state_dir(self.wish.env) / SPOOLS, wanted, self.wish.accept_loss),
         )
+        opened.writer.spool_after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
+        if opened.spool is not None:
+            self.screen.say(SPOOLING)
+        return opened
 
     @contextmanager
     def _owned(self, opened: OpenedJob) -> Iterator[Heartbeat]:
@@ -146,6 +168,8 @@ class _Run:
         writing = threading.Thread(target=opened.writer.run, args=(stop,), name="writer", daemon=True)
         heartbeat.start()
         writing.start()
+        if opened.spool is not None:
+            threading.Thread(target=opened.writer.run_spooling, args=(stop,), name="spooler", daemon=True).start()
         try:
             yield heartbeat
         finally:
@@ -168,7 +192,7 @@ class _Run:
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip)
         env = {**wish.env, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}
         mirror = local.state_dir(env) / MIRRORS / self.run_dir.run
-        keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_allow, self._failed)
+        keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed)
         injected = agent.inject(setup, env)
         try:
             keeper.start()
@@ -243,7 +267,10 @@ class _Run:
             raise Unavailable(
                 f"the end of job {self.keys.job} could not be saved: {backlog.size} bytes wait, and the bucket cannot "
                 f"be reached. The agent ended with {ended.exit.shell_code}.",
-                "What was acknowledged is safe; the next run recovers from there.",
+                "What was acknowledged is safe; the next run recovers from there."
+                if opened.spool is None or opened.spool.empty
+                else f"{opened.spool.count} segments are in {opened.spool.folder}: the next start on this machine "
+                "carries them in, and no other machine starts the job without --accept-loss.",
             )
         return DRAINED if ended.drained else ended.exit.shell_code
 

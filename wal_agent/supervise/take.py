@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
@@ -14,12 +16,13 @@ from wal_agent.encryption import wrong_key
 from wal_agent.errors import LeaseHeld, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
-from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, leaves_spool
 from wal_agent.supervise.local import lock_state
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
+from wal_agent.wal.spool import Owner, Spool, forsaken, look
 
 BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached
 
@@ -53,6 +56,16 @@ class Watch:
         return now - self.since
 
 
+@dataclass(frozen=True, slots=True)
+class Spooling:
+    """R9: below which folder runs of this machine spool, whether this one does, and whether the user gives up what
+    another one's spool may hold."""
+
+    spools: Path
+    wanted: bool = False
+    accept_loss: bool = False
+
+
 def take(
     bucket: Bucket,
     keys: Keys,
@@ -63,10 +76,12 @@ def take(
     rng: random.Random,
     wait: bool,
     tell: Callable[[str], None],
+    spooling: Spooling,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken. LeaseHeld (75) when a live owner has it and `wait` is not set;
     Denied when the job is encrypted with another key than the claim's."""
     watch, told = Watch(), ""
+    owner = Owner(keys.job, bucket.url)
     while True:
         check_signals()
         try:
@@ -85,11 +100,25 @@ def take(
             raise problem
         lock = lock_state(seen.doc.host, here) if seen else "unknown"
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
-        match admit(keys.job, seen, Local(here.boot, here.pidns, lock, unchanged), wait=wait):
+        spool = look(spooling.spools, seen.doc.spool, owner) if seen and seen.doc.spool else "absent"
+        local = Local(here.boot, here.pidns, lock, unchanged, spool)
+        match admit(keys.job, seen, local, wait=wait, accept_loss=spooling.accept_loss):
             case Try(cause):
                 failpoint("run.before_lease")
                 try:
-                    opened = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=cause)
+                    with spool_for(seen, local, spooling, claim.run, owner, tell) as folder:
+                        opened = open_job(
+                            bucket,
+                            keys,
+                            clock,
+                            rng,
+                            claim=claim,
+                            fields=fields,
+                            seen=seen,
+                            cause=cause,
+                            spool=folder,
+                            spooling=spooling.wanted,
+                        )
                 except LeaseHeld:
                     if not wait:
                         raise
@@ -103,6 +132,35 @@ def take(
                     tell(f"waiting: {why}")
                     told = why.split(",")[0]
                 pause(seconds, clock)
+
+
+@contextmanager
+def spool_for(
+    seen: Seen | None, local: Local, spooling: Spooling, run: str, owner: Owner, tell: Callable[[str], None]
+) -> Iterator[Spool | None]:
+    """The folder that the lease is to name from its first moment on (R9): the dead owner's, if it is here; else a new
+    one, if this run spools. It is locked before the lease is taken, so that nobody sees it without an owner. LeaseHeld:
+    another start has just taken it."""
+    folder: Spool | None = None
+    if leaves_spool(seen, local):
+        assert seen is not None
+        tell(f"going on without what only {seen.doc.host.name} may have, in {seen.doc.spool} (--accept-loss)")
+    elif seen is not None and seen.doc.spool and seen.doc.state in ("held", "unlocked"):
+        folder = Spool.adopt(spooling.spools, seen.doc.spool, owner)
+        if folder is None:
+            raise LeaseHeld(f"Job {owner.job} was taken by another start at the same moment.", "Or use --wait.")
+    if folder is None and spooling.wanted:
+        folder = Spool.create(spooling.spools, run, owner)
+    try:
+        yield folder
+    except BaseException as error:
+        if folder is not None and isinstance(error, LeaseHeld) and not folder.adopted:
+            folder.remove()  # the lease never named it
+        elif folder is not None:
+            folder.release()
+        raise
+    for kept in forsaken(spooling.spools, owner, folder.folder if folder else None):
+        tell(f"this machine keeps records of an earlier run that never came into the log: {kept}")
 
 
 def pause(seconds: float, clock: Clock) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from wal_agent.errors import WalAgentError
 from wal_agent.records import AnyRecord
@@ -42,12 +44,55 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The one undecided segment (R3): its number and its bytes never change."""
+    """An encoded segment (R3): its number and its bytes never change."""
 
     seq: int
     data: bytes
     items: tuple[Item, ...]
     time: float
+    carried: int = 0  # the epoch that its records are of, where that is an earlier one
+
+
+@dataclass(slots=True)
+class Line:
+    """The segments that are encoded and not acknowledged, oldest first. Only the first is ever put; there are others
+    only while the run spools (R9). The first `stored` of them are in the spool."""
+
+    segments: deque[InFlight] = field(default_factory=deque)
+    stored: int = 0
+
+    @property
+    def first(self) -> InFlight | None:
+        return self.segments[0] if self.segments else None
+
+    @property
+    def last(self) -> InFlight | None:
+        return self.segments[-1] if self.segments else None
+
+    @property
+    def unstored(self) -> InFlight | None:
+        """The oldest one that is not in the spool."""
+        return self.segments[self.stored] if self.stored < len(self.segments) else None
+
+    @property
+    def items(self) -> list[Item]:
+        return [item for segment in self.segments for item in segment.items]
+
+    def leave(self) -> bool:
+        """The first one is acknowledged; whether it is in the spool."""
+        self.segments.popleft()
+        self.stored -= 1 if (was := self.stored > 0) else 0
+        return was
+
+    def store(self, segment: InFlight) -> bool:
+        """`segment`, the oldest unstored one, is in the spool now. False: it has left the line meanwhile."""
+        still = self.unstored is segment
+        self.stored += still
+        return still
+
+    def clear(self) -> None:
+        self.segments.clear()
+        self.stored = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +105,15 @@ class Backlog:
 
 
 # --- pure rules
+
+
+def must_spool(line: Line, queue: Sequence[Item], now: float, after: float) -> bool:
+    """R9: whether what waits goes into the spool: at once while something is there already, so that the order stays;
+    else when the outage has lasted, by what the oldest append has waited."""
+    if line.stored:
+        return True
+    oldest = line.first.items[0] if line.first else queue[0] if queue else None
+    return oldest is not None and now - oldest.since >= after
 
 
 def judge(found: bytes, found_epoch: int, found_run: str, sent: InFlight, epoch: int, run: str) -> str:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
 from wal_agent.errors import Fenced, Unavailable, WalAgentError
 from wal_agent.records import Cause, Opening
+from wal_agent.wal import carry, reader
 from wal_agent.wal import lease as leases
 from wal_agent.wal import opening as openings
-from wal_agent.wal import reader
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Lease, Seen
 from wal_agent.wal.patience import Patience
 from wal_agent.wal.reader import Replay, Tail
+from wal_agent.wal.spool import Spool
 from wal_agent.wal.writer import Acked, Writer
 
 
@@ -34,14 +35,16 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class OpenedJob:
-    """A job that this run owns. `replay` ends at the own opening; where it is damaged, append nothing and restore from
-    what it gives."""
+    """A job that this run owns. `replay` ends at the own opening, or behind what an earlier run had spooled on this
+    machine; where it is damaged, append nothing and restore from what it gives. `spool`: the folder that the lease
+    names."""
 
     keys: Keys
     lease: Lease
     writer: Writer
     blobs: Blobs
     replay: Replay
+    spool: Spool | None = None
 
 
 def open_job(
@@ -57,8 +60,13 @@ def open_job(
     budget: float = 20.0,
     parallel: int = reader.PARALLEL,
     on_end: Callable[[WalAgentError], None] = lambda _: None,
+    spool: Spool | None = None,
+    spooling: bool = False,
 ) -> OpenedJob:
     """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
+
+    `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
+    run spools there too; else the lease names it only until that is done.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
     `budget` seconds for each of three steps; Damaged: the log's newest segment cannot be read."""
@@ -68,7 +76,7 @@ def open_job(
         clock,
         rng,
         seen=seen,
-        claim=claim,
+        claim=replace(claim, spool=str(spool.folder) if spool else ""),
         log_epoch=log_epoch(bucket, keys, clock, rng, seen, budget),
         budget=budget,
     )
@@ -87,6 +95,10 @@ def open_job(
     )
     at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
     found = read_for_plan(bucket, keys, clock, rng, at, budget, parallel)
+    sound = found.damage is None
+    carried = (
+        carry.rebase(bucket, keys, clock, rng, spool, found.state, at, claim.run, budget) if spool and sound else []
+    )
     writer = Writer(
         bucket,
         keys,
@@ -96,8 +108,19 @@ def open_job(
         run=claim.run,
         acked=Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time),
         on_end=on_end,
+        spool=spool,
+        carried=carried,
     )
-    return OpenedJob(keys, lease, writer, Blobs(bucket, keys, clock, rng, parallel=max(1, parallel // 2)), found)
+    if carried:
+        carry.send(writer, clock, rng, budget)
+        now = writer.acked
+        found = replace(found, state=now.state, seq=now.seq, hash=now.hash, time=now.time)
+    if spool and sound and not spooling:
+        lease.unspool(budget=budget)
+        spool.remove()
+        writer.spool = spool = None
+    blobs = Blobs(bucket, keys, clock, rng, parallel=max(1, parallel // 2))
+    return OpenedJob(keys, lease, writer, blobs, found, spool)
 
 
 def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen: Seen | None, budget: float) -> int:
@@ -130,14 +153,21 @@ def close_job(
     job: OpenedJob, wanted: Literal["closed", "released"], reason: str = "", *, budget: float = 10.0
 ) -> Literal["closed", "released", "left"]:
     """R6: seal the writer, then settle the lease; what it was settled as. "left": something was not decided within
-    `budget` seconds (for each of the two), so the lease is left to run out: a crash is a crash.
+    `budget` seconds (for each of the two), so the lease is left to run out: a crash is a crash. What waits is spooled
+    then, where the run does that (R9).
 
     The caller has stopped answering hooks. `closed` with open intents becomes `released`. Fenced, Damaged."""
     if not job.writer.seal(budget):
+        while job.writer.spool_once(at_once=True):
+            pass
         return "left"
+    if job.spool is not None and not job.spool.empty:
+        return "left"  # a damaged log: what an earlier run spooled could not be carried in
     state = leases.settled_as(wanted, len(job.writer.state.open))
     try:
         job.lease.settle(state, reason, budget=budget)
     except Unavailable:
         return "left"
+    if job.spool is not None:
+        job.spool.remove()
     return state

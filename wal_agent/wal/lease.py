@@ -203,13 +203,14 @@ class Lease:
     def epoch(self) -> int:
         return self._doc.epoch
 
+    @property
+    def held(self) -> bool:
+        """Whether nothing is known that ended it; what R7 asks of a job that spools: no timeout takes it (R9)."""
+        return self._ended is None and not self._settling
+
     def may_allow(self, margin: float) -> bool:
         """R7, by this host's clock now. Ask it last, right before the allow is sent."""
-        return (
-            self._ended is None
-            and not self._settling
-            and may_allow(self._clock.boot(), self.sent, self._doc.ttl, margin)
-        )
+        return self.held and may_allow(self._clock.boot(), self.sent, self._doc.ttl, margin)
 
     def renew(self, *, phase: str = "", tool: str = "", seq: int = 0) -> None:
         """One heartbeat. Unavailable: not decided, call again; Fenced: the lease is another's, for good."""
@@ -217,6 +218,17 @@ class Lease:
             if self._settling:
                 return  # the renewer was on its way here; a held lease must not follow a settled one
             self._write(state="held", reason="", phase=phase, tool=tool, seq=max(seq, self._doc.seq))
+
+    def unspool(self, *, budget: float = 10.0) -> None:
+        """R9: all that was spooled is in the log, and this run spools no more: the job is as any other from now on.
+        Unavailable; Fenced."""
+        patience = Patience(self._clock, self._rng, budget)
+        with self._lock:
+            while self._doc.spool:
+                try:
+                    self._write(state="held", reason="", phase="", tool="", seq=self._doc.seq, spool="")
+                except Unavailable as error:
+                    patience.pause(error)
 
     def settle(self, state: Literal["closed", "released"], reason: str = "", *, budget: float = 10.0) -> None:
         """R6: give the job up. The caller has sealed its writer before. Unavailable: it is left to run out; Fenced.
@@ -235,7 +247,7 @@ class Lease:
         finally:
             self._lock.release()
 
-    def _write(self, *, state: State, reason: str, phase: str, tool: str, seq: int) -> None:
+    def _write(self, *, state: State, reason: str, phase: str, tool: str, seq: int, spool: str | None = None) -> None:
         """Put the next lease; on a conflict look whose it is (R10), adopt its version and send again."""
         if self._ended is not None:
             raise self._ended
@@ -248,6 +260,7 @@ class Lease:
                 tool=tool,
                 seq=seq,
                 beat=self._doc.beat + 1,
+                spool=self._doc.spool if spool is None else spool,
                 nonce=fresh_nonce(self._rng),
                 time=self._clock.now(),
             )

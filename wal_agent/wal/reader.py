@@ -144,11 +144,12 @@ def follow(at: Replay, job: str, seq: int, data: bytes) -> Replay:
         fits = opening.epoch == found.epoch > state.epoch and opening.run == found.run
     else:
         fits = bool(state.openings) and (found.epoch, found.run) == (state.epoch, state.openings[-1].opening.run)
+        fits = fits and found.origin <= found.epoch
     if not fits:
         raise Damaged(f"record {seq} of job {job} is damaged: epoch {found.epoch} follows epoch {state.epoch}.")
     return replace(
         at,
-        state=apply_all(state, seq, found.epoch, found.records),
+        state=apply_all(state, seq, found.origin, found.records),
         seq=seq,
         hash=digest(data),
         time=found.time,

@@ -23,7 +23,8 @@ Hash = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`prev` is the sha256 of the previous segment's *bytes* in the bucket; `time` is for people."""
+    """`prev` is the sha256 of the previous segment's *bytes* in the bucket; `time` is for people. `carried`: the epoch
+    of the run that made the records, where they came into the log from its spool, under a later epoch (R9)."""
 
     format: int
     job: str
@@ -33,6 +34,12 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prev: Hash
     time: float
     records: tuple[AnyRecord, ...]
+    carried: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0
+
+    @property
+    def origin(self) -> int:
+        """The epoch that the records are of."""
+        return self.carried or self.epoch
 
     @property
     def opening(self) -> Opening | None:
@@ -41,7 +48,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return first if isinstance(first, Opening) else None
 
 
-class _Written(msgspec.Struct, frozen=True, kw_only=True):
+class _Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A segment on its way out; its records are MessagePack already."""
 
     format: int
@@ -52,6 +59,7 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True):
     prev: bytes
     time: float
     records: Sequence[msgspec.Raw]
+    carried: int = 0
 
 
 _decoder = msgspec.msgpack.Decoder(Segment)
@@ -87,11 +95,23 @@ def batch(sizes: Iterable[int], limit: int = MAX_RAW - OVERHEAD) -> int:
     return taken
 
 
-def encode(*, job: str, epoch: int, seq: int, run: str, prev: bytes, time: float, records: Sequence[bytes]) -> bytes:
+def encode(
+    *,
+    job: str,
+    epoch: int,
+    seq: int,
+    run: str,
+    prev: bytes,
+    time: float,
+    records: Sequence[bytes],
+    carried: int = 0,
+) -> bytes:
     """The segment's bytes. Called once for each segment: what is sent again are these bytes (R3)."""
     raw = [msgspec.Raw(r) for r in records]
     return packing.pack(
-        _Written(format=FORMAT, job=job, epoch=epoch, seq=seq, run=run, prev=prev, time=time, records=raw)
+        _Written(
+            format=FORMAT, job=job, epoch=epoch, seq=seq, run=run, prev=prev, time=time, records=raw, carried=carried
+        )
     )
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 from wal_agent.errors import WalAgentError
 
-Word = Literal["acked", "undecided"]
+Word = Literal["acked", "spooled", "undecided"]
+"""`spooled`: durable on this machine only, while the bucket is away (R9)."""
 
 
 class Ticket:
@@ -16,6 +17,7 @@ class Ticket:
     def __init__(self) -> None:
         self._event = threading.Event()
         self._error: WalAgentError | None = None
+        self._spooled = False
         self.seq = 0
 
     @property
@@ -23,16 +25,22 @@ class Ticket:
         """As of now; raises Fenced or Damaged when it will never be acknowledged."""
         if self._error is not None:
             raise self._error
-        return "acked" if self._event.is_set() else "undecided"
+        if self.seq:
+            return "acked"
+        return "spooled" if self._spooled else "undecided"
 
     def wait(self, timeout: float) -> Word:
-        """`word` once it is final, or after `timeout` seconds. "undecided" is no failure: the record stays in the queue
-        and may still be acknowledged (R3); the caller ends its call as denied."""
+        """`word` once it is acked or spooled, or after `timeout` seconds. "undecided" is no failure: the record stays
+        in the queue and may still be acknowledged (R3); the caller ends its call as denied."""
         self._event.wait(timeout)
         return self.word
 
     def ack(self, seq: int) -> None:
         self.seq = seq
+        self._event.set()
+
+    def spool(self) -> None:
+        self._spooled = True
         self._event.set()
 
     def fail(self, error: WalAgentError) -> None:

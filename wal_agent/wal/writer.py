@@ -1,7 +1,8 @@
 """Appending to the log: group commit, one put in flight, fenced by what it finds (I1, I2, I3, R3).
 
 `append` never does I/O. `commit_once` does one step of it, so that a test owns the order of things; `run` is the thread
-that calls it in production.
+that calls it in production. With a spool (R9) `spool_once` and `run_spooling` are the same for what an outage holds up:
+a second thread, because a put may hang.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from wal_agent.errors import Conflict, Damaged, Denied, Fenced, NotFound, Unavai
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import segment as codec
-from wal_agent.wal.flight import Acked, Backlog, InFlight, Item, Sealed, judge, keep_undecided
+from wal_agent.wal.flight import Acked, Backlog, InFlight, Item, Line, Sealed, judge, keep_undecided, must_spool
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.patience import backoff
+from wal_agent.wal.spool import Spool
 from wal_agent.wal.state import FileState, State, apply_all, rebased
 from wal_agent.wal.ticket import Ticket
 
 __all__ = ["Acked", "Backlog", "InFlight", "Sealed", "Step", "Writer"]
 
 Step = Literal["idle", "acked", "undecided", "ended"]
+SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
+SPOOL_LOOK = 0.1  # seconds between two looks at whether it has waited so long
 
 
 class Writer:
@@ -44,20 +48,27 @@ class Writer:
         run: str,
         acked: Acked,
         on_end: Callable[[WalAgentError], None] = lambda _: None,
+        spool: Spool | None = None,
+        carried: Sequence[InFlight] = (),
     ) -> None:
+        """`carried`: segments that are in the spool already and follow `acked`."""
         self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
         self.epoch, self.run_id = epoch, run
         self.on_end = on_end
         """Called once, from the thread that commits, when the writer is fenced or meets damage."""
         self._acked = acked
         self._queue: deque[Item] = deque()
-        self._in_flight: InFlight | None = None
+        self._line = Line(deque(carried), len(carried))
         self._next_call = acked.state.next_call
         self._sealed = False
         self._ended: WalAgentError | None = None
         self._lock = threading.Lock()  # the fields above; never held during I/O
         self._committing = threading.Lock()  # one step at a time
+        self._spooling = threading.Lock()  # one segment at a time, in order
         self._work = threading.Event()
+        self._waiting = threading.Event()
+        self.spool = spool
+        self.spool_after = SPOOL_AFTER
 
     # --- what callers see
 
@@ -77,6 +88,7 @@ class Writer:
                 raise Sealed(f"The log of job {self._keys.job} is sealed; nothing more can be recorded in this run.")
             self._queue.append(item)
         self._work.set()
+        self._waiting.set()
         return item.ticket
 
     def next_call(self) -> int:
@@ -97,10 +109,14 @@ class Writer:
     @property
     def backlog(self) -> Backlog:
         with self._lock:
-            flying = self._in_flight.items if self._in_flight else ()
-            waiting = [*flying, *self._queue]
+            waiting = [*self._line.items, *self._queue]
         oldest = min((i.since for i in waiting), default=self._clock.boot())
         return Backlog(sum(i.size for i in waiting), len(waiting), self._clock.boot() - oldest)
+
+    @property
+    def spooled(self) -> int:
+        """How many segments are on this machine only (R9)."""
+        return self._line.stored
 
     @property
     def ended(self) -> WalAgentError | None:
@@ -168,13 +184,16 @@ class Writer:
                 self._clock.sleep(min(left, backoff(attempt, self._rng)))
         if self._ended is not None:
             raise self._ended
+        if not self._spooling.acquire(timeout=max(0.0, until - self._clock.boot())):
+            return False  # a segment on its way into the spool must leave it again
+        self._spooling.release()
         return True
 
     def _step(self) -> Step:
         with self._lock:
             if self._ended is not None:
                 return "ended"
-            sent = self._in_flight = self._in_flight or self._next()
+            sent = self._line.first or self._next()
         if sent is None:
             return "idle"
         failpoint("append.before_put")
@@ -188,21 +207,24 @@ class Writer:
         return self._ack(sent)
 
     def _next(self) -> InFlight | None:
-        """Encode the next batch; once, whatever happens to its put (R3)."""
+        """Encode the next batch, behind the last segment in the line; once, whatever happens to its put (R3)."""
         if not self._queue:
             return None
         items = tuple(self._queue.popleft() for _ in range(codec.batch([i.size for i in self._queue])))
-        seq, now = self._acked.seq + 1, self._clock.now()
+        last, now = self._line.last, self._clock.now()
+        seq, prev = (last.seq, codec.digest(last.data)) if last else (self._acked.seq, self._acked.hash)
         data = codec.encode(
             job=self._keys.job,
             epoch=self.epoch,
-            seq=seq,
+            seq=seq + 1,
             run=self.run_id,
-            prev=self._acked.hash,
+            prev=prev,
             time=now,
             records=_flat([i.raw for i in items]),
         )
-        return InFlight(seq, data, items, now)
+        made = InFlight(seq + 1, data, items, now)
+        self._line.segments.append(made)
+        return made
 
     def _read_back(self, sent: InFlight) -> Step:
         """The seq is taken: by an own earlier send, by a higher epoch, or wrongly."""
@@ -235,32 +257,72 @@ class Writer:
             self._acked = Acked(
                 seq=sent.seq,
                 hash=codec.digest(sent.data),
-                state=apply_all(old.state, sent.seq, self.epoch, records),
+                state=apply_all(old.state, sent.seq, sent.carried or self.epoch, records),
                 segments=old.segments + 1,
                 size=old.size + len(sent.data),
                 time=sent.time,
             )
-            self._in_flight = None
+            self._next_call = max(self._next_call, self._acked.state.next_call)
+            stored = self._line.leave()
         for item in sent.items:
             item.ticket.ack(sent.seq)
         failpoint("append.after_ack")
+        if stored and self.spool is not None:
+            self.spool.drop(sent.seq)
         return "acked"
 
     def _undecided(self, sent: InFlight) -> Step:
+        kept = keep_undecided(sent)
         with self._lock:
-            self._in_flight = keep_undecided(sent)
+            if kept is None:
+                self._line.leave()
+            else:
+                self._line.segments[0] = kept
         return "undecided"
 
     def _end(self, error: WalAgentError) -> Step:
         with self._lock:
             self._ended = error
-            waiting = [*(self._in_flight.items if self._in_flight else ()), *self._queue]
-            self._in_flight = None
+            waiting = [*self._line.items, *self._queue]
+            self._line.clear()
             self._queue.clear()
         for item in waiting:
             item.ticket.fail(error)
         self.on_end(error)
         return "ended"
+
+    # --- spooling
+
+    def spool_once(self, *, at_once: bool = False) -> bool:
+        """One step of R9: store the oldest waiting segment that is not in the spool, if the outage has lasted (or
+        `at_once`). Whether there was one. Waits for no put; where the disk refuses, the caller's call is denied."""
+        spool = self.spool
+        if spool is None:
+            return False
+        with self._spooling:
+            with self._lock:
+                due = at_once or must_spool(self._line, self._queue, self._clock.boot(), self.spool_after)
+                sent = (self._line.unstored or self._next()) if due and self._ended is None else None
+            if sent is None:
+                return False
+            try:
+                spool.store(sent.seq, sent.data)
+            except OSError:
+                return False
+            with self._lock:
+                waits = self._line.store(sent)
+            if not waits:
+                spool.drop(sent.seq)  # acknowledged meanwhile
+        for item in sent.items if waits else ():
+            item.ticket.spool()
+        return True
+
+    def run_spooling(self, stop: threading.Event) -> None:
+        """Spool what an outage holds up, until `stop` is set."""
+        while not stop.is_set():
+            self._waiting.clear()
+            if not self.spool_once():
+                self._waiting.wait(SPOOL_LOOK if self.backlog.items else 1.0)
 
 
 def _flat(parts: Sequence[tuple[bytes, ...]]) -> list[bytes]:

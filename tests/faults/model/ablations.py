@@ -79,7 +79,7 @@ def encoded_again(sent: InFlight) -> InFlight:
 
 def covered_undecided(of: Writer) -> Acked:
     """R5 out: what is in flight is counted in."""
-    acked, flying = of.acked, of._in_flight
+    acked, flying = of.acked, of._line.first
     if flying is None:
         return acked
     records = [r for item in flying.items for r in item.records]

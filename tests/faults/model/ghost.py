@@ -168,7 +168,7 @@ class Ghost:
         """Replay's state is the reduction of every record that ever was, whatever snapshots and retention did."""
         want = State()
         for _, found in chain:
-            want = apply_all(want, found.seq, found.epoch, found.records)
+            want = apply_all(want, found.seq, found.origin, found.records)
         if comparable(want) != comparable(state):
             raise Violation(f"I3: {who} replays another state than the records give")
 

@@ -21,7 +21,7 @@ from wal_agent.encryption import Key, id_of
 from wal_agent.errors import Conflict, Damaged, Denied, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery.admit import Local, Try, admit
-from wal_agent.supervise.take import take
+from wal_agent.supervise.take import Spooling, take
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
@@ -71,8 +71,18 @@ def claimed(run: str, key: Key | None) -> Claim:
 def start(bucket: Bucket, key: Key | None) -> OpenedJob:
     """As `wal-agent run` takes a job."""
     wrapped = EncryptedBucket(bucket, key)
+    nowhere = Spooling(Path("/nowhere"))
     return take(
-        wrapped, KEYS, host("b"), claimed("b", key), FIELDS, FakeClock(), random.Random("b"), False, lambda _: None
+        wrapped,
+        KEYS,
+        host("b"),
+        claimed("b", key),
+        FIELDS,
+        FakeClock(),
+        random.Random("b"),
+        False,
+        lambda _: None,
+        nowhere,
     )
 
 

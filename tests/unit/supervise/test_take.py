@@ -6,15 +6,18 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, host
 from wal_agent.errors import LeaseHeld
-from wal_agent.supervise.take import Interrupted, Watch, check_signals, pause, take
+from wal_agent.supervise.take import Interrupted, Spooling, Watch, check_signals, pause, take
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
+
+NOWHERE = Spooling(Path("/nowhere/spools"))
 
 
 class Taking:
@@ -22,7 +25,7 @@ class Taking:
         self.world = World()
         self.told: list[str] = []
 
-    def take(self, run: str, wait: bool = False) -> OpenedJob:
+    def take(self, run: str, wait: bool = False, spooling: Spooling = NOWHERE) -> OpenedJob:
         return take(
             self.world.bucket,
             KEYS,
@@ -33,6 +36,7 @@ class Taking:
             random.Random(7),
             wait,
             self.told.append,
+            spooling,
         )
 
     def faster(self, _: str) -> None:

@@ -1,0 +1,304 @@
+"""What a run wrote down on this machine while the bucket was away (R9): a suffix of its log, byte for byte.
+
+    <state>/wal-agent/spools/<job>-<run>/   0700, on a local disk; the lease names it from the opening on
+      lock            held by flock while a run uses the folder; free proves that its owner is gone
+      owner.json      the job and the bucket that it belongs to
+      <epoch>/<seq>   one segment each, the very bytes that are put into the bucket; 20 digits
+      <epoch>.new/    an unfinished move of what is left to a later epoch; never read
+
+Only the highest <epoch> counts. Segments leave it in their order once the bucket has them, so what stands in front of a
+gap was acknowledged, and only the last unbroken row of numbers may hold anything that the log lacks.
+
+A run that opens the job on this machine takes the folder as it is, and so the lease goes on naming it. What the log had
+not taken when the opening landed is encoded once more, as the segments that follow the own opening, into <epoch>.new,
+which one rename makes the epoch that counts. From then on it is what a run of that epoch spooled itself: sent in order,
+one seq one content (R3). A crash before the rename leaves the old epoch, one behind it the new one; either way each
+record stands in exactly one place that counts, so it comes into the log once, however often this is cut off.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from wal_agent.bucket.folder import Tree, read_file, sync, temp_file
+from wal_agent.errors import ConfigError, Damaged
+from wal_agent.failpoints import failpoint
+from wal_agent.flock import flock_state
+from wal_agent.wal import segment as codec
+from wal_agent.wal.segment import Segment
+
+MAX = 128 << 20  # bytes of segments; a run keeps what it has not sent in memory as well
+_NUMBER = re.compile(r"[0-9]{20}")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_LOCK, _OWNER, _NEW = "lock", "owner.json", ".new"
+
+Presence = Literal["free", "held", "absent"]
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """owner.json: which log the segments belong to."""
+
+    job: str
+    bucket: str  # URL
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a spool holds: segments of `epoch`, in order and chained, each with its bytes."""
+
+    epoch: int = 0
+    segments: tuple[tuple[bytes, Segment], ...] = ()
+
+
+class Spool:
+    """A folder whose lock this process holds. `store` and `drop` may be called by different threads."""
+
+    def __init__(self, folder: Path, owner: Owner, lock: int, *, adopted: bool) -> None:
+        self.folder, self.owner = folder, owner
+        self.adopted = adopted
+        """Whether an earlier run may have left something here."""
+        self._lock = lock
+        self._tree = Tree(folder)
+        self._epoch = 0
+        self._sizes: dict[int, int] = {}
+        self._counting = threading.Lock()
+
+    @classmethod
+    def create(cls, spools: Path, run: str, owner: Owner) -> Spool:
+        """A new, empty one below the folder `spools`; ConfigError where it cannot be made."""
+        folder = spools / f"{owner.job}-{run}"
+        try:
+            with Tree(spools).open((folder.name,), make=True) as fd:
+                lock = _locked(fd)
+                with temp_file(fd, msgspec.json.encode(owner)) as temp:
+                    os.rename(temp, _OWNER, src_dir_fd=fd, dst_dir_fd=fd)
+                sync(fd)
+        except OSError as error:
+            raise ConfigError(
+                f"The folder {folder} for --on-outage spool cannot be made: {error.strerror}.",
+                "Make room for it, or leave --on-outage spool out.",
+            ) from error
+        assert lock is not None, "nobody else knows this folder"
+        return cls(folder, owner, lock, adopted=False)
+
+    @classmethod
+    def adopt(cls, spools: Path, named: str, owner: Owner) -> Spool | None:
+        """The one that a lease names, if it is here and nobody uses it; else None."""
+        if look(spools, named, owner) != "free":
+            return None
+        folder = Path(named)
+        with suppress(OSError), Tree(folder).open(()) as fd:
+            lock = _locked(fd)
+            if lock is not None:
+                return cls(folder, owner, lock, adopted=True)
+        return None
+
+    # --- while a run writes
+
+    def store(self, seq: int, data: bytes) -> None:
+        """Make the segment durable here. OSError: it is not."""
+        with self._counting:
+            if sum(self._sizes.values()) + len(data) > MAX:
+                raise OSError(errno.EDQUOT, "the spool is full")
+        failpoint("spool.before_store")
+        with self._tree.open((_number(self._epoch),), make=True) as fd:
+            _write(fd, seq, data)
+            sync(fd)
+        with self._counting:
+            self._sizes[seq] = len(data)
+        failpoint("spool.after_store")
+
+    def drop(self, seq: int) -> None:
+        """The bucket has this segment. One that stays by a crash, or because the disk refuses, does no harm."""
+        failpoint("spool.before_drop")
+        with self._counting:
+            self._sizes.pop(seq, None)
+        with suppress(OSError), self._tree.open((_number(self._epoch),)) as fd:
+            os.unlink(_number(seq), dir_fd=fd)
+
+    # --- from owner to owner
+
+    def read(self) -> Left:
+        """What is left by the newest epoch here. Damaged when a file is not the segment that its name says, or one
+        does not chain to the one before; Damaged also when it cannot be read: it is never passed over."""
+        epochs = _epochs(self.folder)
+        if not epochs:
+            return Left()
+        epoch = epochs[-1]
+        rows: list[tuple[bytes, Segment]] = []
+        try:
+            with self._tree.open((_number(epoch),)) as fd:
+                for seq in last_row(_numbers(_inside(fd))):
+                    data = _read(fd, seq)
+                    rows.append((data, codec.decode(data, job=self.owner.job, seq=seq)))
+        except (OSError, Damaged) as error:
+            raise self.damaged(str(error)) from error
+        for (before, _), (_, found) in pairwise(rows):
+            if found.prev != codec.digest(before):
+                raise self.damaged(f"record {found.seq} does not chain to record {found.seq - 1}")
+        if any(s.epoch != epoch or s.opening is not None for _, s in rows):
+            raise self.damaged(f"it holds a record that no run of epoch {epoch} can have spooled")
+        return Left(epoch, tuple(rows))
+
+    def begin(self, epoch: int, segments: list[tuple[int, bytes]]) -> None:
+        """From now on `epoch` counts here, with these segments and no others. ConfigError: the disk refuses, and it is
+        as it was."""
+        try:
+            self._begin(epoch, segments)
+        except OSError as error:
+            raise ConfigError(
+                f"The spool in {self.folder} cannot be written: {error.strerror}.", "Make room there, and start again."
+            ) from error
+        with self._counting:
+            self._epoch = epoch
+            self._sizes = {seq: len(data) for seq, data in segments}
+
+    def _begin(self, epoch: int, segments: list[tuple[int, bytes]]) -> None:
+        name, new = _number(epoch), _number(epoch) + _NEW
+        shutil.rmtree(self.folder / new, ignore_errors=True)
+        with self._tree.open((new,), make=True) as fd:
+            for seq, data in segments:
+                _write(fd, seq, data)
+            sync(fd)
+        with self._tree.open(()) as fd:
+            failpoint("spool.before_rename")
+            os.rename(new, name, src_dir_fd=fd, dst_dir_fd=fd)
+            sync(fd)
+            failpoint("spool.after_rename")
+            for old in _inside(fd):
+                if old not in (name, _LOCK, _OWNER):
+                    shutil.rmtree(self.folder / old, ignore_errors=True)
+        self._tree = Tree(self.folder)
+
+    @property
+    def count(self) -> int:
+        """How many segments are here that count."""
+        return len(self._sizes) if self._epoch else count(self.folder)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is sure that nothing is here which the log lacks."""
+        return not self._sizes and (self._epoch > 0 or not self.adopted)
+
+    def damaged(self, why: str) -> Damaged:
+        return Damaged(
+            f"The spool of job {self.owner.job} in {self.folder} is damaged: {why.rstrip('.')}.",
+            "Move the folder away and use --accept-loss to go on without what only it holds.",
+        )
+
+    def release(self) -> None:
+        """Let go of it; what it holds stays for the next run. Twice is fine."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def remove(self) -> None:
+        """The lease names it no more and the bucket has all that it held."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.release()
+
+
+def look(spools: Path, named: str, owner: Owner) -> Presence:
+    """Whether the spool that a lease names is on this machine, and whether its owner lives. `named` comes from a
+    bucket, so nothing but a private folder of our own directly below `spools` is looked at."""
+    folder = Path(named)
+    if folder.parent != spools or not _NAME.fullmatch(folder.name):
+        return "absent"
+    try:
+        info = folder.lstat()
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+            return "absent"
+        with Tree(folder).open(()) as fd:
+            found = msgspec.json.decode(read_file(fd, _OWNER)[0], type=Owner)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return "absent"
+    state = flock_state(folder / _LOCK)
+    return "absent" if found != owner or state == "unknown" else state
+
+
+def forsaken(spools: Path, owner: Owner, used: Path | None) -> list[Path]:
+    """Spools of this job that no lease names any more (`used`: the one that ours names) and that hold records: they are
+    kept for a person. Empty ones are removed."""
+    kept: list[Path] = []
+    with suppress(OSError):
+        for folder in sorted(spools.iterdir()):
+            if folder == used or look(spools, str(folder), owner) != "free":
+                continue
+            if count(folder):
+                kept.append(folder)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+    return kept
+
+
+def count(folder: Path) -> int:
+    """How many segments count in a spool; 0 where there is none."""
+    epochs = _epochs(folder)
+    return len(_numbers(_names(folder / _number(epochs[-1])))) if epochs else 0
+
+
+def last_row(numbers: list[int]) -> list[int]:
+    """The last unbroken row of ascending numbers."""
+    begin = len(numbers) - 1
+    while begin > 0 and numbers[begin - 1] == numbers[begin] - 1:
+        begin -= 1
+    return numbers[max(begin, 0) :]
+
+
+def _epochs(folder: Path) -> list[int]:
+    return _numbers(_names(folder))
+
+
+def _names(folder: Path) -> list[str]:
+    with suppress(OSError):
+        return [path.name for path in folder.iterdir()]
+    return []
+
+
+def _inside(folder: int) -> list[str]:
+    with os.scandir(folder) as found:
+        return [entry.name for entry in found]
+
+
+def _numbers(names: list[str]) -> list[int]:
+    return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
+
+
+def _number(value: int) -> str:
+    return f"{value:020d}"
+
+
+def _write(folder: int, seq: int, data: bytes) -> None:
+    with temp_file(folder, data) as temp:
+        os.rename(temp, _number(seq), src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def _read(folder: int, seq: int) -> bytes:
+    name = _number(seq)
+    if os.stat(name, dir_fd=folder, follow_symlinks=False).st_size > codec.MAX_READ:
+        raise Damaged(f"record {seq} is too large")
+    return read_file(folder, name)[0]
+
+
+def _locked(folder: int) -> int | None:
+    """A descriptor that holds the folder's lock; None when another process does."""
+    fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
