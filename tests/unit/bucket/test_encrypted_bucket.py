@@ -246,6 +246,13 @@ def test_a_flipped_bit_anywhere_is_damage_that_names_the_object() -> None:
     assert bucket.get(SEGMENT).data == MARKER
 
 
+def test_a_later_format_is_told_as_such() -> None:
+    inner = MemoryBucket()
+    inner.put(SEGMENT, MAGIC + bytes([FORMAT + 1]) + bytes.fromhex(RIGHT.id) + bytes(100))
+    with pytest.raises(Damaged, match=r"encryption format 2, which this wal-agent does not know"):
+        EncryptedBucket(inner, RIGHT).get(SEGMENT)
+
+
 @pytest.mark.parametrize("content", [b"", MARKER])
 def test_what_was_cut_or_has_more_is_damage(content: bytes) -> None:
     inner = MemoryBucket()
