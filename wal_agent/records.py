@@ -35,7 +35,7 @@ class Payload(Data, frozen=True):
 
     size: int
     data: bytes | None = None
-    blob: str | None = None  # sha256, 64 hex digits
+    blob: str | None = None  # `<sha256, 64 hex digits>-<epoch>`, see wal/keys.py
 
 
 class Host(Data, frozen=True):
@@ -77,6 +77,7 @@ class Opening(Record, frozen=True, kw_only=True, tag="opening"):
     workspace: str  # absolute path
     args: tuple[str, ...] = ()  # the agent's arguments as the user typed them
     interactive: bool = False
+    snapshot: int = 0  # the newest one listed before this was placed; if it counts, the run began from none older
 
 
 class AgentStarted(Record, frozen=True, kw_only=True, tag="agent_started"):

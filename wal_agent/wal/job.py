@@ -69,7 +69,7 @@ def open_job(
     run spools there too; else the lease names it only until that is done.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
-    `budget` seconds for each of three steps; Damaged: the log's newest segment cannot be read."""
+    `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read."""
     lease = leases.acquire(
         bucket,
         keys,
@@ -92,6 +92,7 @@ def open_job(
         workspace=claim.workspace,
         args=fields.args,
         interactive=fields.interactive,
+        snapshot=newest_listed(bucket, keys, clock, rng, budget),
     )
     at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
     found = read_for_plan(bucket, keys, clock, rng, at, budget, parallel)
@@ -119,7 +120,7 @@ def open_job(
         lease.unspool(budget=budget)
         spool.remove()
         writer.spool = spool = None
-    blobs = Blobs(bucket, keys, clock, rng, parallel=max(1, parallel // 2))
+    blobs = Blobs(bucket, keys, clock, rng, epoch=lease.epoch, parallel=max(1, parallel // 2))
     return OpenedJob(keys, lease, writer, blobs, found, spool)
 
 
@@ -129,6 +130,16 @@ def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen
     while True:
         try:
             return reader.tail(bucket, keys, seen.doc.seq if seen else 0).epoch
+        except Unavailable as error:
+            patience.pause(error)
+
+
+def newest_listed(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, budget: float) -> int:
+    """For retention (R4): the replay that follows can begin from no snapshot older than this one, if it counts."""
+    patience = Patience(clock, rng, budget)
+    while True:
+        try:
+            return max((keys.seq_of(e.key) or 0 for e in bucket.list(keys.snapshots)), default=0)
         except Unavailable as error:
             patience.pause(error)
 

@@ -9,7 +9,7 @@ from wal_agent.errors import UsageError
 
 _JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _SEQ = re.compile(r"[0-9]{20}")
-_BLOB = re.compile(r"[0-9a-f]{64}")
+_BLOB = re.compile(r"([0-9a-f]{64})(?:-([1-9][0-9]{0,17})(?:-[1-9][0-9]{0,17})?)?")
 
 MAX_SEQ = 10**18  # fits 20 digits and a signed 64-bit integer
 
@@ -55,7 +55,7 @@ class Keys:
         return f"{self.log}{seq:020d}"
 
     def blob(self, name: str) -> str:
-        """Key of the blob `name` (sha256, 64 hex digits); ValueError for anything else, e.g. from hostile records."""
+        """Key of the blob `name` (see blob_name); ValueError for anything else, e.g. from hostile records."""
         if not _BLOB.fullmatch(name):
             raise ValueError(f"not a blob's name: {name!r}")
         return f"{self.blobs}{name}"
@@ -68,3 +68,26 @@ class Keys:
         """The number at the end of a segment's or snapshot's key; None for a stranger's object under our prefix."""
         part = key.rpartition("/")[2]
         return int(part) if _SEQ.fullmatch(part) else None
+
+
+# --- names of blobs
+
+
+def blob_name(sha256: str, epoch: int, round: int = 0) -> str:
+    """`<sha256>-<epoch>[-<round>]`: no two runs ever create the same name, nor does one run in two of its rounds."""
+    return f"{sha256}-{epoch}" + (f"-{round}" if round else "")
+
+
+def is_blob(name: str) -> bool:
+    """False for a stranger's object under our prefix."""
+    return _BLOB.fullmatch(name) is not None
+
+
+def blob_sha256(name: str) -> str:
+    return name[:64]
+
+
+def blob_epoch(name: str) -> int:
+    """The epoch of the run that created it; 0 for a name that says none."""
+    found = _BLOB.fullmatch(name)
+    return int(found[2] or 0) if found else 0

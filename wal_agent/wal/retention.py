@@ -1,25 +1,43 @@
-"""What may be deleted, and deleting it (R4). The rules are pure; nothing here is ever needed for safety to hold."""
+"""What may be deleted, and deleting it (R4). Nothing here is ever needed for safety to hold, and none of it rests on a
+clock: a run that has lost the job without knowing, or a stranger (`wal-agent gc`), may delete at any time.
+
+Of segments: R4's rules. The simulation plays owners that go on deleting after they were fenced.
+
+Of blobs: what can still be asked of the job names none of those that go. Let X be the older of the two newest
+snapshots, both read back, and its epoch that of the log at X.
+
+* What can be asked later is a snapshot from X on, or the memory of a run. (A snapshot of a run that was fenced before X
+  may land late, but then two newer ones stand behind it, and nobody begins from it.) So only runs of X's epoch and
+  later ones matter.
+* The memory of such a run stands on a snapshot S, and names what S names, what the records behind S name, and what it
+  has put itself. S is not older than X: a run decides one snapshot before it sends the next, so the run of X's epoch
+  stands on X when it takes another; a run that opened behind X says in its opening which snapshot it saw before that,
+  and reads the newest one after it (R2); and one that opened after the log was looked at here finds X there.
+* So what no stored snapshot and no segment from X on names was put and not named, or is named no more. Only the run
+  whose epoch a name holds creates it. Runs before X's epoch are past naming anything: a record of theirs would stand in
+  front of X. About its own names a run knows best (see Names); nobody else judges those of X's epoch and later ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
-import msgspec
-
 from wal_agent.bucket.base import Bucket, Entry
-from wal_agent.errors import Damaged, NotFound
+from wal_agent.errors import Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.records import Payload
 from wal_agent.wal import reader
-from wal_agent.wal import segment as codec
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.keys import Keys
-from wal_agent.wal.state import FileState, State
+from wal_agent.wal.keys import Keys, blob_epoch, is_blob
+from wal_agent.wal.named import Checked, Named
+from wal_agent.wal.state import OpeningAt, State
 
 DAY = 86_400.0
 KEEP_SNAPSHOTS = 2
+BATCH = 100  # objects in one call of delete
+MOST = 1000  # blobs that one run of retention deletes, which bounds its memory; the rest goes next time
+LOOKS = 24  # runs of retention at most in the time for which everything is kept; each lists all blobs
 
 # --- pure rules (R4)
 
@@ -81,104 +99,205 @@ def deletable(
     ]
 
 
-def blob_names(value: object) -> Iterator[str]:
-    """The blobs that a record, a state or anything made of such names."""
-    match value:
-        case Payload():
-            if value.blob is not None:
-                yield value.blob
-        case msgspec.Struct():
-            if isinstance(value, FileState):
-                yield from value.chunks
-            for field in value.__struct_fields__:
-                yield from blob_names(getattr(value, field))
-        case dict():
-            for item in value.values():
-                yield from blob_names(item)
-        case tuple() | list():
-            for item in value:
-                yield from blob_names(item)
+def stand_on(older: int, following: OpeningAt | None) -> bool:
+    """Whether no run's memory stands on a snapshot before `older`, the older of the two newest. `following`: the first
+    opening behind it. Later openings have seen newer snapshots."""
+    return following is None or following.opening.snapshot >= older
+
+
+def past_naming(epoch: int, older: int) -> bool:
+    """Whether a run of `epoch` can name nothing any more that counts. `older`: the epoch of the older snapshot."""
+    return epoch < older
+
+
+def unbroken(seqs: Collection[int], edge: int) -> int:
+    """The first of the numbers up to `edge` that are all there."""
+    since = edge
+    while since - 1 in seqs:
+        since -= 1
+    return since
 
 
 # --- acting
 
 
 @dataclass(frozen=True, slots=True)
-class Retained:
-    """What a run of retention did. `why`: why it did nothing, or stopped; for people."""
+class Sum:
+    """So many objects, and their bytes as stored."""
 
-    segments: int = 0
-    snapshots: int = 0
-    blobs: int = 0
+    count: int = 0
+    size: int = 0
+
+    def __add__(self, other: Sum) -> Sum:
+        return Sum(self.count + other.count, self.size + other.size)
+
+
+Sized = tuple[int, int]  # a number in the log, and the bytes of the object there
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What may go. `blobs`: name and size of the first ones of all that may, which are `loose`. `since`: from this
+    record on all stay. `why`: why nothing, or no blob, may go; for people."""
+
+    snapshots: tuple[Sized, ...] = ()
+    segments: tuple[Sized, ...] = ()
+    blobs: tuple[tuple[str, int], ...] = ()
+    loose: Sum = Sum()
+    since: int = 0
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What a run of retention did. `more`: blobs are left that may go. `since`, `why`: as in Due."""
+
+    segments: Sum = Sum()
+    snapshots: Sum = Sum()
+    blobs: Sum = Sum()
+    more: bool = False
+    since: int = 0
+    why: str = ""
+
+
+def total(sized: Iterable[tuple[object, int]]) -> Sum:
+    return sum((Sum(1, size) for _, size in sized), Sum())
+
+
 class Retention:
-    """Retention by a job's owner. It remembers what it has read, so that a later run costs what is new."""
+    """Retention of one job. It remembers what it has read, so that a later run costs what is new."""
 
     def __init__(
-        self, bucket: Bucket, keys: Keys, blobs: Blobs, may_act: Callable[[], bool], *, age: float = DAY
+        self,
+        bucket: Bucket,
+        keys: Keys,
+        blobs: Blobs | None = None,
+        may_act: Callable[[], bool] = lambda: True,
+        *,
+        age: float = DAY,
+        most: int = MOST,
     ) -> None:
-        """`may_act`: whether this run still holds the job (R7). A fenced owner's view of which blobs are named is old,
-        so it is asked before each delete."""
-        self._bucket, self._keys, self._blobs, self._may_act, self._age = bucket, keys, blobs, may_act, age
-        self._names: dict[int, frozenset[str]] = {}  # segment -> the blobs that it names
+        """`blobs`: of the run that does this; None: it is no run. `may_act`: whether that still holds the job; asked
+        before each request that deletes, because who has lost it should let go, not because anything rests on it."""
+        self._bucket, self._keys, self._may_act, self._age, self._most = bucket, keys, may_act, age, most
+        self._names = None if blobs is None else blobs.names
+        self._named = Named(bucket, keys)
+        self._rest = 0.0  # nothing is looked at before, by the store's clock
 
     def run(self) -> Retained:
-        """Delete what may go. Unavailable, Denied: stopped between two deletes, which is a good place."""
-        kept = list(islice(reader.newest_snapshots(self._bucket, self._keys), KEEP_SNAPSHOTS))
-        if len(kept) < KEEP_SNAPSHOTS:
-            return Retained(why="fewer than two checked snapshots")
+        """Delete what may go. Unavailable, Denied: stopped between two requests, which is a good place."""
         now = self._bucket.time()
-        stored = list(self._bucket.list(self._keys.blobs))
-        named = set(blob_names([s.state for s in kept]))
-        missing = named - {_name(e) for e in stored}
-        if missing:
-            return Retained(why=f"blob {min(missing)} of a snapshot is missing")
-        edge = boundary({s.seq for s in kept})
-        snapshots = dict(self._listed(self._keys.snapshots))
-        old = [s for s, updated in snapshots.items() if s < edge and old_enough(updated, now, self._age)]
-        listed = self._listed(self._keys.log)
-        doomed = deletable(listed, edge, snapshots.keys() - set(old), kept[0].state, now, self._age)
+        if now < self._rest:
+            return Retained(why="looked not long ago")
+        due = self.look()
         # Snapshots first: one that outlived its segments would be looked at in vain by each reader.
-        gone_snapshots = self._delete([self._keys.snapshot(s) for s in old])
-        gone_segments = self._delete([self._keys.segment(s) for s in doomed])
+        snapshots = self._delete((self._keys.snapshot(seq), size) for seq, size in due.snapshots)
+        segments = self._delete((self._keys.segment(seq), size) for seq, size in due.segments)
+        blobs = self._delete((self._keys.blob(name), size) for name, size in due.blobs)
+        more = blobs.count < due.loose.count
+        if not more:
+            self._rest = now + self._age / LOOKS
+        return Retained(segments, snapshots, blobs, more, due.since, due.why)
+
+    def look(self) -> Due:
+        """What may go now. Unavailable, Denied."""
+        snapshots = dict(self._from(self._keys.snapshots))
+        kept = self._named.newest_checked(snapshots.keys(), KEEP_SNAPSHOTS)
+        if len(kept) < KEEP_SNAPSHOTS:
+            return Due(why="fewer than two checked snapshots")
+        newest, older = kept
+        known = openings_known_from(newest.state)
         try:
-            named |= self._named_by({s for s, _ in listed} - set(doomed))
+            if known > older.seq + 1 or not stand_on(older.seq, self._following(newest, older)):
+                return Due(why=f"a run that opened behind record {older.seq} may still need what is older")
         except Damaged as error:
-            return Retained(gone_segments, gone_snapshots, why=error.what)
-        self._blobs.forget_old_pins()
-        loose = [e.key for e in stored if old_enough(e.updated, now, self._age) and _name(e) not in named]
-        gone_blobs = self._delete(loose, self._blobs)
-        return Retained(gone_segments, gone_snapshots, gone_blobs)
+            return Due(why=error.what)
+        now = self._bucket.time()
+        edge = boundary([newest.seq, older.seq])
+        old = {s for s, e in snapshots.items() if s < edge and old_enough(e.updated, now, self._age)}
+        stay = snapshots.keys() - old
+        sizes: dict[int, int] = {}
+        doomed = deletable(self._behind(edge, known, sizes), edge, stay, newest.state, now, self._age)
+        due = Due(
+            snapshots=tuple((seq, snapshots[seq].size) for seq in sorted(old)),
+            segments=tuple((seq, sizes[seq]) for seq in doomed),
+            since=unbroken(sizes.keys() - set(doomed), edge),
+        )
+        return self._loose(due, newest.names | older.names, older, stay, now)
 
-    def _listed(self, prefix: str) -> list[tuple[int, float]]:
-        """Numbers and ages of what is numbered under `prefix`."""
-        return [(s, e.updated) for e in self._bucket.list(prefix) if (s := self._keys.seq_of(e.key)) is not None]
+    def _following(self, newest: Checked, older: Checked) -> OpeningAt | None:
+        """The first opening behind `older`. The log is looked at after the snapshots were read: whoever opens it later
+        than that finds them. Damaged."""
+        for opened in newest.state.openings:
+            if opened.seq > older.seq:
+                return opened
+        if reader.newest_behind(self._bucket, self._keys, newest.seq).epoch <= newest.state.epoch:
+            return None
+        for seq, segment in reader.records(self._bucket, self._keys, newest.seq + 1):
+            if segment.opening is not None:
+                return OpeningAt(seq, segment.opening)
+        return None
 
-    def _named_by(self, seqs: set[int]) -> set[str]:
-        """The blobs that kept segments name."""
-        self._names = {seq: names for seq, names in self._names.items() if seq in seqs}
-        for seq in seqs - self._names.keys():
-            try:
-                data = self._bucket.get(self._keys.segment(seq)).data
-            except NotFound:
+    def _behind(self, edge: int, known: int, sizes: dict[int, int]) -> Iterator[tuple[int, float]]:
+        """Numbers and ages of the segments behind `edge`; their sizes go into `sizes`."""
+        for seq, entry in self._from(self._keys.log, self._keys.segment(known - 1) if known > 1 else ""):
+            if not behind(seq, edge):
+                return
+            sizes[seq] = entry.size
+            yield seq, entry.updated
+
+    def _loose(self, due: Due, sure: frozenset[str], older: Checked, stay: Collection[int], now: float) -> Due:
+        """`due` and the blobs that may go with it; nothing of it where one of `sure`, the blobs that the two newest
+        snapshots name, is missing."""
+        if self._names is not None:
+            self._names.next_round()
+        missing = set(sure)
+        named: set[str] | None = None
+        blobs: list[tuple[str, int]] = []
+        loose, why = Sum(), ""
+        for entry in self._bucket.list(self._keys.blobs):
+            name = entry.key.rpartition("/")[2]
+            missing.discard(name)
+            if why or name in sure or not old_enough(entry.updated, now, self._age) or not self._past(name, older):
                 continue
-            self._names[seq] = frozenset(blob_names(codec.decode(data, job=self._keys.job, seq=seq).records))
-        return set().union(*self._names.values())
+            try:
+                named = self._all_named(stay, older.seq) if named is None else named
+            except Damaged as error:
+                why = error.what
+                continue
+            if name not in named:
+                loose += Sum(1, entry.size)
+                if len(blobs) < self._most:
+                    blobs.append((name, entry.size))
+        if missing:
+            return Due(why=f"blob {min(missing)} of a snapshot is missing")
+        if self._names is not None:
+            self._names.unpin(named or sure, self._age)
+        return replace(due, blobs=tuple(blobs), loose=loose, why=why)
 
-    def _delete(self, keys: list[str], pins: Blobs | None = None) -> int:
-        count = 0
-        for key in keys:
-            if not self._may_act():
-                break
-            if pins is not None and pins.pinned(key.rpartition("/")[2]):
-                continue  # used by this run: about to be named, maybe since this run of retention began
-            self._bucket.delete(key)
+    def _past(self, name: str, older: Checked) -> bool:
+        """Whether all that may ever name this blob can be read by now."""
+        if not is_blob(name):
+            return False
+        return past_naming(blob_epoch(name), older.state.epoch) or (
+            self._names is not None and self._names.may_go(name)
+        )
+
+    def _all_named(self, snapshots: Collection[int], edge: int) -> set[str]:
+        """The blobs that the stored snapshots which stay, and the segments from `edge` on, name. Damaged."""
+        segments = [seq for seq, _ in self._from(self._keys.log, self._keys.segment(edge - 1))]
+        return self._named.by_snapshots(snapshots) | self._named.by_segments(segments)
+
+    def _from(self, prefix: str, start_after: str = "") -> Iterator[tuple[int, Entry]]:
+        """What is numbered under `prefix`, in order."""
+        for entry in self._bucket.list(prefix, start_after):
+            if (seq := self._keys.seq_of(entry.key)) is not None:
+                yield seq, entry
+
+    def _delete(self, doomed: Iterable[tuple[str, int]]) -> Sum:
+        done, rest = Sum(), iter(doomed)
+        while (some := list(islice(rest, BATCH))) and self._may_act():
+            self._bucket.delete(*(key for key, _ in some))
             failpoint("retention.between_deletes")
-            count += 1
-        return count
-
-
-def _name(entry: Entry) -> str:
-    return entry.key.rpartition("/")[2]
+            done += total(some)
+        return done

@@ -36,6 +36,7 @@ class Snapshots:
         self._bucket, self._keys, self._writer, self._mirror = bucket, keys, writer, mirror
         self._policy = policy or SnapshotPolicy()
         self._segments = self._size = 0  # of the writer's counts, at the last snapshot
+        self._undecided: tuple[Acked, Snapshot] | None = None
 
     def due(self) -> bool:
         acked = self._writer.acked
@@ -47,17 +48,10 @@ class Snapshots:
     def take(self) -> Snapshot | None:
         """Store a snapshot and let the writer's memory stand on it; None when another one stands at this seq.
 
-        Unavailable: it may land late, which does no harm; the next call takes a new one. Denied, Damaged; OSError."""
-        acked = covered(self._writer)
-        files = self._mirror.compact(acked.state.files)
-        snapshot = Snapshot(
-            format=1,
-            job=self._keys.job,
-            seq=acked.seq,
-            hash=acked.hash,
-            state=msgspec.structs.replace(acked.state, files=files),
-            time=acked.time,
-        )
+        Unavailable: it may land late, which does no harm. The next call sends it again, and none is made before it is
+        decided: so the writer's memory stands on the last snapshot of this run but one, at least (retention relies on
+        it). Denied, Damaged; OSError."""
+        acked, snapshot = self._undecided = self._undecided or self._made()
         failpoint("snapshot.before_put")
         try:
             self._bucket.put(self._keys.snapshot(acked.seq), snapshot_codec.encode(snapshot))
@@ -65,13 +59,22 @@ class Snapshots:
             # An own earlier try that landed late, or a fenced owner's. Its state is as good if it counts.
             found = reader.read_snapshot(self._bucket, self._keys, acked.seq)
             if found is None:
+                self._undecided = None
                 return None
             snapshot = found
         failpoint("snapshot.after_put")
+        self._undecided = None
         self._segments, self._size = acked.segments, acked.size
         # Only now: a chunk that no stored snapshot names is fair game for retention once it is a day old.
         self._writer.rebase(acked.state.files, snapshot.state.files)
         return snapshot
+
+    def _made(self) -> tuple[Acked, Snapshot]:
+        acked = covered(self._writer)
+        files = self._mirror.compact(acked.state.files)
+        state = msgspec.structs.replace(acked.state, files=files)
+        made = Snapshot(format=1, job=self._keys.job, seq=acked.seq, hash=acked.hash, state=state, time=acked.time)
+        return acked, made
 
 
 def covered(writer: Writer) -> Acked:

@@ -267,7 +267,9 @@ class Owner:
                         if taking.take() is not None:
                             self.world.counts["snapshots"] += 1
                     else:
-                        self.world.counts["retained"] += retention.run().segments
+                        done = retention.run()
+                        self.world.counts["retained"] += done.segments.count
+                        self.world.counts["blobs retained"] += done.blobs.count
                 except Unavailable:
                     pass
                 except Damaged as damage:

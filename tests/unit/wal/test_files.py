@@ -29,7 +29,7 @@ def sha(data: bytes) -> str:
 
 
 def make_blobs(world: World) -> Blobs:
-    return Blobs(world.bucket, KEYS, world.clock, world.rng, parallel=1)
+    return Blobs(world.bucket, KEYS, world.clock, world.rng, epoch=1, parallel=1)
 
 
 def delta(blobs: Blobs, old: bytes, edits: list[tuple[int, bytes]], size: int) -> tuple[FileDelta, bytes]:

@@ -14,8 +14,9 @@ from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.named import blob_names
 from wal_agent.wal.reader import replay
-from wal_agent.wal.retention import DAY, Retention, blob_names, boundary, deletable, openings_known_from
+from wal_agent.wal.retention import DAY, Retention, Sum, boundary, deletable, openings_known_from
 from wal_agent.wal.state import KEEP_OPENINGS, FileState, OpeningAt, State
 
 
@@ -98,14 +99,14 @@ def test_a_run_of_it() -> None:
     world = World()
     job = long_job(world)
     before = replay(world.bucket, KEYS)
-    assert retention(world, job).run().segments == 0  # all younger than a day
+    assert retention(world, job).run().segments == Sum()  # all younger than a day
     world.clock.at += DAY + 1
     job.lease.renew()
     done = retention(world, job).run()
-    assert (done.segments, done.why) == (2, "")
+    assert (done.segments.count, done.why) == (2, "")
     assert stored(world) == [1, 3, 4, 6, 7, 8, 9]  # 2 and 5 are no opening, none before one, and not named
     assert replay(world.bucket, KEYS).state == before.state
-    assert retention(world, job).run().segments == 0
+    assert retention(world, job).run().segments == Sum()
     close_job(job, "released")
     assert world.open("c").replay.damage is None
 
@@ -125,7 +126,7 @@ def test_a_run_that_has_lost_the_job_deletes_nothing() -> None:
     world = World()
     job = long_job(world)
     world.clock.at += DAY + 1
-    assert retention(world, job).run().segments == 0
+    assert retention(world, job).run().segments == Sum()
 
 
 def test_old_snapshots_go_with_what_they_named() -> None:
@@ -137,7 +138,7 @@ def test_old_snapshots_go_with_what_they_named() -> None:
     world.clock.at += DAY + 1
     job.lease.renew()
     done = retention(world, job).run()
-    assert (done.snapshots, done.segments) == (1, 4)
+    assert (done.snapshots.count, done.segments.count) == (1, 4)
     assert stored(world) == [1, 3, 4, 8, 9, 10]
 
 
@@ -174,22 +175,22 @@ def test_blobs_go_when_nothing_kept_names_them(when: str) -> None:
     if when != "young":
         world.clock.at += DAY + 1
     if when != "pinned":
-        job.blobs._pins.clear()
+        job.blobs.names._pins.clear()
     job.lease.renew()
-    assert retention(world, job).run().blobs == (1 if when == "loose" else 0)
+    assert retention(world, job).run().blobs == (Sum(1, len(data)) if when == "loose" else Sum())
 
 
 def test_a_damaged_kept_segment_stops_the_blobs_not_the_segments() -> None:
     world = World()
     job = long_job(world)
     job.blobs.put(b"loose")
-    job.blobs._pins.clear()
+    job.blobs.names._pins.clear()
     world.clock.at += DAY + 1
     job.lease.renew()
     world.inner.delete(KEYS.segment(7))
     world.inner.put(KEYS.segment(7), b"junk")
     done = retention(world, job).run()
-    assert done.segments == 2 and done.blobs == 0 and "damaged" in done.why
+    assert done.segments.count == 2 and done.blobs == Sum() and "damaged" in done.why
 
 
 def test_a_snapshot_whose_blobs_are_missing_is_no_reason_to_delete() -> None:
@@ -207,8 +208,8 @@ def test_a_snapshot_whose_blobs_are_missing_is_no_reason_to_delete() -> None:
     drain(job)
     with tempfile.TemporaryDirectory() as folder:
         snapshots(world, job, folder).take()
-    world.inner.delete(KEYS.blob(names(b"x")))
+    world.inner.delete(*[e.key for e in world.inner.list(KEYS.blobs)])
     world.clock.at += DAY + 1
     job.lease.renew()
     done = retention(world, job).run()
-    assert done.segments == 0 and "missing" in done.why
+    assert done.segments == Sum() and "missing" in done.why
