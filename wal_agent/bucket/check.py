@@ -3,88 +3,227 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 
-from wal_agent.bucket.base import Bucket
-from wal_agent.errors import BucketError, ConfigError, Conflict, NotFound
+from wal_agent.bucket.base import Bucket, Version
+from wal_agent.errors import BucketError, ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable
+
+T = TypeVar("T")
+Operation = Literal["create", "read", "list", "replace", "delete"]
+PAUSE = 1.1  # seconds; GCS takes one write a second to one name, and may count one that it refuses
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was tried. `detail` says in a sentence what the store did instead; empty when `ok`."""
+    """One thing that was tried. `detail` says in a sentence what the store did instead; empty when `ok`.
+
+    `denied`: a permission is missing, `check` is the operation, and the checks that need it are left out."""
 
     check: str
     ok: bool
     detail: str = ""
+    denied: Denied | None = None
 
 
-def probe(bucket: Bucket, prefix: str = "") -> list[Finding]:
-    """Try conditions, listing and deletion with two objects of its own under `prefix`, which it removes.
+def probe(bucket: Bucket, prefix: str = "", sleep: Callable[[float], None] = time.sleep) -> list[Finding]:
+    """Try conditions, listing and deletion with objects of its own under `prefix`, which it removes.
 
-    Unavailable and Denied are raised, not reported: they say nothing about the contract. No name is written twice
-    without other requests between, since stores limit writes to one name.
-    """
+    Unavailable is raised when it came twice, PAUSE apart: it says nothing about the contract. Misconfigured."""
     stem = f"{prefix.rstrip('/')}/probe-{secrets.token_hex(8)}".lstrip("/")
-    first, second = f"{stem}-a", f"{stem}-b"
+    store = _Store(bucket, sleep)
     try:
-        return [*_probe(bucket, stem, first, second)]
+        findings = [*_checks(store, stem)]
     finally:
-        for key in (first, second):
-            with suppress(BucketError):
-                bucket.delete(key)
+        with suppress(BucketError):
+            store.delete(*store.made)
+    left = f" Left there: {', '.join(sorted(store.made))}." if store.made else ""
+    for operation, error in store.denied.items():
+        detail = f"permission missing: {error}{left if operation == 'delete' else ''}"
+        findings.append(Finding(operation, False, detail, error))
+    return findings
 
 
-def require_conditions(bucket: Bucket, prefix: str = "") -> None:
-    """ConfigError, naming what failed, unless every check of `probe` holds. For a bucket's first use."""
-    failed = [f"{finding.check}: {finding.detail}" for finding in probe(bucket, prefix) if not finding.ok]
+def require_conditions(bucket: Bucket, prefix: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
+    """For a bucket's first use: ConfigError, naming what failed, unless every check of `probe` holds; Denied."""
+    findings = probe(bucket, prefix, sleep)
+    failed = [f"{finding.check}: {finding.detail}" for finding in findings if not finding.ok and not finding.denied]
     if failed:
         raise ConfigError(
             f"{bucket.url} does not keep what is stored there safe from a second writer ({'; '.join(failed)}).",
             "Use another bucket: file://, or a store with conditional puts.",
         )
+    for finding in findings:
+        if finding.denied:
+            raise finding.denied
 
 
-def _probe(bucket: Bucket, stem: str, first: str, second: str) -> Iterator[Finding]:
-    bucket.put(first, b"one")
-    yield _refused("a second create is refused", lambda: bucket.put(first, b"two"))
-    yield _same("what was refused changed nothing", _content(bucket, first), b"one")
-    version = bucket.put(second, b"three")
-    yield _refused("a replace of another version is refused", lambda: bucket.put(first, b"four", if_version=version))
-    yield _same("a listing shows what was put", [entry.key for entry in bucket.list(stem)], [first, second])
+class _Store:
+    """The bucket as the checks use it: what is not answered is asked once more, what is denied is noted.
+
+    `made`: keys that may stand there."""
+
+    def __init__(self, bucket: Bucket, sleep: Callable[[float], None]) -> None:
+        self._bucket, self._sleep = bucket, sleep
+        self.denied: dict[Operation, Denied] = {}
+        self.made: set[str] = set()
+
+    def create(self, key: str, data: bytes) -> Version:
+        return self._put("create", key, data)
+
+    def create_again(self, key: str, data: bytes) -> Version:
+        """Where creating was allowed, what is denied now is to overwrite."""
+        return self._put("replace", key, data)
+
+    def replace(self, key: str, data: bytes, version: Version) -> Version:
+        return self._put("replace", key, data, version)
+
+    def read(self, key: str) -> bytes | None:
+        try:
+            return self._ask("read", lambda: self._bucket.get(key)).data
+        except NotFound:
+            return None
+
+    def keys(self, prefix: str) -> list[str]:
+        return self._ask("list", lambda: [entry.key for entry in self._bucket.list(prefix)])
+
+    def delete(self, *keys: str) -> None:
+        if keys:
+            self._ask("delete", lambda: self._bucket.delete(*keys))
+            self.made.difference_update(keys)
+
+    def judge(self, check: str, needs: set[Operation], problem: Callable[[], str]) -> Iterator[Finding]:
+        """The finding of a check that ends in a sentence on what is wrong; none where a permission is missing."""
+        if needs & self.denied.keys():
+            return
+        try:
+            found = problem()
+        except Denied:
+            return
+        yield Finding(check, not found, found)
+
+    def _put(self, operation: Operation, key: str, data: bytes, version: Version | None = None) -> Version:
+        """Conflict, NotFound. A first try that was not answered may have landed: then what stands there is ours."""
+        try:
+            made = self._noted(operation, lambda: self._bucket.put(key, data, if_version=version))
+        except Unavailable:
+            self.made.add(key)
+            self._sleep(PAUSE)
+        else:
+            self.made.add(key)
+            return made
+        try:
+            return self._noted(operation, lambda: self._bucket.put(key, data, if_version=version))
+        except Conflict:
+            with suppress(NotFound):
+                found = self._ask("read", lambda: self._bucket.get(key))
+                if found.data == data:
+                    return found.version
+            raise
+
+    def _ask(self, operation: Operation, ask: Callable[[], T]) -> T:
+        try:
+            return self._noted(operation, ask)
+        except Unavailable:
+            self._sleep(PAUSE)
+            return self._noted(operation, ask)
+
+    def _noted(self, operation: Operation, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except Denied as error:
+            self.denied.setdefault(operation, error)
+            raise
+
+
+def _checks(store: _Store, stem: str) -> Iterator[Finding]:
+    """Each name is written as seldom as a check allows, and as late after its last time.
+
+    A store may deny a look at an absent object to whoever may not list (S3), so such checks need the listing."""
+    first, second, third, absent = (f"{stem}-{letter}" for letter in "abcd")
     try:
-        newer = bucket.put(second, b"five", if_version=version)
-    except (Conflict, NotFound) as error:
-        yield Finding("the current version can be replaced", False, f"it was refused ({error})")
-    else:
-        yield Finding(
-            "the current version can be replaced", newer != version, "" if newer != version else "same version"
-        )
-    yield _refused("a replace of an old version is refused", lambda: bucket.put(second, b"six", if_version=version))
-    yield _same("a replaced object reads as the newer one", _content(bucket, second), b"five")
-    bucket.delete(first)
-    yield _same("what was deleted is gone", _content(bucket, first), None)
-    yield _same("a listing leaves out what was deleted", [entry.key for entry in bucket.list(stem)], [second])
-    yield _refused("a replace of an absent object is refused", lambda: bucket.put(first, b"seven", if_version=version))
+        version = store.create(first, b"one")
+        store.create(second, b"two")
+        old = store.create(third, b"three")
+    except Misconfigured:
+        raise
+    except Denied:
+        _try_permissions(store, stem)
+        return
+    yield from store.judge(
+        "a listing shows what was put", {"list"}, lambda: _same(store.keys(stem), [first, second, third])
+    )
+    yield from store.judge(
+        "a second create is refused", set(), lambda: _refused(lambda: store.create_again(first, b"four"))
+    )
+    yield from store.judge(
+        "what was refused changed nothing", {"read", "replace"}, lambda: _same(store.read(first), b"one")
+    )
+    yield from store.judge(
+        "a replace of another version is refused",
+        {"replace"},
+        lambda: _refused(lambda: store.replace(second, b"five", version)),
+    )
+    yield from store.judge(
+        "the current version can be replaced",
+        {"replace"},
+        lambda: _replaced(lambda: store.replace(third, b"six", old), old),
+    )
+    yield from store.judge(
+        "a replaced object reads as the newer one", {"read", "replace"}, lambda: _same(store.read(third), b"six")
+    )
+    yield from store.judge(
+        "a replace of an absent object is refused",
+        {"list", "replace"},
+        lambda: _refused(lambda: store.replace(absent, b"seven", version)),
+    )
+    with suppress(Denied):
+        store.delete(first)
+    yield from store.judge(
+        "what was deleted is gone", {"delete", "read", "list"}, lambda: _same(store.read(first), None)
+    )
+    yield from store.judge(
+        "a listing leaves out what was deleted",
+        {"delete", "list"},
+        lambda: _same([key for key in store.keys(stem) if key != absent], [second, third]),
+    )
+    yield from store.judge(
+        "a replace of an old version is refused",
+        {"replace"},
+        lambda: _refused(lambda: store.replace(third, b"eight", old)),
+    )
 
 
-def _refused(check: str, put: Callable[[], object]) -> Finding:
+def _try_permissions(store: _Store, stem: str) -> None:
+    """Without anything made, what else is denied."""
+    with suppress(Denied):
+        store.keys(stem)
+    with suppress(Denied):
+        if "list" not in store.denied:
+            store.read(stem)
+    with suppress(Denied):
+        store.delete(stem)
+
+
+def _refused(put: Callable[[], object]) -> str:
     try:
         put()
     except Conflict:
-        return Finding(check, True)
+        return ""
     except NotFound:
-        return Finding(check, False, "it was answered with not found instead of a conflict")
-    return Finding(check, False, "it was carried out")
+        return "it was answered with not found instead of a conflict"
+    return "it was carried out"
 
 
-def _same(check: str, seen: object, wanted: object) -> Finding:
-    return Finding(check, seen == wanted, "" if seen == wanted else f"{seen!r} instead of {wanted!r}")
-
-
-def _content(bucket: Bucket, key: str) -> bytes | None:
+def _replaced(put: Callable[[], Version], old: Version) -> str:
     try:
-        return bucket.get(key).data
-    except NotFound:
-        return None
+        return "same version" if put() == old else ""
+    except (Conflict, NotFound) as error:
+        return f"it was refused ({error})"
+
+
+def _same(seen: object, wanted: object) -> str:
+    return "" if seen == wanted else f"{seen!r} instead of {wanted!r}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,16 +14,20 @@ from wal_agent.cli.options import AsJson, BucketUrl
 from wal_agent.cli.screen import lines
 
 if TYPE_CHECKING:
+    from wal_agent.agents.base import Agent, Cli
     from wal_agent.selftest import Proof
 
 
 def doctor(
-    agent: Annotated[str, typer.Argument(help="The agent to examine: gemini.", metavar="AGENT")] = "gemini",
+    agent: Annotated[
+        str | None, typer.Argument(help="The agent to examine: gemini. Without it: the bucket only.", metavar="[AGENT]")
+    ] = None,
     bucket: BucketUrl = None,
     json: AsJson = False,
 ) -> None:
-    """Prove that wal-agent works here: the agent's version, its hooks (an allow passes, a deny blocks, on the real
-    program against a scripted model on this machine), the bucket's conditions, the clocks.
+    """Prove that wal-agent works here: the bucket (permissions, conditions, how long a put takes, clocks) and, where an
+    agent is named, its version and its hooks (an allow passes, a deny blocks, on the real program against a scripted
+    model on this machine).
 
     Exit code 78 when something does not hold.
     """
@@ -40,41 +43,58 @@ def doctor(
     raise typer.Exit(0 if all(p.ok for p in proofs) else 78)
 
 
-def _examine(name: str, url: str | None) -> Iterator[Proof]:
+def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
     """One proof after the other, quick ones first."""
     from wal_agent import __version__
     from wal_agent.agents import AGENTS
-    from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.check import probe
-    from wal_agent.config import load
     from wal_agent.errors import UsageError, WalAgentError
-    from wal_agent.hookwire import native_client
     from wal_agent.selftest import Proof, prove_gemini
 
-    if name not in AGENTS:
+    if name is not None and name not in AGENTS:
         raise UsageError(f"{name!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
-    agent, workspace = AGENTS[name], Path.cwd().resolve()
     yield Proof(f"wal-agent {__version__}, Python {sys.version.split()[0]}, {sys.platform}", True)
+    if name is None:
+        yield from _bucket("gemini", url)
+        return
     try:
-        cli = agent.locate(os.environ)
+        cli = AGENTS[name].locate(os.environ)
     except WalAgentError as error:
         yield Proof(f"{name} is installed", False, str(error))
+        yield from _bucket(name, url)
         return
+    yield from _agent(AGENTS[name], cli)
+    yield from _bucket(name, url)
+    yield from prove_gemini(os.environ)
+
+
+def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
+    from wal_agent.hookwire import native_client
+    from wal_agent.selftest import Proof
+
+    name, workspace = agent.name, Path.cwd().resolve()
     slow = "Python (no C compiler was there at installation; each hook takes some 10 ms more)"
     yield Proof(f"hook client: {'native' if native_client() else slow}", True)
     tested = "the tested version" if cli.version == agent.tested else f"tested with {agent.tested}"
     yield Proof(f"{name} {cli.version} ({tested})", True, str(cli.path))
     off = agent.hooks_off((), workspace, os.environ)
     yield Proof(f"{name}'s hooks are on in {workspace}", off is None, off or "")
+
+
+def _bucket(name: str, url: str | None) -> Iterator[Proof]:
+    """The bucket, where the job of this folder would be."""
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.examine import examine
+    from wal_agent.clock import SystemClock
+    from wal_agent.config import load
+    from wal_agent.errors import WalAgentError
+    from wal_agent.selftest import Proof
+
     try:
-        settings = load(name, workspace, os.environ, {"bucket": url})
+        settings = load(name, Path.cwd().resolve(), os.environ, {"bucket": url})
         bucket = open_bucket(settings.bucket)
-        findings = probe(bucket, "doctor")
-        failed = [f"{f.check}: {f.detail}" for f in findings if not f.ok]
-        yield Proof(f"{bucket.url} keeps conditions ({len(findings)} checks)", not failed, "; ".join(failed))
-        began = time.time()
-        offset = bucket.time() - began
-        yield Proof(f"{bucket.url}: clock {offset:+.1f} s against this machine", abs(offset) < 60)
     except WalAgentError as error:
         yield Proof("the bucket can be used", False, str(error))
-    yield from prove_gemini(os.environ)
+        return
+    yield Proof(f"bucket {bucket.url}", True)
+    for finding in examine(bucket, f"{settings.job}/probe", SystemClock()):
+        yield Proof(f"  {finding.check}", finding.ok, finding.detail)

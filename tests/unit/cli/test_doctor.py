@@ -1,0 +1,68 @@
+"""`wal-agent doctor` for a bucket: each proof a line, 78 when one does not hold (the agent's part: tests/e2e)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.bucket.test_bucket_check import IgnoresCreates, Lacks
+from tests.unit.cli.shelf import Run
+from wal_agent import bucket
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.fault_file import FaultFile, write_faults
+
+
+def test_without_an_agent_the_bucket_is_examined_and_left_as_it_was(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("doctor", "--bucket", (tmp_path / "b").as_uri())
+    assert (code, out) == (0, "") and all(line.startswith("ok    ") for line in err.splitlines())
+    for words in ("a second create is refused", "a replace of an old version is refused", "a listing shows", "is gone"):
+        assert words in err
+    assert "a changing tool call waits about" in err and "clock" in err and "gemini" not in err
+    assert not list((tmp_path / "b").rglob("*="))
+
+
+def test_json_is_the_list_of_proofs(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("doctor", "--json", "--bucket", (tmp_path / "b").as_uri())
+    proofs = json.loads(out)
+    assert (code, err) == (0, "") and len(proofs) > 12
+    assert all(set(proof) == {"what", "ok", "detail"} and proof["ok"] for proof in proofs)
+
+
+@pytest.mark.parametrize(
+    ("store", "line"),
+    [
+        (IgnoresCreates(), "FAIL    a second create is refused: it was carried out"),
+        (Lacks("list"), "FAIL    list: permission missing: this needs LIST."),
+    ],
+)
+def test_a_store_that_does_not_do_is_78(run: Run, monkeypatch: pytest.MonkeyPatch, store: Bucket, line: str) -> None:
+    monkeypatch.setattr(bucket, "open_bucket", lambda url: store)
+    code, _, err = run("doctor", "--bucket", "memory://x")
+    assert code == 78 and line in err.splitlines()
+    assert "ok      the current version can be replaced" in err
+
+
+def test_a_bucket_that_is_away_is_a_line_with_the_reason(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = tmp_path / "faults.json"
+    write_faults(faults, FaultFile(down=True))
+    monkeypatch.setenv(bucket.FAULTS, str(faults))
+    monkeypatch.setattr("wal_agent.clock.time.sleep", lambda seconds: None)
+    code, _, err = run("doctor", "--bucket", (tmp_path / "b").as_uri())
+    assert code == 78 and "FAIL    it can be used: The bucket did not answer" in err
+
+
+def test_what_is_no_bucket_is_a_failed_proof(run: Run) -> None:
+    code, _, err = run("doctor", "--bucket", "ftp://x")
+    assert code == 78 and "FAIL  the bucket can be used: 'ftp://x' is not a bucket" in err
+
+
+def test_an_agent_that_is_not_installed_does_not_hide_the_bucket(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("WAL_AGENT_GEMINI", raising=False)
+    code, _, err = run("doctor", "gemini")
+    assert code == 78 and "FAIL  gemini is installed" in err and "a second create is refused" in err
+    assert run("doctor", "nonsense")[0] == 64
