@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from wal_agent import hookwire
 from wal_agent.hookwire import MAX_FRAME
 
+ADDRESS = 107 if sys.platform == "linux" else 103  # bytes that a socket's path can have
 Argv = tuple[str, ...]
 Serve = Callable[[socket.socket], None]
 
@@ -382,6 +384,19 @@ def test_arguments_that_do_not_fit_are_a_failure(client: Argv, argv: Argv, tmp_p
         sock.listen(1)
         done = subprocess.run([*client, *argv], cwd=tmp_path, input=b"", capture_output=True, timeout=30, check=False)
     assert (done.returncode > 0, done.stdout) == (True, b"")
+
+
+def test_a_path_that_is_too_long_is_not_cut(client: Argv) -> None:
+    """A cut one may be somebody else's."""
+    with tempfile.TemporaryDirectory(prefix="wa-", dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as sock:
+        path = f"{folder}/".ljust(ADDRESS, "s")
+        sock.bind(path)
+        sock.listen(1)
+        sock.setblocking(False)
+        code, out = ends((*client, *arguments(path + "x")))
+        assert (code != 0, out) == (True, b"")
+        with pytest.raises(BlockingIOError):
+            sock.accept()
 
 
 def test_a_hello_that_is_too_long_is_not_sent_in_part(client: Argv) -> None:
