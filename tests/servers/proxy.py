@@ -105,12 +105,14 @@ class _UnderWay:
 
 
 class Proxy:
-    """`plan` may be replaced at any time. `skew` seconds are added to every date that the store tells."""
+    """`plan` may be replaced at any time, and `change`, which says what of a request is passed on. `skew` seconds are
+    added to every date that the store tells."""
 
     def __init__(
         self, server: Server, *, latency: float, setup: float, plan: Plan | None, host: str, skew: float
     ) -> None:
         self.plan: Plan = plan or calm
+        self.change: Callable[[Message], Message] = lambda request: request
         self.latency, self.setup, self.skew = latency, setup, skew
         self.seen: list[Seen] = []
         self.connections = self.partitions = 0
@@ -121,34 +123,34 @@ class Proxy:
         self._under_way: list[_UnderWay] = []
         self._cut: Literal["", "reset", "blackhole"] = ""
         self._closed = False
-        self._change = threading.Condition()  # guards everything above; told when _cut or _closed changes
+        self._news = threading.Condition()  # guards what is above; told when _cut or _closed changes
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
     def partition(self, how: Literal["reset", "blackhole"] = "reset") -> None:
         """Cut every connection and every new one, until `heal`: with a reset, or by silence. What the store is doing
         at that moment it does, and nobody hears of it."""
-        with self._change:
+        with self._news:
             self._cut, self.partitions = how, self.partitions + 1
-            self._change.notify_all()
+            self._news.notify_all()
             for connection in self._open:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RD)  # wakes its reader, which then finds out why
 
     def heal(self) -> None:
         """Serve new connections again; those that the partition met are reset."""
-        with self._change:
+        with self._news:
             self._cut = ""
-            self._change.notify_all()
+            self._news.notify_all()
 
     def release(self) -> list[int]:
         """Let every request that is still under way arrive now; the store's answers, which nobody else hears."""
         return self._land(lambda late: True)
 
     def close(self) -> None:
-        with self._change:
+        with self._news:
             self._closed = True
-            self._change.notify_all()
+            self._news.notify_all()
             for connection in self._open:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
@@ -162,7 +164,7 @@ class Proxy:
 
     def note(self, connection: int, head: Message, fault: Fault | None = None) -> Seen:
         """Write the request down with its fault (the plan's, unless given), after whatever was to arrive before it."""
-        with self._change:
+        with self._news:
             fault = fault or self.plan(head.method, head.path, len(self.seen))
             names = tuple(name.lower() for name, _ in head.headers)
             seen = Seen(head.method, head.path, connection, names, fault)
@@ -173,25 +175,25 @@ class Proxy:
         return seen
 
     def postpone(self, request: Message, seen: Seen, after: int | None) -> None:
-        with self._change:
+        with self._news:
             self._under_way.append(_UnderWay(request, seen, after))
 
     def gate(self, since: int) -> None:
         """Nothing passes while the network is cut, nor ever again on a connection older than the last cut."""
-        with self._change:
+        with self._news:
             if not self._cut and self.partitions == since:
                 return
-            self._change.wait_for(lambda: self._closed or self._cut != "blackhole")
+            self._news.wait_for(lambda: self._closed or self._cut != "blackhole")
         raise _Drop(reset=True)
 
     def hang(self, since: int) -> None:
-        with self._change:
-            self._change.wait_for(lambda: self._closed or self.partitions != since)
+        with self._news:
+            self._news.wait_for(lambda: self._closed or self.partitions != since)
         raise _Drop(reset=True)
 
     def ask(self, upstream: socket.socket, request: Message) -> Message:
         """The store's reply, told as the proxy's own: its address and its clock."""
-        upstream.sendall(request.without("expect").wire())
+        upstream.sendall(self.change(request.without("expect")).wire())
         with upstream.makefile("rb") as inbox:
             return _moved(_skewed(read_reply(inbox, request.method), self.skew), self.upstream, self.server)
 
@@ -203,7 +205,7 @@ class Proxy:
     # --- inside
 
     def _land(self, due: Callable[[_UnderWay], bool]) -> list[int]:
-        with self._change:
+        with self._news:
             landing = [late for late in self._under_way if due(late)]
             self._under_way = [late for late in self._under_way if not due(late)]
         for late in landing:
@@ -217,7 +219,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            with self._change:
+            with self._news:
                 if self._closed:
                     client.close()
                     return
@@ -229,7 +231,7 @@ class Proxy:
         try:
             _Connection(self, client, number).serve()
         finally:
-            with self._change:
+            with self._news:
                 self._open.discard(client)
                 client.close()
 
