@@ -134,8 +134,9 @@ class GcsBucket:
         with self._explained("list"):
             for blob in self._store().listing(self._folder + prefix, self._offset(start_after)):
                 key = blob.name.removeprefix(self._folder)
-                if not is_key(key) or not key.startswith(prefix) or key <= start_after:
-                    continue  # a stranger's object, or before what was asked for: the store's offset is inclusive
+                ours = blob.name.startswith(self._folder + prefix) and is_key(key)
+                if not ours or key <= start_after:  # the store's offset is inclusive
+                    continue
                 if key <= last:
                     raise Unavailable(f"Cloud Storage lists {self.url} out of order.")
                 last = key

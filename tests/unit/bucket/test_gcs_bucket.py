@@ -135,6 +135,23 @@ def test_conditions_hold_for_large_objects_too(bucket: GcsBucket) -> None:
     assert (bucket.get("b").data, bucket.get("b").version) == (large + b"!", newer)
 
 
+def test_what_is_no_version_creates_nothing(bucket: GcsBucket, proxy: Proxy) -> None:
+    """To the store 0 means: only if absent."""
+    for version in ("0", "00", "-1", "1e3", "१", "9" * 30):
+        with pytest.raises(Conflict):
+            bucket.put("b", b"", if_version=version)
+    assert proxy.seen == []
+
+
+def test_a_large_put_has_time_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The far end reads nothing for a second, ten times as long as a connection or a small put may take."""
+    monkeypatch.setattr(gcs, "CONNECT", 0.1)
+    with proxied(shared("fake-gcs"), latency=0.001, setup=1000) as proxy:
+        bucket = GcsBucket(fresh_bucket(shared("fake-gcs")), proxy.server.endpoint)
+        bucket.put("b", bytes(16 * MB))
+        bucket.close()
+
+
 def test_the_sdks_private_upload_still_takes_what_it_is_given() -> None:
     given = "client stream content_type size predefined_acl if_generation_match if_generation_not_match"
     more = "if_metageneration_match if_metageneration_not_match timeout checksum retry"
@@ -334,8 +351,11 @@ def test_a_long_listing_comes_in_pages(bucket: GcsBucket, proxy: Proxy, monkeypa
     for number in range(9):
         bucket.put(f"b/{number}", b"")
     proxy.seen.clear()
-    assert [entry.key for entry in bucket.list("b/", "b/0")] == [f"b/{number}" for number in range(1, 9)]
-    assert len(proxy.seen) == 3  # the store's offset is inclusive, so it counts nine
+    assert [entry.key for entry in bucket.list("b/")] == [f"b/{number}" for number in range(9)]
+    assert len(proxy.seen) == 3
+    proxy.seen.clear()
+    assert [entry.key for entry in bucket.list("b/", "b/4")] == ["b/5", "b/6", "b/7", "b/8"]
+    assert len(proxy.seen) == 2  # what comes before is not asked for; the store's offset is inclusive, so it sends five
 
 
 def test_a_page_that_fails_is_unavailable_while_iterating(
@@ -363,9 +383,18 @@ def test_a_listing_may_start_after_any_text(bucket: GcsBucket, after: str) -> No
     assert [entry.key for entry in bucket.list("", after)] == [key for key in ("B", "a") if key > after]
 
 
+def listed(*names: str) -> Reply:
+    items = [{"name": name, "size": "0", "updated": "2026-11-21T10:00:00Z"} for name in names]
+    return Reply(200, json.dumps({"items": items}).encode(), (("Content-Type", "application/json"),))
+
+
+def test_what_was_not_asked_for_is_not_passed_on(bucket: GcsBucket, proxy: Proxy) -> None:
+    proxy.plan = Script([listed("b", "b/1", "p/a", "p/b", "p/b/1", "pb")])
+    assert [entry.key for entry in bucket.list("b")] == ["b", "b/1"]
+
+
 def test_a_listing_out_of_order_is_not_passed_on(bucket: GcsBucket, proxy: Proxy) -> None:
-    items = [{"name": f"p/{key}", "size": "0", "updated": "2026-11-21T10:00:00Z"} for key in "bac"]
-    proxy.plan = Script([Reply(200, json.dumps({"items": items}).encode(), (("Content-Type", "application/json"),))])
+    proxy.plan = Script([listed("p/b", "p/a", "p/c")])
     with pytest.raises(Unavailable, match="out of order"):
         [*bucket.list("")]
 
@@ -448,7 +477,7 @@ class OnAVirtualMachine(Credentials):
     """As google.auth.compute_engine's: that its metadata server did not answer, it calls final."""
 
     def refresh(self, request: object) -> None:
-        raise RefreshError("no answer") from TransportError("timed out")
+        raise RefreshError("no answer") from TransportError("timed out")  # type: ignore[no-untyped-call]
 
 
 def test_a_metadata_server_that_does_not_answer_is_unavailable(
