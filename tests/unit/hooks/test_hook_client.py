@@ -153,20 +153,32 @@ def test_an_answer_that_comes_early_and_in_pieces_is_taken_after_the_payload(cli
     assert len(call.payload) == 1 << 20
 
 
-def test_a_client_that_was_stopped_goes_on(client: Argv) -> None:
+def test_a_client_that_is_stopped_again_and_again_loses_nothing(client: Argv) -> None:
+    """Each stop ends a write that waits for the server in its middle."""
+    payload = os.urandom(4 << 20)
     call = hookwire.Call()
     processes: list[subprocess.Popen[bytes]] = []
 
+    def stop_and_go_on() -> None:
+        processes[0].send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, processes[0].pid, os.WSTOPPED)
+        processes[0].send_signal(signal.SIGCONT)
+
     def serve(peer: socket.socket) -> None:
+        for _ in range(50):
+            call.feed(peer.recv(5000))
+            stop_and_go_on()
         take(peer, call)
-        for sign in (signal.SIGSTOP, signal.SIGCONT) * 3:
-            processes[0].send_signal(sign)
+        stop_and_go_on()
         peer.sendall(hookwire.answer(b"on\0"))
         wait_for_the_end(peer, call)
 
     with serving(serve) as path:
-        processes.append(subprocess.Popen([*client, *arguments(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        assert processes[0].communicate(b"{}", 60)[0] == b"on\0"
+        processes.append(
+            subprocess.Popen([*client, *arguments(path, 30)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        )
+        assert processes[0].communicate(payload, 60)[0] == b"on\0"
+    assert call.payload == payload
 
 
 # ---- no answer ----------------------------------------------------------------------------------------------------
