@@ -464,7 +464,7 @@ def test_it_is_told_of_no_answer_when_nobody_reads_it(client: Argv) -> None:
                 [*client, *arguments(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
         )
-        assert processes[0].wait(30) != 0
+        assert processes[0].wait(30) > 0  # not by SIGPIPE
 
 
 # ---- a hostile server ---------------------------------------------------------------------------------------------
