@@ -10,44 +10,31 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import logging
 import os
 import re
-import socket
 import threading
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from functools import cached_property
 from io import BytesIO
 from typing import Any
 
-import google.auth
 import google_crc32c
 import requests
 from google.api_core.exceptions import GoogleAPIError
 from google.auth import exceptions as auth
-from google.auth.credentials import AnonymousCredentials
-from google.auth.transport.requests import AuthorizedSession
-from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key
+from wal_agent.bucket.gcs_client import CONNECT, READ, Store, connect
 from wal_agent.bucket.gcs_errors import LOGIN, Op, printable, refused, said
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, NotFound, Unavailable, WalAgentError
 
 LARGEST = 256 << 20  # bytes of an object that is read at all; ours end at 64 MiB
-PAGE = 1000  # entries; the most that the store puts into one page
-CONNECTIONS = 32
 DELETERS = 16
-CONNECT, READ = 5.0, 10.0  # seconds
 SLOWEST = 256 << 10  # bytes a second; a line slower than this is as good as none
 SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in two requests or more
 
@@ -57,8 +44,6 @@ _ASCII = re.compile(r"[!-~]*")
 _BINARY = "application/octet-stream"
 _THEIRS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
 _NONSENSE = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
-
-logging.getLogger("google").addHandler(logging.NullHandler())  # else its warnings go to the agent's terminal (I6)
 
 
 class GcsBucket:
@@ -72,7 +57,7 @@ class GcsBucket:
         self.url = f"gs://{self._bucket}/{self._folder}".rstrip("/")
         self._endpoint = _with_scheme(endpoint or os.environ.get("STORAGE_EMULATOR_HOST", ""))
         self._opening = threading.Lock()
-        self._opened: _Store | None = None
+        self._opened: Store | None = None
 
     def get(self, key: str) -> Object:
         check_key(key)
@@ -147,10 +132,10 @@ class GcsBucket:
         start = _ASCII.match(start_after[:MAX_KEY])
         return self._folder + start[0] if start and start[0] else None
 
-    def _store(self) -> _Store:
+    def _store(self) -> Store:
         with self._opening:
             if self._opened is None:
-                self._opened = _Store(_client(self._endpoint), self._bucket)
+                self._opened = Store(connect(self._endpoint), self._bucket)
             return self._opened
 
     @contextmanager
@@ -171,104 +156,6 @@ class GcsBucket:
     def _refused(self, op: Op, key: str, status: int, body: bytes) -> WalAgentError:
         who = self._opened.account if self._opened else ""
         return refused(op, self.url, key, who, status, said(body))
-
-
-@dataclass(frozen=True)
-class _Store:
-    """The store's connections and the requests that are made over them."""
-
-    client: Any
-    name: str
-
-    @cached_property
-    def bucket(self) -> Any:
-        return self.client.bucket(self.name)
-
-    @property
-    def account(self) -> str:
-        """The service account that asks, when the credentials are one's and say so; else empty."""
-        account = getattr(self._session.credentials, "service_account_email", None)
-        return account if isinstance(account, str) and "@" in account else ""
-
-    @property
-    def _session(self) -> Any:
-        return self.client._http
-
-    def download(self, name: str) -> requests.Response:
-        """The object's reply with its body unread. Stored bytes are wanted as they are: what a stranger had gzipped
-        would otherwise be unpacked on the way."""
-        return self._get(f"/download/storage/v1{self.bucket.blob(name).path}", {"alt": "media"}, stream=True)
-
-    def peek(self, prefix: str) -> requests.Response:
-        fields = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}
-        return self._get(f"/storage/v1{self.bucket.path}/o", fields)
-
-    def listing(self, prefix: str, offset: str | None) -> Any:
-        return self.client.list_blobs(
-            self.bucket,
-            prefix=prefix,
-            start_offset=offset,
-            page_size=PAGE,
-            fields="items(name,size,updated),nextPageToken",
-            timeout=(CONNECT, READ),
-            retry=None,
-        )
-
-    def _get(self, path: str, params: Mapping[str, str], stream: bool = False) -> requests.Response:
-        reply: requests.Response = self._session.get(
-            f"{self.client.api_endpoint}{path}",
-            params=params,
-            headers={"Accept-Encoding": "gzip"},
-            stream=stream,
-            timeout=(CONNECT, READ),
-        )
-        return reply
-
-
-class _KeptAlive(HTTPAdapter):
-    """Keeps connections, and finds out when one has died without a word: behind a NAT an idle one is just forgotten."""
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        probe = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            probe += [(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30), (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)]
-        options = [*HTTPConnection.default_socket_options, *probe]
-        super().init_poolmanager(*args, socket_options=options, **kwargs)
-
-
-def _client(endpoint: str) -> Any:
-    credentials = AnonymousCredentials() if endpoint else _default_credentials()  # type: ignore[no-untyped-call]
-    session = AuthorizedSession(credentials, refresh_timeout=READ)  # type: ignore[no-untyped-call]
-    session.max_redirects = 0  # Cloud Storage sends nobody elsewhere
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, _KeptAlive(pool_connections=2, pool_maxsize=CONNECTIONS, max_retries=0))
-    try:
-        # A project is needed to make buckets only, and looking for one may start gcloud.
-        client: Any = storage.Client(  # type: ignore[no-untyped-call]
-            project="none",
-            credentials=credentials,
-            client_options={"api_endpoint": endpoint} if endpoint else None,
-            _http=session,
-        )
-    except ValueError as error:
-        raise ConfigError(f"Cloud Storage cannot be used as configured ({printable(str(error))}).") from error
-    # Else it asks for the bucket's metadata by the side, for traces that nobody collects: a request, a connection and
-    # a permission more. Its public switch is an environment variable, which the agent would inherit.
-    client._bucket_metadata_cache = None
-    return client
-
-
-def _default_credentials() -> Any:
-    """Application Default Credentials. Where nothing is configured this asks the metadata server that a Google VM has,
-    three times and GCE_METADATA_TIMEOUT (3) seconds each at most."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it has advice on quota projects, which would go to the agent's terminal
-            credentials, _ = google.auth.default(scopes=storage.Client.SCOPE)
-    except (auth.DefaultCredentialsError, *_NONSENSE) as error:
-        why = printable(str(error).partition(" To set up")[0].rstrip("."))
-        raise Denied(f"There are no credentials for Cloud Storage ({why}).", LOGIN) from error
-    return credentials
 
 
 def _upload(blob: Any, data: bytes, generation: int) -> str:
@@ -364,7 +251,11 @@ def _root(error: BaseException) -> str:
     """What went wrong at the bottom; the layers above wrap it in what only their authors understand."""
     inner = (*error.args, getattr(error, "reason", None))
     below = next((one for one in inner if isinstance(one, BaseException)), None)
-    return _root(below) if below is not None else str(error) or type(error).__name__
+    if below is not None:
+        return _root(below)
+    # google-auth's second argument is the whole reply of the login server.
+    text = str(error.args[0]) if isinstance(error, auth.GoogleAuthError) and error.args else str(error)
+    return text or type(error).__name__
 
 
 def _parse(url: str) -> tuple[str, str]:
@@ -373,7 +264,7 @@ def _parse(url: str) -> tuple[str, str]:
     folder = path.rstrip("/")
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{url!r} names no bucket of Cloud Storage.", "Write gs://bucket or gs://bucket/prefix.")
-    if folder and not is_key(folder):
+    if folder and not (is_key(folder) and len(folder) < MAX_KEY):  # with a key it makes the 1024 bytes of a name
         raise ConfigError(
             f"The prefix {folder!r} of {url!r} cannot be used.",
             "Its parts are made of A-Z a-z 0-9 . _ - and do not begin with a dot.",
