@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import os
 import re
 import threading
 import warnings
@@ -17,13 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.utils import mktime_tz, parsedate_tz
 from typing import Any
-from urllib.parse import urlsplit
 
 import boto3.session
 from botocore.config import Config
 
 from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key
-from wal_agent.bucket.s3_errors import Asked, Op, explain, per_key
+from wal_agent.bucket.s3_errors import Asked, Op, explain, host_of, misconfigured, per_key
 from wal_agent.errors import ConfigError, Conflict, Damaged, Misconfigured, Unavailable, WalAgentError
 
 # An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
@@ -166,22 +166,26 @@ class S3Bucket:
 
     def _asked(self, op: Op, name: str) -> Asked:
         at = next((str(client.meta.endpoint_url) for client in self._clients.values()), self._endpoint or "AWS")
-        return Asked(op, self._bucket, name, urlsplit(at).netloc.rpartition("@")[2] or at)
+        return Asked(op, self._bucket, name, host_of(at))
 
     def _client(self, timeout: float) -> Any:
         with self._lock:
             if timeout not in self._clients:
                 self._session = self._session or boto3.session.Session()  # type: ignore[no-untyped-call]
-                self._clients[timeout] = _client(self._session, self._endpoint, timeout)
+                try:
+                    self._clients[timeout] = _client(self._session, self._endpoint, timeout)
+                except ValueError as error:
+                    raise misconfigured(error, self._asked("list", self._name(""))) from error
             return self._clients[timeout]
 
 
 def parse(url: str) -> tuple[str, str]:
     """Bucket and prefix ("" or without slashes at its ends) of an s3:// URL; ConfigError for anything else."""
-    parts = urlsplit(url)
-    bucket, root = parts.netloc, parts.path.strip("/")
-    if parts.scheme != "s3" or parts.query or parts.fragment or url.endswith(("?", "#")):
-        raise ConfigError(f"{url!r} is not a bucket.", "Write it as s3://bucket or s3://bucket/prefix.")
+    scheme, _, rest = url.partition("://")
+    bucket, _, path = rest.partition("/")
+    root = path.rstrip("/")
+    if scheme.lower() != "s3":
+        raise ConfigError(f"{url!r} is not a bucket in S3.", "Write it as s3://bucket or s3://bucket/prefix.")
     if not _BUCKET.fullmatch(bucket):
         rules = "3 to 63 of the characters a-z 0-9 . -, a letter or digit at both ends."
         raise ConfigError(f"{url!r} does not name an S3 bucket.", f"A bucket's name is {rules}")
@@ -208,8 +212,8 @@ def _client(session: Any, endpoint: str | None, read_timeout: float) -> Any:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    # Other stores do not care for a region, and AWS tells in which one a bucket is.
-    region = session.region_name or "us-east-1"
+    # AWS_REGION is what EKS and others set, and this SDK does not read it. Most other stores do not care for a region.
+    region = session.region_name or os.environ.get("AWS_REGION") or "us-east-1"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they would go to the agent's terminal (I6)
         client = session.client("s3", region_name=region, endpoint_url=endpoint, config=config)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from botocore import exceptions as sdk
 
@@ -119,9 +118,14 @@ def explain(error: Exception, asked: Asked) -> BucketError:
         return refused(_refusal(error), asked)
     if isinstance(error, _NO_CREDENTIALS):
         return Denied(f"{asked.failed}: no AWS credentials ({_clean(str(error)).rstrip('.')}).", _LOG_IN)
-    if isinstance(error, _BAD_SETTINGS) or _is_bad_endpoint(error):
-        return Misconfigured(f"{asked.failed}: {_clean(str(error)).rstrip('.')}.", "Check ~/.aws/config and AWS_*.")
+    if isinstance(error, _BAD_SETTINGS):
+        return misconfigured(error, asked)
     return Unavailable(f"{asked.failed}: {_trouble(error, asked)}.", _trouble_hint(error))
+
+
+def misconfigured(error: Exception, asked: Asked) -> Misconfigured:
+    """For what the SDK says of the settings that it was given or found."""
+    return Misconfigured(f"{asked.failed}: {_clean(str(error)).rstrip('.')}.", "Check ~/.aws/config and AWS_*.")
 
 
 def per_key(reply: Mapping[str, Any], asked: Asked) -> BucketError | None:
@@ -211,10 +215,6 @@ def _clean(text: str, most: int = 300) -> str:
     return " ".join(shown.split())[:most]
 
 
-def _is_bad_endpoint(error: Exception) -> bool:
-    return isinstance(error, ValueError) and str(error).startswith("Invalid endpoint")
-
-
 def _trouble(error: Exception, asked: Asked) -> str:
     host = _host(error) or asked.endpoint
     match error:
@@ -243,4 +243,10 @@ def _trouble_hint(error: Exception) -> str:
 
 def _host(error: Exception) -> str:
     url = getattr(error, "kwargs", {}).get("endpoint_url")
-    return urlsplit(url).netloc.rpartition("@")[2] if isinstance(url, str) else ""
+    return host_of(url) if isinstance(url, str) else ""
+
+
+def host_of(url: str) -> str:
+    """Host and port of a URL, without the user and password that may stand before them; what is no URL as it is."""
+    found = re.match(r"\w+://(?:[^/]*@)?([^/]*)", url)
+    return _clean(found[1] if found else url)

@@ -50,7 +50,7 @@ def test_a_folder_whose_name_is_no_text_comes_back_too() -> None:
         ("gs://b/p", "names no bucket"),
         ("gs://bucket/p?x", "prefix"),
         ("s3://b/p", "does not name an S3 bucket"),
-        ("s3://bucket/p?x", "is not a bucket"),
+        ("s3://bucket/p?x", "prefix"),
         ("file://relative/path", "three slashes"),
         ("file://", "three slashes"),
         ("file:///a?b", "%3F"),
