@@ -156,6 +156,7 @@ class Spool:
     def begin(self, epoch: int, segments: list[tuple[int, bytes]]) -> None:
         """From now on `epoch` counts here, with these segments and no others. ConfigError: the disk refuses, and it is
         as it was."""
+        failpoint("spool.before_begin")
         try:
             self._begin(epoch, segments)
         except OSError as error:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.records import Host
-from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.records import Cause, Host
+from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, leaves_spool
 from wal_agent.wal.lease import LeaseDoc, Seen, State
+from wal_agent.wal.spool import Presence
 
 HOST = Host(name="vm-22", boot="b1", pidns="4026531836", pid=8123, lock="/run/x")
 ELSEWHERE = Local(boot="b2", pidns="4026531836")
@@ -114,3 +117,64 @@ def test_nobody_takes_from_a_live_owner_before_its_ttl(age: float, unchanged: fl
         assert max(seen(age=age).now - 1000.0, unchanged) >= 30.0
     if isinstance(found, Wait):
         assert 0 < found.seconds <= 30.0
+
+
+# ---- R9: a job whose owner may have spooled
+
+SPOOL = "/home/u/.local/state/wal-agent/spools/shop-r"
+
+
+def spooling(state: State = "held", age: float = 3.0, off: bool = False) -> Seen:
+    found = seen(state, age, off)
+    return replace(found, doc=msgspec.structs.replace(found.doc, spool=SPOOL))
+
+
+def with_spool(spool: Presence, lock: str = "unknown", boot: str = "b2") -> Local:
+    return Local(boot=boot, pidns="4026531836", lock=lock, unchanged=1e9, spool=spool)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", ["held", "unlocked"])
+@pytest.mark.parametrize("off", [False, True])
+def test_no_time_that_passes_makes_a_spooling_owner_dead(state: State, off: bool) -> None:
+    """R9, V12: also unlocked, and also when a person said that the old host is off."""
+    found = admit("shop", spooling(state, age=1e9, off=off), with_spool("absent"))
+    assert found == Refuse(
+        f"job shop may have records that only vm-22 has, in {SPOOL} (--on-outage spool).",
+        "Start it on that machine, which carries them in; or go on without them: --accept-loss.",
+    )
+    waits = admit("shop", spooling(state, age=1e9, off=off), with_spool("absent"), wait=True)
+    assert isinstance(waits, Wait) and "only vm-22 has" in waits.why
+
+
+@pytest.mark.parametrize(("state", "cause"), [("held", "dead"), ("unlocked", "unlocked")])
+@pytest.mark.parametrize("boot", ["b1", "b2"])
+def test_the_machine_with_the_spool_opens_at_once_when_its_lock_is_free(state: State, cause: Cause, boot: str) -> None:
+    """Also behind a reboot, where the boot id is another one."""
+    assert admit("shop", spooling(state, age=0), with_spool("free", boot=boot)) == Try(cause)
+    assert not leaves_spool(spooling(state), with_spool("free", boot=boot))
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+@pytest.mark.parametrize(
+    "local", [with_spool("held"), with_spool("free", "alive", "b1"), with_spool("held", "dead", "b1")]
+)
+def test_an_owner_that_lives_here_keeps_its_job_whatever_was_said(local: Local, accept_loss: bool) -> None:
+    found = admit("shop", spooling(age=1e9), local, accept_loss=accept_loss)
+    assert isinstance(found, Refuse) and "is running on vm-22" in found.sentence
+
+
+def test_accepting_the_loss_leaves_the_usual_rules() -> None:
+    away = Local("b2", "1")
+    assert isinstance(admit("shop", spooling(age=29), away, accept_loss=True), Refuse)
+    assert admit("shop", spooling(age=30), away, accept_loss=True) == Try("dead")
+    assert isinstance(admit("shop", spooling("unlocked", age=29), away, accept_loss=True), Wait)
+    assert admit("shop", spooling("unlocked", age=0, off=True), away, accept_loss=True) == Try("unlocked")
+    assert admit("shop", spooling(age=0), with_spool("absent", "dead", "b1"), accept_loss=True) == Try("dead")
+    assert leaves_spool(spooling(), away) and leaves_spool(spooling("unlocked"), away)
+
+
+@pytest.mark.parametrize("state", ["closed", "released"])
+def test_a_job_that_was_given_up_has_nothing_in_a_spool(state: State) -> None:
+    """R6: it is given up only when the log has everything."""
+    assert admit("shop", spooling(state), with_spool("absent")) == Try(state)  # type: ignore[arg-type]
+    assert not leaves_spool(spooling(state), with_spool("absent")) and not leaves_spool(None, with_spool("absent"))

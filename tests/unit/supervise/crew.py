@@ -88,7 +88,7 @@ class ScriptAgent:
 class Post:
     """A gate on a job of its own in memory. Nothing is committed but by `commit` or inside `committing`."""
 
-    def __init__(self, workspace: Path, deadline: float = 20.0) -> None:
+    def __init__(self, workspace: Path, deadline: float = 20.0, sync: bool = False) -> None:
         self.world = World()
         self.job: OpenedJob = self.world.open("a")
         self.fresh = True  # what the last check (R7) says
@@ -100,6 +100,7 @@ class Post:
             workspace,
             self.world.clock,
             deadline,
+            sync=sync,
         )
 
     def commit(self) -> None:

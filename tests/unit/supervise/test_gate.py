@@ -180,6 +180,73 @@ def test_what_only_reads_waits_for_nothing_and_is_logged_all_the_same(post: Post
     assert [o.intent.call for o in post.state.open] == [1]
 
 
+# ---- R9: on this machine's disk
+
+
+def test_a_spooled_intent_allows_and_an_undecided_one_does_not(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9: the last check is still asked; the words are the ticket's."""
+    monkeypatch.setattr(Ticket, "wait", lambda self, timeout: "spooled")
+    assert post.gate.before(WRITE) == Allow()
+    post.fresh = False
+    assert post.gate.before(WRITE) == Deny(DENY_LATE)
+
+
+# ---- --durability sync
+
+
+@pytest.fixture
+def sync(tmp_path: Path) -> Post:
+    return Post(tmp_path, sync=True)
+
+
+def test_sync_waits_for_the_intent_of_what_only_reads(sync: Post) -> None:
+    """Nothing is committed but by the hand of this test."""
+    got: list[Decision] = []
+    thread = threading.Thread(target=lambda: got.append(sync.gate.before(READ)), daemon=True)
+    thread.start()
+    until(lambda: sync.job.writer.backlog.items == 1, "the intent waits")
+    assert got == []
+    sync.commit()
+    thread.join(PATIENCE)
+    assert got == [Allow()] and [i.tool for i in sync.intents()] == ["read_file"]
+
+
+def test_sync_refuses_what_only_reads_when_its_intent_is_not_saved(sync: Post) -> None:
+    decision = refused(impatient(sync).gate.before(READ))
+    assert "could not be saved" in decision.reason
+    sync.commit()
+    assert [(e.call, e.how) for e in sync.ends()] == [(1, "denied")]
+
+
+def test_sync_lets_what_only_reads_go_on_while_draining(sync: Post) -> None:
+    sync.gate.drain()
+    with sync.committing():
+        assert sync.gate.before(READ) == Allow()
+        assert sync.gate.before(WRITE) == Deny(DENY_DRAINING)
+
+
+def test_sync_holds_the_after_hook_until_the_end_is_saved(sync: Post) -> None:
+    sync.begin(file_path="a")
+    got: list[tuple[bool, int]] = []
+    thread = threading.Thread(
+        target=lambda: got.append((sync.gate.after(ended("write_file", file_path="a")), len(sync.ends()))), daemon=True
+    )
+    thread.start()
+    until(lambda: sync.job.writer.backlog.items == 1, "the end waits")
+    assert got == [] and sync.ends() == []
+    sync.commit()
+    thread.join(PATIENCE)
+    assert got == [(True, 1)]
+
+
+def test_sync_gives_an_end_that_stays_undecided_up_at_the_deadline(sync: Post) -> None:
+    """The tool has run; its end stays in the queue and lands later."""
+    sync.begin(file_path="a")
+    assert impatient(sync).gate.after(ended("write_file", file_path="a"))
+    sync.commit()
+    assert [e.how for e in sync.ends()] == ["done"]
+
+
 # ---- draining, patience
 
 

@@ -52,7 +52,7 @@ def test_health_goes_by_the_sending_of_the_last_renewal(ttl: float, sent: float,
 class Pulse:
     """A heartbeat in threads, on a clock that the test moves and a bucket whose puts it may hold or fail."""
 
-    def __init__(self) -> None:
+    def __init__(self, spool: str = "") -> None:
         self.clock = FakeClock()
         self.hang: threading.Event | None = None
         self.hanging = threading.Event()
@@ -61,7 +61,13 @@ class Pulse:
         bucket = MemoryBucket(clock=self.clock.now)
         self.inner = bucket
         self.lease = acquire(
-            bucket, KEYS, self.clock, random.Random(7), seen=None, claim=replace(claim("a"), ttl=TTL), log_epoch=0
+            bucket,
+            KEYS,
+            self.clock,
+            random.Random(7),
+            seen=None,
+            claim=replace(claim("a"), ttl=TTL, spool=spool),
+            log_epoch=0,
         )
         put = bucket.put
 
@@ -164,6 +170,43 @@ def test_a_lease_that_is_anothers_is_told_once_and_never_renewed_again(pulse: Pu
     renewer.join(PATIENCE)
     assert not renewer.is_alive() and len(pulse.lost) == 1
     assert pulse.inner.get(KEYS.lease).version == taken
+
+
+@pytest.fixture
+def spooling() -> Iterator[Pulse]:
+    made = Pulse(spool="/spools/shop-a")
+    made.heartbeat.start()
+    yield made
+    made.heartbeat.stop()
+
+
+def test_in_a_job_that_spools_an_outage_ends_no_tool_and_an_allow_has_no_date(spooling: Pulse) -> None:
+    """R9: no timeout takes the job away. What deletes in the bucket still goes by the date (R4, R7)."""
+    spooling.away = True
+    spooling.clock.at += 100 * TTL
+    spooling.looks()
+    assert spooling.expired == [] and spooling.heartbeat.may_allow() and not spooling.heartbeat.may_delete()
+
+
+def test_a_job_that_spools_is_fenced_as_any_other(spooling: Pulse) -> None:
+    """I2: accept-loss elsewhere, or an unlocking; and nothing is allowed once the lease is given up (R6)."""
+    hold = threading.Event()
+    spooling.hang = hold
+    assert spooling.hanging.wait(PATIENCE)
+    version = spooling.inner.get(KEYS.lease).version
+    MemoryBucket.put(spooling.inner, KEYS.lease, taken_by_b(spooling.lease.doc), if_version=version)
+    spooling.hang = None
+    hold.set()
+    until(lambda: spooling.lost, "the loss is told")
+    assert not spooling.heartbeat.may_allow()
+
+
+def test_a_job_that_spools_allows_nothing_while_it_is_given_up() -> None:
+    """R6."""
+    pulse = Pulse(spool="/spools/shop-a")
+    assert pulse.heartbeat.may_allow()
+    pulse.lease.settle("released")
+    assert not pulse.heartbeat.may_allow()
 
 
 def taken_by_b(doc: LeaseDoc) -> bytes:

@@ -1,0 +1,122 @@
+"""wal/spool.py: the folder, its lock, and what is believed of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_agent.errors import ConfigError
+from wal_agent.wal import spool as spools
+from wal_agent.wal.spool import Owner, Spool, forsaken, last_row, look
+
+OWNER = Owner("shop", "file:///b")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "spools"
+
+
+def made(folder: Path, run: str = "a") -> Spool:
+    spool = Spool.create(folder, run, OWNER)
+    spool.begin(1, [])
+    return spool
+
+
+def test_its_lock_says_whether_its_owner_lives(folder: Path) -> None:
+    """R9: the proof of death that holds across a reboot."""
+    spool = made(folder)
+    named = str(spool.folder)
+    assert look(folder, named, OWNER) == "held" and Spool.adopt(folder, named, OWNER) is None
+    spool.store(2, b"x")
+    spool.release()
+    assert look(folder, named, OWNER) == "free"
+    again = Spool.adopt(folder, named, OWNER)
+    assert again is not None and again.count == 1 and not again.empty
+    assert look(folder, named, OWNER) == "held"
+
+
+def test_it_is_private(folder: Path) -> None:
+    spool = made(folder)
+    spool.store(2, b"x")
+    for path in [spool.folder, *spool.folder.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.parametrize(
+    "named", ["", "/", "/etc", "{}/..", "{}/.", "{}/x/../y", "{}", "{}/no", "{}/a\0b", "../spools/a"]
+)
+def test_a_name_from_the_bucket_leads_nowhere_else(folder: Path, named: str) -> None:
+    made(folder).release()
+    assert look(folder, named.format(folder), OWNER) == "absent"
+
+
+def test_what_is_not_ours_is_not_here(folder: Path, tmp_path: Path) -> None:
+    spool = made(folder)
+    spool.release()
+    named = str(spool.folder)
+    assert look(folder, named, Owner("shop", "file:///other")) == "absent"
+    assert look(folder, named, Owner("other", "file:///b")) == "absent"
+    (folder / "link").symlink_to(spool.folder)
+    assert look(folder, str(folder / "link"), OWNER) == "absent"
+    spool.folder.chmod(0o755)
+    assert look(folder, named, OWNER) == "absent"
+    spool.folder.chmod(0o700)
+    assert look(folder, named, OWNER) == "free"
+    (spool.folder / "owner.json").write_bytes(b"\xff{")
+    assert look(folder, named, OWNER) == "absent"
+
+
+def test_only_what_no_lease_names_and_nobody_uses_is_forsaken(folder: Path) -> None:
+    """Records are kept for a person; an empty folder goes."""
+    used, living, full, empty = (made(folder, run) for run in ("used", "living", "full", "empty"))
+    full.store(7, b"x")
+    for spool in (used, full, empty):
+        spool.release()
+    assert forsaken(folder, OWNER, used.folder) == [full.folder]
+    assert sorted(p.name for p in folder.iterdir()) == ["shop-full", "shop-living", "shop-used"]
+    assert living.empty and forsaken(folder / "none", OWNER, None) == []
+
+
+def test_it_takes_so_much_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I9; what was dropped makes room."""
+    monkeypatch.setattr(spools, "MAX", 10)
+    spool = made(folder)
+    spool.store(2, b"123456")
+    with pytest.raises(OSError, match="full"):
+        spool.store(3, b"12345")
+    spool.drop(2)
+    spool.store(3, b"12345")
+    assert spool.count == 1
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_job_is_opened(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.write_text("")
+    with pytest.raises(ConfigError, match="--on-outage spool"):
+        Spool.create(folder, "a", OWNER)
+
+
+def test_a_new_epoch_leaves_nothing_of_the_old_one_and_no_unfinished_move(folder: Path) -> None:
+    spool = made(folder)
+    spool.store(2, b"old")
+    (spool.folder / f"{2:020d}.new").mkdir()
+    (spool.folder / f"{2:020d}.new" / f"{9:020d}").write_bytes(b"half")
+    spool.begin(2, [(5, b"new")])
+    assert {p.relative_to(spool.folder).as_posix() for p in spool.folder.rglob("*") if p.is_file()} == {
+        "lock",
+        "owner.json",
+        f"{2:020d}/{5:020d}",
+    }
+    assert spool.count == 1
+
+
+@given(st.sets(st.integers(1, 30)))
+def test_the_last_unbroken_row(numbers: set[int]) -> None:
+    row = last_row(sorted(numbers))
+    assert bool(row) == bool(numbers)
+    if row:
+        assert row == list(range(row[0], max(numbers) + 1)) and row[0] - 1 not in numbers
