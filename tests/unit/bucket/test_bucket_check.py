@@ -197,7 +197,7 @@ def once(n: int, **fault: bool) -> Callable[[str, str], Fault]:
     def plan(op: str, key: str) -> Fault:
         nonlocal calls
         calls += 1
-        return Fault(**fault) if calls == n else Fault()  # type: ignore[arg-type]
+        return Fault(**fault) if calls == n else Fault()
 
     return plan
 
