@@ -1,61 +1,47 @@
 """What one hook costs: `python -m bench hook`.
 
-As Gemini does it: `bash -c LINE` with the payload on stdin, answered by a real supervisor socket. Against `/bin/true`
-and against an empty hook (`bash -c true`), which is what any hook at all costs there; with the native client, and with
-the portable one that stands in where no C compiler was.
+As Gemini does it: `bash -c LINE` with the payload on stdin, answered by a real supervisor socket.
+
+Locally: against `/bin/true` and against an empty hook (`bash -c true`), which is what any hook at all costs there. Over
+stores, near and 30 ms away: against the limit (`/bin/true` and one raw conditional put on an open connection), and
+against the way people do it without wal-agent: copy the session file (20 KB) up with the store's own CLI before each
+tool and after it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
-import secrets
+import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.measure import interleaved
-from wal_agent.agents.base import HookSetup
+from bench.measure import Times, interleaved
+from bench.owner import owned
+from bench.store import NAMES, ROUND_TRIP, RawPut, Store, store
+from wal_agent.agents.base import Allow, Decision, HookSetup, ToolEnded, ToolStarting
 from wal_agent.agents.gemini import Gemini
 from wal_agent.agents.gemini.line import MARKER, hook_line
 from wal_agent.bucket import open_bucket
-from wal_agent.bucket.base import Bucket
-from wal_agent.clock import SystemClock
 from wal_agent.hookwire import native_client, python_client
-from wal_agent.recovery.rules import load_rules
-from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.local import RunDir, this_host
+from wal_agent.supervise.local import RunDir
 from wal_agent.supervise.server import HookServer
-from wal_agent.wal.job import Fields, OpenedJob, open_job
-from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
 
 ROUNDS = 100
+COPIES = 10
+SESSION = 20_000  # bytes
 
 
-@contextmanager
-def owned(root: Path, bucket: Bucket) -> Iterator[tuple[OpenedJob, Gate, RunDir]]:
-    """A job that is open, with its writer running."""
-    run = RunDir.create(root, secrets.token_hex(8))
-    claim = Claim(run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(root), ttl=30)
-    fields = Fields(agent_version="bench", version="bench")
-    clock, rng = SystemClock(), random.Random(1)
-    job = open_job(bucket, Keys("bench"), clock, rng, claim=claim, fields=fields, seen=None, cause="first")
-    stop = threading.Event()
-    threading.Thread(target=job.writer.run, args=(stop,), daemon=True).start()
-    yield job, Gate(job.writer, job.blobs, lambda: True, load_rules(), root, clock, 20.0), run
-    stop.set()
-    run.end()
-
-
-def payload(command: str) -> bytes:
-    """What Gemini gives to a before-hook."""
-    base = {"session_id": "s", "transcript_path": "/x", "cwd": "/x", "hook_event_name": "BeforeTool", "timestamp": "t"}
-    return json.dumps({**base, "tool_name": "run_shell_command", "tool_input": {"command": command}}).encode()
+def payload(event: str, command: str) -> bytes:
+    """What Gemini gives to a hook."""
+    told = {"session_id": "s", "transcript_path": "/x", "cwd": "/x", "hook_event_name": event, "timestamp": "t"}
+    call = {"tool_name": "run_shell_command", "tool_input": {"command": command}}
+    response = {"tool_response": {"llmContent": "done"}} if event == "AfterTool" else {}
+    return json.dumps({**told, **call, **response}).encode()
 
 
 def spawn(argv: list[str], stdin: bytes, env: dict[str, str]) -> Callable[[], object]:
@@ -70,41 +56,132 @@ def clients() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (str(native),), python_client()
 
 
-def main() -> None:
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """The hooks of a run, as its agent starts them."""
+
+    run: RunDir
+
+    def __call__(
+        self, event: str, command: str, client: tuple[str, ...] | None = None, run: str = ""
+    ) -> Callable[[], object]:
+        line = hook_line(HookSetup(self.run.run, self.run.path, client or clients()[0]), event)
+        env = {**os.environ, MARKER: run or self.run.run}
+        return spawn(["bash", "-c", line], payload(event, command), env)
+
+    def alone(self, command: str) -> Callable[[], object]:
+        """The client without the shell around it."""
+        words = [*clients()[0], str(self.run.socket), self.run.run, "gemini", "BeforeTool", "", "25"]
+        return spawn(words, payload("BeforeTool", command), dict(os.environ))
+
+
+@contextmanager
+def hooks(url: str) -> Iterator[Hooks]:
+    """The hooks of a run whose log is in the bucket at `url`."""
     agent = Gemini()
+    with (
+        tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder,
+        owned(Path(folder), open_bucket(url)) as (_, gate, run),
+    ):
+
+        def handle(event: str, data: bytes) -> bytes:
+            said = agent.parse(event, data)
+            decision: Decision = Allow()
+            if isinstance(said, ToolStarting):
+                decision = gate.before(said)
+            elif isinstance(said, ToolEnded):
+                gate.after(said)
+            if not isinstance(decision, Allow):
+                raise RuntimeError("a call was denied")
+            return agent.render(event, decision)
+
+        server = HookServer(run.socket, run.run, handle, print)
+        server.start()
+        yield Hooks(run)
+        server.close()
+
+
+def local() -> None:
+    with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder, hooks(f"file://{folder}") as hook:
+        native, portable = clients()
+        env = dict(os.environ)
+        times = interleaved(
+            {
+                "/bin/true": spawn(["/bin/true"], b"", env),
+                "bash -c true (any hook at all)": spawn(["bash", "-c", "true"], b"", env),
+                "python3 -I -S -E -c pass": spawn([*portable[:4], "-c", "pass"], b"", env),
+                "client alone, read-only call": hook.alone("ls"),
+                "before-hook of another run (inert)": hook("BeforeTool", "make x", run="another"),
+                "before-hook, read-only call": hook("BeforeTool", "ls"),
+                "before-hook, changing call, file:// bucket": hook("BeforeTool", "make x", native),
+                "  the same, Python client": hook("BeforeTool", "make x", portable),
+            },
+            ROUNDS,
+        )
+    for each in times:
+        print(each.line(times[0]))
+    print(f"  a changing call's hook costs {times[6].median - times[0].median:.1f} ms over /bin/true")
+
+
+def over(at: Store) -> None:
+    true, raw = spawn(["/bin/true"], b"", dict(os.environ)), RawPut(at)
+
+    def least() -> None:
+        true()
+        raw(b"x" * 700)
+
+    with hooks(at.url) as hook:
+        limit, before, after = interleaved(
+            {
+                f"{at.name}: limit (/bin/true + one raw put)": least,
+                f"{at.name}: before-hook, changing call": hook("BeforeTool", "make x"),
+                f"{at.name}: after-hook": hook("AfterTool", "make x"),
+            },
+            ROUNDS,
+        )
+    for each in (limit, before, after):
+        print(each.line(limit))
+    extra = f"p50 {before.median - at.round_trip:.1f} ms, p95 {before.p95 - at.round_trip:.1f} ms"
+    print(f"    before the tool: one round trip ({at.round_trip:.0f} ms) and {extra}")
+    copied = copies(at)
+    if copied is None:
+        print("    the store's own CLI is not installed here: no comparison")
+        return
+    print(copied.line(limit))
+    blocked = before.median + after.median
+    print(
+        f"    blocked in all {blocked:.1f} ms; two copies {2 * copied.median:.0f} ms: {2 * copied.median / blocked:.0f} x"
+    )
+
+
+def copies(at: Store) -> Times | None:
+    """The session file copied up by the store's own CLI, each time by a fresh process; None where it is missing."""
     with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
-        root = Path(folder)
-        with owned(root, open_bucket(f"file://{root}/bucket")) as (_, gate, run):
+        (Path(folder) / "session.jsonl").write_bytes(os.urandom(SESSION))
+        words = ["gcloud", "storage", "cp"] if at.server.scheme == "gs" else ["aws", "s3", "cp"]
+        if shutil.which(words[0]) is None:
+            return None
+        env = {
+            **os.environ,
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": at.server.endpoint + "/",
+            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
+            "CLOUDSDK_CORE_PROJECT": "test",
+        }
+        argv = [*words, f"{folder}/session.jsonl", f"{at.url}/session.jsonl"]
 
-            def handle(event: str, data: bytes) -> bytes:
-                from wal_agent.agents.base import Allow, ToolStarting
+        def copy() -> object:
+            return subprocess.run(argv, env=env, capture_output=True, check=True)
 
-                said = agent.parse(event, data)
-                return agent.render(event, gate.before(said) if isinstance(said, ToolStarting) else Allow())
+        [found] = interleaved({f"{at.name}: {' '.join(words)}": copy}, COPIES, warmup=1)
+        return found
 
-            server = HookServer(run.socket, run.run, handle, print)
-            server.start()
-            native, portable = (hook_line(HookSetup(run.run, run.path, c), "BeforeTool") for c in clients())
-            alone = [*clients()[0], str(run.socket), run.run, "gemini", "BeforeTool", "", "25"]
-            mine, other = {**os.environ, MARKER: run.run}, {**os.environ, MARKER: "another"}
-            ls, make = payload("ls"), payload("make x")
-            times = interleaved(
-                {
-                    "/bin/true": spawn(["/bin/true"], b"", mine),
-                    "bash -c true (any hook at all)": spawn(["bash", "-c", "true"], b"", mine),
-                    "python3 -I -S -E -c pass": spawn([*python_client()[:4], "-c", "pass"], b"", mine),
-                    "client alone, read-only call": spawn(alone, ls, mine),
-                    "before-hook of another run (inert)": spawn(["bash", "-c", native], make, other),
-                    "before-hook, read-only call": spawn(["bash", "-c", native], ls, mine),
-                    "before-hook, changing call, file:// bucket": spawn(["bash", "-c", native], make, mine),
-                    "  the same, Python client": spawn(["bash", "-c", portable], make, mine),
-                },
-                ROUNDS,
-            )
-            server.close()
-        for each in times:
-            print(each.line(times[0]))
-        print(f"  a changing call's hook costs {times[6].median - times[0].median:.1f} ms over /bin/true")
+
+def main() -> None:
+    local()
+    for round_trip in (0.0, ROUND_TRIP):
+        for scheme in NAMES:
+            with store(scheme, round_trip) as at:
+                over(at)
 
 
 if __name__ == "__main__":
