@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from wal_agent import __version__
-from wal_agent.cli import ack, configure_hooks, demo, doctor, log, recover, run, status, unlock
+from wal_agent.cli import ack, configure_hooks, demo, doctor, gc, log, recover, run, status, unlock
 from wal_agent.cli.screen import lines, report_bug, say
 from wal_agent.errors import UsageError, WalAgentError
 
@@ -42,6 +42,7 @@ app.command("log")(log.log)
 app.command("recover")(recover.recover)
 app.command("ack")(ack.ack)
 app.command("unlock")(unlock.unlock)
+app.command("gc")(gc.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +12,16 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.test_replay import snapshots
 from tests.unit.wal.world import KEYS, World, drain, end, intent
+from wal_agent.bucket.meter import MeterBucket
+from wal_agent.errors import Unavailable
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.wal.blobs import INLINE
+from wal_agent.wal.files import write_file
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.named import blob_names
 from wal_agent.wal.reader import replay
 from wal_agent.wal.retention import DAY, Retention, Sum, boundary, deletable, openings_known_from
+from wal_agent.wal.snapshot import Snapshots
 from wal_agent.wal.state import KEEP_OPENINGS, FileState, OpeningAt, State
 
 
@@ -213,3 +218,209 @@ def test_a_snapshot_whose_blobs_are_missing_is_no_reason_to_delete() -> None:
     job.lease.renew()
     done = retention(world, job).run()
     assert done.segments == Sum() and "missing" in done.why
+
+
+# --- blobs: whoever decided to delete, and whenever it arrives (I3, I4)
+
+BULK = b"y" * (INLINE + 1)
+
+
+def captured(job: OpenedJob, content: bytes, *parts: tuple[int, bytes]) -> None:
+    """Log `content` as what the file holds after `parts` were written over it, each as a blob."""
+    edits = tuple(Edit(offset=at, data=Payload(size=len(data), blob=job.blobs.put(data))) for at, data in parts)
+    job.writer.append(FileDelta(time=1.0, path="f", size=len(content), sha256=names(content), edits=edits, session="s"))
+    drain(job)
+
+
+def grown(job: OpenedJob) -> None:
+    job.writer.append(intent(job.writer.next_call()))
+    drain(job)
+
+
+def restored(job: OpenedJob, state: State) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_file(job.blobs, state.files["f"], Path(folder) / "f")
+        return (Path(folder) / "f").read_bytes()
+
+
+def stored_blobs(world: World) -> list[str]:
+    return [e.key.rpartition("/")[2] for e in world.inner.list(KEYS.blobs)]
+
+
+def test_a_late_delete_of_an_old_owner_takes_nothing_that_a_new_one_has_put(tmp_path: Path) -> None:
+    """I3, I4, without R7: the old owner is frozen between the look and the delete."""
+    world = World()
+    dead = world.open("z")
+    orphan = dead.blobs.put(BULK)  # no record ever names it
+    close_job(dead, "released")
+    old = long_job(world)
+    world.clock.at += DAY + 1
+    new: list[OpenedJob] = []
+
+    def frozen() -> bool:
+        if not new:
+            new.append(world.take_over("new"))
+            captured(new[0], BULK, (0, BULK))
+        return True
+
+    done = Retention(world.bucket, KEYS, old.blobs, frozen).run()
+    assert done.blobs == Sum(1, len(BULK)) and orphan not in stored_blobs(world)
+    assert restored(new[0], replay(world.bucket, KEYS).state) == BULK
+
+
+def test_a_late_delete_of_ones_own_takes_nothing_that_was_put_since() -> None:
+    """The same bytes are put by another thread while the request that deletes them is on its way."""
+    world = World()
+    job = long_job(world)
+    loose = job.blobs.put(BULK)
+    job.blobs.names._pins.clear()
+    world.clock.at += DAY + 1
+
+    def busy() -> bool:
+        captured(job, BULK, (0, BULK))
+        return True
+
+    done = Retention(world.bucket, KEYS, job.blobs, busy).run()
+    assert done.blobs.count == 1 and loose not in stored_blobs(world)
+    assert restored(job, replay(world.bucket, KEYS).state) == BULK
+
+
+def test_a_snapshot_that_lands_late_finds_its_blobs(tmp_path: Path) -> None:
+    """I3: its run was fenced and nothing else names the blobs, but both kept snapshots are of that run too."""
+    world = World()
+    job = world.open("a")
+    captured(job, b"one", (0, b"one"))
+    taking = snapshots(world, job, tmp_path)
+    taking.take()
+    grown(job)
+    taking.take()
+    captured(job, b"one, two", (3, b", two"))
+    sent = held_back(world, taking)
+    new = world.take_over("b")
+    world.clock.at += DAY + 1
+    assert Retention(world.bucket, KEYS).run().why == ""
+    world.inner.put(*sent)
+    found = replay(world.bucket, KEYS)
+    assert found.snapshot == int(sent[0][-20:])
+    assert restored(new, found.state) == b"one, two"
+
+
+def held_back(world: World, taking: Snapshots) -> tuple[str, bytes]:
+    """Take a snapshot whose put stays in the network; its key and bytes."""
+    world.bucket.dropped = KEYS.snapshots
+    with pytest.raises(Unavailable):
+        taking.take()
+    world.bucket.dropped = ""
+    return world.bucket.puts[-1]
+
+
+def test_a_run_that_stands_on_an_older_snapshot_keeps_it(tmp_path: Path) -> None:
+    """I4: two snapshots of fenced runs land after the owner has replayed; its memory stands on the one before."""
+    world = World()
+    first = world.open("z")
+    captured(first, b"one", (0, b"one"))
+    snapshots(world, first, tmp_path).take()
+    sent = []
+    for run in ("a", "b"):
+        job = world.take_over(run)
+        captured(job, run.encode() * 4, (0, run.encode() * 4))
+        (tmp_path / run).mkdir()
+        sent.append(held_back(world, snapshots(world, job, tmp_path / run)))
+    owner = world.take_over("c")
+    for key, data in sent:
+        world.inner.put(key, data)
+    world.clock.at += DAY + 1
+    done = Retention(world.bucket, KEYS).run()
+    assert "may still need" in done.why
+    assert restored(owner, owner.writer.state) == b"bbbb"
+    (tmp_path / "c").mkdir()
+    taking = snapshots(world, owner, tmp_path / "c")
+    for _ in range(2):  # once it has two of its own, all goes on
+        grown(owner)
+        taking.take()
+    world.clock.at += DAY + 1
+    done = Retention(world.bucket, KEYS).run()
+    assert done.why == "" and done.blobs.count > 0
+    assert restored(owner, replay(world.bucket, KEYS).state) == restored(owner, owner.writer.state) == b"bbbb"
+
+
+def test_one_snapshot_is_decided_before_the_next_is_sent(tmp_path: Path) -> None:
+    """R4 counts on it: a run never stands on a snapshot older than the last but one that it may have stored."""
+    world = World()
+    job = world.open("a")
+    captured(job, b"one", (0, b"one"))
+    taking = snapshots(world, job, tmp_path)
+    key, data = held_back(world, taking)
+    captured(job, b"two", (0, b"two"))
+    world.inner.put(key, data)  # now it lands
+    assert (taken := taking.take()) is not None and world.bucket.puts[-1] == (key, data)
+    assert KEYS.snapshot(taken.seq) == key
+    assert job.writer.state.files["f"].chunks == taken.state.files["f"].chunks
+    assert (later := taking.take()) is not None and later.seq == job.writer.acked.seq
+    assert restored(job, replay(world.bucket, KEYS).state) == b"two"
+
+
+def test_a_stranger_leaves_alone_what_a_running_owner_may_be_about_to_name() -> None:
+    """wal-agent gc beside a run, which has put a blob and hangs before the record."""
+    world = World()
+    job = long_job(world)
+    payload = job.blobs.put_payload(BULK)
+    world.clock.at += DAY + 1
+    assert Retention(world.bucket, KEYS).run().blobs == Sum()
+    job.writer.append(
+        FileDelta(
+            time=1.0, path="f", size=len(BULK), sha256=names(BULK), edits=(Edit(offset=0, data=payload),), session="s"
+        )
+    )
+    drain(job)
+    assert restored(job, replay(world.bucket, KEYS).state) == BULK
+
+
+def test_strangers_objects_stay() -> None:
+    world = World()
+    long_job(world)
+    for key in (f"{KEYS.blobs}notes.txt", f"{KEYS.blobs}{'0' * 64}-x", f"{KEYS.log}notes", f"{KEYS.snapshots}0"):
+        world.inner.put(key, b"")
+    world.clock.at += DAY + 1
+    Retention(world.bucket, KEYS).run()
+    assert len([e for p in (KEYS.blobs, KEYS.log, KEYS.snapshots) for e in world.inner.list(p) if e.size == 0]) == 4
+
+
+# --- what it costs (I9)
+
+
+def test_two_thousand_old_segments_cost_few_requests() -> None:
+    world = World()
+    job = world.open("a")
+    for n in range(1, 2001):
+        job.writer.append(intent(n), end(n))
+        drain(job)
+    for _ in range(2):
+        snapshots(world, job).take()
+        for _ in range(200):
+            grown(job)
+    world.clock.at += DAY + 1
+    metered = MeterBucket(world.bucket)
+    retention = Retention(metered, KEYS, job.blobs)
+    done = retention.run()
+    assert done.segments.count == 1999  # all behind the older snapshot but the opening
+    used = metered.snapshot()
+    assert used.delete.requests == 20 and used.requests <= 32
+    behind_newest, up_to_the_edge = 200, 2001 + 1
+    assert used.list.received <= len(KEYS.segment(1)) * (behind_newest + up_to_the_edge + 2)
+    retention.run()
+    assert metered.snapshot().requests == used.requests + 1, "it was here a moment ago"
+
+
+def test_a_run_deletes_so_many_blobs_and_leaves_the_rest_for_the_next() -> None:
+    world = World()
+    dead = world.open("z")
+    for n in range(5):
+        dead.blobs.put(b"%d" % n)
+    close_job(dead, "released")
+    long_job(world)
+    world.clock.at += DAY + 1
+    retention = Retention(world.bucket, KEYS, most=3)
+    first, second = retention.run(), retention.run()
+    assert (first.blobs.count, first.more, second.blobs.count, second.more) == (3, True, 2, False)
+    assert stored_blobs(world) == []

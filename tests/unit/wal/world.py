@@ -46,6 +46,7 @@ class Flaky:
         self.fates: list[str] = []
         self.before_put: Callable[[str], None] | None = None
         self.puts: list[tuple[str, bytes]] = []
+        self.dropped = ""  # a prefix below which no put lands
 
     def get(self, key: str) -> Object:
         return self.inner.get(key)
@@ -56,7 +57,7 @@ class Flaky:
             hook, self.before_put = self.before_put, None
             hook(key)
         fate = self.fates.pop(0) if self.fates else ""
-        if fate == "dropped":
+        if fate == "dropped" or (self.dropped and key.startswith(self.dropped)):
             raise Unavailable("dropped")
         version = self.inner.put(key, data, if_version=if_version)
         if fate == "lost":

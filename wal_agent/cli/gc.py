@@ -1,0 +1,94 @@
+"""`wal-agent gc`: deletes what a job no longer needs, also of a job that nobody runs (R4).
+
+It takes no lease and stops nobody: wal/retention.py says why anybody may do this at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.screen import say
+from wal_agent.recovery.words import size
+
+if TYPE_CHECKING:
+    from wal_agent.wal.retention import Retained, Retention
+
+MOST = 10_000  # blobs that are held in memory at a time
+
+
+def gc(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be deleted.")] = False,
+    agent: AgentName = "gemini",
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    json: AsJson = False,
+) -> None:
+    """Delete what the job no longer needs: what is older than a day and covered by two snapshots.
+
+    A run does that by itself, now and then. This is for jobs that nobody runs any more, by hand or from cron. It may be
+    used at any time, also while the job runs.
+    """
+    from json import dumps
+
+    import msgspec
+
+    from wal_agent.cli.options import place
+    from wal_agent.encryption import wrong_key
+    from wal_agent.wal import lease as leases
+    from wal_agent.wal.retention import Retention
+
+    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    seen = leases.read(at.bucket, at.keys)
+    if seen is not None and (problem := wrong_key(at.keys.job, seen.doc.key, at.key_id)):
+        raise problem
+    retention = Retention(at.bucket, at.keys, most=MOST)
+    done = looked(retention) if dry_run else clean(retention)
+    if json:
+        told = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
+        sys.stdout.write(dumps(told) + "\n")
+    elif seen is None and not (done.segments.count or done.blobs.count):
+        say(f"no job {at.keys.job} in {at.bucket.url}.")
+    else:
+        say(f"job {at.keys.job}: {sentence(done, 'would be deleted' if dry_run else 'deleted')}")
+
+
+def looked(retention: Retention) -> Retained:
+    """What a run of it would do."""
+    from wal_agent.wal.retention import Retained, total
+
+    due = retention.look()
+    return Retained(total(due.segments), total(due.snapshots), due.loose, False, due.since, due.why)
+
+
+def clean(retention: Retention) -> Retained:
+    """Run it until nothing is left that may go."""
+    from dataclasses import replace
+
+    done = retention.run()
+    while done.more:
+        again = retention.run()
+        done = replace(again, **{n: getattr(done, n) + getattr(again, n) for n in ("segments", "snapshots", "blobs")})
+    return done
+
+
+def sentence(done: Retained, verb: str) -> str:
+    """What went, or why nothing did, in one line."""
+    parts = [
+        f"{many(done.segments.count, 'segment')} ({size(done.segments.size)})" if done.segments.count else "",
+        many(done.snapshots.count, "snapshot") if done.snapshots.count else "",
+        f"{many(done.blobs.count, 'blob')} ({size(done.blobs.size)})" if done.blobs.count else "",
+    ]
+    *most, last = [part for part in parts if part] or ["nothing"]
+    what = f"{', '.join(most)} and {last}" if most else last
+    since = f"; kept since record {done.since:,}" if done.since else ""
+    return f"{what} {verb}{since}{f' ({done.why})' if done.why else ''}"
+
+
+def many(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
