@@ -148,10 +148,8 @@ def over(at: Store) -> None:
         print("    the store's own CLI is not installed here: no comparison")
         return
     print(copied.line(limit))
-    blocked = before.median + after.median
-    print(
-        f"    blocked in all {blocked:.1f} ms; two copies {2 * copied.median:.0f} ms: {2 * copied.median / blocked:.0f} x"
-    )
+    blocked, copying = before.median + after.median, 2 * copied.median
+    print(f"    blocked in all {blocked:.1f} ms; two copies {copying:.0f} ms: {copying / blocked:.0f} x")
 
 
 def copies(at: Store) -> Times | None:
