@@ -49,6 +49,7 @@ def test_a_person_must_name_the_epoch_that_status_shows(run: Run, tmp_path: Path
         code, out, err = run("unlock", *args, *where(shelf))
         assert (code, out, err.count("\n")) == (64, "", 1)
         assert "vm-2 (pid 7, epoch 2, heartbeat" in err and "wal-agent unlock --epoch 2" in err
+        assert ("not at epoch" in err) == bool(args)
     assert lease(shelf).version == before.version
     shown = look(shelf.bucket, KEYS, {})
     assert (shown.host, shown.pid, shown.epoch) == ("vm-2", 7, 2)
