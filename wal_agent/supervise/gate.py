@@ -17,6 +17,7 @@ from wal_agent.recovery.classify import Rules, classify
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.supervise.calls import Calls, Running
 from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.ticket import Ticket
 from wal_agent.wal.writer import Writer
 
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
@@ -51,6 +52,7 @@ class Gate:
         self._refusal = ""
         self._draining = False
         self._denied_in_a_row = 0
+        self._unanswered: set[int] = set()
         self._ended: Counter[str] = Counter()
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: Running | None = None
@@ -90,10 +92,18 @@ class Gate:
             except WalAgentError as error:
                 return _over(error)
             self._calls.start(running)
+            self._unanswered.add(call)
             self.last = running
             self.begun[event.tool] += 1
             draining = self._draining
-        reads = found.cls == "read_only"
+        try:
+            return self._answer(call, ticket, began, found.cls == "read_only", draining)
+        finally:
+            with self._lock:
+                self._unanswered.discard(call)
+
+    def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: bool) -> Decision:
+        """What the agent hears of a call whose intent is on its way."""
         if reads and not self._sync:
             return Allow()
         if draining and not reads:
@@ -178,6 +188,11 @@ class Gate:
     def changing(self) -> list[Running]:
         with self._lock:
             return self._calls.changing()
+
+    def allowed(self) -> list[Running]:
+        """The changing calls that may run now: those whose before-hook still waits for its answer do not."""
+        with self._lock:
+            return [r for r in self._calls.changing() if r.call not in self._unanswered]
 
     def take(self, tool: str, input: bytes, call_id: str, upto: int, exact: bool) -> Running | None:
         """Find a running call for an outcome that the session file tells, numbered at most `upto`."""

@@ -194,11 +194,13 @@ class Live:
         )
 
     def _expired(self) -> None:
-        """The lease ran out unrenewed: end running changing tools, let the CLI wait (DESIGN 5, Heartbeat)."""
-        changing = self.gate.changing()
-        if changing and self._child is not None:
-            began = min(r.began for r in changing)
-            processes.end(processes.younger(processes.descendants(self._child.pid), began - 1))
+        """The lease ran out unrenewed: end running changing tools, let the CLI wait (DESIGN 5, Heartbeat). Hooks that
+        wait for their answer are left alone: agents run a tool whose hook was killed (I5)."""
+        allowed = self.gate.allowed()
+        if allowed and self._child is not None:
+            found = processes.descendants(self._child.pid)
+            tools = processes.but_hooks(found, self._run_dir.run)
+            processes.end(processes.younger(tools, min(r.began for r in allowed) - 1))
 
     def _stop(self, error: WalAgentError) -> None:
         """End the agent's whole tree: first nothing is allowed any more, then the main thread kills."""

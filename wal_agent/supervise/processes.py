@@ -57,6 +57,11 @@ def younger(found: Iterable[psutil.Process], since: float) -> list[psutil.Proces
     return kept
 
 
+def but_hooks(found: Iterable[psutil.Process], run: str) -> list[psutil.Process]:
+    """Without this run's hooks, and what they started: their command lines name the run."""
+    return [p for p in found if run not in _words(p)]
+
+
 def command_line(process: psutil.Process) -> str:
     """Its words, or its name, or its number: whatever can still be told."""
     with suppress(psutil.Error):

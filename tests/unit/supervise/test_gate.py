@@ -180,6 +180,18 @@ def test_what_only_reads_waits_for_nothing_and_is_logged_all_the_same(post: Post
     assert [o.intent.call for o in post.state.open] == [1]
 
 
+def test_a_call_that_waits_for_its_answer_is_not_one_that_runs(post: Post) -> None:
+    """I5: when the lease runs out, what runs is ended. A hook that is killed while it waits would let its tool run."""
+    first = post.begin(file_path="first")
+    thread = threading.Thread(target=lambda: post.gate.before(WRITE), daemon=True)
+    thread.start()
+    until(lambda: len(post.gate.changing()) == 2, "the second call waits")
+    assert [r.call for r in post.gate.allowed()] == [first]
+    post.commit()
+    thread.join(PATIENCE)
+    assert [r.call for r in post.gate.allowed()] == [first, first + 1]
+
+
 # ---- R9: on this machine's disk
 
 
