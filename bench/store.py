@@ -5,11 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from subprocess import PIPE, Popen
 
 from tests.servers import ROOT, Server, fresh_bucket, started
 
@@ -24,47 +25,51 @@ class Store:
     name: str
     server: Server
     url: str
-    round_trip: float
+    round_trip: float = 0.0
+    proxy: Popen[str] | None = None
+
+    def requests(self) -> int:
+        """How many requests came until now; through a proxy only."""
+        assert self.proxy is not None and self.proxy.stdout is not None
+        self.proxy.send_signal(signal.SIGUSR1)
+        return int(self.proxy.stdout.readline())
+
+    @contextmanager
+    def environment(self) -> Iterator[None]:
+        """This process's SDKs find the store meanwhile."""
+        before = {name: os.environ.get(name) for name in self.server.env}
+        os.environ.update(self.server.env)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+    @contextmanager
+    def through_proxy(self, round_trip: float) -> Iterator[Store]:
+        """The same bucket, `round_trip` ms away, each request counted."""
+        argv = [sys.executable, "-m", "tests.servers.proxy", "--upstream", f"{self.server.host}:{self.server.port}"]
+        words = [*argv, "--latency-ms", str(round_trip)]
+        with Popen(words, cwd=ROOT, stdout=PIPE, text=True) as proxy:
+            assert proxy.stdout is not None
+            try:
+                front = replace(self.server, port=int(proxy.stdout.readline()))
+                yield Store(f"{self.name} + {round_trip:.0f} ms", front, self.url, round_trip, proxy)
+            finally:
+                proxy.kill()
 
 
 @contextmanager
 def store(scheme: str, round_trip: float) -> Iterator[Store]:
-    """A new, empty bucket of this scheme; this process's environment leads the SDKs to it meanwhile."""
+    """A new, empty bucket of this scheme, which this process's SDKs find meanwhile; behind a proxy if it is to be far
+    away."""
     with started(NAMES[scheme]) as server:
-        url = fresh_bucket(server)
-        far = f"{scheme} + {round_trip:.0f} ms" if round_trip else scheme
-        with _behind(server, round_trip) as front, _environment(front.env):
-            yield Store(far, front, url, round_trip)
-
-
-@contextmanager
-def _behind(server: Server, round_trip: float) -> Iterator[Server]:
-    if not round_trip:
-        yield server
-        return
-    argv = [sys.executable, "-m", "tests.servers.proxy", "--upstream", f"{server.host}:{server.port}"]
-    with subprocess.Popen(
-        [*argv, "--latency-ms", str(round_trip)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as proxy:
-        assert proxy.stdout is not None
-        try:
-            yield replace(server, port=int(proxy.stdout.readline()))
-        finally:
-            proxy.kill()
-
-
-@contextmanager
-def _environment(more: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in more}
-    os.environ.update(more)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        near = Store(scheme, server, fresh_bucket(server))
+        with near.through_proxy(round_trip) if round_trip else nullcontext(near) as at, at.environment():
+            yield at
 
 
 class RawPut:

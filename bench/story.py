@@ -7,10 +7,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 STUB = """#!/bin/sh
 # Stands in for the agent where only the way to it is measured.
@@ -22,6 +23,8 @@ date +%s%N > "$STUB_BEGAN"
 @dataclass(frozen=True, slots=True)
 class Story:
     root: Path
+    bucket: str
+    reach: Mapping[str, str]  # what a process needs to get to the bucket
 
     @property
     def home(self) -> Path:
@@ -30,10 +33,6 @@ class Story:
     @property
     def work(self) -> Path:
         return self.root / "work"
-
-    @property
-    def bucket(self) -> str:
-        return f"file://{self.root}/bucket"
 
     @property
     def stub(self) -> Path:
@@ -48,6 +47,7 @@ class Story:
             "WAL_AGENT_RUNTIME_DIR": str(self.root / "run"),
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
             "STUB_BEGAN": str(self.root / "began"),
+            **self.reach,
             **more,
         }
 
@@ -65,9 +65,10 @@ def wal_agent(*args: str) -> list[str]:
 
 
 @contextmanager
-def story() -> Iterator[Story]:
+def story(bucket: str = "", reach: Mapping[str, str] = MappingProxyType({})) -> Iterator[Story]:
+    """An empty home and workspace; the bucket is a folder of its own where none is named."""
     with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
-        made = Story(Path(folder))
+        made = Story(Path(folder), bucket or f"file://{folder}/bucket", reach)
         (made.home / ".gemini").mkdir(parents=True)
         (made.home / ".gemini" / "settings.json").write_text(
             '{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n'

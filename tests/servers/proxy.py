@@ -403,7 +403,7 @@ def proxied(
 
 
 def main() -> None:
-    """Serve until SIGTERM or SIGINT; the port is the first line of stdout."""
+    """Serve until SIGTERM or SIGINT; the port is the first line of stdout. SIGUSR1: print how many requests came."""
     parser = argparse.ArgumentParser(prog="python -m tests.servers.proxy")
     parser.add_argument("--upstream", required=True, metavar="HOST:PORT")
     parser.add_argument("--latency-ms", type=float, default=0.0)
@@ -412,12 +412,13 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     chosen = parser.parse_args()
     host, _, port = chosen.upstream.rpartition(":")
-    signals = {signal.SIGTERM, signal.SIGINT}
+    signals = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     server = Server("upstream", chosen.scheme, host, int(port), 0)
     with proxied(server, latency=chosen.latency_ms / 1000, setup=chosen.setup, host=chosen.host) as proxy:
         print(proxy.server.port, flush=True)
-        signal.sigwait(signals)
+        while signal.sigwait(signals) == signal.SIGUSR1:
+            print(len(proxy.seen), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
     missing = lacking(read, calls)
     if not missing:
         return 0
-    made = [tool_call(call, _last_time(read)) for call in missing]
+    time = _last_time(read)
+    made = [tool_call(call, time) for call in missing]
     said = read.said()
     last = said[-1] if said else None
     if last is not None and last.kind == "gemini" and not last.calls and not _structured(last):
@@ -29,7 +30,7 @@ def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
         last.line = None
     else:  # the model's own message was lost with the crash: only its calls are known
         new = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} put back from call {missing[0].call}"))
-        value: Json = {"id": new, "timestamp": _last_time(read), "type": "gemini", "content": "", "thoughts": []}
+        value: Json = {"id": new, "timestamp": time, "type": "gemini", "content": "", "thoughts": []}
         read.messages[new] = Message({**value, "toolCalls": made})
     return len(missing)
 
@@ -144,5 +145,6 @@ def _seconds(timestamp: Any) -> float:
 
 
 def _last_time(read: Session) -> str:
-    times = [t for m in read.messages.values() if isinstance(t := m.value.get("timestamp"), str)]
-    return times[-1] if times else str(read.meta.get("lastUpdated", "1970-01-01T00:00:00.000Z"))
+    latest = reversed(read.messages.values())
+    times = (t for m in latest if isinstance(t := m.value.get("timestamp"), str))
+    return next(times, None) or str(read.meta.get("lastUpdated", "1970-01-01T00:00:00.000Z"))
