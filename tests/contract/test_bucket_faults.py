@@ -134,13 +134,24 @@ def test_what_the_service_says_may_be_tried_again_is_unavailable_and_is_not_trie
     """A retry inside of the SDK would turn an own put that landed into a conflict (R3, R10)."""
     says = [refusal(wire.scheme, status) for status in (408, 429, 500, 503)]
     says += [refusal("s3", 409), refusal("s3", 400)] if wire.scheme == "s3" else []  # 400: S3's RequestTimeout
-    says += [Reply(502, b"<html>a load balancer</html>", (("Content-Type", "text/html"),)), Reply(504)]
+    says += [Reply(502, b"<html>a load balancer</html>", (("Content-Type", "text/html"),))]
+    says += [Reply(status) for status in (408, 429, 504)]  # a gateway's, without a word
     for fault in says:
         before = len(wire.proxy.seen)
         error = meet(wire, act, fault)
         assert isinstance(error, Unavailable), (fault, error)
         assert len(wire.proxy.seen) - before == 1 + (act == "replace")
     assert wire.holds() == {"old": OLD}
+
+
+@pytest.mark.parametrize("fault", [LostReply(), ResetUpload(), Reply(503)], ids=["lost", "reset", "503"])
+def test_deleting_many_is_unavailable_when_one_request_was_and_can_be_done_again(wire: Wire, fault: Fault) -> None:
+    wire.straight.put("other", OLD)
+    wire.meets(fault)
+    with pytest.raises(Unavailable):
+        wire.bucket.delete("old", "other")
+    wire.bucket.delete("old", "other")
+    assert wire.holds() == {}
 
 
 @each_act
