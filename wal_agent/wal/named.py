@@ -16,8 +16,6 @@ from wal_agent.wal.ahead import ahead
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState, State
 
-PARALLEL = 4
-
 
 def blob_names(value: object) -> Iterator[str]:
     """The blobs that a record, a state or anything made of such names."""
@@ -50,8 +48,8 @@ class Checked:
 class Named:
     """Not for two threads at once."""
 
-    def __init__(self, bucket: Bucket, keys: Keys) -> None:
-        self._bucket, self._keys = bucket, keys
+    def __init__(self, bucket: Bucket, keys: Keys, parallel: int) -> None:
+        self._bucket, self._keys, self._parallel = bucket, keys, parallel
         self._snapshots: dict[int, Checked] = {}
         self._segments: dict[int, frozenset[str]] = {}
 
@@ -74,7 +72,7 @@ class Named:
         """The blobs that the segments name; one that is gone names none. Damaged: one cannot be read."""
         self._segments = {seq: names for seq, names in self._segments.items() if seq in seqs}
         new = [seq for seq in seqs if seq not in self._segments]
-        for seq, names in zip(new, ahead(self._read, new, PARALLEL), strict=True):
+        for seq, names in zip(new, ahead(self._read, new, self._parallel), strict=True):
             self._segments[seq] = names
         return _all(self._segments.values())
 

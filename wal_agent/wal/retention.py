@@ -176,12 +176,13 @@ class Retention:
         *,
         age: float = DAY,
         most: int = MOST,
+        parallel: int = 4,
     ) -> None:
         """`blobs`: of the run that does this; None: it is no run. `may_act`: whether that still holds the job; asked
         before each request that deletes, because who has lost it should let go, not because anything rests on it."""
         self._bucket, self._keys, self._may_act, self._age, self._most = bucket, keys, may_act, age, most
         self._names = None if blobs is None else blobs.names
-        self._named = Named(bucket, keys)
+        self._named = Named(bucket, keys, parallel)
         self._rest = 0.0  # nothing is looked at before, by the store's clock
 
     def run(self) -> Retained:

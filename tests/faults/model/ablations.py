@@ -13,10 +13,10 @@ from typing import Any
 from unittest import mock
 
 from tests.faults.model import directed
-from tests.faults.model.simulate import FREE, TIMED
+from tests.faults.model.simulate import BLOBS, FREE, TIMED
 from tests.faults.model.world import Shape
 from wal_agent.recovery import admit
-from wal_agent.wal import job, opening, reader, retention, snapshot, writer
+from wal_agent.wal import blobs, job, opening, reader, retention, snapshot, writer
 from wal_agent.wal import lease as leases
 from wal_agent.wal import segment as codec
 from wal_agent.wal.state import apply_all
@@ -208,6 +208,13 @@ ABLATIONS = [
         directed.takeover_right_after_unlock,
         ((admit, "unlock_wait", lambda seen, local: 0.0),),
     ),
+    Ablation(
+        "R4 a blob's name holds the epoch",
+        ("I4", "DAMAGE"),
+        BLOBS,
+        ((blobs, "blob_name", lambda sha256, epoch, round=0: f"{sha256}-1"),),
+    ),
+    Ablation("R4 only who is past naming loses blobs", ("I4", "DAMAGE"), BLOBS, ((retention, "past_naming", yes),)),
     Ablation("R10 mine whatever the nonce", ("FALSE FENCE",), timed(late=0.1, lost=0.1), ((leases, "is_mine", no),)),
 ]
 

@@ -60,7 +60,7 @@ class Staged(Owner):
         self.intend(opened)
         taking.take()
         self.world.time += 0.01
-        Retention(self.bucket, KEYS, opened.blobs, lambda: True, age=0.0).run()
+        Retention(self.bucket, KEYS, opened.blobs, lambda: True, age=0.0, parallel=1).run()
 
 
 class Stage:

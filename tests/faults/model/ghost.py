@@ -18,6 +18,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal import packing, reader
 from wal_agent.wal import segment as codec
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.named import blob_names
 from wal_agent.wal.segment import START, Segment
 from wal_agent.wal.state import State, apply_all
 
@@ -94,6 +95,8 @@ class Ghost:
             raise Violation(f"DAMAGE: {run} (epoch {epoch}) reads: {replay.damage.why}")
         chain = self.chain(replay.hash)
         self._compare(chain, replay.state, f"{run} (epoch {epoch})")
+        if epoch == self.taken:
+            self._check_blobs(replay.state, f"{run} (epoch {epoch})")
         seen = frozenset(h for h, _ in chain)
         for uid, hash_ in self.allowed.items():
             if hash_ not in seen and self.archive[hash_].epoch <= epoch:
@@ -138,6 +141,7 @@ class Ghost:
         if lost := self.acked - {h for h, _ in chain}:
             raise Violation(f"I3: acknowledged {self._names(lost)} are in no replay")
         self._compare(chain, found.state, "the store")
+        self._check_blobs(found.state, "the store")
         self._check_order(chain)
         return found
 
@@ -171,6 +175,11 @@ class Ghost:
             want = apply_all(want, found.seq, found.origin, found.records)
         if comparable(want) != comparable(state):
             raise Violation(f"I3: {who} replays another state than the records give")
+
+    def _check_blobs(self, state: State, who: str) -> None:
+        stored = {e.key.rpartition("/")[2] for e in self.store.list(self.keys.blobs)}
+        if gone := set(blob_names(state)) - stored:
+            raise Violation(f"I4: {who} replays {min(gone)}, which is gone")
 
     def _names(self, hashes: set[bytes]) -> str:
         return ", ".join(sorted(f"record {self.archive[h].seq} (epoch {self.archive[h].epoch})" for h in hashes))

@@ -26,6 +26,7 @@ from wal_agent.wal.snapshot import Snapshots
 from wal_agent.wal.ticket import Ticket
 
 MARGIN = 2.0
+COMMON = [bytes([n]) * 20 for n in range(3)]
 FIELDS = Fields(agent_version="1", version="1")
 
 
@@ -222,7 +223,8 @@ class Owner:
         """A file of the session grows, or is cut and grows."""
         old = self.content
         keep = len(old) if self.rng.random() < 0.8 else self.rng.randint(0, len(old))
-        more = self.rng.randbytes(self.rng.randint(8, 30))
+        # Half of the time bytes that others put too, and this one has put before.
+        more = self.rng.choice(COMMON) if self.rng.random() < 0.5 else self.rng.randbytes(self.rng.randint(8, 30))
         new = old[:keep] + more
         name = opened.blobs.put(more)
         edit = Edit(offset=keep, data=Payload(size=len(more), blob=name))
@@ -254,12 +256,12 @@ class Owner:
             return
 
         def work(actor: Actor) -> None:
-            bucket = HostBucket(self.world, actor, lambda op, key: "" if self.world.quiet else self.weak(op))
+            bucket = HostBucket(self.world, actor, lambda op, key: "" if self.world.quiet else weak(self.world, op))
             clock = HostClock(self.world, actor, self.index)
             blobs = copy.copy(opened.blobs)  # the same pins, through this actor's calls
             blobs._bucket, blobs._clock = bucket, clock
             taking = Snapshots(bucket, KEYS, opened.writer, Mirror(self.folder(), blobs))
-            retention = Retention(bucket, KEYS, opened.blobs, self.may_act(opened), age=shape.age)
+            retention = Retention(bucket, KEYS, opened.blobs, self.may_act(opened), age=shape.age, parallel=1)
             for _ in range(12):
                 clock.sleep(self.rng.uniform(0, shape.beat))
                 try:
@@ -273,7 +275,9 @@ class Owner:
                 except Unavailable:
                     pass
                 except Damaged as damage:
-                    raise Violation(f"DAMAGE: {self.run} in the background: {damage.what}") from damage
+                    if self.world.ghost.taken <= opened.lease.epoch:  # what only fenced runs name may be gone
+                        raise Violation(f"DAMAGE: {self.run} in the background: {damage.what}") from damage
+                    return
 
         self.world.spawn(f"{self.actor.name}.bg{self.life}", work)
 
@@ -281,8 +285,14 @@ class Owner:
         # Without clocks a fenced owner may go on deleting segments: R4 has to hold by itself.
         return (lambda: opened.lease.may_allow(MARGIN)) if self.world.shape.timed else (lambda: True)
 
-    def weak(self, op: str) -> str:
-        shape, roll = self.world.shape, self.rng.random()
-        if op != "put":
+
+def weak(world: World, op: str) -> str:
+    """What becomes of a bucket call of an actor that does not crash."""
+    shape, roll = world.shape, world.rng.random()
+    match op:
+        case "put":
+            return "lost" if roll < shape.lost else "late" if roll < shape.lost + shape.late else ""
+        case "delete":
+            return "late" if roll < shape.late else ""
+        case _:
             return "unread" if roll < shape.unread else ""
-        return "lost" if roll < shape.lost else "late" if roll < shape.lost + shape.late else ""

@@ -6,22 +6,44 @@ import itertools
 import random
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 from tests.faults.model.baton import Actor
 from tests.faults.model.ghost import Violation
-from tests.faults.model.owner import Owner
+from tests.faults.model.owner import Owner, weak
 from tests.faults.model.world import KEYS, TTL, HostBucket, HostClock, Shape, World
 from wal_agent.errors import Fenced, LeaseHeld, NotFound, Unavailable, WalAgentError
 from wal_agent.wal import lease as leases
 from wal_agent.wal.files import write_file
+from wal_agent.wal.retention import Retention
 
-TIMED = Shape(unlock=0.003)
-FREE = Shape(timed=False, file=0, lifecycle=0.001, unlock=0.001)
-"""Clock-free: any owner may be held for dead at any moment and R7 is off, so only the log protects. No blobs: which of
-them are named is known to the owner alone, so their retention does rest on R7."""
+TIMED = Shape(unlock=0.003, gc=0.002)
+FREE = Shape(timed=False, lifecycle=0.001, unlock=0.001, gc=0.004)
+"""Clock-free: any owner may be held for dead at any moment and R7 is off, so only the log protects."""
+BLOBS = replace(
+    FREE,
+    lifecycle=0.0,
+    unlock=0.0,
+    lost=0.05,
+    late=0.1,
+    naps=0.05,
+    sleeps=(25.0, 50.0),
+    steps=600,
+    age=0.0,
+    beat=1.0,
+    gc=0.02,
+    append=2,
+    commit=8,
+    renew=0,
+    snapshot=4,
+    retain=4,
+    idle=0,
+    file=6,
+)
+"""Clock-free, and full of files: owners, fenced ones and strangers delete blobs at once, and some deletes come late."""
 
 
 class Failure(AssertionError):
@@ -120,6 +142,8 @@ class Life:
             world.note(name, f"sleeps until {world.asleep[name] - 1_000_000:.0f}")
         if rng.random() < shape.unlock:
             world.spawn("person", self.unlock)
+        if rng.random() < shape.gc:
+            world.spawn("gc", self.collect)
         if rng.random() < shape.lifecycle:
             world.store.delete(KEYS.lease)
             world.counts["lease deleted"] += 1
@@ -143,6 +167,13 @@ class Life:
             world.counts["unlocked"] += 1
         except (LeaseHeld, Fenced, Unavailable, NotFound) as error:
             world.note("person", f"unlock: {error}")
+
+    def collect(self, actor: Actor) -> None:
+        """`wal-agent gc`, by somebody who holds nothing."""
+        bucket = HostBucket(self.world, actor, lambda op, key: weak(self.world, op))
+        with suppress(Unavailable):
+            done = Retention(bucket, KEYS, age=self.shape.age, parallel=1).run()
+            self.world.counts["blobs collected"] += done.blobs.count
 
     def finale(self) -> None:
         """Everyone is gone, the network is empty, the weather is fine: a fresh run must be able to go on."""

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from tests.faults.model.simulate import simulate
+from tests.faults.model.simulate import BLOBS, simulate
 
 FIRST, _, LAST = os.environ.get("WAL_AGENT_SEEDS", "0-2000").partition("-")
 CHUNK = 200
@@ -44,6 +44,16 @@ def test_seeds(first: int) -> None:
     for seed in range(first, first + CHUNK):
         counts += simulate(seed).counts
     rare = {what: counts[what] for what, least in OFTEN.items() if counts[what] < least}
+    assert not rare
+
+
+def test_blobs_go_without_clocks() -> None:
+    """I3, I4: R7 is off, nothing waits for a day, deletes arrive late, and strangers collect beside the owners."""
+    counts: Counter[str] = Counter()
+    for seed in range(CHUNK // 2):
+        counts += simulate(seed, BLOBS).counts
+    often = {"blobs retained": 50, "blobs collected": 50, "deleted late": 50, "files restored": 400}
+    rare = {what: counts[what] for what, least in often.items() if counts[what] < least}
     assert not rare
 
 

@@ -36,6 +36,7 @@ class Shape:
     naps: float = 0.0  # a host falls asleep where it hurts: right before a put into the log, or when its reply is lost
     unlock: float = 0.0  # a person unlocks
     lifecycle: float = 0.0  # the lease is deleted behind everyone's back
+    gc: float = 0.0  # a person cleans up
     age: float = 20.0  # of retention, instead of a day
     beat: float = 10.0  # seconds at most between what snapshots and retention do
     # what an owner does next, by weight
@@ -51,11 +52,11 @@ class Shape:
 
 @dataclass
 class Late:
-    """A put in the network: sent, answered to nobody, not there yet."""
+    """A put, or a delete (no data), in the network: sent, answered to nobody, not there yet."""
 
     by: str
     key: str
-    data: bytes
+    data: bytes | None
     if_version: Version | None
 
 
@@ -89,6 +90,11 @@ class World:
     def land(self, index: int) -> None:
         """A late put arrives."""
         put = self.net.pop(index)
+        if put.data is None:
+            self.store.delete(put.key)
+            self.counts["deleted late"] += 1
+            self.note("net", f"the late delete of {put.by} takes {put.key}")
+            return
         try:
             self.apply(put.by, put.key, put.data, put.if_version)
         except Conflict:
@@ -199,6 +205,10 @@ class HostBucket:
     def delete(self, *keys: str) -> None:
         for key in keys:
             self._yield("delete", key)
+            if self._faults("delete", key) == "late":
+                self._world.net.append(Late(self._actor.name, key, None, None))
+                self._note(f"delete {key}: no reply [late]")
+                raise Unavailable("late")
             self._world.store.delete(key)
             self._world.counts["deleted"] += 1
             self._note(f"delete {key}")
