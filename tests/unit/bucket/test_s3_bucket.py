@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -125,12 +128,12 @@ def test_each_call_on_a_warm_bucket_is_one_request_on_one_connection(bucket: S3B
     assert not any(seen.expect for seen in proxy.seen)
 
 
-def test_a_put_after_the_server_closed_the_idle_connection_lands_at_once(bucket: S3Bucket, proxy: Proxy) -> None:
-    proxy.plan = Script([StaleClose()], forever=True)
-    for turn in range(3):
-        bucket.put(f"k{turn}", b"")
-    assert [seen.status for seen in proxy.seen] == [200] * 3
-    assert proxy.connections == 3
+def test_a_put_after_the_server_closed_the_idle_connection_lands_at_once() -> None:
+    with answering(b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\n\r\n', times=3) as (endpoint, closed):
+        bucket = S3Bucket("s3://some-bucket", endpoint)
+        for turn in range(3):
+            bucket.put(f"k{turn}", b"")
+            closed.acquire()
 
 
 def test_a_connection_that_breaks_under_a_put_decides_nothing(bucket: S3Bucket, proxy: Proxy) -> None:
@@ -268,6 +271,46 @@ def test_an_age_is_never_told_too_high(bucket: S3Bucket, proxy: Proxy, date: str
     assert bucket.time() == 1767225600.0 + float(date[-2:])
 
 
+def test_a_body_whose_length_nobody_tells_decides_nothing() -> None:
+    """I3: where only the connection's end says where it ends, a broken one would cut it."""
+    head = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n'
+    head += b"Date: Thu, 01 Jan 2026 00:00:00 GMT\r\n"
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n"
+    for reply in (
+        b"\r\nda",
+        chunked,
+        chunked + b"4\r\nda",
+        chunked + b"2\r\nda\r\n",
+        b"Content-Length: 4\r\n\r\nda",
+        b"",
+    ):
+        with answering(head + reply) as (endpoint, _), pytest.raises(Unavailable):
+            S3Bucket("s3://some-bucket", endpoint).get("a")
+    with answering(head + chunked + b"4\r\ndata\r\n0\r\n\r\n") as (endpoint, _):
+        assert S3Bucket("s3://some-bucket", endpoint).get("a").data == b"data"
+
+
+@contextmanager
+def answering(raw: bytes, times: int = 1) -> Iterator[tuple[str, threading.Semaphore]]:
+    """An endpoint that answers so many requests with these bytes, and closes each one's connection, which it tells."""
+    closed = threading.Semaphore(0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for _ in range(times):
+                client, _ = listener.accept()
+                with client, client.makefile("rb") as inbox:
+                    while inbox.readline().strip():
+                        pass
+                    client.sendall(raw)
+                closed.release()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", closed
+        thread.join()
+
+
 @pytest.mark.parametrize("missing", ["ETag", "Last-Modified", "Date"])
 def test_a_reply_that_leaves_out_what_is_needed_decides_nothing(bucket: S3Bucket, proxy: Proxy, missing: str) -> None:
     headers = (
@@ -311,6 +354,7 @@ def test_pages_follow_each_other(bucket: S3Bucket, proxy: Proxy, monkeypatch: py
     assert keys(bucket) == names
     assert len(proxy.seen) - before == 3
     assert keys(bucket, "log/", "log/004") == names[5:]
+    assert len(proxy.seen) - before == 4
     bucket.delete(*names[:7])
     assert [seen.method for seen in proxy.seen].count("POST") == 2
     assert keys(bucket) == names[7:]
@@ -320,9 +364,10 @@ def test_pages_follow_each_other(bucket: S3Bucket, proxy: Proxy, monkeypatch: py
     "after", ["log/1\ud800", "log/1\0", "log/1\n", "log/1ü", "log/1 ", "log/1" + "0" * 5000, "log/1%2F"]
 )
 def test_a_listing_may_start_after_any_text(bucket: S3Bucket, after: str) -> None:
-    for name in ("log/0", "log/1", "log/2"):
+    names = ["log/0", "log/1", "log/10", "log/2"]
+    for name in names:
         bucket.put(name, b"")
-    assert keys(bucket, "log/", after) == ["log/2"]
+    assert keys(bucket, "log/", after) == [name for name in names if name > after]
 
 
 def test_what_strangers_put_there_is_passed_over(bucket: S3Bucket, proxy: Proxy) -> None:
@@ -341,6 +386,8 @@ def test_what_strangers_put_there_is_passed_over(bucket: S3Bucket, proxy: Proxy)
         _raw_put(proxy.upstream, f"/{name}/{strange}")
     assert keys(bucket) == ["a"]
     assert keys(S3Bucket(f"s3://{name}", proxy.server.endpoint)) == ["g", "team/x/a", "team/xy"]
+    proxy.plan = Script([Reply(200, page("another-x/b"))])
+    assert keys(bucket) == []
 
 
 def _raw_put(server: Server, path: str) -> None:
@@ -408,6 +455,21 @@ def test_the_endpoint_is_found_in_the_environment(proxy: Proxy, monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     S3Bucket(url).put("a", b"")
     assert [seen.path for seen in proxy.seen] == [f"/{url.removeprefix('s3://')}/a"]
+
+
+@pytest.mark.parametrize(
+    ("env", "region"),
+    [
+        ({}, "us-east-1"),
+        ({"AWS_REGION": "eu-west-1"}, "eu-west-1"),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-north-1"}, "eu-north-1"),
+    ],
+)
+def test_the_region(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], region: str) -> None:
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert S3Bucket("s3://some-bucket")._client(s3.READ_TIMEOUT).meta.region_name == region
 
 
 def test_what_is_set_wrongly_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
