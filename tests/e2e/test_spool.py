@@ -25,7 +25,7 @@ class Outage:
         self.file: Path = scene.root / name
 
     @property
-    def env(self) -> dict[str, str]:
+    def env(self) -> dict[str, Any]:
         return {"WAL_AGENT_BUCKET_FAULTS": str(self.file), "WAL_AGENT_APPEND_DEADLINE": "4"}
 
     def begin(self) -> None:
