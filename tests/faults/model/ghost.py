@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.base import Bucket
 from wal_agent.records import Intent
 from wal_agent.wal import lease as leases
 from wal_agent.wal import packing, reader
@@ -39,7 +39,7 @@ class Plan:
 @dataclass
 class Ghost:
     keys: Keys
-    store: MemoryBucket
+    store: Bucket
     timed: bool
     counts: Counter[str]
     archive: dict[bytes, Segment] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import random
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Cause, Edit, End, FileDelta, Host, Intent, Payload
 from wal_agent.recovery.admit import Local, Try, Wait, admit
 from wal_agent.wal import lease as leases
+from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.flight import Sealed
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.lease import Claim, Seen
@@ -258,8 +258,8 @@ class Owner:
         def work(actor: Actor) -> None:
             bucket = HostBucket(self.world, actor, lambda op, key: "" if self.world.quiet else weak(self.world, op))
             clock = HostClock(self.world, actor, self.index)
-            blobs = copy.copy(opened.blobs)  # the same pins, through this actor's calls
-            blobs._bucket, blobs._clock = bucket, clock
+            blobs = Blobs(bucket, KEYS, clock, self.rng, epoch=opened.lease.epoch, parallel=1)
+            blobs.names = opened.blobs.names  # the same pins, through this actor's calls
             taking = Snapshots(bucket, KEYS, opened.writer, Mirror(self.folder(), blobs))
             retention = Retention(bucket, KEYS, opened.blobs, self.may_act(opened), age=shape.age, parallel=1)
             for _ in range(12):

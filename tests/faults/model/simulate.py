@@ -14,7 +14,9 @@ from unittest import mock
 from tests.faults.model.baton import Actor
 from tests.faults.model.ghost import Violation
 from tests.faults.model.owner import Owner, weak
-from tests.faults.model.world import KEYS, TTL, HostBucket, HostClock, Shape, World
+from tests.faults.model.world import KEYS, TTL, Clock, HostBucket, HostClock, Shape, World
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Fenced, LeaseHeld, NotFound, Unavailable, WalAgentError
 from wal_agent.wal import lease as leases
 from wal_agent.wal.files import write_file
@@ -70,9 +72,9 @@ def shape_of(seed: int) -> Shape:
     )
 
 
-def simulate(seed: int, shape: Shape | None = None) -> World:
+def simulate(seed: int, shape: Shape | None = None, make_store: Callable[[Clock], Bucket] = MemoryBucket) -> World:
     """Live through the seed; the world at its end. Failure: an invariant does not hold."""
-    world = World(random.Random(f"world {seed}"), shape or shape_of(seed))
+    world = World(random.Random(f"world {seed}"), shape or shape_of(seed), make_store=make_store)
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(leases, "may_allow", rule_seven(world.shape)):
         try:
             Life(world, Path(folder)).run()

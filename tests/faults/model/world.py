@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.faults.model.baton import Actor
 from tests.faults.model.ghost import Ghost, Violation
-from wal_agent.bucket.base import Entry, Object, Version
+from wal_agent.bucket.base import Bucket, Entry, Object, Version
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Conflict, Unavailable
 from wal_agent.wal.keys import Keys
@@ -60,8 +60,13 @@ class Late:
     if_version: Version | None
 
 
+Clock = Callable[[], float]
+
+
 @dataclass
 class World:
+    """`make_store` gives the bucket that all hosts share; what it tells of times has to come from the clock given."""
+
     rng: random.Random
     shape: Shape
     time: float = 1_000_000.0
@@ -71,9 +76,10 @@ class World:
     actors: list[Actor] = field(default_factory=list)
     burst: Callable[[Actor], bool] = lambda actor: False  # whether an actor may go on without the scheduler
     quiet: bool = False  # no more faults, no more baton: the last, fresh run
+    make_store: Callable[[Clock], Bucket] = MemoryBucket
 
     def __post_init__(self) -> None:
-        self.store = MemoryBucket(clock=lambda: self.time)
+        self.store = self.make_store(lambda: self.time)
         self.ghost = Ghost(KEYS, self.store, self.shape.timed, self.counts)
         self.asleep: dict[str, float] = {}
 
@@ -240,4 +246,4 @@ class HostBucket:
         self._world.note(self._actor.name, what)
 
 
-__all__ = ["FATES", "KEYS", "TTL", "HostBucket", "HostClock", "Shape", "Violation", "World"]
+__all__ = ["FATES", "KEYS", "TTL", "Clock", "HostBucket", "HostClock", "Shape", "Violation", "World"]
