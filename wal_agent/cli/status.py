@@ -76,6 +76,8 @@ def table(view: object) -> list[str]:
         waiting = "what waits is known on its own machine only" if view.state == "running" else ""
     elif view.waiting.bytes:
         waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {span(view.waiting.age)}"
+        if view.waiting.spooled:
+            waiting += f"; spooling: {view.waiting.spooled} segments are on this machine's disk only"
     last = view.locked or f"last record {span(now - view.last_record)} ago, {waiting}".rstrip(", ")
     rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:

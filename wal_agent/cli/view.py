@@ -52,6 +52,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
     bytes: int
     age: float
+    spooled: int = 0  # segments of it that are on this machine's disk (R9)
 
 
 class View(msgspec.Struct, frozen=True):
@@ -130,7 +131,7 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         tool=doc.tool or state.last_tool,
         record=found.seq,
         last_record=found.time,
-        waiting=Waiting(int(answer["bytes"]), float(answer["age"])) if answer else None,
+        waiting=Waiting(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
         session=state.session,
         session_bytes=sum(f.size for f in state.files.values()),
         calls=state.calls,

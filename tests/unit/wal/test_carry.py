@@ -10,6 +10,7 @@ from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, log, openi
 from tests.unit.wal.world import KEYS, TTL, World, drain, end, intent
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.records import AgentStarted, End
+from wal_agent.wal import segment as codec
 from wal_agent.wal import spool as spools
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
@@ -221,7 +222,7 @@ def test_a_clean_end_removes_the_folder_and_a_run_that_cannot_flush_leaves_it(wo
     assert seen is not None and seen.doc.state == "closed"
 
 
-@pytest.mark.parametrize("harm", ["cut", "gone", "other"])
+@pytest.mark.parametrize("harm", ["cut", "gone", "other", "unchained"])
 def test_a_damaged_spool_is_never_passed_over(world: World, disk: Disk, harm: str) -> None:
     """Told with the folder and the way out; the job stays where it is."""
     first = disk.start("a")
@@ -239,6 +240,11 @@ def test_a_damaged_spool_is_never_passed_over(world: World, disk: Disk, harm: st
             files[0].unlink()
         case "other":
             files[1].write_bytes(files[2].read_bytes())
+        case "unchained":
+            old = codec.decode(files[1].read_bytes(), job="shop", seq=3)
+            raw = [codec.encode_record(r)[0] for r in old.records]
+            stranger = codec.encode(job="shop", epoch=1, seq=3, run="a", prev=bytes(32), time=0.0, records=raw)
+            files[1].write_bytes(stranger)
     with pytest.raises(Damaged, match="shop-a") as found:
         disk.start("b")
     assert "--accept-loss" in found.value.hint
@@ -246,6 +252,23 @@ def test_a_damaged_spool_is_never_passed_over(world: World, disk: Disk, harm: st
     world.clock.at += TTL + 1
     disk.start("c", accept_loss=True)
     assert calls(world) == []
+
+
+def test_a_damaged_log_leaves_the_job_where_its_spool_is(world: World, disk: Disk) -> None:
+    """R6, R9: the plan refuses and the run gives the job back, but not to another machine."""
+    first = disk.start("a")
+    first.writer.append(intent(1, "saved"))
+    drain(first)
+    down(world)
+    call(first, "one")
+    cut_off(first)
+    up(world)
+    world.inner.delete(KEYS.segment(1))
+    second = disk.start("b", spool=False)
+    assert second.replay.damage is not None and second.spool is not None and second.spool.count == 1
+    assert close_job(second, "released") == "left"
+    seen = world.seen()
+    assert seen is not None and (seen.doc.state, seen.doc.spool) == ("held", str(second.spool.folder))
 
 
 def test_a_record_that_no_run_spools_is_damage(world: World, disk: Disk) -> None:

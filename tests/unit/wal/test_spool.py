@@ -114,6 +114,16 @@ def test_a_new_epoch_leaves_nothing_of_the_old_one_and_no_unfinished_move(folder
     assert spool.count == 1
 
 
+def test_the_newest_epoch_counts_where_an_old_one_could_not_be_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = made(folder)
+    spool.store(2, b"old")
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    spool.begin(2, [])
+    assert spool.read() == spools.Left(2, ()) and spools.count(spool.folder) == 0
+
+
 @given(st.sets(st.integers(1, 30)))
 def test_the_last_unbroken_row(numbers: set[int]) -> None:
     row = last_row(sorted(numbers))

@@ -85,6 +85,19 @@ def test_what_is_acknowledged_while_it_is_stored_leaves_the_spool(shop: Shop, mo
     assert ticket.word == "acked" and shop.files == {} and spool.empty
 
 
+def test_behind_what_is_spooled_everything_is_at_once(shop: Shop) -> None:
+    """The bucket is back and takes one segment after the other; what comes meanwhile waits in order on the disk."""
+    down(shop.world)
+    for uid in ("one", "two"):
+        call(shop.job, uid)
+        shop.world.clock.at += SPOOL_AFTER
+    up(shop.world)
+    assert shop.job.writer.commit_once() == "acked"
+    shop.world.clock.at -= SPOOL_AFTER  # the oldest that waits is young
+    ticket = shop.job.writer.append(intent(3))
+    assert shop.job.writer.spool_once() and ticket.word == "spooled"
+
+
 def test_a_put_that_hangs_does_not_hold_the_spool_up(shop: Shop) -> None:
     """R9: both threads as in a run; the bucket answers nothing while the calls go on."""
     world, writer = shop.world, shop.job.writer
