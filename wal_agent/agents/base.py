@@ -282,8 +282,9 @@ class Agent(Protocol):
         that the file lacks put back. Pure. Idempotent: reconcile(reconcile(x)) == reconcile(x)."""
 
     def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
-        """A child of `main` (empty: a session of only this) in which `prompt` is the user's last message, byte for
-        byte, for an agent that would rewrite it on its command line; None where `command` hands it over as it is.
+        """A child of `main` (what `reconcile` made; empty: a session of only this) in which `prompt` is the user's last
+        message, byte for byte, for an agent that would rewrite it on its command line; None where `command` hands it
+        over as it is.
         Pure and idempotent. `command` is given the same `ResumeSession.prompt` and then only points at it."""
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, Reconciled, SeenCall
-from wal_agent.agents.gemini.jsonl import load
+from wal_agent.agents.gemini.jsonl import dump, load
 from wal_agent.agents.gemini.putback import MOST
+from wal_agent.agents.gemini.reconcile import EPOCH
 
 GEMINI = AGENTS["gemini"]
 WS = Path("/w/shop")
@@ -297,7 +298,7 @@ def test_a_damaged_record_of_the_log_does_not_stop_it(raw: bytes) -> None:
 
 @given(st.text())
 def test_a_prompt_is_told_exactly_and_once(prompt: str) -> None:
-    main = lines(META, user("u", "x"), gemini("g", "y"))
+    main = child(lines(META, user("u", "x"), gemini("g", "y"))).data
     told = GEMINI.tell(main, "S", WS, prompt)
     assert told is not None
     assert GEMINI.tell(told, "S", WS, prompt) == told
@@ -310,11 +311,17 @@ def test_a_prompt_is_told_exactly_and_once(prompt: str) -> None:
 
 
 def test_a_prompt_can_be_told_again_later() -> None:
-    told = GEMINI.tell(lines(META, user("u", "x")), "S", WS, "P")
+    told = GEMINI.tell(child(lines(META, user("u", "x"))).data, "S", WS, "P")
     assert told is not None
-    again = GEMINI.tell(told + lines(gemini("g", "did")), "S", WS, "P")
+    again = GEMINI.tell(child(told + lines(gemini("g", "did"))).data, "S", WS, "P")
     assert again is not None
     assert again.count(b'"text":"P"') == 2
+
+
+def test_a_head_that_looks_like_a_message_says_nothing() -> None:
+    told = GEMINI.tell(child(lines({**META, "type": "user", "content": [{"text": "P"}]})).data, "S", WS, "P")
+    assert told is not None
+    assert [m.parts() for m in load(told).said()] == [[{"text": "P"}]]
 
 
 def test_a_prompt_alone_makes_a_session() -> None:
@@ -382,6 +389,8 @@ RECORDS = st.one_of(
         lambda ms: {"$set": {"messages": ms}}, st.lists(st.builds(user, IDS, st.text(max_size=9)) | JSON, max_size=3)
     ),
     st.builds(lambda i: {"$rewindTo": i}, IDS),
+    st.builds(lambda pad: {"$set": {"memoryScratchpad": pad}}, JSON),
+    st.builds(lambda i: {"id": i, "type": "info", "content": "x"}, IDS),
     st.dictionaries(st.sampled_from(["id", "$set", "type", "toolCalls", "sessionId", "content", "timestamp"]), JSON),
     st.binary(max_size=9).filter(lambda b: b"\n" not in b),
 )
@@ -405,6 +414,31 @@ def test_whatever_the_file_is(kept: list[Any], calls: list[tuple[str, str | None
     told = sum(len(m.calls) for m in after.messages.values())
     assert told >= len(log)
     assert told == sum(len(m.calls) for m in before.messages.values()) + made.put_back
+
+
+@given(st.lists(RECORDS, max_size=8), LOGGED, st.sampled_from(["P", "/P", ""]), st.integers(0, 2))
+def test_telling_adds_one_line_to_whatever_was_reconciled(
+    kept: list[Any], calls: list[tuple[str, str | None, float]], prompt: str, before: int
+) -> None:
+    """It reads only the file's end; reading and writing all of it gives the same. Again changes nothing."""
+    log = [logged(n, c, r, t) for n, (c, r, t) in enumerate(calls, 1)]
+    main = child(lines(*kept, *[user(f"p{n}", f"{prompt}{n}") for n in range(before)]), *log).data
+    told = GEMINI.tell(main, "S", WS, prompt)
+    assert told is not None
+    read, after = load(main), load(told)
+    told_before = (
+        read.said()[-1:] and read.said()[-1].kind == "user" and read.said()[-1].parts()[-1:] == [{"text": prompt}]
+    )
+    *rest, last = after.messages.items()
+    assert dump(after) == told
+    assert (after.meta, after.scratchpad, after.junk) == (read.meta, read.scratchpad, 0)
+    if told == main:
+        assert told_before
+    else:
+        assert [(k, m.value) for k, m in rest] == [(k, m.value) for k, m in read.messages.items()]
+        assert (last[1].kind, last[1].parts()[-1]) == ("user", {"text": prompt})
+        assert last[1].value["timestamp"] == (read.said()[-1].value.get("timestamp", EPOCH) if read.said() else EPOCH)
+    assert GEMINI.tell(told, "S", WS, prompt) == told
 
 
 def words(session: Any) -> list[str]:
