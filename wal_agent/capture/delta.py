@@ -60,6 +60,7 @@ class FileTracker:
         self.path, self.name, self.session = path, name, session
         self.moving = False
         self._known: Known | None = None
+        self._resuming: Captured | None = None
         self._told = 0
         self._distrust = False
         self._forgotten = False
@@ -67,13 +68,13 @@ class FileTracker:
     @property
     def captured(self) -> bool:
         """Whether the log holds a version of this file, or may hold one."""
-        return self._known is not None or self._forgotten
+        return self._known is not None or self._resuming is not None or self._forgotten
 
     def forget(self) -> None:
         """A delta that was committed did not reach the log: what the log holds is not known any more, so the next
         capture sends all of the file."""
         self._forgotten = self.captured
-        self._known, self._told = None, 0
+        self._known, self._resuming, self._told = None, None, 0
 
     def capture(self, put_payload: Callable[[bytes], Payload], now: float, settled: int = 0) -> FileDelta | None:
         """What changed since the last capture; None when nothing did (and `settled` is not news), or while `moving`.
@@ -90,6 +91,7 @@ class FileTracker:
     def stage(self, put_payload: Callable[[bytes], Payload], now: float, settled: int = 0) -> Staged | None:
         """Like `capture`, but the tracker moves on only at `Staged.commit`."""
         with _opened(self.path) as fd:
+            self._resume(fd)
             for _ in range(TRIES):
                 edits = Edits(put_payload)
                 new = self._read(fd, edits)
@@ -102,28 +104,28 @@ class FileTracker:
     def verify(self) -> bool:
         """Read the whole file: is it byte for byte what was captured last? If not, the next capture compares all."""
         same = False
-        if self._known is not None:
+        if self.captured:
             try:
                 with _opened(self.path) as fd:
-                    size = os.fstat(fd).st_size
-                    same = size == self._known.size and _front(fd, size).sha256 == self._known.sha256
+                    self._resume(fd)
+                    known, size = self._known, os.fstat(fd).st_size
+                    same = known is not None and size == known.size and _front(fd, size).sha256 == known.sha256
             except OSError:
                 same = False
         self._distrust = not same
         return same
 
-    def resume_from(self, captured: Captured) -> bool:
-        """Take the file as it is for the log's version, or for an extension of it. False when it is neither (or is
-        absent): the next capture then sends all of it."""
-        self._known = None
-        try:
-            with _opened(self.path) as fd:
-                known = _front(fd, captured.size)
-                if known.size == captured.size and known.sha256 == captured.sha256:
-                    self._known = known
-        except OSError:
-            pass
-        return self._known is not None
+    def resume_from(self, captured: Captured) -> None:
+        """The file is the log's version, or an extension of it: the next capture looks whether that is so, and sends
+        all of it when it is neither. Nothing is read before: who starts an agent need not wait for that."""
+        self._known, self._resuming = None, captured
+
+    def _resume(self, fd: int) -> None:
+        if (captured := self._resuming) is None:
+            return
+        known = _front(fd, captured.size)
+        self._known = known if (known.size, known.sha256) == (captured.size, captured.sha256) else None
+        self._resuming = None
 
     def _staged(self, new: Known, edits: tuple[Edit, ...], now: float, settled: int) -> Staged | None:
         old = self._known

@@ -28,16 +28,12 @@ class SessionCapture:
         self._gone: dict[str, FileTracker] = {}  # what the last call told as gone
         self._main = ""
 
-    def resume_from(self, files: Sequence[SessionFile], captured: Mapping[str, Captured]) -> tuple[str, ...]:
-        """Go on from what the log holds (State.files). Gives the names whose bytes are not the log's nor extend them:
-        these will be sent whole."""
-        apart = []
+    def resume_from(self, files: Sequence[SessionFile], captured: Mapping[str, Captured]) -> None:
+        """Go on from what the log holds (State.files); the next call looks which files are that, or extend it. Others
+        are sent whole."""
         for file in files:
             if file.name in captured:
-                tracker = self._trackers[file.name] = FileTracker(file.path, file.name, self.session)
-                if not tracker.resume_from(captured[file.name]):
-                    apart.append(file.name)
-        return tuple(apart)
+                self._tracker(file).resume_from(captured[file.name])
 
     def forget(self) -> None:
         """Records of the last call did not all reach the log: the next call sends every file whole, and tells again

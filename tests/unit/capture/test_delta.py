@@ -109,7 +109,8 @@ def test_every_history_is_told_exactly(steps: list[tuple[str, float]]) -> None:
             os.utime(path, ns=(seed, seed if step not in ("nothing", "resume") else path.stat().st_mtime_ns))
             if step == "resume":
                 mine = tracker(path)
-                assert told is None or mine.resume_from(told)
+                if told is not None:
+                    mine.resume_from(told)
             store.sizes.clear()
             found = mine.capture(store.put, now=float(seed))
             if found is None:
@@ -335,7 +336,7 @@ def test_resume_from_a_file_that_is_not_the_logs_sends_all_of_it(path: Path, now
     assert captured is not None
     path.write_bytes(now)
     mine = tracker(path)
-    assert not mine.resume_from(captured)
+    mine.resume_from(captured)
     told = mine.capture(Store().put, now=2.0)
     assert told is not None and apply(b"abc", told) == now
 
@@ -345,8 +346,48 @@ def test_resume_from_the_same_bytes_sends_nothing(path: Path) -> None:
     captured = tracker(path).capture(Store().put, now=1.0)
     assert captured is not None
     mine = tracker(path)
-    assert mine.resume_from(captured)
+    mine.resume_from(captured)
+    assert mine.captured
+    assert mine.verify()
     assert mine.capture(Store().put, now=2.0) is None
+
+
+def test_resume_from_what_grew_before_it_was_looked_at_sends_what_is_new(path: Path) -> None:
+    """I9: the agent may be writing already."""
+    path.write_bytes(b"abc")
+    captured = tracker(path).capture(Store().put, now=1.0)
+    assert captured is not None
+    mine, store = tracker(path), Store()
+    mine.resume_from(captured)
+    path.write_bytes(b"abcd")
+    assert not mine.verify()
+    told = mine.capture(store.put, now=2.0)
+    assert told is not None and [(e.offset, e.data.size) for e in told.edits] == [(3, 1)]
+
+
+def test_a_capture_that_failed_resumes_again(path: Path) -> None:
+    path.write_bytes(b"abc")
+    captured = tracker(path).capture(Store().put, now=1.0)
+    assert captured is not None
+    mine = tracker(path)
+    mine.resume_from(captured)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        mine.capture(Store().put, now=2.0)
+    assert mine.captured
+    path.write_bytes(b"abc")
+    assert mine.capture(Store().put, now=3.0) is None
+
+
+def test_what_is_forgotten_is_not_resumed(path: Path) -> None:
+    path.write_bytes(b"abc")
+    captured = tracker(path).capture(Store().put, now=1.0)
+    assert captured is not None
+    mine = tracker(path)
+    mine.resume_from(captured)
+    mine.forget()
+    told = mine.capture(Store().put, now=2.0)
+    assert told is not None and [(e.offset, e.data.size) for e in told.edits] == [(0, 3)]
 
 
 def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
