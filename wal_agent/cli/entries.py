@@ -12,6 +12,7 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.view import preview
+from wal_agent.errors import Damaged
 from wal_agent.records import (
     AgentStarted,
     AnyRecord,
@@ -27,8 +28,9 @@ from wal_agent.records import (
 )
 from wal_agent.recovery.words import counted, size, stamp
 from wal_agent.redact import redact
+from wal_agent.shown import shown
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import records
+from wal_agent.wal.reader import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,18 @@ class Entry:
     end: End | None = None
 
 
-def entries(bucket: Bucket, keys: Keys) -> Iterator[Entry]:
-    """All kept records, oldest first. Reads the log once and holds its records (not the blobs) in memory."""
-    found = [(seq, segment.epoch, record) for seq, segment in records(bucket, keys) for record in segment.records]
+def entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None) -> Iterator[Entry]:
+    """All kept records, oldest first. Reads the log once and holds its records (not the blobs) in memory.
+
+    What cannot be read is passed over and put into `damaged`; without that it is raised."""
+    found: list[tuple[int, int, AnyRecord]] = []
+    for seq, segment in readable(bucket, keys):
+        if not isinstance(segment, Damaged):
+            found += [(seq, segment.epoch, record) for record in segment.records]
+        elif damaged is None:
+            raise segment
+        else:
+            damaged.append(segment)
     ends: dict[int, End] = {}
     for _, _, record in found:
         if isinstance(record, End):
@@ -93,8 +104,8 @@ def _short(text: str, limit: int = 2000) -> str:
 def as_line(entry: Entry) -> str:
     """One line: record, time, what, and how it went."""
     what, detail, outcome = describe(entry)
-    text = f"{entry.seq:>5}  {stamp(entry.record.time)}  {what:<18} {detail}"
-    return f"{text:<86} {outcome}".rstrip() if outcome else text.rstrip()
+    text = f"{entry.seq:>5}  {stamp(entry.record.time)}  {shown(what):<18} {shown(detail)}"
+    return f"{text:<86} {shown(outcome)}".rstrip() if outcome else text.rstrip()
 
 
 def describe(entry: Entry) -> tuple[str, str, str]:

@@ -24,20 +24,27 @@ def log(
     crashes: Annotated[bool, typer.Option("--crashes", help="Only starts, ends and recoveries.")] = False,
     json: AsJson = False,
 ) -> None:
-    """The job's records, newest first (with --json: oldest first, one object a line). Secrets are redacted."""
+    """The job's records, newest first (with --json: oldest first, one object a line). Secrets are redacted.
+
+    Where some cannot be read the others are shown, and the exit code is 73.
+    """
     from wal_agent.cli.entries import Entry, as_json, as_line, entries
     from wal_agent.cli.options import place
+    from wal_agent.errors import Damaged
 
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     newest: deque[Entry] = deque(maxlen=n or None)
-    for entry in entries(at.bucket, at.keys):
+    damaged: list[Damaged] = []
+    for entry in entries(at.bucket, at.keys, damaged):
         if not crashes or entry.kind in ("opening", "recovery", "run_ended"):
             newest.append(entry)
     if json:
         for entry in newest:
             sys.stdout.write(as_json(entry) + "\n")
-        raise typer.Exit
-    if not newest:
+    elif newest:
+        lines([as_line(entry) for entry in reversed(newest)])
+    elif not damaged:
         say(f"no records of job {at.keys.job} in {at.bucket.url}.")
-        raise typer.Exit
-    lines([as_line(entry) for entry in reversed(newest)])
+    if damaged:
+        more = f" So are {len(damaged) - 1} more." if len(damaged) > 1 else ""
+        raise Damaged(f"{damaged[0].what}{more}", "What can still be had: wal-agent status")

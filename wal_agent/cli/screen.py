@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wal_agent import __version__
+from wal_agent.shown import printable, shown
 from wal_agent.supervise.local import state_dir
+
+MOST = 2000  # characters of one message
 
 
 def say(text: str) -> None:
-    """One message of ours. A closed stderr loses it; nothing else does."""
-    _write(f"wal-agent: {text}".split("\n"))
+    """One message of ours, one line whatever stands in it. A closed stderr loses it; nothing else does."""
+    _write([shown(f"wal-agent: {text}", MOST)])
 
 
 def lines(rows: list[str]) -> None:
@@ -31,11 +34,6 @@ def _write(rows: list[str]) -> None:
         print("\n".join(map(printable, rows)), file=sys.stderr, flush=True)
     except OSError:
         return
-
-
-def printable(text: str) -> str:
-    """Without what a terminal would obey: names, reasons and tools come from the bucket and from the agent."""
-    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
 def report_bug(error: BaseException, env: Mapping[str, str]) -> str:

@@ -6,11 +6,12 @@ import os
 import sys
 import time
 
-import typer
-
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 from wal_agent.recovery.words import size, span, stamp
+from wal_agent.shown import shown
+
+WIDEST = 500  # characters of one row
 
 
 def status(
@@ -21,23 +22,28 @@ def status(
     encryption_key_command: KeyCommand = None,
     json: AsJson = False,
 ) -> None:
-    """Who holds the job, what is it doing, what is not saved or not settled yet, and how often it crashed."""
+    """Who holds the job, what is it doing, what is not saved or not settled yet, and how often it crashed.
+
+    Where the log is damaged it shows what the log says up to there; the exit code is 73.
+    """
     from json import dumps
 
     import msgspec
 
     from wal_agent.cli.options import place
     from wal_agent.cli.view import look
+    from wal_agent.errors import Damaged
 
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     view = look(at.bucket, at.keys, os.environ, at.key_id)
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
-        raise typer.Exit
-    if view.state == "none":
+    elif view.state == "none":
         say(f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run {agent}")
-        raise typer.Exit
-    lines(table(view))
+    else:
+        lines(table(view))
+    if view.damage:
+        raise Damaged(view.damage)
 
 
 def table(view: object) -> list[str]:
@@ -88,8 +94,6 @@ def table(view: object) -> list[str]:
                 f"{size(view.session_bytes)} saved",
             )
         )
-    if view.damage:
-        rows.append(("damage", view.damage))
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
         rows += [
@@ -99,4 +103,4 @@ def table(view: object) -> list[str]:
         hint = "" if view.state == "running" and view.phase != "awaiting_user" else "settle: wal-agent ack"
         ending = f"   {hint} {call.call} --done | --not-done" if hint else ""
         rows.append(("not settled", f"#{call.call} {call.tool} `{call.input}`{ending}"))
-    return [f"{name:<11} {text}" for name, text in rows]
+    return [f"{name:<11} {shown(text, WIDEST)}" for name, text in rows]

@@ -11,17 +11,18 @@ from typing import Any, Literal
 import msgspec
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.cli.screen import printable
 from wal_agent.encryption import wrong_key
 from wal_agent.records import Opening, Payload
 from wal_agent.recovery.admit import Local, age, owner_is_dead
+from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.redact import redact
+from wal_agent.shown import printable
 from wal_agent.supervise.control import STATUS, ask
 from wal_agent.supervise.local import lock_state, same_kernel, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
-from wal_agent.wal.reader import Replay, replay
+from wal_agent.wal.reader import Replay, reaching, replay
 from wal_agent.wal.state import State
 
 JobState = Literal["none", "running", "cut_off", "closed", "released", "unlocked"]
@@ -89,9 +90,12 @@ class View(msgspec.Struct, frozen=True):
 
 
 def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -> View:
-    """Read lease and log (without the job's key the lease alone); ask the live run, if it is here."""
+    """Read lease and log (without the job's key the lease alone); ask the live run, if it is here.
+    Damaged: the lease cannot be read, or is missing while there is a log."""
     seen = leases.read(bucket, keys)
     if seen is None:
+        if missing := lease_missing(bucket, keys):
+            raise missing
         return View(job=keys.job, bucket=bucket.url, state="none")
     from pathlib import Path
 
@@ -104,7 +108,7 @@ def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)
         return msgspec.structs.replace(view(keys.job, bucket.url, seen, dead, unread, answer), locked=str(problem))
-    return view(keys.job, bucket.url, seen, dead, replay(bucket, keys), answer)
+    return view(keys.job, bucket.url, seen, dead, reaching(replay(bucket, keys), keys.job, seen.doc.seq), answer)
 
 
 def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
@@ -138,7 +142,7 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         recoveries=state.recoveries,
         crashes=crashes(state),
         unsettled=tuple(unsettled(state)),
-        damage=found.damage.why if found.damage else "",
+        damage=str(damaged(found.damage)) if found.damage else "",
     )
 
 

@@ -141,10 +141,12 @@ def alone(o: OpenCall, state: State, inputs: Mapping[int, bytes], workspace: Pat
     after it began or began later only reads, or is known to change another file."""
     me = o.intent
     mine = target(me.tool, inputs.get(me.call, b""), workspace)
+    if mine is None:
+        return False
     others = [x.intent for x in state.open if x.intent.call != me.call]
     others += [e.intent for e in state.unsettled if e.intent.call > me.call or e.end.time >= me.time]
     known = {x.intent.call for x in state.open} | {e.intent.call for e in state.unsettled}
-    if mine is None or any(n not in known for n in range(me.call + 1, state.next_call)):
+    if any(n not in known for n in range(me.call + 1, state.next_call)):
         return False  # a later call has ended and is no longer told by the state: it may have done anything
     for other in others:
         its = target(other.tool, inputs.get(other.call, b""), workspace)

@@ -13,7 +13,8 @@ from typing import Literal
 
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded, WalAgentError
 from wal_agent.records import Cause, Finding, Opening, Payload
-from wal_agent.recovery.words import clock_time, counted
+from wal_agent.recovery.damage import damaged
+from wal_agent.recovery.words import counted
 from wal_agent.wal.reader import Damage
 from wal_agent.wal.state import EndedCall, OpenCall, State
 
@@ -167,12 +168,9 @@ def _damaged(c: Case) -> bool:
 
 
 def _refuse_damaged(c: Case) -> Plan:
-    d = c.local.damage
-    assert d is not None
-    if d.good < 1:
-        return Refuse(Damaged, f"{d.why} Nothing before it can be restored.", "")
-    what = f"{d.why} Everything up to record {d.good} ({clock_time(d.time)}) is whole."
-    return Refuse(Damaged, what, "Look at it with `wal-agent log`; work on under another name with --job.")
+    assert c.local.damage is not None
+    error = damaged(c.local.damage)
+    return Refuse(Damaged, error.what, error.hint)
 
 
 def _other_agent(c: Case) -> bool:

@@ -8,15 +8,18 @@ new ones, and the next restore begins again from the log.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.recovery import moves
+from wal_agent.recovery.damage import offered
 from wal_agent.recovery.moves import Move, move_in, placed, read_plain, stage
+from wal_agent.shown import shown
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.state import FileState
@@ -24,6 +27,7 @@ from wal_agent.wal.state import FileState
 KEEP = 5  # folders of earlier restores
 MOST_FILES = 20_000
 MOST_BYTES = 16 << 30
+MOST_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class Place:
         try:
             return self.agent.restore_path(name, self.session, self.workspace, self.env)
         except ValueError as error:
-            raise Damaged(f"The log names a session file that cannot be restored: {error}.") from error
+            raise Damaged(f"The log names a session file that cannot be restored: {shown(str(error))}.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +77,10 @@ def restore(
     back. Damaged: the log's bytes do not hold; ConfigError: this machine cannot take them. Nothing of the agent's is
     changed then."""
     failpoint("restore.before_stage")
-    if len(files) > MOST_FILES or sum(f.size for f in files.values()) > MOST_BYTES:
-        raise Damaged(f"The log names {len(files)} session files, more or bigger ones than an agent can have.")
+    check(place, files)
     staged: list[Move] = []
     try:
+        _room(place, files)
         main = place.agent.main_file
         exact = _exact(place, files, blobs)
         longer = {name: data for name, file in files.items() if (data := _longer(place, name, file)) is not None}
@@ -91,10 +95,35 @@ def restore(
         _move_in(place, staged)
     except OSError as error:
         raise ConfigError(f"The session could not be restored: {error}.") from error
+    except Damaged as error:
+        raise offered(error) from error
     finally:
         moves.discard(staged)
     size = sum(len(longer[name]) if name in longer else file.size for name, file in files.items())
     return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept)
+
+
+def check(place: Place, files: Mapping[str, FileState]) -> None:
+    """Damaged: what the log says of the files cannot be a session. Reads nothing."""
+    if len(files) > MOST_FILES or sum(max(f.size, f.base_size, 0) for f in files.values()) > MOST_BYTES:
+        raise offered(Damaged(f"The log names {len(files)} session files, more or bigger than an agent can have."))
+    if (size := files[place.agent.main_file].size) > MOST_MAIN:
+        raise offered(Damaged(f"The log says that the session has {size} bytes, more than an agent can resume."))
+    try:
+        for name in files:
+            place.path(name)
+            if above := next((str(p) for p in PurePosixPath(name).parents if str(p) in files), None):
+                raise Damaged(f"The log names {shown(above)} both as a file and as a folder.")
+    except Damaged as error:
+        raise offered(error) from error
+
+
+def _room(place: Place, files: Mapping[str, FileState]) -> None:
+    """ConfigError where the disk cannot hold the exact copies, before they fill it."""
+    moves.private(place.kept)
+    needed, free = sum(max(f.size, f.base_size) for f in files.values()), shutil.disk_usage(place.kept).free
+    if needed > free:
+        raise ConfigError(f"The session needs {needed} bytes in {place.kept}, and {free} are free.", "Make room there.")
 
 
 def plant(place: Place, prompt: str) -> None:

@@ -10,16 +10,17 @@ from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.encryption import wrong_key
-from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
+from wal_agent.errors import LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
 from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.supervise import local
 from wal_agent.supervise.control import ACK, ask
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
-from wal_agent.wal.reader import Replay, replay
+from wal_agent.wal.reader import Replay, reaching, replay
 from wal_agent.wal.state import State
 
 
@@ -45,6 +46,8 @@ def acknowledge(
     Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
     seen = leases.read(bucket, keys)
     if seen is None:
+        if missing := lease_missing(bucket, keys):
+            raise missing
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         raise problem
@@ -54,7 +57,8 @@ def acknowledge(
         known = Local(here.boot, here.pidns, local.lock_state(seen.doc.host, here))
         match admit(keys.job, seen, known):
             case Try(cause):
-                end_of(sound(replay(bucket, keys)), call, done, 0.0)  # refuses before anything is opened
+                found = reaching(replay(bucket, keys), keys.job, seen.doc.seq)
+                end_of(sound(found), call, done, 0.0)  # refuses before anything is opened
                 claim = Claim(
                     run=run_dir.run,
                     host=here,
@@ -79,7 +83,7 @@ def acknowledge(
 def sound(found: Replay) -> State:
     """The state of a log that could be read to its end; Damaged."""
     if found.damage is not None:
-        raise Damaged(f"The log is damaged: {found.damage.why}")
+        raise damaged(found.damage)
     return found.state
 
 

@@ -13,13 +13,16 @@ from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.encryption import wrong_key
+from wal_agent.errors import Damaged
 from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
 from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.recovery.damage import lease_missing, offered
 from wal_agent.recovery.plan import Plan, Resume, StartAgain
 from wal_agent.recovery.plan import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.report import in_flight_lines, plain, row
+from wal_agent.recovery.restore import Place, check
 from wal_agent.supervise import notice, processes
 from wal_agent.supervise.local import lock_state, this_host
 from wal_agent.supervise.situation import Situation, logged_calls, observe
@@ -27,7 +30,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import replay
+from wal_agent.wal.reader import reaching, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,11 @@ def foresee(
     env: Mapping[str, str],
     key_id: str = "",
 ) -> Foreseen:
-    """What `wal-agent run` would do now. Raises BucketError and Damaged."""
+    """What `wal-agent run` would do now. Raises BucketError and Damaged, as the start would."""
     seen = leases.read(bucket, keys)
     if seen is None:
+        if missing := lease_missing(bucket, keys):
+            raise missing
         return Foreseen(f"job {keys.job} does not exist yet; a start would be its first", [])
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         raise problem
@@ -75,20 +80,22 @@ def foresee(
         version="",
         workspace=str(workspace),
     )
-    at = observe(replay(bucket, keys), opening, blobs)
+    at = observe(reaching(replay(bucket, keys), keys.job, seen.doc.seq), opening, blobs)
     found = processes.marked(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
     verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock)
     agent = AGENTS[agent_name]
     decided = notice.decide(at, agent, verdicts, halt_on_unknown=halt_on_unknown)
+    if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
+        raise decided.error()
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return Foreseen(_words(keys.job, decided), rows)
     told = notice.told(at, here, workspace, agent, decided, verdicts, running, clock.now())
     rows += in_flight_lines(told.calls)
     prompt = (
-        _resumed(at, decided, blobs, workspace, agent_name, told, verdicts)
+        _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts)
         if isinstance(decided, Resume)
         else recovery_prompt(told)
     )
@@ -110,6 +117,7 @@ def _resumed(
     decided: Resume,
     blobs: Blobs,
     workspace: Path,
+    env: Mapping[str, str],
     agent_name: str,
     told: Told,
     verdicts: tuple[Verdict, ...],
@@ -117,8 +125,12 @@ def _resumed(
     """The prompt after a trial of the reconciliation, in a scratch folder."""
     agent = AGENTS[agent_name]
     with tempfile.TemporaryDirectory(prefix="wal-agent-dry-run-") as folder:
+        check(Place(agent, at.before.session, workspace, env, Path(folder)), at.before.files)
         main = Path(folder) / "main"
-        write_file(blobs, at.before.files[agent.main_file], main)
+        try:
+            write_file(blobs, at.before.files[agent.main_file], main)
+        except Damaged as error:
+            raise offered(error) from error
         elsewhere = not at.same_host(at.opening.host)
         calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, elsewhere)
         reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)

@@ -27,13 +27,21 @@ def decide(
     """The plan for this situation. `attended`: a person is at the terminal, so no crash loop needs to be halted."""
     local = LocalFacts(
         main_file=agent.main_file,
-        home_exists=at.home is not None and Path(at.home.workspace).is_dir(),
+        home_exists=at.home is not None and _is_folder(at.home.workspace),
         damage=at.damage,
         findings=tuple((v.call, v.finding) for v in verdicts),
     )
     limit = 0 if attended else Policy().crash_limit
     policy = Policy(halt_on_unknown=halt_on_unknown, resume_closed=resume_closed, crash_limit=limit)
     return plan(at.plan_input, at.opening, local, policy)
+
+
+def _is_folder(path: str) -> bool:
+    """Also for what can be no path at all, as a log may say."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def told(

@@ -13,10 +13,11 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.clock import Clock
 from wal_agent.encryption import wrong_key
-from wal_agent.errors import LeaseHeld, Unavailable, WalAgentError
+from wal_agent.errors import Damaged, LeaseHeld, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
 from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, leaves_spool
+from wal_agent.recovery.damage import explained
 from wal_agent.supervise.local import lock_state
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, open_job
@@ -119,6 +120,8 @@ def take(
                             spool=folder,
                             spooling=spooling.wanted,
                         )
+                except Damaged as error:
+                    raise explained(bucket, keys, seen, error) from error
                 except LeaseHeld:
                     if not wait:
                         raise

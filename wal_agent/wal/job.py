@@ -9,7 +9,7 @@ from typing import Literal
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
-from wal_agent.errors import Fenced, Unavailable, WalAgentError
+from wal_agent.errors import Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.records import Cause, Opening
 from wal_agent.wal import carry, reader
 from wal_agent.wal import lease as leases
@@ -69,7 +69,8 @@ def open_job(
     run spools there too; else the lease names it only until that is done.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
-    `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read."""
+    `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read,
+    or is missing."""
     lease = leases.acquire(
         bucket,
         keys,
@@ -125,13 +126,18 @@ def open_job(
 
 
 def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen: Seen | None, budget: float) -> int:
-    """R1: the highest epoch in the log (epochs never go down, so the newest segment has it)."""
-    patience = Patience(clock, rng, budget)
+    """R1: the highest epoch in the log (epochs never go down, so the newest segment has it). Damaged, also where the
+    log ends before the lease says: an opening there would hide what is missing."""
+    patience, reached = Patience(clock, rng, budget), seen.doc.seq if seen else 0
     while True:
         try:
-            return reader.tail(bucket, keys, seen.doc.seq if seen else 0).epoch
+            end = reader.tail(bucket, keys, reached)
         except Unavailable as error:
             patience.pause(error)
+            continue
+        if end.seq < reached:
+            raise Damaged(f"record {end.seq + 1} of job {keys.job} is missing: the log had reached record {reached}.")
+        return end.epoch
 
 
 def newest_listed(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, budget: float) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from wal_agent.bucket.base import Bucket, Version
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, Unavailable
-from wal_agent.wal.keys import Keys
+from wal_agent.wal.keys import MAX_SEQ, Keys
 from wal_agent.wal.lease_doc import (
     Claim,
     LeaseDoc,
@@ -91,8 +91,11 @@ def acquire(
     log_epoch: int,
     budget: float = 20.0,
 ) -> Lease:
-    """Take the lease from exactly `seen`, under the next epoch. LeaseHeld: someone else was faster; Unavailable."""
+    """Take the lease from exactly `seen`, under the next epoch. LeaseHeld: someone else was faster; Unavailable;
+    Damaged: there is no next one."""
     epoch = next_epoch(seen.doc.epoch if seen else 0, log_epoch)
+    if epoch > MAX_SEQ:
+        raise Damaged(f"Job {keys.job} says epoch {epoch - 1}; there is none above.", "Use another: --job NAME.")
     now = clock.now()
     doc = LeaseDoc(
         format=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -10,6 +11,7 @@ import msgspec
 from wal_agent.bucket.base import Version
 from wal_agent.errors import Damaged
 from wal_agent.records import Host
+from wal_agent.shown import shown
 from wal_agent.wal.keys import MAX_SEQ
 
 State = Literal["held", "closed", "released", "unlocked"]
@@ -32,7 +34,7 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str
     started: float  # when this epoch was acquired; like `time` by the owner's clock, for people
     ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL)]  # seconds
-    beat: Annotated[int, msgspec.Meta(ge=0)] = 0  # number of the renewal
+    beat: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # number of the renewal
     phase: str = ""
     tool: str = ""
     seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # last acknowledged record; a hint where the log ends
@@ -109,7 +111,9 @@ def decode(data: bytes, job: str) -> LeaseDoc:
             raise Damaged(f"The lease of job {job} is damaged: {len(data)} bytes.")
         doc = msgspec.json.decode(data, type=LeaseDoc)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"The lease of job {job} is damaged: {error}.") from error
+        raise Damaged(f"The lease of job {job} is damaged: {shown(str(error))}.") from error
+    if not 0 <= doc.host.pid <= MAX_SEQ or not all(map(math.isfinite, (doc.started, doc.time))):
+        raise Damaged(f"The lease of job {job} is damaged: a number in it is none that can be written.")
     if doc.job != job:
-        raise Damaged(f"The lease of job {job} is damaged: it names job {doc.job!r}.")
+        raise Damaged(f"The lease of job {job} is damaged: it names job {shown(repr(doc.job))}.")
     return doc

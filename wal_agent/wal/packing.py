@@ -12,6 +12,7 @@ import zstandard
 
 from wal_agent.errors import Damaged
 from wal_agent.records import FORMAT
+from wal_agent.shown import shown
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ def unpack(data: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int) -> T:
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(_newer(raw) or f"not what was written ({error})") from error
+        raise Damaged(_newer(raw) or f"not what was written ({shown(str(error))})") from error
 
 
 def _newer(raw: bytes) -> str:

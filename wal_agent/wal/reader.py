@@ -17,7 +17,7 @@ from wal_agent.wal.ahead import ahead
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.segment import START, Segment, digest
 from wal_agent.wal.snapshot_codec import Snapshot
-from wal_agent.wal.state import State, apply_all
+from wal_agent.wal.state import State, apply, excess
 
 LISTS = 5  # how often a reader that retention raced lists again
 PARALLEL = 16  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away
@@ -81,6 +81,14 @@ def newest_behind(bucket: Bucket, keys: Keys, seq: int) -> Tail:
 
 def records(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment]]:
     """The segments that are there from `start` on, in order (retention leaves gaps); for people to look at. Damaged."""
+    for seq, found in readable(bucket, keys, start):
+        if isinstance(found, Damaged):
+            raise found
+        yield seq, found
+
+
+def readable(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment | Damaged]]:
+    """`records`, with what is wrong in the place of each that cannot be read."""
     for entry in bucket.list(keys.log, keys.segment(start - 1) if start > 1 else ""):
         seq = keys.seq_of(entry.key)
         if seq is None:
@@ -89,7 +97,22 @@ def records(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, S
             data = bucket.get(entry.key).data
         except NotFound:
             continue  # retention passed here
-        yield seq, codec.decode(data, job=keys.job, seq=seq)
+        except Damaged as error:
+            yield seq, unreadable(keys, seq, error)
+            continue
+        yield seq, _decoded(data, keys, seq)
+
+
+def unreadable(keys: Keys, seq: int, error: Damaged) -> Damaged:
+    """The bucket's own word on an object that is not what was put, as one on a segment."""
+    return Damaged(f"record {seq} of job {keys.job} is damaged: {error.what}")
+
+
+def _decoded(data: bytes, keys: Keys, seq: int) -> Segment | Damaged:
+    try:
+        return codec.decode(data, job=keys.job, seq=seq)
+    except Damaged as error:
+        return error
 
 
 # --- snapshots (R5)
@@ -147,9 +170,13 @@ def follow(at: Replay, job: str, seq: int, data: bytes) -> Replay:
         fits = fits and found.origin <= found.epoch
     if not fits:
         raise Damaged(f"record {seq} of job {job} is damaged: epoch {found.epoch} follows epoch {state.epoch}.")
+    for record in found.records:
+        state = apply(state, seq, found.origin, record)
+        if why := excess(state):
+            raise Damaged(f"record {seq} of job {job} is damaged: {why}.")
     return replace(
         at,
-        state=apply_all(state, seq, found.origin, found.records),
+        state=state,
         seq=seq,
         hash=digest(data),
         time=found.time,
@@ -173,6 +200,15 @@ def replay(bucket: Bucket, keys: Keys, upto: int | None = None, *, parallel: int
         if result.damage is None:
             break
     return result
+
+
+def reaching(found: Replay, job: str, seq: int) -> Replay:
+    """`found`, which is damaged when it ends before segment `seq`, the last one that the job's lease, read before the
+    log, knows to be acknowledged. (The newest segment never goes by retention.)"""
+    if found.damage is not None or found.seq >= seq:
+        return found
+    why = f"record {found.seq + 1} of job {job} is missing: the log had reached record {seq}."
+    return replace(found, damage=Damage(found.seq + 1, why, found.seq, found.time, missing=True))
 
 
 def _explained(bucket: Bucket, keys: Keys, found: Replay) -> Replay:
@@ -216,6 +252,6 @@ def _fetch(bucket: Bucket, keys: Keys, seqs: list[int], parallel: int) -> Iterat
         try:
             return _get(bucket, keys, seq)
         except Damaged as error:
-            return error
+            return unreadable(keys, seq, error)
 
     return ahead(one, seqs, min(parallel, len(seqs)))

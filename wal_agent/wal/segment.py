@@ -10,6 +10,7 @@ import msgspec
 
 from wal_agent.errors import Damaged
 from wal_agent.records import FORMAT, AnyRecord, Opening
+from wal_agent.shown import shown
 from wal_agent.wal import packing
 from wal_agent.wal.keys import MAX_SEQ
 
@@ -122,7 +123,7 @@ def decode(data: bytes, *, job: str, seq: int) -> Segment:
         if segment.format != FORMAT:
             raise Damaged(f"format {segment.format} is unknown, this wal-agent reads {FORMAT}")
         if segment.job != job or segment.seq != seq:
-            raise Damaged(f"it calls itself record {segment.seq} of job {segment.job!r}")
+            raise Damaged(f"it calls itself record {segment.seq} of job {shown(repr(segment.job))}")
     except Damaged as error:
         raise Damaged(f"record {seq} of job {job} is damaged: {error.what}.") from error
     return segment

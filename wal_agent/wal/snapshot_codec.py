@@ -7,9 +7,10 @@ from typing import Literal
 import msgspec
 
 from wal_agent.errors import Damaged
+from wal_agent.shown import shown
 from wal_agent.wal import packing
 from wal_agent.wal.segment import Count, Hash
-from wal_agent.wal.state import State
+from wal_agent.wal.state import State, excess
 
 MAX_RAW = 64 << 20  # bytes of MessagePack
 
@@ -40,7 +41,9 @@ def decode(data: bytes, *, job: str, seq: int) -> Snapshot:
     try:
         snapshot = packing.unpack(data, _decoder, MAX_RAW)
         if snapshot.job != job or snapshot.seq != seq:
-            raise Damaged(f"it calls itself snapshot {snapshot.seq} of job {snapshot.job!r}")
+            raise Damaged(f"it calls itself snapshot {snapshot.seq} of job {shown(repr(snapshot.job))}")
+        if why := excess(snapshot.state):
+            raise Damaged(why)
     except Damaged as error:
         raise Damaged(f"snapshot {seq} of job {job} is damaged: {error.what}.") from error
     return snapshot

@@ -21,6 +21,9 @@ from wal_agent.records import (
 )
 
 KEEP_OPENINGS = 64
+MOST_OPEN = 20_000  # calls in flight, far above what an agent has; a state with more would cost minutes and gigabytes
+MOST_FILES = 20_000
+MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
 KEEP_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
@@ -141,6 +144,15 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
         case RunEnded():
             return replace(state, ended=record)
+
+
+def excess(state: State) -> str:
+    """What makes a state one that no run has written; empty for none."""
+    if len(state.open) > MOST_OPEN:
+        return f"it has more than {MOST_OPEN} calls in flight"
+    if len(state.files) > MOST_FILES:
+        return f"it has more than {MOST_FILES} files"
+    return "it counts more calls than there can be" if state.next_call > MOST_CALL else ""
 
 
 def apply_all(state: State, seq: int, epoch: int, records: Iterable[AnyRecord]) -> State:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cli.shelf import EVIL, SECRET
-from wal_agent.cli.screen import lines, printable, report_bug, say
+from wal_agent.cli.screen import lines, report_bug, say
+from wal_agent.shown import printable
 
 
 @settings(deadline=None)
@@ -30,7 +31,7 @@ def test_a_message_goes_to_stderr_and_a_row_is_one_line(capsys: pytest.CaptureFi
     lines(["  a\nwal-agent: forged", f"  b{EVIL}"])
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "wal-agent: job ?[2J?31m?x\nmore\n  a wal-agent: forged\n  b?[2J?31m?\n"
+    assert err == "wal-agent: job ?[2J?31m?x more\n  a wal-agent: forged\n  b?[2J?31m?\n"
 
 
 def test_no_rows_are_no_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -259,7 +259,7 @@ def test_damage_changes_nothing(machine: Machine) -> None:
 
 
 def test_names_that_cannot_both_be(machine: Machine) -> None:
-    raises_and_changes_nothing(machine, {MAIN: b"", "a": b"x", "a/b": b"y"}, ConfigError, "is not a folder")
+    raises_and_changes_nothing(machine, {MAIN: b"", "a": b"x", "a/b": b"y"}, Damaged, "both as a file and as a folder")
 
 
 @pytest.mark.parametrize(("most_files", "most_bytes"), [(2, 1 << 30), (100, 10)])

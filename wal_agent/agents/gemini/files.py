@@ -51,7 +51,7 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
         return project / "chats" / f"session-1970-01-01T00-00-{session[:8]}.jsonl"
     path = PurePosixPath(name)
     kind, parts = path.parts[0] if path.parts else "", path.parts[1:]
-    sane = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
+    sane = all(_PART.fullmatch(part) and part not in (".", "..") and len(part.encode()) <= 255 for part in parts)
     if kind not in _EXTRAS or not parts or not sane or str(path) != name or len(parts) > _DEEP:
         raise ValueError(f"{name!r} is no file of a Gemini session")
     return _base(kind, session, project).joinpath(*parts)

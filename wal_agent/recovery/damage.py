@@ -1,0 +1,41 @@
+"""What is said of a log that cannot be read to its end: what is wrong, what can still be had, and how to go on."""
+
+from __future__ import annotations
+
+from wal_agent.bucket.base import Bucket
+from wal_agent.errors import Damaged
+from wal_agent.recovery.words import stamp
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Seen
+from wal_agent.wal.reader import Damage, reaching, replay, tail
+
+RESCUE = "Write what can be had into a new folder with `wal-agent recover --to FOLDER`"
+OFFER = "Write the session as of then into a new folder with `wal-agent recover --to FOLDER`"
+ANEW = "work on under another name: --job NAME."
+
+
+def damaged(d: Damage) -> Damaged:
+    """The one sentence for a damaged log."""
+    if d.good < 1:
+        return Damaged(f"{d.why} Nothing before it can be restored.", f"{ANEW[:1].upper()}{ANEW[1:]}")
+    return Damaged(f"{d.why} Everything up to record {d.good} ({stamp(d.time)}) is whole.", f"{OFFER}; {ANEW}")
+
+
+def offered(error: Damaged) -> Damaged:
+    """`error`, of a session whose log is sound, with the way out."""
+    return Damaged(error.what, f"{RESCUE}; {ANEW}")
+
+
+def lease_missing(bucket: Bucket, keys: Keys) -> Damaged | None:
+    """For a job without a lease: None where it has no log either. Damaged: the end of the log cannot be read."""
+    end = tail(bucket, keys)
+    if end.seq == 0:
+        return None
+    what = f"The lease of job {keys.job} is missing, but its log reaches record {end.seq}."
+    return Damaged(what, "The next `wal-agent run` makes a new one and recovers.")
+
+
+def explained(bucket: Bucket, keys: Keys, seen: Seen | None, error: Damaged) -> Damaged:
+    """`error`, met while the job was being opened, with what can be had where it is the log that is damaged."""
+    found = reaching(replay(bucket, keys), keys.job, seen.doc.seq if seen else 0)
+    return error if error.hint or found.damage is None else damaged(found.damage)
