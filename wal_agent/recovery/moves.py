@@ -23,10 +23,11 @@ _AWAY = "Move it away, then start again."
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A staged file and where it goes."""
+    """A staged file, the hash of its bytes, and where it goes."""
 
     staged: Path
     target: Path
+    sha256: str
 
 
 def read_plain(path: Path) -> bytes | None:
@@ -51,7 +52,7 @@ def stage(target: Path, data: bytes, root: Path) -> Move:
     with suppress(FileNotFoundError):
         staged.unlink()  # of a restore that was cut off
     write_new(staged, data)
-    return Move(staged, target)
+    return Move(staged, target, hashlib.sha256(data).hexdigest())
 
 
 def make_parents(folder: Path, root: Path) -> None:
@@ -118,8 +119,7 @@ def remember(moves: Iterable[Move], kept: Path) -> None:
     """Note the hashes of what is put into place: the next restore must not take it for what the agent wrote."""
     with suppress(FileNotFoundError):
         (kept / "placed").unlink()
-    hashes = [hashlib.sha256(read_plain(m.staged) or b"").hexdigest() for m in moves]
-    write_new(kept / "placed", "\n".join(hashes).encode())
+    write_new(kept / "placed", "\n".join(m.sha256 for m in moves).encode())
 
 
 def placed(folder: Path) -> dict[str, Path]:

@@ -70,7 +70,7 @@ def encode(value: Any) -> bytes:
 
 
 def one_line(text: bytes) -> bytes:
-    if b"\xe2\x80" not in text:  # nearly always; spares two copies of each line
+    if text.isascii() or b"\xe2\x80" not in text:  # nearly always; spares two copies of each line
         return text
     return text.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
 
