@@ -25,10 +25,7 @@ from wal_agent.errors import ConfigError
 from wal_agent.supervise.take import Spooling, take
 from wal_agent.wal.job import OpenedJob
 
-IGNORANT = {  # what gives them away
-    "gcp-storage-emulator": "is not Cloud Storage: it names no generation",
-    "s3rver": "a second create is refused: it was carried out",
-}
+IGNORANT = ("gcp-storage-emulator", "s3rver")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -60,16 +57,16 @@ def assert_refused(bucket: Bucket, because: str) -> None:
     assert [*bucket.list("")] == []
 
 
-@pytest.mark.parametrize("bucket", sorted(IGNORANT), indirect=True)
+@pytest.mark.parametrize("bucket", IGNORANT, indirect=True)
 def test_the_servers_do_ignore_conditions(bucket: Bucket) -> None:
     """The control of the controls: these are the stores on which two owners would both win."""
     bucket.put("lease.json", b"first")
     bucket.put("lease.json", b"second")
 
 
-@pytest.mark.parametrize(("bucket", "because"), sorted(IGNORANT.items()), indirect=["bucket"], ids=sorted(IGNORANT))
-def test_a_server_that_ignores_conditions_is_refused_at_first_use(bucket: Bucket, because: str) -> None:
-    assert_refused(bucket, because)
+@pytest.mark.parametrize("bucket", IGNORANT, indirect=True)
+def test_a_server_that_ignores_conditions_is_refused_at_first_use(bucket: Bucket) -> None:
+    assert_refused(bucket, "a second create is refused: it was carried out")
 
 
 @pytest.mark.parametrize("bucket", ["fake-gcs", "ministack", "moto"], indirect=True)

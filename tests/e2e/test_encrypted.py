@@ -12,7 +12,8 @@ from tests.mocks.gemini_model import Turn
 from wal_agent.bucket.encrypted import MAGIC
 
 TASK = "please do the work with the word xylophone"
-LONG = "echo begun xylophone >> side; touch started; sleep 600; echo ended >> side"
+LEAK = "printenv WAL_AGENT_ENCRYPTION_KEY_FILE > leaked"
+LONG = f"{LEAK}; echo begun xylophone >> side; touch started; sleep 600; echo ended >> side"
 
 
 def objects(scene: Scene) -> dict[str, bytes]:
@@ -43,11 +44,12 @@ def test_an_encrypted_job_goes_on_elsewhere_with_its_key_and_only_with_it(scene:
         Turn(text="Now the long one.", calls=[shell(LONG)]),
     )
     first = scene.machine("vm-1")
-    run = first.run("-y", "-p", TASK, options=["--encryption-key-file", str(right)])
+    run = first.run("-y", "-p", TASK, WAL_AGENT_ENCRYPTION_KEY_FILE=str(right))
     until(lambda: (scene.workspace / "started").exists(), "the second call runs")
     run.kill()
     run.died()
     shutil.rmtree(first.home)
+    assert (scene.workspace / "leaked").read_text() == "", "the agent is not told where the key is"
 
     stored = objects(scene)
     lease = stored.pop("job/lease.json=")

@@ -71,7 +71,7 @@ class Entry:
 
 
 class Bucket(Protocol):
-    """Six methods; each raises Unavailable or Denied besides what it names."""
+    """Six methods; each raises Unavailable or Denied (Misconfigured is one) besides what it names."""
 
     url: str
 

@@ -31,7 +31,7 @@ from urllib3.exceptions import HTTPError
 from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key
 from wal_agent.bucket.gcs_client import CONNECT, READ, Store, connect
 from wal_agent.bucket.gcs_errors import LOGIN, Op, printable, refused, said
-from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 
 LARGEST = 256 << 20  # bytes of an object that is read at all; ours end at 64 MiB
 DELETERS = 16
@@ -188,7 +188,7 @@ def _upload(blob: Any, data: bytes, generation: int) -> str:
 def _read(reply: requests.Response, what: str) -> Object:
     """The object of a reply to a download, checked against the checksum that came with it."""
     if not _GENERATION.fullmatch(generation := reply.headers.get("X-Goog-Generation", "")):
-        raise ConfigError(
+        raise Misconfigured(
             f"What answers for {what} is not Cloud Storage: it names no generation.", "Use another store."
         )
     updated, date = _seconds(reply.headers["Last-Modified"]), _seconds(reply.headers["Date"])

@@ -20,7 +20,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 
 from wal_agent.bucket.gcs_errors import LOGIN, printable
-from wal_agent.errors import ConfigError, Denied
+from wal_agent.errors import Denied, Misconfigured
 
 PAGE = 1000  # entries; the most that the store puts into one page
 CONNECTIONS = 32
@@ -112,7 +112,7 @@ def connect(endpoint: str) -> Any:
             _http=session,
         )
     except ValueError as error:
-        raise ConfigError(f"Cloud Storage cannot be used as configured ({printable(str(error))}).") from error
+        raise Misconfigured(f"Cloud Storage cannot be used as configured ({printable(str(error))}).") from error
     # Else it asks for the bucket's metadata by the side, for traces that nobody collects: a request, a connection and
     # a permission more. Its public switch is an environment variable, which the agent would inherit.
     client._bucket_metadata_cache = None

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Literal
 
-from wal_agent.errors import ConfigError, Conflict, Denied, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 
 Op = Literal["get", "create", "replace", "delete", "list"]
 
@@ -46,7 +46,7 @@ def refused(op: Op, bucket: str, key: str, who: str, status: int, text: str) -> 
             return Conflict(f"{key} in {bucket} is another version.")
         case 404 if op in ("create", "list") or _NO_BUCKET.search(text):
             name = bucket.removeprefix("gs://").partition("/")[0]
-            return ConfigError(
+            return Misconfigured(
                 f"There is no bucket {name} in Cloud Storage.",
                 f"Check the name, or make it with `gcloud storage buckets create gs://{name}`.",
             )

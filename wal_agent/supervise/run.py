@@ -46,6 +46,7 @@ SPOOLING = (
     "--on-outage spool: while the bucket is away, tools run on records that are only on this machine's disk; who loses "
     "it loses them, and no other machine takes the job over by itself"
 )
+KEY_SOURCES = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND"}  # no business of the agent's
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
@@ -190,7 +191,8 @@ class _Run:
     def _live(self, opened: OpenedJob, heartbeat: Heartbeat, prepared: Prepared) -> Ended:
         wish, agent = self.wish, self.wish.agent
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip)
-        env = {**wish.env, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}
+        kept = {name: value for name, value in wish.env.items() if name not in KEY_SOURCES}
+        env = {**kept, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}
         mirror = local.state_dir(env) / MIRRORS / self.run_dir.run
         keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed)
         injected = agent.inject(setup, env)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Collection, Iterable
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, NotFound, Unavailable
 from wal_agent.failpoints import failpoint
@@ -77,6 +78,7 @@ class Blobs:
         """`epoch`: of the run that puts; 0 can only read."""
         self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
         self._budget, self.parallel = budget, parallel
+        self._steady = RetryBucket(bucket, clock, rng, deadline=budget)
         self.names = Names(epoch, clock)
 
     def put(self, data: bytes) -> str:
@@ -106,9 +108,9 @@ class Blobs:
         return [*ahead(self.put, datas, self.parallel)]
 
     def get(self, name: str) -> bytes:
-        """The blob's bytes; Damaged when it is missing or is not what its name says."""
+        """The blob's bytes; Damaged when it is missing or is not what its name says; Unavailable after the budget."""
         try:
-            data = self._bucket.get(self._keys.blob(name)).data
+            data = self._steady.get(self._keys.blob(name)).data
         except (NotFound, ValueError) as error:
             raise Damaged(f"Blob {name[:64]} of job {self._keys.job} is missing.") from error
         if hashlib.sha256(data).hexdigest() != blob_sha256(name):

@@ -31,7 +31,7 @@ from wal_agent.bucket import gcs, gcs_client, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.gcs import GcsBucket
-from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 
 KB, MB = 1 << 10, 1 << 20
 OPS: dict[str, Callable[[Bucket], object]] = {
@@ -232,7 +232,7 @@ def test_nobody_there_is_unavailable_in_one_short_sentence(op: str) -> None:
 @pytest.mark.parametrize("op", ["create", "list", "time"])
 def test_a_bucket_that_does_not_exist_is_told_with_the_command_that_makes_it(proxy: Proxy, op: str) -> None:
     bucket = GcsBucket("gs://nobody-made-it/p", proxy.server.endpoint)
-    with pytest.raises(ConfigError, match="gcloud storage buckets create gs://nobody-made-it`"):
+    with pytest.raises(Misconfigured, match="gcloud storage buckets create gs://nobody-made-it`"):
         OPS[op](bucket)
     bucket.close()
 
@@ -256,7 +256,7 @@ def test_nonsense_never_raises_but_what_the_contract_names(
     try:
         OPS[op](bucket)
     except WalAgentError as error:
-        assert isinstance(error, Unavailable if op in METHODS else (Unavailable, ConfigError))
+        assert isinstance(error, Unavailable if op in METHODS else (Unavailable, Misconfigured))
     else:
         # An unread reply to a delete, and listings that hold nothing of ours.
         assert op in ("delete", "list")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from wal_agent.bucket.gcs_errors import Op, printable, refused, said
-from wal_agent.errors import ConfigError, Conflict, Denied, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 
 BUCKET = "gs://bucket-1/p"
 OPS: list[Op] = ["get", "create", "replace", "delete", "list"]
@@ -22,12 +22,12 @@ def error(op: Op, status: int, text: str = "", who: str = "") -> WalAgentError:
         ("create", 412, "", Conflict),
         ("replace", 412, "", Conflict),
         ("replace", 404, "No such object: bucket-1/p/a/b", Conflict),
-        ("replace", 404, NO_BUCKET, ConfigError),
-        ("create", 404, "Not Found", ConfigError),
+        ("replace", 404, NO_BUCKET, Misconfigured),
+        ("create", 404, "Not Found", Misconfigured),
         ("get", 404, "No such object: bucket-1/p/a/b", NotFound),
-        ("get", 404, NO_BUCKET, ConfigError),
+        ("get", 404, NO_BUCKET, Misconfigured),
         ("delete", 404, "", NotFound),
-        ("list", 404, "", ConfigError),
+        ("list", 404, "", Misconfigured),
         *((op, status, "", Unavailable) for op in OPS for status in (302, 400, 408, 409, 429, 500, 503, 599)),
         *((op, status, "", Denied) for op in OPS for status in (401, 403)),
     ],
