@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from io import BufferedRandom
 from pathlib import Path
 
+import msgspec
+
 from wal_agent.errors import Damaged
 from wal_agent.records import FileDelta
 from wal_agent.wal.ahead import ahead
@@ -25,6 +27,7 @@ def write_file(blobs: Blobs, file: FileState, target: Path) -> None:
     Damaged: a blob is missing or wrong, an edit leaves the file, or size or hash do not hold; `target` is removed then.
     """
     out = create(target)
+    file = needed(file)
     try:
         with out:
             write_base(blobs, file, out)
@@ -34,6 +37,23 @@ def write_file(blobs: Blobs, file: FileState, target: Path) -> None:
     except BaseException:
         target.unlink(missing_ok=True)
         raise
+
+
+def needed(file: FileState) -> FileState:
+    """Without what a later delta wrote over from beginning to end: a recovery's child, or a file written anew."""
+    for n, delta in reversed([*enumerate(file.layers)]):
+        if _is_whole(delta):
+            return msgspec.structs.replace(file, base_size=0, chunks=(), layers=file.layers[n:])
+    return file
+
+
+def _is_whole(delta: FileDelta) -> bool:
+    end = 0
+    for edit in delta.edits:
+        if edit.offset != end:
+            return False
+        end += edit.data.size
+    return end == delta.size
 
 
 def create(target: Path) -> BufferedRandom:

@@ -97,6 +97,32 @@ def test_a_file_that_grew_costs_its_new_chunks_only(tmp_path: Path) -> None:
         assert world.bucket.puts == []
 
 
+def test_what_was_written_over_is_not_fetched(tmp_path: Path) -> None:
+    """A file that a delta sent whole needs nothing from before it."""
+    with mock.patch.object(files_module, "CHUNK", 8), mock.patch.object(mirror_module, "CHUNK", 8):
+        world = World()
+        blobs = make_blobs(world)
+        first, content = delta(blobs, b"", [(0, b"x" * 100)], 100)
+        state = State(files=Mirror(tmp_path, blobs).compact(grown(State(), first).files))
+        for edits, size in (([(0, b"y" * 20), (20, b"z" * 10)], 30), ([(30, b"tail")], 34)):
+            record, content = delta(blobs, content, edits, size)
+            state = grown(state, record)
+        file = state.files["f"]
+        absent = msgspec.structs.replace(file, chunks=tuple(f"{sha(b'')}-1" for _ in file.chunks))
+        assert restored(blobs, absent) == b"y" * 20 + b"z" * 10 + b"tail"
+        with pytest.raises(Damaged):
+            restored(blobs, msgspec.structs.replace(absent, layers=file.layers[1:]))
+
+
+@pytest.mark.parametrize("edits", [[(0, b"y" * 20)], [(0, b"y" * 20), (21, b"y" * 9)], [(1, b"y" * 29)]])
+def test_what_was_not_written_over_is_still_needed(edits: list[tuple[int, bytes]], tmp_path: Path) -> None:
+    blobs = make_blobs(World())
+    first, content = delta(blobs, b"", [(0, b"x" * 100)], 100)
+    state = State(files=Mirror(tmp_path, blobs).compact(grown(State(), first).files))
+    record, content = delta(blobs, content, edits, 30)
+    assert restored(blobs, grown(state, record).files["f"]) == content
+
+
 def test_a_file_that_is_gone_leaves_the_mirror(tmp_path: Path) -> None:
     blobs = make_blobs(World())
     mirror = Mirror(tmp_path, blobs)
