@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import Clock
 from wal_agent.errors import Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.records import Cause, Opening
@@ -155,15 +156,12 @@ def read_for_plan(
 ) -> Replay:
     """R2: the replay that the plan may see ends at the own opening and is read after it landed. Fenced: a newer owner
     has passed (this host slept), and its retention has taken what should be read here."""
-    patience = Patience(clock, rng, budget)
-    while True:
-        try:
-            found = reader.replay(bucket, keys, at.seq, parallel=parallel)
-            if found.damage is not None and (newer := reader.newest_behind(bucket, keys, at.seq)).epoch > at.epoch:
-                raise Fenced(f"Job {keys.job} was taken over (epoch {newer.epoch}) while epoch {at.epoch} was opening.")
-            return found
-        except Unavailable as error:
-            patience.pause(error)
+    # Each read is asked again by itself: begun anew at each failure, a replay of hundreds would never end on a bad day.
+    steady = RetryBucket(bucket, clock, rng, deadline=budget)
+    found = reader.replay(steady, keys, at.seq, parallel=parallel)
+    if found.damage is not None and (newer := reader.newest_behind(steady, keys, at.seq)).epoch > at.epoch:
+        raise Fenced(f"Job {keys.job} was taken over (epoch {newer.epoch}) while epoch {at.epoch} was opening.")
+    return found
 
 
 def close_job(
