@@ -121,6 +121,13 @@ def test_a_torn_tail_is_cut_to_whole_lines() -> None:
     )
 
 
+@pytest.mark.parametrize("around", [b"%b\r", b"%b\0\0", b"\0%b", b" \t%b"])
+def test_what_is_around_a_sound_line_is_dropped(around: bytes) -> None:
+    """Zeros are what a file system leaves of a write that was cut off."""
+    said = json.dumps(user("u", "x")).encode()
+    assert child(lines(META, around % said, gemini("g"))).data == child(lines(META, said, gemini("g"))).data
+
+
 @pytest.mark.parametrize("first", [b"", b'{"sessionId":"S","proj', b"\0" * 50, b'{"sessionId":5,"projectHash":"x"}'])
 def test_s13_the_first_line_is_made_anew(first: bytes) -> None:
     made = child(first + b"\n" + lines(user("u", "x"), {"$set": {"summary": "s"}}))

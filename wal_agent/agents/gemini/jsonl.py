@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 Json = dict[str, Any]
+Line = bytes | memoryview
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class Message:
     """One message and the line that tells it. After a change, `line` is dropped and the value is written anew."""
 
     value: Json
-    line: bytes | None = None
+    line: Line | None = None
 
     @property
     def kind(self) -> str:
@@ -53,12 +54,12 @@ class Session:
         return [m for m in self.messages.values() if m.kind in ("user", "gemini")]
 
 
-def decode(text: bytes) -> Any:
+def decode(text: Line) -> Any:
     """JSON as JavaScript writes it; lone surrogates (which msgspec refuses) included. ValueError when it is none."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return json.loads(text)
+        return json.loads(bytes(text))
 
 
 def encode(value: Any) -> bytes:
@@ -75,19 +76,27 @@ def one_line(text: bytes) -> bytes:
     return text.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
 
 
-def records(data: bytes) -> Iterator[tuple[Json | None, bytes]]:
-    """Each line that is not blank, with the object in it (None for junk)."""
-    for raw in data.split(b"\n"):
-        line = raw.strip(b"\0 \t\r")
+def records(data: bytes) -> Iterator[tuple[Json | None, Line]]:
+    """Each line that is not blank, as it is to be written again, with the object in it (None for junk)."""
+    clean = one_line(data) is data
+    view = memoryview(data)  # most lines are not touched: they are not copied either
+    begin = 0
+    while begin < len(data):
+        end = data.find(b"\n", begin)
+        end = len(data) if end < 0 else end
+        raw = view[begin:end]
+        bare = data.startswith(b"{", begin, end) and data.endswith(b"}", begin, end)
+        line: Line = raw if bare else bytes(raw).strip(b"\0 \t\r")
+        begin = end + 1
         if not line:
-            if b"\0" in raw:
+            if 0 in raw:
                 yield None, raw
             continue
         try:
             value = decode(line)
         except (ValueError, RecursionError):
             value = None
-        yield (value if isinstance(value, dict) else None), line
+        yield (value if isinstance(value, dict) else None), line if clean else one_line(bytes(line))
 
 
 def load(data: bytes) -> Session:
@@ -102,12 +111,12 @@ def load(data: bytes) -> Session:
     return session
 
 
-def _apply(session: Session, record: Json, line: bytes) -> None:
+def _apply(session: Session, record: Json, line: Line) -> None:
     change = record.get("$set")
     if isinstance(record.get("$rewindTo"), str):
         _rewind(session, record["$rewindTo"])
     elif isinstance(record.get("id"), str):
-        session.messages[record["id"]] = Message(record, one_line(line))
+        session.messages[record["id"]] = Message(record, line)
         session.scratchpad = None
     elif isinstance(change, dict):
         if isinstance(change.get("messages"), list):
@@ -141,7 +150,7 @@ def _rewind(session: Session, to: str) -> None:
 
 def dump(session: Session) -> bytes:
     """The head, then each message once. Loading it gives the same session again."""
-    lines = [encode(session.meta)]
+    lines: list[Line] = [encode(session.meta)]
     lines += [m.line if m.line is not None else encode(m.value) for m in session.messages.values()]
     if session.scratchpad is not None:
         lines.append(session.scratchpad)
