@@ -3,8 +3,8 @@
 A job whose owner died with a session of 10 or 100 MB, 1,000 or 10,000 records behind it and one call in flight; an
 empty host starts it. The time is that to the first instruction of a stub that stands in for the agent. What a recovery
 costs over a fresh start on the same store (which checks the bucket first, with 17 requests), and over a start of a job
-that is there already but has nothing to restore, is held against a plain download of the session's bytes in one request,
-written and fsynced, by the same SDK with a warm connection.
+that is there already but has nothing to restore, is held against a plain download of the session's bytes in one
+request, written and fsynced, by the same SDK with a warm connection.
 """
 
 from __future__ import annotations
