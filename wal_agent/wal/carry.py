@@ -46,9 +46,7 @@ def unsent(bucket: Bucket, keys: Keys, spool: Spool, state: State) -> tuple[int,
     if found:
         opening = codec.decode(bucket.get(keys.segment(first)).data, job=keys.job, seq=first)  # R4: kept for ever
         if (found[0].seq, found[0].prev) != (first, opening.prev):
-            raise spool.damaged(
-                f"record {found[0].seq} does not follow what the log has of epoch {left.epoch}"
-            )
+            raise spool.damaged(f"record {found[0].seq} does not follow what the log has of epoch {left.epoch}")
     return left.epoch, found
 
 
