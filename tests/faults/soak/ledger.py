@@ -119,7 +119,10 @@ class Ledger:
             twice = [call for call, n in Counter([*ended, *unsettled]).items() if n > 1]
             raise Wrong(f"I8: calls without an end that are not open, or with two ({twice})")
         for call in self.calls():
-            how = ends[call.number].how if call.number in ends else "open"
+            end = ends.get(call.number)
+            how = end.how if end else "open"
+            if end and end.by == "recovery" and end.finding == "unknown":
+                raise Wrong(f"I8: call #{call.number} was settled, and nobody knows what became of it")
             if how == "denied" and call.effect in world:
                 raise Wrong(f"I5: call #{call.number} was denied, and {call.effect} happened")
             if how in ("done", "failed") and call.effect not in world:

@@ -17,7 +17,6 @@ import pytest
 from tests.contract.wire import STORES, own_credentials
 from tests.faults.soak.cycles import roll
 from tests.faults.soak.job import soaked
-from tests.faults.soak.ledger import Wrong
 from tests.servers import shared
 from wal_agent.records import End, Opening
 
@@ -53,8 +52,8 @@ def soak(server: str, seed: int, cycles: int = CYCLES, broken: bool = False) -> 
                 lived.append(cycle)
                 job.live(cycle)
             job.end()
-        except Wrong as wrong:
-            raise AssertionError(f"{server}, seed {seed}: {wrong}\n{lived[-2:]}\n{job.story()}") from wrong
+        except Exception as error:
+            raise AssertionError(f"{server}, seed {seed}: {error}\n{lived[-2:]}\n{job.story()}") from error
         world, log = job.world(), job.ledger.records()
         return job.counts + Counter(
             effects=len(world),
