@@ -49,7 +49,8 @@ class Agent:
     def session_file(self) -> Path:
         project = GEMINI / "tmp" / "work"
         (project / "chats").mkdir(parents=True, exist_ok=True)
-        (project / ".project_root").write_text(str(Path.cwd()))
+        (marker := project / f"{os.getpid()}.new").write_text(str(Path.cwd()))
+        marker.replace(project / ".project_root")  # whole at any kill: a torn one would be another folder's
         if self.resumed:
             own = [path for path in (project / "chats").iterdir() if owner(path) == self.session]
             return max(own, key=lambda path: path.stat().st_size)
@@ -147,9 +148,12 @@ class Agent:
 
 
 def owner(path: Path) -> str:
-    """The id of the session whose file it is."""
-    with path.open() as file:
-        return str(json.loads(file.readline())["sessionId"])
+    """The id of the session whose file it is; nobody's when its maker died over its first line."""
+    try:
+        with path.open() as file:
+            return str(json.loads(file.readline())["sessionId"])
+    except ValueError:
+        return ""
 
 
 def told(tool: str, given: dict[str, Any], status: str, text: str) -> dict[str, Any]:
