@@ -22,7 +22,7 @@ from wal_agent.records import End, Opening
 
 CYCLES = 25
 TOGETHER = 2  # jobs at a time: they wait for leases more than they work
-BROKEN = 12  # cycles in which a gate that does not wait must be found
+BROKEN = 100  # cycles in which a gate that does not wait must be found; most often the first ones will do
 SEED = os.environ.get("WAL_AGENT_TEST_SEED")
 OFTEN = {
     "killed": 25,
