@@ -30,7 +30,7 @@ from tests.servers.proxy import (
 from tests.unit.wal.world import FIELDS, KEYS, FakeClock, claim, intent
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket
-from wal_agent.errors import BucketError, ConfigError, Conflict, Denied, Fenced, NotFound, Unavailable
+from wal_agent.errors import BucketError, Conflict, Denied, Fenced, Misconfigured, NotFound, Unavailable
 from wal_agent.records import Intent
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
@@ -84,12 +84,12 @@ def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
         yield made
 
 
-def meet(wire: Wire, act: str, fault: Fault) -> BucketError | ConfigError | None:
+def meet(wire: Wire, act: str, fault: Fault) -> BucketError | Misconfigured | None:
     """What `act` raises when its last request meets the fault."""
     wire.meets(*[None] * (act == "replace"), fault)
     try:
         ACTS[act](wire.bucket)
-    except (BucketError, ConfigError) as error:
+    except (BucketError, Misconfigured) as error:
         return error
     finally:
         wire.meets()
@@ -167,7 +167,7 @@ def test_a_page_of_somebody_elses_is_never_taken_for_the_stores_answer(wire: Wir
     """A captive portal, or a proxy's login page, says 200 to everything."""
     page = Reply(200, b"<html><body>Log in to the guest network</body></html>", (("Content-Type", "text/html"),))
     error = meet(wire, act, page)
-    assert isinstance(error, Unavailable | ConfigError), error
+    assert isinstance(error, Unavailable | Misconfigured), error
 
 
 # --- lost on the way
