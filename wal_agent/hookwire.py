@@ -23,6 +23,7 @@ from pathlib import Path
 from wal_agent.resources import shipped, shipped_program
 
 VERSION = "wal-agent-hook/1"
+LINE_SIGN = "wal-agent:allow) exit 0;;"  # every hook line has it, also those that were installed long ago
 MAX_FRAME = 1 << 20  # of one frame's body, either way
 MAX_PAYLOAD = 256 << 20
 HEAD = struct.Struct(">cI")

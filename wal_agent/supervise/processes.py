@@ -14,6 +14,8 @@ from contextlib import suppress
 
 import psutil
 
+from wal_agent.hookwire import LINE_SIGN
+
 MARKER = "WAL_AGENT_RUN"
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -58,8 +60,14 @@ def younger(found: Iterable[psutil.Process], since: float) -> list[psutil.Proces
 
 
 def but_hooks(found: Iterable[psutil.Process], run: str) -> list[psutil.Process]:
-    """Without this run's hooks, and what they started: their command lines name the run."""
-    return [p for p in found if run not in _words(p)]
+    """Without hooks of ours, and what they started (see `_is_hook`)."""
+    return [p for p in found if not _is_hook(_words(p), run)]
+
+
+def _is_hook(words: str, run: str) -> bool:
+    """A hook's shell has the sign of our lines: an installed line knows the run only from the environment, and there is
+    no client below the shell yet when it begins. The client is told the run."""
+    return LINE_SIGN in words or run in words
 
 
 def command_line(process: psutil.Process) -> str:
@@ -99,13 +107,13 @@ def end_run(run: str, grace: float = 2.0, adopted: bool = False) -> list[str]:
     """End everything that carries the run's marker, again until nothing new appears; gives their command lines.
 
     `adopted`: and every child of ours, which the sub-reaper took over; for the run itself, when its agent is gone.
-    What has ended by itself meanwhile, and hooks of ours, whose lines name the run, are not told."""
+    What has ended by itself meanwhile, and hooks of ours, are not told."""
     told: list[str] = []
     for _ in range(5):
         own = {p.pid: p for p in descendants(os.getpid())} if adopted else {}
         found = list({**own, **{p.pid: p for p in marked(run)}}.values())
         if not found:
             break
-        told += [line for p in found if (line := _words(p)) and run not in line]
+        told += [line for p in found if (line := _words(p)) and not _is_hook(line, run)]
         end(found, grace)
     return told

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from tests.unit.supervise.crew import until
+from tests.unit.supervise.crew import PATIENCE, short_folder, until
+from wal_agent.agents.base import HookSetup
+from wal_agent.agents.gemini.inject import hook_table
+from wal_agent.agents.gemini.installed import table
+from wal_agent.agents.gemini.line import MARKER as GEMINI_MARKER
+from wal_agent.hookwire import LINE_SIGN, client_command, python_client
 from wal_agent.supervise import processes
 from wal_agent.supervise.processes import MARKER, descendants, end_run, marked
 
@@ -124,3 +132,53 @@ def test_a_description_never_fails(trees: list[Tree]) -> None:
     tree.shell.kill()
     tree.shell.wait()
     assert processes.command_line(shell) == f"pid {shell.pid}"
+
+
+def injected_lines(run: str, folder: Path, client: tuple[str, ...]) -> list[str]:
+    return _commands(hook_table(HookSetup(run=run, run_dir=folder, client=client)))
+
+
+def _commands(hooks: dict[str, Any]) -> list[str]:
+    return [hook["command"] for groups in hooks.values() for group in groups for hook in group["hooks"]]
+
+
+def test_every_hook_line_has_the_sign(tmp_path: Path) -> None:
+    """I5: by it a hook's shell is known from its first moment on, when no client is below it."""
+    lines = injected_lines("r", tmp_path, client_command()) + _commands(table())
+    assert len(lines) >= 6 and all(LINE_SIGN in line for line in lines)
+    assert LINE_SIGN == "wal-agent:allow) exit 0;;", (
+        "lines that were installed by an earlier wal-agent have these words"
+    )
+
+
+@pytest.mark.parametrize("client", [client_command(), python_client()], ids=["client", "python client"])
+@pytest.mark.parametrize("way", ["injected", "installed"])
+def test_a_hook_that_waits_for_its_answer_is_no_tool(
+    way: str, client: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1, I5: agents run the tool whose hook was killed, so what is ended at expiry must leave hooks out, whichever way
+    they came into the agent's settings."""
+    monkeypatch.setattr("wal_agent.agents.gemini.installed.client_command", lambda: client)
+    run = secrets.token_hex(8)
+    with short_folder() as folder, socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "hook.sock"))
+        server.listen()
+        server.settimeout(PATIENCE)
+        lines = injected_lines(run, folder, client) if way == "injected" else _commands(table())
+        env = {MARKER: run, "WAL_AGENT_SOCKET": str(folder / "hook.sock"), GEMINI_MARKER: run, "HOME": str(folder)}
+        hook = subprocess.Popen(
+            ["bash", "-c", lines[0]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env={**os.environ, **env}
+        )
+        tool = subprocess.Popen(["sleep", "600"], env={**os.environ, **env})
+        try:
+            asking, _ = server.accept()  # and never answers
+            with asking:
+                found = [p for p in descendants(os.getpid()) if p.environ().get(MARKER) == run]
+                assert len(found) == 3 and hook.pid in [p.pid for p in found]
+                assert [p.pid for p in processes.but_hooks(found, run)] == [tool.pid]
+                assert hook.poll() is None
+                assert end_run(run, grace=0.1) == ["sleep 600"], "and no hook is told as left over"
+        finally:
+            for process in (hook, tool):
+                process.kill()
+                process.communicate()

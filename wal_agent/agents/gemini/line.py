@@ -15,6 +15,7 @@ import shlex
 
 from wal_agent.agents.base import Deny, HookSetup
 from wal_agent.agents.gemini.events import refusal
+from wal_agent.hookwire import LINE_SIGN
 
 MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
 HOOK_TIMEOUT_MS = 60_000
@@ -33,7 +34,7 @@ _MINE = (
     "out=; exec 3<&0; "
     "if IFS= read -r -t %(seconds)d -d '' out < <(exec %(client)s \"$PPID\" %(limit)d <&3 2>/dev/null); then "
     "case $out in "
-    "wal-agent:allow) exit 0;; "
+    "%(sign)s "
     "'wal-agent:say {'*'}') printf '%%s' \"${out#wal-agent:say }\"; exit 0;; "
     "esac; fi; "
 )
@@ -48,6 +49,7 @@ def hook_line(setup: HookSetup, event: str) -> str:
     template = _MINE + (_REFUSE if event == "BeforeTool" else _SILENT)
     return template % {
         "marker": MARKER,
+        "sign": LINE_SIGN,
         "run": shlex.quote(setup.run),
         "pid": shlex.quote(str(setup.run_dir / "agent.pid")),
         "seconds": SHELL_SECONDS[firm],
