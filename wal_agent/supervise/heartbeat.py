@@ -62,8 +62,9 @@ class Beat:
 
 class Heartbeat:
     """Renews `lease` in one thread and judges in another; both end with `stop`. It begins with the lease, so the
-    agent's part is set later: `beat` says what to tell, `on_expired` is called each time the lease runs out (not in a
-    job that spools), `on_lost` once when it is found to be somebody else's (or cannot be read)."""
+    agent's part is set later: `beat` says what to tell, `on_expired` is called again and again while the lease is run
+    out (not in a job that spools), since a tool that waited for a person may begin then, and `on_lost` once when the
+    lease is found to be somebody else's (or cannot be read)."""
 
     def __init__(self, timing: Timing, clock: Clock, lease: Lease) -> None:
         self._timing = timing
@@ -124,9 +125,6 @@ class Heartbeat:
                 wait = self._timing.period
 
     def _monitor(self) -> None:
-        told = False
         while not self._stop.wait(self._timing.period / 10):
-            gone = self.health == "expired"
-            if gone and not told and not self.spooling:
+            if self.health == "expired" and not self.spooling:
                 self.on_expired()
-            told = gone
