@@ -8,10 +8,11 @@ import stat
 from pathlib import Path
 from typing import Literal
 
-LockState = Literal["held", "free", "unknown"]
+FlockState = Literal["held", "free", "unknown"]
+Life = Literal["alive", "dead", "unknown"]  # of the process that is to hold it
 
 
-def flock_state(path: Path | str) -> LockState:
+def flock_state(path: Path | str) -> FlockState:
     """`unknown`: not there, not a plain file of this user's, or not readable. Never blocks, follows no link; the path
     may come from a bucket, so what it names is only ever opened for reading."""
     try:

@@ -47,6 +47,11 @@ class Host(Data, frozen=True):
     pid: int
     lock: str  # absolute path of the file that the supervisor holds a flock on while it lives
 
+    def same_kernel(self, boot: str, pidns: str) -> bool:
+        """Whether who lives there sees the same processes, so that a flock and a process list mean something. Pods on
+        one node share the boot id but not the process table, hence both."""
+        return bool(boot) and (self.boot, self.pidns) == (boot, pidns)
+
 
 class Fact(Data, frozen=True):
     """One thing that was true before a call: `what` names the kind (file, ...), `where` a path, `value` e.g. a hash."""

@@ -13,12 +13,13 @@ import msgspec
 from wal_agent.bucket.base import Bucket
 from wal_agent.encryption import wrong_key
 from wal_agent.records import Opening, Payload
-from wal_agent.recovery.admit import Local, age, owner_is_dead
+from wal_agent.recovery.admit import age, owner_is_dead
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.redact import redact
 from wal_agent.shown import printable
 from wal_agent.supervise.control import STATUS, ask
-from wal_agent.supervise.local import lock_state, same_kernel, this_host
+from wal_agent.supervise.local import spools_dir, this_host
+from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
@@ -100,10 +101,10 @@ def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -
     from pathlib import Path
 
     here = this_host(env, Path(os.devnull))
-    local = Local(here.boot, here.pidns, lock_state(seen.doc.host, here))
+    local = local_view(seen, here, spools_dir(env), bucket.url)
     dead = seen.doc.state == "held" and owner_is_dead(seen, local)
     answer = None
-    if seen.doc.state == "held" and not dead and same_kernel(seen.doc.host, here):
+    if seen.doc.state == "held" and not dead and seen.doc.host.same_kernel(here.boot, here.pidns):
         answer = ask(seen.doc.host, seen.doc.run, STATUS, {})
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from wal_agent.flock import Life
 from wal_agent.records import Cause
-from wal_agent.wal.lease import LeaseDoc, Seen
+from wal_agent.wal.lease import Seen
 from wal_agent.wal.spool import Presence
 
 POLL = 2.0  # seconds until a live owner's lease is worth another look
@@ -16,13 +16,16 @@ POLL = 2.0  # seconds until a live owner's lease is worth another look
 class Local:
     """What this host knows. `lock`: the state of the flock in the lease's host.lock, meaningful only in the same kernel
     and pid namespace. `unchanged`: seconds (boot time) that this process has seen the lease's version not change.
-    `spool`: whether the folder that the lease names for spooling is on this machine, and whether a run uses it."""
+    `spool`: whether the folder that the lease names for spooling is on this machine, below `spools`, and whether a run
+    uses it. `name`: this host's."""
 
     boot: str
     pidns: str
-    lock: Literal["dead", "alive", "unknown"] = "unknown"
+    lock: Life = "unknown"
     unchanged: float = 0.0
     spool: Presence = "absent"
+    name: str = ""
+    spools: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ def admit(
     doc = seen.doc
     if doc.state in ("closed", "released"):
         return Try(doc.state)
-    if doc.spool and not accept_loss and not spool_is_ours(seen, local):
+    if doc.spool and not accept_loss and not spool_is_here(seen, local):
         return _spooled(job, seen, local, wait)
     if doc.state == "unlocked":
         left = unlock_wait(seen, local)
@@ -71,10 +74,21 @@ def admit(
     return _refuse(job, seen, local)
 
 
+def spool_is_here(seen: Seen, local: Local) -> bool:
+    """R9: what the owner spooled can be had here, and nobody holds its lock. The lock of a run that lives by its other
+    one counts for nothing."""
+    return local.spool == "free" and not (same_kernel(seen, local) and local.lock == "alive")
+
+
 def spool_is_ours(seen: Seen, local: Local) -> bool:
-    """R9: the owner spooled on this machine and is gone: its lock on the folder is free, also after a reboot. The lock
-    of a run that lives by its other one counts for nothing."""
-    return local.spool == "free" and not (same_kernel(seen.doc, local) and local.lock == "alive")
+    """R9: it is here, and its owner is gone. Its lock proves that in the owner's own kernel. Behind a reboot one ttl
+    has to pass as well: the folder may be on a network file system, whose locks may hold for one client only."""
+    return spool_is_here(seen, local) and (same_kernel(seen, local) or seen.doc.off or expires_in(seen, local) <= 0)
+
+
+def carries_spool(seen: Seen, local: Local) -> bool:
+    """Whether who opens this job here first carries in what its owner may have spooled."""
+    return bool(seen.doc.spool) and seen.doc.state in ("held", "unlocked") and spool_is_here(seen, local)
 
 
 def leaves_spool(seen: Seen | None, local: Local) -> bool:
@@ -90,9 +104,7 @@ def leaves_spool(seen: Seen | None, local: Local) -> bool:
 def unlock_wait(seen: Seen, local: Local) -> float:
     """R8: seconds until an unlocked job may be opened: one ttl after the unlocking; none when a person said that the
     old host is off, or the kernel says that the old owner is gone."""
-    gone = (same_kernel(seen.doc, local) and local.lock == "dead") or (
-        bool(seen.doc.spool) and spool_is_ours(seen, local)
-    )
+    gone = (same_kernel(seen, local) and local.lock == "dead") or (bool(seen.doc.spool) and spool_is_ours(seen, local))
     return 0.0 if seen.doc.off or gone else expires_in(seen, local)
 
 
@@ -101,14 +113,13 @@ def owner_is_dead(seen: Seen, local: Local) -> bool:
     otherwise, and where it cannot say, the ttl."""
     if seen.doc.spool and local.spool != "absent":
         return spool_is_ours(seen, local)
-    if same_kernel(seen.doc, local) and local.lock != "unknown":
+    if same_kernel(seen, local) and local.lock != "unknown":
         return local.lock == "dead"
     return expires_in(seen, local) <= 0
 
 
-def same_kernel(doc: LeaseDoc, local: Local) -> bool:
-    """Pods on one node share the boot id but not the process table, hence both."""
-    return bool(local.boot) and (doc.host.boot, doc.host.pidns) == (local.boot, local.pidns)
+def same_kernel(seen: Seen, local: Local) -> bool:
+    return seen.doc.host.same_kernel(local.boot, local.pidns)
 
 
 def age(seen: Seen) -> float:
@@ -128,8 +139,9 @@ def _running(job: str, seen: Seen) -> str:
 
 def _refuse(job: str, seen: Seen, local: Local) -> Refuse:
     left = expires_in(seen, local)
-    locked = same_kernel(seen.doc, local) and local.lock == "alive"
-    if age(seen) > seen.doc.ttl / 2 and not locked:
+    locked = same_kernel(seen, local) and local.lock == "alive"
+    spooled_here = bool(seen.doc.spool) and spool_is_here(seen, local)
+    if (age(seen) > seen.doc.ttl / 2 or spooled_here) and not locked:
         return Refuse(
             _running(job, seen),
             f"If it is dead, it can be taken over in {_seconds(left)}; wait for it with --wait, "
@@ -143,6 +155,9 @@ def _spooled(job: str, seen: Seen, local: Local, wait: bool) -> Refuse | Wait:
     doc = seen.doc
     if not owner_is_dead(seen, local) and (doc.state == "held" or local.spool == "held"):
         why, hint = _running(job, seen), "Wait for it with --wait, or stop it there."
+    elif local.name and local.name == doc.host.name:
+        why = f"job {job} may have records that only {doc.spool} has; it was not found under {local.spools} here."
+        hint = "Give it back, with HOME and XDG_STATE_HOME as they were then; or go on without them: --accept-loss."
     else:
         why = f"job {job} may have records that only {doc.host.name} has, in {doc.spool} (--on-outage spool)."
         hint = "Start it on that machine, which carries them in; or go on without them: --accept-loss."

@@ -12,10 +12,11 @@ from wal_agent.clock import SystemClock
 from wal_agent.encryption import wrong_key
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
-from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.supervise import local
 from wal_agent.supervise.control import ACK, ask
+from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.keys import Keys
@@ -42,7 +43,8 @@ def end_of(state: State, call: int, done: bool, now: float) -> End:
 def acknowledge(
     bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, env: Mapping[str, str], key_id: str = ""
 ) -> None:
-    """Settle the call durably. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it;
+    """Settle the call durably. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it, or
+    this machine's spool holds records that come before it;
     Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
     seen = leases.read(bucket, keys)
     if seen is None:
@@ -54,8 +56,10 @@ def acknowledge(
     run_dir = local.RunDir.create(local.runtime_dir(env), secrets.token_hex(8))
     try:
         here = local.this_host(env, run_dir.lock)
-        known = Local(here.boot, here.pidns, local.lock_state(seen.doc.host, here))
+        known = local_view(seen, here, local.spools_dir(env), bucket.url)
         match admit(keys.job, seen, known):
+            case Try() if carries_spool(seen, known):
+                raise not_carried(seen)
             case Try(cause):
                 found = reaching(replay(bucket, keys), keys.job, seen.doc.seq)
                 end_of(sound(found), call, done, 0.0)  # refuses before anything is opened
@@ -78,6 +82,15 @@ def acknowledge(
                 raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Try again then.")
     finally:
         run_dir.end()
+
+
+def not_carried(seen: Seen) -> LeaseHeld:
+    """R9: an opening that left the spool behind would make it stale."""
+    doc = seen.doc
+    return LeaseHeld(
+        f"Job {doc.job} may have records that only {doc.spool} on this machine has, so no call is settled before them.",
+        "Run it here first: `wal-agent run AGENT` carries in what this machine's spool holds.",
+    )
 
 
 def sound(found: Replay) -> State:

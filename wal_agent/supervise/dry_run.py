@@ -16,7 +16,7 @@ from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged
 from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
-from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit
+from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool
 from wal_agent.recovery.damage import lease_missing, offered
 from wal_agent.recovery.plan import Plan, Resume, StartAgain
 from wal_agent.recovery.plan import Refuse as Halt
@@ -24,13 +24,15 @@ from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.report import in_flight_lines, plain, row
 from wal_agent.recovery.restore import Place, check
 from wal_agent.supervise import notice, processes
-from wal_agent.supervise.local import lock_state, this_host
+from wal_agent.supervise.local import lock_state, spools_dir, this_host
 from wal_agent.supervise.situation import Situation, logged_calls, observe
+from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import reaching, replay
+from wal_agent.wal.spool import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def foresee(
         raise problem
     clock = SystemClock()
     here = this_host(env, Path(os.devnull))
-    match admit(keys.job, seen, Local(here.boot, here.pidns, lock_state(seen.doc.host, here))):
+    local = local_view(seen, here, spools_dir(env), bucket.url)
+    match admit(keys.job, seen, local):
         case Refuse(sentence, hint):
             return Foreseen(f"a start would be refused: {sentence} {hint}", [])
         case Wait(seconds, why):
@@ -90,6 +93,8 @@ def foresee(
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
+    if carries_spool(seen, local):
+        rows.append(row("spool", plain(carried(seen.doc.spool), 300)))
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return Foreseen(_words(keys.job, decided), rows)
     told = notice.told(at, here, workspace, agent, decided, verdicts, running, clock.now())
@@ -100,6 +105,11 @@ def foresee(
         else recovery_prompt(told)
     )
     return Foreseen(_words(keys.job, decided), rows, prompt)
+
+
+def carried(spool: str) -> str:
+    """What a start on this machine adds to the log before it plans."""
+    return f"a start would first carry in {count(Path(spool))} segments of {spool}; they are not foreseen here"
 
 
 def _words(job: str, decided: Plan) -> str:

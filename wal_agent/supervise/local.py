@@ -13,15 +13,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from wal_agent.errors import ConfigError
-from wal_agent.flock import flock_state
+from wal_agent.flock import FlockState, Life, flock_state
 from wal_agent.records import Host
 
-LockState = Literal["alive", "dead", "unknown"]
 MAX_RUNTIME = 70  # bytes; a unix socket's path holds 103 on macOS, and the run and the socket's name come behind it
-_LIFE: dict[str, LockState] = {"held": "alive", "free": "dead", "unknown": "unknown"}
+_LIFE: dict[FlockState, Life] = {"held": "alive", "free": "dead", "unknown": "unknown"}
 
 
 def state_dir(env: Mapping[str, str]) -> Path:
@@ -30,6 +28,11 @@ def state_dir(env: Mapping[str, str]) -> Path:
     if not base.is_absolute():
         base = Path(env.get("HOME") or Path.home()) / ".local" / "state"
     return base / "wal-agent"
+
+
+def spools_dir(env: Mapping[str, str]) -> Path:
+    """The folder of what this user's runs spool (R9)."""
+    return state_dir(env) / "spools"
 
 
 def runtime_dir(env: Mapping[str, str]) -> Path:
@@ -86,14 +89,9 @@ def _pid_namespace() -> str:
         return ""
 
 
-def same_kernel(a: Host, b: Host) -> bool:
-    """Whether both see the same processes, so that a flock and a process list mean something."""
-    return (a.boot, a.pidns) == (b.boot, b.pidns)
-
-
-def lock_state(owner: Host, here: Host) -> LockState:
+def lock_state(owner: Host, here: Host) -> Life:
     """Whether the owner's supervisor lives, by its flock; unknown on any other kernel."""
-    if not same_kernel(owner, here):
+    if not owner.same_kernel(here.boot, here.pidns):
         return "unknown"
     return _LIFE[flock_state(owner.lock)]
 

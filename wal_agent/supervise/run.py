@@ -41,7 +41,6 @@ from wal_agent.wal.writer import SPOOL_AFTER
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
 DRAINED = 143
 MIRRORS = "mirrors"
-SPOOLS = "spools"
 SPOOLING = (
     "--on-outage spool: while the bucket is away, tools run on records that are only on this machine's disk; who loses "
     "it loses them, and no other machine takes the job over by itself"
@@ -154,7 +153,7 @@ class _Run:
             self.rng,
             self.wish.wait,
             self.screen.say,
-            Spooling(local.state_dir(self.wish.env) / SPOOLS, wanted, self.wish.accept_loss),
+            Spooling(local.spools_dir(self.wish.env), wanted, self.wish.accept_loss),
         )
         opened.writer.spool_after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
         if opened.spool is not None:

@@ -13,7 +13,6 @@ from wal_agent.errors import Damaged
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.plan import Before
 from wal_agent.recovery.prompt import Finished
-from wal_agent.supervise.local import same_kernel
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import LeaseDoc
@@ -45,7 +44,7 @@ class Situation:
     def same_host(self, here: Host) -> bool:
         """Whether the old run lived under this very kernel and process table, so that looking at processes means
         something."""
-        return self.home is not None and same_kernel(self.home.host, here)
+        return self.home is not None and self.home.host.same_kernel(here.boot, here.pidns)
 
 
 def situation(opened: OpenedJob) -> Situation:

@@ -18,12 +18,12 @@ from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
 from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, leaves_spool
 from wal_agent.recovery.damage import explained
-from wal_agent.supervise.local import lock_state
+from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
-from wal_agent.wal.spool import Owner, Spool, forsaken, look
+from wal_agent.wal.spool import Owner, Spool, forsaken
 
 BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached
 
@@ -99,10 +99,8 @@ def take(
             continue
         if seen and (problem := wrong_key(keys.job, seen.doc.key, claim.key)):
             raise problem
-        lock = lock_state(seen.doc.host, here) if seen else "unknown"
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
-        spool = look(spooling.spools, seen.doc.spool, owner) if seen and seen.doc.spool else "absent"
-        local = Local(here.boot, here.pidns, lock, unchanged, spool)
+        local = local_view(seen, here, spooling.spools, bucket.url, unchanged)
         match admit(keys.job, seen, local, wait=wait, accept_loss=spooling.accept_loss):
             case Try(cause):
                 failpoint("run.before_lease")

@@ -14,10 +14,11 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, UsageError
 from wal_agent.recovery.admit import Local, age, owner_is_dead, unlock_wait
-from wal_agent.supervise.local import lock_state, this_host
+from wal_agent.supervise.local import spools_dir, this_host
+from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseDoc, Seen
+from wal_agent.wal.lease import Seen
 from wal_agent.wal.lease_repair import replace_damaged
 from wal_agent.wal.reader import tail
 
@@ -59,7 +60,7 @@ def unlock(bucket: Bucket, keys: Keys, wish: Wish, env: Mapping[str, str]) -> Un
     if seen is None:
         return Unlocked(keys.job, False, f"nothing to unlock: there is no job {keys.job} in {bucket.url}.")
     here = this_host(env, Path(os.devnull))
-    local = Local(here.boot, here.pidns, lock_state(seen.doc.host, here))
+    local = local_view(seen, here, spools_dir(env), bucket.url)
     if idle := nothing_to_unlock(seen, local, wish):
         return idle
     check(seen, local, wish)
@@ -67,8 +68,8 @@ def unlock(bucket: Bucket, keys: Keys, wish: Wish, env: Mapping[str, str]) -> Un
         bucket, keys, SystemClock(), random.Random(), seen=seen, reason=clean(wish.reason), off=wish.off
     )
     waits = 0.0 if doc.off else doc.ttl
-    said = f"job {keys.job} is taken from {owner(seen)}. {next_start(waits, doc.spool)}"
-    return result(seen, True, said, waits, notes(seen, doc.off))
+    said = f"job {keys.job} is taken from {owner(seen)}. {next_start(waits, loses(seen, local))}"
+    return result(seen, True, said, waits, notes(seen, local, doc.off))
 
 
 def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "") -> Unlocked:
@@ -124,14 +125,14 @@ def nothing_to_unlock(seen: Seen, local: Local, wish: Wish) -> Unlocked | None:
     if doc.state in ("closed", "released"):
         return result(seen, False, f"nothing to unlock: job {job} is {doc.state}. {next_start(0.0)}")
     other = wish.epoch is not None and wish.epoch != doc.epoch
-    waits = unlock_wait(seen, local)
+    waits, lost = unlock_wait(seen, local), loses(seen, local)
     if doc.state == "unlocked" and not other and not (wish.off and waits > 0):
         return result(
-            seen, False, f"nothing to unlock: job {job} is unlocked already. {next_start(waits, doc.spool)}", waits
+            seen, False, f"nothing to unlock: job {job} is unlocked already. {next_start(waits, lost)}", waits
         )
     if doc.state == "held" and not other and owner_is_dead(seen, local):
-        said = f"nothing to unlock: job {job} can be taken from {owner(seen)} already. {next_start(0.0, doc.spool)}"
-        return result(seen, False, said, notes=spooled(doc))
+        said = f"nothing to unlock: job {job} can be taken from {owner(seen)} already. {next_start(0.0, lost)}"
+        return result(seen, False, said, notes=spooled(seen, local))
     return None
 
 
@@ -159,12 +160,17 @@ def owner(seen: Seen) -> str:
     return f"{doc.host.name} (pid {doc.host.pid}, epoch {doc.epoch}, heartbeat {age(seen):.0f} s ago)"
 
 
-def next_start(waits: float, spool: str = "") -> str:
+def loses(seen: Seen, local: Local) -> bool:
+    """Whether a start on this machine cannot have what the owner may have spooled (R9)."""
+    return bool(seen.doc.spool) and local.spool == "absent"
+
+
+def next_start(waits: float, loses: bool = False) -> str:
     when = f"waits {waits:.0f} s, then opens it" if waits > 0 else "opens it at once"
-    return f"The next `wal-agent run{' --accept-loss' if spool else ''}` {when}."
+    return f"The next `wal-agent run{' --accept-loss' if loses else ''}` {when}."
 
 
-def notes(seen: Seen, off: bool) -> tuple[str, ...]:
+def notes(seen: Seen, local: Local, off: bool) -> tuple[str, ...]:
     """What the person should know of the old owner."""
     doc, found = seen.doc, []
     if doc.state == "held":  # and not dead, else there would have been nothing to unlock
@@ -174,12 +180,15 @@ def notes(seen: Seen, off: bool) -> tuple[str, ...]:
             f"nobody waits for that: if {doc.host.name} is not off, what a tool does there now may overlap with what "
             "the next owner does"
         )
-    return (*found, *spooled(doc))
+    return (*found, *spooled(seen, local))
 
 
-def spooled(doc: LeaseDoc) -> tuple[str, ...]:
+def spooled(seen: Seen, local: Local) -> tuple[str, ...]:
+    doc = seen.doc
     if not doc.spool:
         return ()
+    if not loses(seen, local):
+        return (f"{doc.spool} on this machine may hold records that nobody else has: a start here carries them in",)
     return (
         f"{doc.spool} on {doc.host.name} may hold records that nobody else has: a start on that machine carries them "
         "in, one elsewhere needs --accept-loss and goes on without them",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Cause, Host
-from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, leaves_spool
+from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, carries_spool, leaves_spool
 from wal_agent.wal.lease import LeaseDoc, Seen, State
 from wal_agent.wal.spool import Presence
 
@@ -129,8 +129,8 @@ def spooling(state: State = "held", age: float = 3.0, off: bool = False) -> Seen
     return replace(found, doc=msgspec.structs.replace(found.doc, spool=SPOOL))
 
 
-def with_spool(spool: Presence, lock: str = "unknown", boot: str = "b2") -> Local:
-    return Local(boot=boot, pidns="4026531836", lock=lock, unchanged=1e9, spool=spool)  # type: ignore[arg-type]
+def with_spool(spool: Presence, lock: str = "unknown", boot: str = "b2", unchanged: float = 1e9) -> Local:
+    return Local(boot=boot, pidns="4026531836", lock=lock, unchanged=unchanged, spool=spool)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("state", ["held", "unlocked"])
@@ -146,12 +146,50 @@ def test_no_time_that_passes_makes_a_spooling_owner_dead(state: State, off: bool
     assert isinstance(waits, Wait) and "only vm-22 has" in waits.why
 
 
+def test_the_machine_that_the_lease_names_is_told_that_the_folder_is_gone() -> None:
+    local = replace(with_spool("absent"), name="vm-22", spools="/other/spools")
+    assert admit("shop", spooling(age=1e9), local) == Refuse(
+        f"job shop may have records that only {SPOOL} has; it was not found under /other/spools here.",
+        "Give it back, with HOME and XDG_STATE_HOME as they were then; or go on without them: --accept-loss.",
+    )
+
+
 @pytest.mark.parametrize(("state", "cause"), [("held", "dead"), ("unlocked", "unlocked")])
-@pytest.mark.parametrize("boot", ["b1", "b2"])
-def test_the_machine_with_the_spool_opens_at_once_when_its_lock_is_free(state: State, cause: Cause, boot: str) -> None:
-    """Also behind a reboot, where the boot id is another one."""
-    assert admit("shop", spooling(state, age=0), with_spool("free", boot=boot)) == Try(cause)
-    assert not leaves_spool(spooling(state), with_spool("free", boot=boot))
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_the_machine_with_the_spool_opens_at_once_when_its_lock_is_free(
+    state: State, cause: Cause, accept_loss: bool
+) -> None:
+    local = with_spool("free", boot="b1", unchanged=0.0)
+    assert admit("shop", spooling(state, age=0), local, accept_loss=accept_loss) == Try(cause)
+    assert carries_spool(spooling(state), local) and not leaves_spool(spooling(state), local)
+
+
+@pytest.mark.parametrize(("state", "cause"), [("held", "dead"), ("unlocked", "unlocked")])
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_behind_a_reboot_a_free_lock_and_one_ttl_prove_that_the_owner_is_gone(
+    state: State, cause: Cause, accept_loss: bool
+) -> None:
+    """R9, I2: the folder may be on a network file system, where the lock that a living owner holds looks free here."""
+    local = with_spool("free", "dead", unchanged=0.0)
+
+    def found(age: float, local: Local = local, wait: bool = False) -> Try | Refuse | Wait:
+        return admit("shop", spooling(state, age=age), local, wait=wait, accept_loss=accept_loss)
+
+    early = found(2)
+    if state == "held":
+        assert isinstance(early, Refuse) and "vm-22" in early.sentence and "can be taken over in 28 s" in early.hint
+        assert isinstance(found(2, wait=True), Wait)
+    else:
+        assert isinstance(early, Wait) and early.seconds == 28.0
+    assert found(30) == Try(cause)
+    assert found(-100, replace(local, unchanged=30.0)) == Try(cause)
+    assert not leaves_spool(spooling(state, age=30), local)
+
+
+def test_a_host_that_is_said_to_be_off_is_not_waited_for() -> None:
+    local = with_spool("free", unchanged=0.0)
+    assert admit("shop", spooling("unlocked", age=0, off=True), local) == Try("unlocked")
+    assert not leaves_spool(spooling("unlocked", age=0, off=True), local)
 
 
 @pytest.mark.parametrize("accept_loss", [False, True])

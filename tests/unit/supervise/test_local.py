@@ -223,5 +223,6 @@ def test_sweeping_what_another_process_holds(tmp_path: Path) -> None:
 
 def test_this_host_is_known_by_the_kernel_unless_told_otherwise() -> None:
     a, b = local.this_host({}, Path("/l")), local.this_host({}, Path("/l"))
-    assert local.same_kernel(a, b) and a.boot and a.pid == os.getpid()
-    assert not local.same_kernel(a, local.this_host({"WAL_AGENT_HOST_ID": "vm-2"}, Path("/l")))
+    assert a.same_kernel(b.boot, b.pidns) and a.boot and a.pid == os.getpid()
+    other = local.this_host({"WAL_AGENT_HOST_ID": "vm-2"}, Path("/l"))
+    assert not a.same_kernel(other.boot, other.pidns)

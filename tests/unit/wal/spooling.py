@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from tests.unit.wal.world import FIELDS, KEYS, World, claim, host, intent
-from wal_agent.records import AnyRecord, Intent, Opening
+from wal_agent.records import AnyRecord, Host, Intent, Opening
 from wal_agent.supervise.take import Spooling, take
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import records
@@ -14,19 +17,21 @@ from wal_agent.wal.ticket import Ticket
 
 
 class Disk:
-    """The folder of one machine's spools. Each run has another boot id: only the disk says that it is the same one."""
+    """The folder of one machine's spools."""
 
     def __init__(self, world: World, spools: Path) -> None:
         self.world, self.spools = world, spools
+        self.boots = 1
         self.told: list[str] = []
 
     def start(self, run: str, *, spool: bool = True, accept_loss: bool = False) -> OpenedJob:
         """What `wal-agent run` does until the job is opened."""
+        here = self.host(run)
         return take(
             self.world.bucket,
             KEYS,
-            host(run),
-            claim(run),
+            here,
+            replace(claim(run), host=here),
             FIELDS,
             self.world.clock,
             random.Random(run),
@@ -34,6 +39,13 @@ class Disk:
             self.told.append,
             Spooling(self.spools, spool, accept_loss),
         )
+
+    def host(self, run: str) -> Host:
+        return msgspec.structs.replace(host(run), boot=f"{self.spools}, boot {self.boots}")
+
+    def reboot(self) -> None:
+        """The kernel is another one: its locks are all free, also where a run of before holds its own."""
+        self.boots += 1
 
 
 def down(world: World) -> None:
