@@ -14,7 +14,6 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -28,6 +27,7 @@ from google.auth import exceptions as auth
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from urllib3.exceptions import HTTPError
 
+from wal_agent.ahead import ahead
 from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key
 from wal_agent.bucket.gcs_client import CONNECT, READ, Store, connect
 from wal_agent.bucket.gcs_errors import LOGIN, Op, printable, refused, said
@@ -87,9 +87,8 @@ class GcsBucket:
                 self._delete(key)
             return
         # Not a batch request: it costs the store as much, answers for many keys with one error, and emulators lack it.
-        with ThreadPoolExecutor(min(DELETERS, len(names)), "gcs-delete") as pool:
-            for _ in pool.map(self._delete, names):
-                pass
+        for _ in ahead(self._delete, names, min(DELETERS, len(names))):
+            pass
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self._list(check_prefix(prefix), start_after)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from wal_agent.ahead import ahead
 from wal_agent.errors import Damaged
 from wal_agent.records import FileDelta
-from wal_agent.wal.ahead import ahead
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.state import FileState
 

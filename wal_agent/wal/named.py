@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import NotFound
 from wal_agent.records import Payload
 from wal_agent.wal import reader
 from wal_agent.wal import segment as codec
-from wal_agent.wal.ahead import ahead
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState, State
 

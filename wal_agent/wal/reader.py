@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import Damaged, NotFound
 from wal_agent.wal import segment as codec
 from wal_agent.wal import snapshot_codec
-from wal_agent.wal.ahead import ahead
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.segment import START, Segment, digest
 from wal_agent.wal.snapshot_codec import Snapshot
