@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from wal_agent.errors import WalAgentError
-from wal_agent.records import AnyRecord
 from wal_agent.wal.state import State
 from wal_agent.wal.ticket import Ticket
 
@@ -32,8 +32,7 @@ class Acked:
 class Item:
     """One append on its way: all of its records go into one segment."""
 
-    records: tuple[AnyRecord, ...]
-    raw: tuple[bytes, ...]
+    raw: tuple[bytes, ...]  # the MessagePack of each record
     ticket: Ticket
     since: float  # boot time
 
@@ -44,11 +43,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """An encoded segment (R3): its number and its bytes never change."""
+    """An encoded segment (R3): its number and its bytes never change. They are all that is kept of its records (I9)."""
 
     seq: int
     data: bytes
-    items: tuple[Item, ...]
+    tickets: tuple[Ticket, ...]  # one for each append in it
+    since: float  # boot time of the oldest append
+    size: int  # bytes of the records before they were packed
+    records: int
     time: float
     carried: int = 0  # the epoch that its records are of, where that is an earlier one
 
@@ -75,8 +77,13 @@ class Line:
         return self.segments[self.stored] if self.stored < len(self.segments) else None
 
     @property
-    def items(self) -> list[Item]:
-        return [item for segment in self.segments for item in segment.items]
+    def tickets(self) -> list[Ticket]:
+        return [ticket for segment in self.segments for ticket in segment.tickets]
+
+    @property
+    def unspooled(self) -> int:
+        """How many records are in none of the stored segments."""
+        return sum(segment.records for segment in islice(self.segments, self.stored, None))
 
     def leave(self) -> bool:
         """The first one is acknowledged; whether it is in the spool."""
@@ -112,7 +119,7 @@ def must_spool(line: Line, queue: Sequence[Item], now: float, after: float) -> b
     else when the outage has lasted, by what the oldest append has waited."""
     if line.stored:
         return True
-    oldest = line.first.items[0] if line.first else queue[0] if queue else None
+    oldest = line.first or (queue[0] if queue else None)
     return oldest is not None and now - oldest.since >= after
 
 

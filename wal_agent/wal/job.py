@@ -99,9 +99,7 @@ def open_job(
     at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
     found = read_for_plan(bucket, keys, clock, rng, at, budget, parallel)
     sound = found.damage is None
-    carried = (
-        carry.rebase(bucket, keys, clock, rng, spool, found.state, at, claim.run, budget) if spool and sound else []
-    )
+    carried = carry.rebase(bucket, keys, clock, rng, spool, at, claim.run, budget) if spool and sound else []
     writer = Writer(
         bucket,
         keys,

@@ -30,7 +30,8 @@ def pack(value: object) -> bytes:
 
 def squeeze(raw: bytes) -> bytes:
     # A compressor is not safe to share between threads; making one costs microseconds.
-    return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, write_content_size=True).compress(raw)
+    made = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, write_content_size=True).compress(raw)
+    return bytes(memoryview(made))  # a copy: what the library gives keeps as much memory as `raw` takes (I9)
 
 
 def inflate(data: bytes, limit: int) -> bytes:

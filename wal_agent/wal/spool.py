@@ -27,7 +27,6 @@ import stat
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -40,7 +39,8 @@ from wal_agent.flock import flock_state
 from wal_agent.wal import segment as codec
 from wal_agent.wal.segment import Segment
 
-MAX = 128 << 20  # bytes of segments; a run keeps what it has not sent in memory as well
+MAX = 128 << 20  # bytes on the disk; a run keeps what it has not sent in memory as well (I9)
+BLOCK = 4096  # bytes that a disk takes for the smallest file; more than a segment costs in memory beside its own bytes
 _NUMBER = re.compile(r"[0-9]{20}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _LOCK, _OWNER, _NEW = "lock", "owner.json", ".new"
@@ -57,10 +57,10 @@ class Owner(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a spool holds: segments of `epoch`, in order and chained, each with its bytes."""
+    """What a spool holds: the numbers of the segments of `epoch`, in order; they are whole and chained."""
 
     epoch: int = 0
-    segments: tuple[tuple[bytes, Segment], ...] = ()
+    seqs: tuple[int, ...] = ()
 
 
 class Spool:
@@ -74,6 +74,7 @@ class Spool:
         self._tree = Tree(folder)
         self._epoch = 0
         self._sizes: dict[int, int] = {}
+        self._taken = 0  # their sum
         self._counting = threading.Lock()
 
     @classmethod
@@ -111,21 +112,22 @@ class Spool:
     def store(self, seq: int, data: bytes) -> None:
         """Make the segment durable here. OSError: it is not."""
         with self._counting:
-            if sum(self._sizes.values()) + len(data) > MAX:
+            if self._taken + _on_disk(len(data)) > MAX:
                 raise OSError(errno.EDQUOT, "the spool is full")
         failpoint("spool.before_store")
         with self._tree.open((_number(self._epoch),), make=True) as fd:
             _write(fd, seq, data)
             sync(fd)
         with self._counting:
-            self._sizes[seq] = len(data)
+            self._sizes[seq] = _on_disk(len(data))
+            self._taken += self._sizes[seq]
         failpoint("spool.after_store")
 
     def drop(self, seq: int) -> None:
         """The bucket has this segment. One that stays by a crash, or because the disk refuses, does no harm."""
         failpoint("spool.before_drop")
         with self._counting:
-            self._sizes.pop(seq, None)
+            self._taken -= self._sizes.pop(seq, 0)
         with suppress(OSError), self._tree.open((_number(self._epoch),)) as fd:
             os.unlink(_number(seq), dir_fd=fd)
 
@@ -138,20 +140,29 @@ class Spool:
         if not epochs:
             return Left()
         epoch = epochs[-1]
-        rows: list[tuple[bytes, Segment]] = []
         try:
             with self._tree.open((_number(epoch),)) as fd:
-                for seq in last_row(_numbers(_inside(fd))):
+                seqs = tuple(last_row(_numbers(_inside(fd))))
+                before: bytes | None = None
+                for seq in seqs:
                     data = _read(fd, seq)
-                    rows.append((data, codec.decode(data, job=self.owner.job, seq=seq)))
+                    found = codec.decode(data, job=self.owner.job, seq=seq)
+                    if before is not None and found.prev != before:
+                        raise Damaged(f"record {seq} does not chain to record {seq - 1}")
+                    if found.epoch != epoch or found.opening is not None:
+                        raise Damaged(f"it holds a record that no run of epoch {epoch} can have spooled")
+                    before = codec.digest(data)
         except (OSError, Damaged) as error:
             raise self.damaged(str(error)) from error
-        for (before, _), (_, found) in pairwise(rows):
-            if found.prev != codec.digest(before):
-                raise self.damaged(f"record {found.seq} does not chain to record {found.seq - 1}")
-        if any(s.epoch != epoch or s.opening is not None for _, s in rows):
-            raise self.damaged(f"it holds a record that no run of epoch {epoch} can have spooled")
-        return Left(epoch, tuple(rows))
+        return Left(epoch, seqs)
+
+    def segment(self, epoch: int, seq: int) -> Segment:
+        """One that `read` found. Damaged: it can be read no more."""
+        try:
+            with self._tree.open((_number(epoch),)) as fd:
+                return codec.decode(_read(fd, seq), job=self.owner.job, seq=seq)
+        except (OSError, Damaged) as error:
+            raise self.damaged(str(error)) from error
 
     def begin(self, epoch: int, segments: list[tuple[int, bytes]]) -> None:
         """From now on `epoch` counts here, with these segments and no others. ConfigError: the disk refuses, and it is
@@ -165,7 +176,8 @@ class Spool:
             ) from error
         with self._counting:
             self._epoch = epoch
-            self._sizes = {seq: len(data) for seq, data in segments}
+            self._sizes = {seq: _on_disk(len(data)) for seq, data in segments}
+            self._taken = sum(self._sizes.values())
 
     def _begin(self, epoch: int, segments: list[tuple[int, bytes]]) -> None:
         name, new = _number(epoch), _number(epoch) + _NEW
@@ -280,6 +292,10 @@ def _numbers(names: list[str]) -> list[int]:
 
 def _number(value: int) -> str:
     return f"{value:020d}"
+
+
+def _on_disk(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
 
 
 def _write(folder: int, seq: int, data: bytes) -> None:

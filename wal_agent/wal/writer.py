@@ -77,8 +77,7 @@ class Writer:
         read back, or too much for a segment; Fenced, Damaged: the writer has ended; Sealed."""
         if not records:
             raise ValueError("nothing to append")
-        pairs = [codec.encode_record(r) for r in records]
-        item = Item(tuple(r for _, r in pairs), tuple(raw for raw, _ in pairs), Ticket(), self._clock.boot())
+        item = Item(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot())
         if item.size > codec.MAX_RAW - codec.OVERHEAD:
             raise ValueError(f"{item.size} bytes fit no segment; append them apart")
         with self._lock:
@@ -109,14 +108,30 @@ class Writer:
     @property
     def backlog(self) -> Backlog:
         with self._lock:
-            waiting = [*self._line.items, *self._queue]
-        oldest = min((i.since for i in waiting), default=self._clock.boot())
-        return Backlog(sum(i.size for i in waiting), len(waiting), self._clock.boot() - oldest)
+            sent, queued = tuple(self._line.segments), tuple(self._queue)
+        now, oldest = self._clock.boot(), sent[0] if sent else queued[0] if queued else None
+        return Backlog(
+            size=sum(s.size for s in sent) + sum(i.size for i in queued),
+            items=sum(len(s.tickets) for s in sent) + len(queued),
+            age=now - oldest.since if oldest else 0.0,
+        )
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is appended but not acknowledged; in constant time."""
+        with self._lock:
+            return bool(self._line.segments or self._queue)
 
     @property
     def spooled(self) -> int:
         """How many segments are on this machine only (R9)."""
         return self._line.stored
+
+    @property
+    def unspooled(self) -> int:
+        """How many records are neither acknowledged nor in the spool: they are lost with this process."""
+        with self._lock:
+            return self._line.unspooled + sum(len(i.raw) for i in self._queue)
 
     @property
     def ended(self) -> WalAgentError | None:
@@ -169,7 +184,7 @@ class Writer:
             self._sealed = True
         until = self._clock.boot() + budget
         attempt = 0
-        while self.backlog.items:
+        while self.pending:
             left = until - self._clock.boot()
             if left <= 0:
                 return False
@@ -222,7 +237,15 @@ class Writer:
             time=now,
             records=_flat([i.raw for i in items]),
         )
-        made = InFlight(seq + 1, data, items, now)
+        made = InFlight(
+            seq=seq + 1,
+            data=data,
+            tickets=tuple(i.ticket for i in items),
+            since=items[0].since,
+            size=sum(i.size for i in items),
+            records=sum(len(i.raw) for i in items),
+            time=now,
+        )
         self._line.segments.append(made)
         return made
 
@@ -251,9 +274,9 @@ class Writer:
                 return self._end(Damaged(what))
 
     def _ack(self, sent: InFlight) -> Step:
+        records = codec.decode(sent.data, job=self._keys.job, seq=sent.seq).records
         with self._lock:
             old = self._acked
-            records = [r for item in sent.items for r in item.records]
             self._acked = Acked(
                 seq=sent.seq,
                 hash=codec.digest(sent.data),
@@ -264,8 +287,8 @@ class Writer:
             )
             self._next_call = max(self._next_call, self._acked.state.next_call)
             stored = self._line.leave()
-        for item in sent.items:
-            item.ticket.ack(sent.seq)
+        for ticket in sent.tickets:
+            ticket.ack(sent.seq)
         failpoint("append.after_ack")
         if stored and self.spool is not None:
             self.spool.drop(sent.seq)
@@ -283,11 +306,11 @@ class Writer:
     def _end(self, error: WalAgentError) -> Step:
         with self._lock:
             self._ended = error
-            waiting = [*self._line.items, *self._queue]
+            waiting = [*self._line.tickets, *(i.ticket for i in self._queue)]
             self._line.clear()
             self._queue.clear()
-        for item in waiting:
-            item.ticket.fail(error)
+        for ticket in waiting:
+            ticket.fail(error)
         self.on_end(error)
         return "ended"
 
@@ -313,8 +336,8 @@ class Writer:
                 waits = self._line.store(sent)
             if not waits:
                 spool.drop(sent.seq)  # acknowledged meanwhile
-        for item in sent.items if waits else ():
-            item.ticket.spool()
+        for ticket in sent.tickets if waits else ():
+            ticket.spool()
         return True
 
     def run_spooling(self, stop: threading.Event) -> None:
@@ -322,7 +345,7 @@ class Writer:
         while not stop.is_set():
             self._waiting.clear()
             if not self.spool_once():
-                self._waiting.wait(SPOOL_LOOK if self.backlog.items else 1.0)
+                self._waiting.wait(SPOOL_LOOK if self.pending else 1.0)
 
 
 def _flat(parts: Sequence[tuple[bytes, ...]]) -> list[bytes]:

@@ -69,8 +69,8 @@ def lone_bytes(found: bytes, found_epoch: int, found_run: str, sent: InFlight, e
 
 def encoded_again(sent: InFlight) -> InFlight:
     """R3 out: the bytes are made anew for each try; the time in them is another by then."""
-    raw = [r for item in sent.items for r in item.raw]
     old = codec.decode(sent.data, job="job", seq=sent.seq)
+    raw = [codec.encode_record(r)[0] for r in old.records]
     again = codec.encode(
         job="job", epoch=old.epoch, seq=sent.seq, run=old.run, prev=old.prev, time=old.time + 1, records=raw
     )
@@ -82,7 +82,7 @@ def covered_undecided(of: Writer) -> Acked:
     acked, flying = of.acked, of._line.first
     if flying is None:
         return acked
-    records = [r for item in flying.items for r in item.records]
+    records = codec.decode(flying.data, job="job", seq=flying.seq).records
     return replace(
         acked,
         seq=flying.seq,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, log, openings, spooled, up
 from tests.unit.wal.world import KEYS, TTL, World, drain, end, intent
-from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
-from wal_agent.records import AgentStarted, End
+from wal_agent.errors import ConfigError, Damaged, Fenced, LeaseHeld, Unavailable
+from wal_agent.records import AgentStarted, End, Payload
 from wal_agent.wal import segment as codec
 from wal_agent.wal import spool as spools
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
+from wal_agent.wal.state import KEEP_OPENINGS
 
 LOST, LANDED = "dropped", "lost"
 POINTS = ["spool.before_begin", "spool.before_rename", "spool.after_rename", "spool.before_drop", "append.after_ack"]
@@ -220,6 +224,62 @@ def test_a_clean_end_removes_the_folder_and_a_run_that_cannot_flush_leaves_it(wo
     assert list(disk.spools.iterdir()) == []
     seen = world.seen()
     assert seen is not None and seen.doc.state == "closed"
+
+
+def test_however_many_starts_failed_a_good_spool_comes_into_the_log(
+    world: World, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3, R4: the state names only the newest openings; the one that the spool ends at is found in the log."""
+    first = disk.start("a")
+    down(world)
+    call(first, "one")
+    call(first, "two")
+    cut_off(first)
+    up(world)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spools, "_write", full)
+        for n in range(KEEP_OPENINGS + 2):
+            with pytest.raises(ConfigError, match="No space left"):
+                disk.start(f"b{n}")
+    state = disk.start("c").replay.state
+    assert state.opened == KEEP_OPENINGS + 4
+    assert calls(world) == [(1, "one"), (2, "two")]
+
+
+def test_what_waits_costs_no_more_memory_than_its_bytes(world: World, disk: Disk) -> None:
+    """I9: a build's output is packed to a fraction; neither the run that spools it nor the one that carries it in
+    holds all of it unpacked."""
+    first = disk.start("a")
+    down(world)
+    spooled(first, end(1))
+    many, result = 60, b"compiling\n" * 6000
+
+    def grown(work: Callable[[], object]) -> int:
+        tracemalloc.start()
+        try:
+            kept = work()
+            most = tracemalloc.get_traced_memory()[1]
+            del kept
+            return most
+        finally:
+            tracemalloc.stop()
+
+    def spool_all() -> None:
+        world.bucket.puts.clear()
+        for n in range(many):
+            body = Payload(size=len(result), data=result)
+            first.writer.append(End(time=1.0, call=n + 2, how="done", by="hook", result=body))
+            assert first.writer.spool_once()
+
+    assert grown(spool_all) < many * len(result) / 3
+    cut_off(first)
+    up(world)
+    assert grown(lambda: disk.start("b")) < many * len(result) / 3
+    assert len([r for _, r in log(world) if isinstance(r, End)]) == many + 1
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "other", "unchained"])

@@ -82,15 +82,22 @@ def test_only_what_no_lease_names_and_nobody_uses_is_forsaken(folder: Path) -> N
 
 
 def test_it_takes_so_much_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I9; what was dropped makes room."""
-    monkeypatch.setattr(spools, "MAX", 10)
+    """I9; what was dropped makes room. The smallest segment counts as a block: it costs a run more than its bytes."""
+    monkeypatch.setattr(spools, "MAX", 2 * spools.BLOCK)
     spool = made(folder)
-    spool.store(2, b"123456")
+    spool.store(2, b"x" * (spools.BLOCK + 1))
     with pytest.raises(OSError, match="full"):
-        spool.store(3, b"12345")
+        spool.store(3, b"x")
     spool.drop(2)
-    spool.store(3, b"12345")
-    assert spool.count == 1
+    spool.store(3, b"x")
+    spool.store(4, b"x")
+    with pytest.raises(OSError, match="full"):
+        spool.store(5, b"x")
+    spool.begin(2, [(5, b"x")])
+    spool.store(6, b"x")
+    with pytest.raises(OSError, match="full"):
+        spool.store(7, b"x")
+    assert spool.count == 2
 
 
 def test_a_folder_that_cannot_be_made_is_said_before_the_job_is_opened(folder: Path) -> None:
