@@ -16,10 +16,11 @@ from wal_agent.recovery import evidence
 from wal_agent.recovery.classify import Rules, classify
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.supervise.calls import Calls, Running
-from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.blobs import INLINE, Blobs
 from wal_agent.wal.ticket import Ticket
 from wal_agent.wal.writer import Writer
 
+RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
 
 
@@ -65,6 +66,8 @@ class Gate:
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
         facts = () if found.cls == "read_only" else evidence.before(event.tool, event.input, self._workspace)
+        if len(event.input) > INLINE and self._writer.spooled:
+            return self._deny(deny_unsaved(0))  # only the bucket holds so much, and it is away
         try:
             payload = self._blobs.put_payload(event.input)
         except BucketError:
@@ -147,7 +150,7 @@ class Gate:
                 call=running.call,
                 how="failed" if event.failed else "done",
                 by="hook",
-                result=self._payload(event.result),
+                result=self._result(event.result),
                 duration_ms=max(0, round((now - running.began) * 1000)),
             )
         )
@@ -164,11 +167,14 @@ class Gate:
         if running is not None:
             self._writer.append(End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding))
 
-    def _payload(self, data: bytes) -> Payload | None:
+    def _result(self, data: bytes) -> Payload:
+        """`data`, or what of it needs no blob where the bucket takes none: the end counts, and nobody waits for it."""
+        if len(data) > INLINE and self._writer.spooled:
+            return cut(data)
         try:
-            return self._blobs.put_payload(data)
+            return self._blobs.put_payload(data, RESULT_BUDGET)
         except BucketError:
-            return None  # the end itself still counts; only its text is lost
+            return cut(data)
 
     # ---- the whole run
 
@@ -208,6 +214,13 @@ class Gate:
         """The session file has told all that it will of calls numbered up to `upto`."""
         with self._lock:
             self._calls.forget(upto)
+
+
+def cut(data: bytes) -> Payload:
+    """The beginning of a result as it fits a record, with a sentence behind it that says so."""
+    told = f"\n[wal-agent: the rest of these {len(data)} bytes could not be saved: the bucket was away]".encode()
+    kept = data[: INLINE - len(told)].decode(errors="ignore").encode() + told
+    return Payload(size=len(kept), data=kept)
 
 
 def _over(error: WalAgentError) -> Deny:

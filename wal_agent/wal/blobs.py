@@ -81,10 +81,11 @@ class Blobs:
         self._steady = RetryBucket(bucket, clock, rng, deadline=budget)
         self.names = Names(epoch, clock)
 
-    def put(self, data: bytes) -> str:
-        """Store `data`; its name once it is durable. Unavailable after the budget; Denied."""
+    def put(self, data: bytes, budget: float | None = None) -> str:
+        """Store `data`; its name once it is durable. Unavailable after the budget (seconds in which it is tried again;
+        the last request may outlast it); Denied."""
         name = self.names.give(data)
-        patience = Patience(self._clock, self._rng, self._budget)
+        patience = Patience(self._clock, self._rng, self._budget if budget is None else budget)
         while True:
             try:
                 self._bucket.put(self._keys.blob(name), data)
@@ -97,11 +98,11 @@ class Blobs:
         failpoint("blob.after_put")
         return name
 
-    def put_payload(self, data: bytes) -> Payload:
+    def put_payload(self, data: bytes, budget: float | None = None) -> Payload:
         """`data` as a record carries it: inline up to INLINE bytes, else a blob that is durable already."""
         if len(data) <= INLINE:
             return Payload(size=len(data), data=data)
-        return Payload(size=len(data), blob=self.put(data))
+        return Payload(size=len(data), blob=self.put(data, budget))
 
     def put_each(self, datas: Iterable[bytes]) -> list[str]:
         """`put` of each, several at a time; the names in order. Holds only as many of `datas` as are on their way."""

@@ -10,11 +10,15 @@ import pytest
 
 from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
 from tests.unit.wal.world import KEYS
-from wal_agent.agents.base import Allow, Decision, Deny
+from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
+from wal_agent.agents.gemini.putback import result_of
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.supervise.calls import Calls, Running
+from wal_agent.supervise.gate import RESULT_BUDGET
+from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.ticket import Ticket, Word
+from wal_agent.wal.writer import Writer
 
 WRITE = starting("write_file", file_path="a", content="b")
 READ = starting("read_file", file_path="a")
@@ -306,15 +310,41 @@ def test_an_end_without_a_beginning_is_told_to_the_caller(post: Post) -> None:
     assert post.job.writer.backlog.items == 0
 
 
-def test_a_result_that_cannot_be_stored_does_not_cost_the_end(post: Post) -> None:
-    post.begin(file_path="a")
-    post.world.bucket.fates = ["dropped"] * 100
+def with_result(result: str) -> ToolEnded:
     event = ended("write_file", file_path="a")
-    assert post.gate.after(type(event)("s", event.tool, event.input, b"x" * 100_000, False))
-    post.world.bucket.fates = []
+    return ToolEnded("s", event.tool, event.input, result.encode(), False)
+
+
+def test_a_result_that_cannot_be_stored_costs_neither_the_end_nor_its_beginning_nor_much_time(post: Post) -> None:
+    """I5, I8: the agent waits for its after-hook; what is left out is told where the result is read."""
+    post.begin(file_path="a")
+    post.world.bucket.dropped = KEYS.blobs
+    began = post.world.clock.at
+    assert post.gate.after(with_result("begin" + "é" * 50_000))
+    assert post.world.clock.at - began <= RESULT_BUDGET
     post.commit()
     (end,) = post.ends()
-    assert end.how == "done" and end.result is None
+    assert end.how == "done" and end.result is not None and end.result.data is not None
+    told = post.job.blobs.fetch(end.result).decode()
+    assert INLINE - 3 < len(end.result.data) <= INLINE
+    assert told.startswith("beginéé")
+    assert told.endswith("[wal-agent: the rest of these 100005 bytes could not be saved: the bucket was away]")
+    call = LoggedCall(1, "write_file", b"{}", end.result.data, failed=False)
+    assert told[-40:] in result_of(call)["output"], "and a session that is put back says it"
+
+
+def test_a_run_that_spools_asks_the_bucket_for_no_blob(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R9, I5: what the outage cannot take is refused or cut at once, not after a blob's whole budget."""
+    post.begin(file_path="a")
+    monkeypatch.setattr(Writer, "spooled", 1)
+    sent = len(post.world.bucket.puts)
+    assert post.gate.after(with_result("x" * 70_000))
+    assert "could not be saved" in refused(post.gate.before(starting("write_file", content="y" * 70_000))).reason
+    assert len(post.world.bucket.puts) == sent
+    post.commit()
+    (end,) = post.ends()
+    assert end.result is not None and (end.result.data or b"").endswith(b"the bucket was away]")
+    assert len(post.intents()) == 1
 
 
 def test_identical_parallel_calls_are_as_many_intents_and_as_many_ends(post: Post) -> None:
