@@ -121,8 +121,9 @@ def acquire(
         try:
             return Lease(bucket, keys, clock, rng, doc, bucket.put(keys.lease, encode(doc), if_version=version), sent)
         except Conflict:
-            pass
+            refused = True
         except Unavailable as error:
+            refused = False
             patience.pause(error)
         # Undecided, or something stands there that may be this very write (R10): look, and send again.
         try:
@@ -130,9 +131,13 @@ def acquire(
         except Unavailable as error:
             patience.pause(error)
             continue
-        if found is not None and is_mine(found.doc, claim.run, epoch) and found.doc.state == "held":
+        stands = found.version if found else None
+        if stands == version:
+            if refused:
+                patience.pause(_refused(keys))
+        elif found is not None and is_mine(found.doc, claim.run, epoch) and found.doc.state == "held":
             version = found.version
-        elif (found.version if found else None) != version:
+        else:
             who = f"{found.doc.host.name} (epoch {found.doc.epoch})" if found else "someone who deleted its lease"
             raise LeaseHeld(f"Job {keys.job} was taken by {who} at the same moment.", "Try again, or use --wait.")
         doc = msgspec.structs.replace(doc, nonce=fresh_nonce(rng))
@@ -153,16 +158,16 @@ def unlock(
     epoch stays, so that the next owner's is higher. `off`: the old host is known to be off, nobody waits one ttl.
 
     LeaseHeld when the owner renewed or settled it meanwhile; Unavailable."""
-    patience = Patience(clock, rng, budget)
+    patience, version = Patience(clock, rng, budget), seen.version
     while True:
         doc = msgspec.structs.replace(
             seen.doc, state="unlocked", reason=reason, off=off, nonce=fresh_nonce(rng), time=clock.now()
         )
         try:
-            bucket.put(keys.lease, encode(doc), if_version=seen.version)
+            bucket.put(keys.lease, encode(doc), if_version=version)
             return doc
         except Conflict:
-            pass
+            patience.pause(_refused(keys))
         except Unavailable as error:
             patience.pause(error)
         try:
@@ -173,7 +178,8 @@ def unlock(
         if found is None or found.doc.epoch != seen.doc.epoch:
             raise lost(seen.doc, found)
         if found.doc.nonce == seen.doc.nonce:
-            continue  # it has not landed
+            version = found.version  # it has not landed; who copies an object onto itself gives it another version
+            continue
         if found.doc.state == "unlocked":
             return found.doc  # an own write whose reply was lost, or another person's
         raise LeaseHeld(
@@ -181,6 +187,10 @@ def unlock(
             f"{found.doc.host.name} (pid {found.doc.host.pid}) lives.",
             "Stop it there, or look again with `wal-agent status`.",
         )
+
+
+def _refused(keys: Keys) -> Unavailable:
+    return Unavailable(f"The bucket refuses to replace the lease of job {keys.job}, although it is unchanged.")
 
 
 class Lease:
@@ -279,6 +289,8 @@ class Lease:
                 ):
                     self._ended = lost(doc, found)
                     raise self._ended from None
+                if found.version == self._version:
+                    raise _refused(self._keys) from None
                 self._version = found.version
                 if found.doc.state == state != "held":
                     self._doc = found.doc  # the own settling had landed, its reply was lost

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.wal.world import KEYS, TTL, World
-from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
+from tests.unit.wal.world import KEYS, TTL, World, claim
+from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 
@@ -173,6 +173,56 @@ def test_unlock_through_a_lost_reply(fate: str) -> None:
     leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="", off=True)
     after = world.seen()
     assert after is not None and after.doc.state == "unlocked" and after.doc.off
+
+
+def rewritten(world: World) -> None:
+    """Somebody copied the object onto itself: the same bytes under another version."""
+    found = world.inner.get(KEYS.lease)
+    world.inner.put(KEYS.lease, found.data, if_version=found.version)
+
+
+def test_unlock_of_a_lease_that_was_copied_onto_itself() -> None:
+    world = World()
+    world.open("a")
+    seen = world.seen()
+    assert seen is not None
+    rewritten(world)
+    leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="")
+    after = world.seen()
+    assert after is not None and after.doc.state == "unlocked" and len(world.bucket.puts) < 6
+
+
+@pytest.mark.parametrize("what", ["acquire", "unlock", "renew", "settle"])
+def test_a_store_that_refuses_what_it_should_take_is_not_asked_without_a_pause(what: str) -> None:
+    """Conflict, again and again, for a version that stands there: the budget ends it, in few requests."""
+    world = World()
+    job = world.open("a")
+    seen = world.seen()
+    assert seen is not None
+    refused = 0
+
+    def refuse(key: str) -> None:
+        nonlocal refused
+        refused += 1
+        assert refused < 50, "it spins"
+        world.bucket.before_put = refuse
+        raise Conflict(key)
+
+    world.bucket.before_put = refuse
+    with pytest.raises(Unavailable, match="refuses to replace the lease of job shop"):
+        match what:
+            case "acquire":
+                leases.acquire(
+                    world.bucket, KEYS, world.clock, world.rng, seen=seen, claim=claim("b"), log_epoch=1, budget=20.0
+                )
+            case "unlock":
+                leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="")
+            case "renew":
+                job.lease.renew()
+            case _:
+                job.lease.settle("released")
+    after = world.seen()
+    assert after is not None and after.doc == seen.doc
 
 
 def test_round_trip() -> None:
