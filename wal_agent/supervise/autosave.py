@@ -29,6 +29,7 @@ class Autosave:
         self._failed = failed
         self._wanted = threading.Event()
         self._stop = threading.Event()
+        self._last: Callable[[], object] = lambda: None
         self._observer: BaseObserver = Observer()
         self._watched: set[Path] = set()
         self._thread = threading.Thread(target=self._loop, name="autosave", daemon=True)
@@ -42,26 +43,32 @@ class Autosave:
         """Something changed; save soon. Never blocks."""
         self._wanted.set()
 
-    def stop(self) -> None:
-        """No save runs after this returned."""
+    def stop(self, budget: float, last: Callable[[], object]) -> bool:
+        """Do `last` in the thread, behind the save that it is in. Whether both ended within `budget` seconds: a request
+        may hang, and then the thread is left behind in it. Nothing runs after this returned True."""
+        self._last = last
         self._stop.set()
         self._wanted.set()
-        with suppress(RuntimeError):
-            self._thread.join()
+        self._thread.join(budget)
         self._observer.stop()
+        return not self._thread.is_alive()
 
     def _loop(self) -> None:
         while not self._stop.is_set():
             poked = self._wanted.wait(self._interval)
             if self._stop.is_set():
-                return
+                break
             if poked:
                 self._stop.wait(DEBOUNCE)
             self._wanted.clear()
-            try:
-                self._watch(self._save())
-            except Exception as error:  # noqa: BLE001 - told, and tried again: a save that failed once must not be the last
-                self._failed(error)
+            self._told(lambda: self._watch(self._save()))
+        self._told(self._last)
+
+    def _told(self, save: Callable[[], object]) -> None:
+        try:
+            save()
+        except Exception as error:  # noqa: BLE001 - told, and tried again: a save that failed once must not be the last
+            self._failed(error)
 
     def _watch(self, folders: list[Path]) -> None:
         for folder in folders:

@@ -29,6 +29,9 @@ from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
 from wal_agent.wal.job import OpenedJob
 
+LAST_SAVE = 10.0  # seconds for the captures that are left when the agent has ended
+LAST_SAVE_AT_LEAST = 2.0  # also when the drain has used up its time
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -86,6 +89,7 @@ class Live:
         self._drain_budget = settings.drain
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
+        self._unsaved = ""
         self._drain_until: float | None = None
         self._terminated: float | None = None
         self._child: Child | None = None
@@ -240,22 +244,32 @@ class Live:
         child.reap()
         self.gate.close()
         self.server.close()
-        self.autosave.stop()
+        self._last_save()
         drained = self._drain_until is not None
-        if not isinstance(self._stopped, Fenced):
-            self._last_save()
         completed = not self.conversation.turn_open
-        return Ended(exit, completed, drained, self._stopped, tuple(leftovers), self.saver.problems, self._trouble)
+        problems = (*filter(None, [self._unsaved]), *self.saver.problems)
+        return Ended(exit, completed, drained, self._stopped, tuple(leftovers), problems, self._trouble)
 
     def _every(self) -> float:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
         return 0.1 if self.conversation.hooks_live.is_set() else 0.02
 
     def _last_save(self) -> None:
+        """Bounded: what the bucket does not take now is lost as in a crash (it was never acknowledged), and told."""
+        budget = LAST_SAVE
+        if self._drain_until is not None:
+            budget = max(LAST_SAVE_AT_LEAST, min(budget, self._drain_until - self._clock.boot()))
+        fenced = isinstance(self._stopped, Fenced)
+        in_time = self.autosave.stop(budget, self.saver.close if fenced else self._finish)
+        self.saver.close()
+        if not in_time:
+            self._unsaved = unsaved(f"the bucket did not answer for {budget:.0f} s")
+
+    def _finish(self) -> None:
         try:
             self.saver.finish()
-        except (BucketError, OSError) as error:
-            self._fail(error)
+        except BucketError as error:
+            self._unsaved = unsaved(str(error))
 
     def _on_terminate(self, count: int) -> None:
         """SIGTERM: drain inside the budget; a second one hurries (facts/fleet.md 4.2)."""
@@ -284,6 +298,10 @@ class Live:
         elif (now >= half or not self.gate.changing()) and self._terminated is None:
             self._terminated = now
             child.terminate()
+
+
+def unsaved(why: str) -> str:
+    return f"the last changes of the session are not saved, only on this machine: {why.rstrip('.')}."
 
 
 def hooks_silent(agent: str) -> ConfigError:

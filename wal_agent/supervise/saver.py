@@ -31,7 +31,7 @@ _ENDINGS: dict[str, tuple[Ending, str]] = {
 
 
 class Saver:
-    """One session at a time. `save` runs in the autosave thread alone, but for `finish`, when that thread has ended."""
+    """One session at a time. `save` and `finish` run in the autosave thread alone."""
 
     def __init__(
         self,
@@ -58,6 +58,8 @@ class Saver:
         self._capture = capture
         self._lock = threading.Lock()
         self._marking = threading.Lock()
+        self._appending = threading.Lock()
+        self._closed = False
         self._session = session
         self._boundary = self._settled_upto = 0
         self._seen: list[SeenCall] = []
@@ -92,6 +94,8 @@ class Saver:
         """Capture what changed (`verify`: read every file whole); gives the folders to watch. Raises BucketError when
         bulk bytes could not be stored: the next save finds them again."""
         with self._lock:
+            if self._closed:
+                return []
             files = self._files()
             upto = self._boundary
             self._settle(files, upto)
@@ -105,12 +109,15 @@ class Saver:
     def _append(self, records: Sequence[FileDelta | FileGone]) -> None:
         """Apart: together they may be too much for a segment. Deltas build on each other, so when one is not taken, all
         files are sent whole at the next save."""
-        try:
-            for record in records:
-                self._writer.append(record)
-        except BaseException:
-            self._capture.forget()
-            raise
+        with self._appending:
+            if self._closed:
+                return
+            try:
+                for record in records:
+                    self._writer.append(record)
+            except BaseException:
+                self._capture.forget()
+                raise
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -190,6 +197,12 @@ class Saver:
         """The last save of a run: everything is re-read and compared."""
         self.boundary(self._gate.last.call if self._gate.last else 0)
         self.save(verify=True)
+
+    def close(self) -> None:
+        """Nothing more is captured after this returned, also when a save hangs in a blob: the agent may be started
+        again in this session, and deltas build on each other. Never waits for the bucket."""
+        with self._appending:
+            self._closed = True
 
 
 def _size(files: list[SessionFile]) -> int:

@@ -44,7 +44,7 @@ def saves(tmp_path: Path) -> Saves:
 def autosave(saves: Saves) -> Iterator[Autosave]:
     made = saves.start()
     yield made
-    made.stop()
+    made.stop(PATIENCE, lambda: None)
 
 
 def test_it_saves_on_request_and_when_a_file_changes(saves: Saves, autosave: Autosave) -> None:
@@ -60,7 +60,7 @@ def test_it_saves_on_request_and_when_a_file_changes(saves: Saves, autosave: Aut
 def test_it_saves_every_interval_without_anything(saves: Saves) -> None:
     made = saves.start(interval=0.01)
     until(lambda: saves.count >= 3, "three saves")
-    made.stop()
+    assert made.stop(PATIENCE, lambda: None)
 
 
 def test_a_save_that_failed_is_told_and_is_not_the_last(saves: Saves, autosave: Autosave) -> None:
@@ -74,21 +74,50 @@ def test_a_save_that_failed_is_told_and_is_not_the_last(saves: Saves, autosave: 
     assert [str(f) for f in saves.failures] == ["vanished"]
 
 
-def test_no_save_runs_after_the_stop(saves: Saves) -> None:
-    """The last save of a run is the main thread's own: deltas build on each other."""
-    inside, leave = threading.Event(), threading.Event()
+class Slow:
+    """A save that hangs until it is let go."""
 
-    def slow() -> list[Path]:
-        inside.set()
-        leave.wait(PATIENCE)
-        return saves.save()
+    def __init__(self, saves: Saves) -> None:
+        self.saves = saves
+        self.inside, self.leave, self.last = threading.Event(), threading.Event(), threading.Event()
+        self.order: list[str] = []
+        self.autosave = Autosave(self.save, NEVER, saves.failures.append)
+        self.autosave.start()
+        self.autosave.poke()
+        assert self.inside.wait(PATIENCE)
 
-    made = Autosave(slow, NEVER, saves.failures.append)
-    made.start()
-    made.poke()
-    assert inside.wait(PATIENCE)
-    threading.Timer(0.05, leave.set).start()
-    made.stop()
-    assert saves.count == 1
-    made.poke()
-    assert not made._thread.is_alive()
+    def save(self) -> list[Path]:
+        self.inside.set()
+        self.leave.wait(PATIENCE)
+        self.order.append("save")
+        return self.saves.save()
+
+    def finish(self) -> None:
+        self.order.append("last")
+        self.saves.save()
+        self.last.set()
+
+
+def test_the_last_save_follows_the_one_that_runs_and_none_follows_it(saves: Saves) -> None:
+    """Deltas build on each other: all captures are one thread's."""
+    slow = Slow(saves)
+    threading.Timer(0.05, slow.leave.set).start()
+    assert slow.autosave.stop(PATIENCE, slow.finish)
+    assert slow.order == ["save", "last"] and len(saves.threads) == 1
+    slow.autosave.poke()
+    assert not slow.autosave._thread.is_alive()
+
+
+def test_a_save_that_hangs_holds_up_no_end(saves: Saves) -> None:
+    """A drain has its seconds, and a request to a bucket that is away may take as long as it likes."""
+    slow = Slow(saves)
+    assert not slow.autosave.stop(0.05, slow.finish)
+    assert slow.order == []
+    slow.leave.set()
+    assert slow.last.wait(PATIENCE)
+
+
+def test_a_last_save_that_fails_is_told(saves: Saves, autosave: Autosave) -> None:
+    saves.failing = OSError("vanished")
+    assert autosave.stop(PATIENCE, saves.save)
+    assert [str(f) for f in saves.failures] == ["vanished"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.supervise.crew import Post, ScriptAgent, ended, starting
+from tests.unit.supervise.crew import PATIENCE, Post, ScriptAgent, ended, starting
 from wal_agent.capture.session import SessionCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import FileDelta, FileGone
@@ -362,3 +362,28 @@ def test_what_the_log_did_not_take_is_sent_whole_the_next_time(desk: Desk, monke
     desk.save()
     (file,) = desk.post.job.writer.state.files.values()
     assert file.layers[-1].edits[0].offset == 0 and file.size == len("first\nsecond\nthird\n")
+
+
+def test_a_save_that_hangs_in_a_blob_appends_nothing_once_the_saver_is_closed(desk: Desk) -> None:
+    """I4: the agent may be started again in this session meanwhile, and its captures are another saver's, whose deltas
+    build on each other."""
+    hanging, leave = threading.Event(), threading.Event()
+
+    def hang(_: str) -> None:
+        hanging.set()
+        leave.wait(PATIENCE)
+
+    desk.agent.write("one", "x" * 200_000 + "\n")
+    desk.post.world.bucket.before_put = hang
+    saving = threading.Thread(target=desk.saver.save, daemon=True)
+    saving.start()
+    assert hanging.wait(PATIENCE)
+    desk.saver.close()
+    leave.set()
+    saving.join(PATIENCE)
+    desk.saver.finish()
+    desk.post.commit()
+    assert not saving.is_alive() and desk.deltas() == []
+    desk.saver = desk.make()
+    desk.save()
+    assert [d.size for d in desk.deltas()] == [200_001]
