@@ -73,9 +73,9 @@ def unlock(bucket: Bucket, keys: Keys, wish: Wish, env: Mapping[str, str]) -> Un
 
 
 def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "") -> Unlocked:
-    """Replace a lease that cannot be read. `ttl`: seconds that the next owner waits; `key_id`: of the key that `bucket`
-    decrypts with. UsageError: the lease is sound, or `wish` names another epoch than the log's; Damaged, Denied: the
-    end of the log cannot be read either."""
+    """Replace a lease that cannot be read. `ttl`: seconds that the next owner waits, or longer where the lost one says
+    so; `key_id`: of the key that `bucket` decrypts with. UsageError: the lease is sound, or `wish` names another epoch
+    than the log's; Damaged, Denied: the end of the log cannot be read either."""
     try:
         seen = leases.read(bucket, keys)
     except Damaged as error:
@@ -89,7 +89,7 @@ def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "")
             f"{damage} The log's newest epoch is {end.epoch}.",
             f"Make sure that nobody runs the job, then: {leases.REPAIR} --epoch {end.epoch} --job {keys.job}",
         )
-    doc = replace_damaged(
+    repaired = replace_damaged(
         bucket,
         keys,
         SystemClock(),
@@ -100,7 +100,9 @@ def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "")
         reason=clean(wish.reason) or "its lease was damaged",
         off=wish.off,
     )
-    waits = 0.0 if wish.off else ttl
+    doc = repaired.doc
+    waits = 0.0 if wish.off else doc.ttl
+    unsaid = f"it does not say its owner's ttl any more, so the next start waits the one that is set here, {ttl:.0f} s"
     return Unlocked(
         keys.job,
         True,
@@ -110,6 +112,7 @@ def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "")
         notes=(
             "who held it is not known, nor whether that run spooled (--on-outage spool); if it lives, it stops at its "
             "next heartbeat, with exit code 76",
+            *([] if repaired.said or wish.off else [unsaid]),
         ),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -98,6 +99,14 @@ def settled_as(wanted: Literal["closed", "released"], open_calls: int) -> Litera
 
 
 # --- bytes
+
+_TTL = re.compile(rb'"ttl"\s*:\s*([0-9]{1,6}(?:\.[0-9]{1,20})?)\s*[,}]')
+
+
+def ttl_in(damaged: bytes) -> float | None:
+    """What bytes that are no lease still say of the longest time that their owner may go on; None: nothing."""
+    found = [float(number) for number in _TTL.findall(damaged[:MAX_BYTES])]
+    return max((ttl for ttl in found if 0 < ttl <= MAX_TTL), default=None)
 
 
 def encode(doc: LeaseDoc) -> bytes:

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
-from wal_agent.bucket.base import Bucket, Version
+import msgspec
+
+from wal_agent.bucket.base import Bucket, Object, Version
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, LeaseHeld, NotFound, Unavailable
 from wal_agent.records import Host
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import fresh_nonce
-from wal_agent.wal.lease_doc import LeaseDoc, decode, encode
+from wal_agent.wal.lease_doc import LeaseDoc, decode, encode, ttl_in
 from wal_agent.wal.patience import Patience
 from wal_agent.wal.reader import Tail
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The lease that stands there now. `said`: the lost one still said its owner's ttl."""
+
+    doc: LeaseDoc
+    said: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What stands there: `sound` where it is a lease, else the ttl that it still says."""
+
+    version: Version | None = None
+    sound: LeaseDoc | None = None
+    ttl: float | None = None
 
 
 def replace_damaged(
@@ -27,13 +47,13 @@ def replace_damaged(
     reason: str,
     off: bool = False,
     budget: float = 20.0,
-) -> LeaseDoc:
+) -> Repaired:
     """Put an unlocked lease with the epoch of the log's end (`tail`) in the place of the damaged one, by its version.
 
     The epoch may be below the lost one: an owner may have raised it and not opened yet. The next owner then has the
-    same epoch, and only the first of the two gets its opening into the log (R1). `ttl`: how long the next owner waits,
-    since what the lost lease said of it is lost too; `key`: id of the key that
-    the log is encrypted with. LeaseHeld: a sound lease stands there; Unavailable."""
+    same epoch, and only the first of the two gets its opening into the log (R1). `ttl`: how long the next owner waits
+    at least; longer where the lost lease still says so; `key`: id of the key that the log is encrypted with. LeaseHeld:
+    a sound lease stands there, or another one than a moment ago; Unavailable."""
     doc = LeaseDoc(
         format=1,
         job=keys.job,
@@ -52,33 +72,49 @@ def replace_damaged(
         off=off,
         key=key,
     )
-    patience = Patience(clock, rng, budget)
+    patience, said = Patience(clock, rng, budget), False
     while True:
         try:
-            version, sound = _standing(bucket, keys)
-            if sound is not None and sound.nonce == doc.nonce:
-                return doc  # an own write whose reply was lost
-            if sound is not None:
-                raise LeaseHeld(f"The lease of job {keys.job} is sound again: {sound.state}, epoch {sound.epoch}.")
-            bucket.put(keys.lease, encode(doc), if_version=version)
-            return doc
+            found = _standing(bucket, keys)
+            if found.sound is not None and found.sound.nonce == doc.nonce:
+                return Repaired(doc, said)  # an own write whose reply was lost
+            if found.sound is not None:
+                state, epoch = found.sound.state, found.sound.epoch
+                raise LeaseHeld(f"The lease of job {keys.job} is sound again: {state}, epoch {epoch}.")
+            if found.ttl is not None:
+                doc, said = msgspec.structs.replace(doc, ttl=max(ttl, found.ttl)), True
+            bucket.put(keys.lease, encode(doc), if_version=found.version)
+            return Repaired(doc, said)
         except (Conflict, Unavailable) as error:
             patience.pause(error)
 
 
-def _standing(bucket: Bucket, keys: Keys) -> tuple[Version | None, LeaseDoc | None]:
-    """The version that stands there, and what it says when that can be read.
+def _standing(bucket: Bucket, keys: Keys) -> _Standing:
+    """What stands there, and what it says.
 
-    An object that its bucket itself cannot read has no version to replace, so it is deleted. Whoever opens the job
-    before the new lease stands there finds none, and takes its epoch from the log."""
+    An object that its bucket itself cannot read has no version to replace, so it is deleted: looked at once more right
+    before, because by then it may be another person's repair, or the lease of the owner behind that. Whoever opens the
+    job before the new lease stands there finds none, and takes its epoch from the log."""
     try:
-        found = bucket.get(keys.lease)
+        found = _object(bucket, keys)
+        if isinstance(found, Damaged):
+            again = _object(bucket, keys)
+            if isinstance(again, Damaged) and again.what != found.what:
+                raise LeaseHeld(f"The lease of job {keys.job} changed meanwhile.", "Look again: wal-agent status")
+            if isinstance(again, Damaged):
+                bucket.delete(keys.lease)
+                return _Standing()
+            found = again
     except NotFound:
-        return None, None
-    except Damaged:
-        bucket.delete(keys.lease)
-        return None, None
+        return _Standing()
     try:
-        return found.version, decode(found.data, keys.job)
+        return _Standing(found.version, decode(found.data, keys.job))
     except Damaged:
-        return found.version, None
+        return _Standing(found.version, ttl=ttl_in(found.data))
+
+
+def _object(bucket: Bucket, keys: Keys) -> Object | Damaged:
+    try:
+        return bucket.get(keys.lease)
+    except Damaged as error:
+        return error

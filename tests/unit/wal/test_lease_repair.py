@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.unit.wal.world import KEYS, TTL, World
+from tests.unit.wal.world import KEYS, TTL, Flaky, World
+from wal_agent.bucket.base import Object
+from wal_agent.bucket.file import FileBucket
 from wal_agent.errors import Fenced, LeaseHeld, Unavailable
 from wal_agent.wal import lease as leases
 from wal_agent.wal import opening as openings
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import Claim, LeaseDoc
-from wal_agent.wal.lease_repair import replace_damaged
-from wal_agent.wal.reader import replay, tail
+from wal_agent.wal.lease_doc import MAX_BYTES
+from wal_agent.wal.lease_repair import Repaired, replace_damaged
+from wal_agent.wal.reader import Tail, replay, tail
 
 
 def damaged() -> tuple[World, OpenedJob]:
@@ -28,6 +34,10 @@ def damaged() -> tuple[World, OpenedJob]:
 
 def repair(world: World, **more: Any) -> LeaseDoc:
     end = tail(world.inner, KEYS)
+    return replaced(world, end, **more).doc
+
+
+def replaced(world: World, end: Tail, **more: Any) -> Repaired:
     return replace_damaged(world.bucket, KEYS, world.clock, world.rng, tail=end, ttl=TTL, key="k1", reason="r", **more)
 
 
@@ -92,3 +102,71 @@ def test_an_owner_that_had_not_opened_yet_does_not_share_its_epoch() -> None:
     with pytest.raises(Fenced):
         openings.place(world.bucket, KEYS, world.clock, world.rng, opening)
     assert [o.opening.run for o in replay(world.inner, KEYS).state.openings] == ["a", "c"]
+
+
+# ---- the ttl that it still says
+
+
+@pytest.mark.parametrize(
+    ("harm", "ttl"),
+    [
+        (lambda data: data[:-3], 90.0),
+        (lambda data: data.replace(b'"epoch": 2', b'"epoch": -2'), 90.0),
+        (lambda data: data.replace(b"90.0", b"9")[:-3], TTL),
+        (lambda data: data.replace(b"90.0", b"999999"), None),
+        (lambda data: data.replace(b"90.0", b"1e9"), None),
+        (lambda data: data.replace(b"90.0", b"-90"), None),
+        (lambda data: b"x" * MAX_BYTES + data, None),
+        (lambda data: b"junk", None),
+    ],
+)
+def test_the_next_owner_waits_as_long_as_the_lost_lease_says(harm: Callable[[bytes], bytes], ttl: float | None) -> None:
+    """R8: its owner may go on for that long; damaged bytes are never believed to shorten it."""
+    world = World()
+    world.open("a")
+    job = world.take_over("b")
+    sound = msgspec.structs.replace(job.lease.doc, ttl=90.0, workspace='/w", "ttl": 80000,')
+    broken = harm(leases.encode(sound))
+    world.inner.put(KEYS.lease, broken, if_version=world.inner.get(KEYS.lease).version)
+    done = replaced(world, tail(world.inner, KEYS))
+    assert (done.said, done.doc.ttl) == (ttl is not None, TTL if ttl is None else ttl)
+
+
+# ---- an object that its bucket cannot read
+
+
+@pytest.mark.parametrize("then", ["sound", "other damage", "the same"])
+def test_what_is_deleted_is_what_was_seen_to_be_damaged(tmp_path: Path, then: str) -> None:
+    """Another person repairs it between two looks, and a new owner has it."""
+    world, bucket = World(), FileBucket(tmp_path)
+    path = tmp_path / f"{KEYS.lease}="
+    version = bucket.put(KEYS.lease, b"a lease")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-3])
+    end = Tail(0, 0)
+    looks = 0
+
+    class Looking(Flaky):
+        def get(self, key: str) -> Object:
+            nonlocal looks
+            looks += 1
+            if looks == 2 and then != "the same":
+                path.unlink()
+                bucket.put(KEYS.lease, leases.encode(World().open("c").lease.doc))
+                if then == "other damage":
+                    path.write_bytes(path.read_bytes()[:-1])
+            return bucket.get(key)
+
+        def delete(self, *keys: str) -> None:
+            bucket.delete(*keys)
+
+        def put(self, key: str, data: bytes, *, if_version: str | None = None) -> str:
+            return bucket.put(key, data, if_version=if_version)
+
+    world.bucket, world.rng = Looking(world.inner), random.Random(8)
+    if then == "the same":
+        assert replaced(world, end).doc.state == "unlocked" and bucket.get(KEYS.lease).version != version
+    else:
+        with pytest.raises(LeaseHeld, match="sound again: held" if then == "sound" else "changed meanwhile"):
+            replaced(world, end)
+        assert path.exists()
