@@ -1,7 +1,7 @@
 """Encrypts what a job stores before it leaves this machine: AES-256-GCM, with a key that the bucket never sees.
 
 What lies in a folder of a job (log, snapshots, blobs) is encrypted, and so is what may come to lie in another folder.
-The lease and the probes stay as they are: who holds a job must be visible without its key.
+The lease is never encrypted: who holds a job must be visible without its key.
 
 An object is MAGIC, a format byte, the key's id, a nonce, and the ciphertext with its tag. Magic, format, key id and the
 object's own key in the bucket are authenticated, so that an object that was changed, renamed or swapped is not read.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.errors import Damaged
+from wal_agent.errors import BucketError, Damaged
 from wal_agent.recovery.words import stamp
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
@@ -36,6 +36,10 @@ def lease_missing(bucket: Bucket, keys: Keys) -> Damaged | None:
 
 
 def explained(bucket: Bucket, keys: Keys, seen: Seen | None, error: Damaged) -> Damaged:
-    """`error`, met while the job was being opened, with what can be had where it is the log that is damaged."""
-    found = reaching(replay(bucket, keys), keys.job, seen.doc.seq if seen else 0)
+    """`error`, met while the job was being opened, with what can be had where it is the log that is damaged and the
+    bucket can be read."""
+    try:
+        found = reaching(replay(bucket, keys), keys.job, seen.doc.seq if seen else 0)
+    except (BucketError, Damaged):
+        return error
     return error if error.hint or found.damage is None else damaged(found.damage)
