@@ -27,7 +27,7 @@ def test_it_says_up_to_where_the_log_is_whole() -> None:
     assert "Everything up to record 2" in str(found)
 
 
-@pytest.mark.parametrize("error", [Unavailable("away"), Denied("no"), Damaged("worse")])
+@pytest.mark.parametrize("error", [Unavailable("away"), Denied("no")])
 def test_what_was_met_is_not_replaced_by_what_the_explaining_met(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
