@@ -17,7 +17,7 @@ from wal_agent.recovery.words import size
 if TYPE_CHECKING:
     from wal_agent.wal.retention import Retained, Retention
 
-MOST = 10_000  # blobs that are held in memory at a time
+MOST = 10_000  # blobs whose names are held in memory
 
 
 def gc(

@@ -36,7 +36,7 @@ from wal_agent.wal.state import OpeningAt, State
 DAY = 86_400.0
 KEEP_SNAPSHOTS = 2
 BATCH = 100  # objects in one call of delete
-MOST = 1000  # blobs that one run of retention deletes, which bounds its memory; the rest goes next time
+MOST = 1000  # blobs that one look holds, which bounds its memory, and that a run's own retention deletes at a time
 LOOKS = 24  # runs of retention at most in the time for which everything is kept; each lists all blobs
 
 # --- pure rules (R4)
@@ -136,14 +136,35 @@ Sized = tuple[int, int]  # a number in the log, and the bytes of the object ther
 
 
 @dataclass(frozen=True, slots=True)
+class Past:
+    """What was named when it was looked, and up to when. What is loose by this stays loose, however much later a list
+    shows it: nobody who creates names of epochs before `epoch` can name anything any more."""
+
+    named: Collection[str]
+    epoch: int
+    now: float
+    age: float
+
+    def loose(self, entry: Entry) -> bool:
+        name = entry.key.rpartition("/")[2]
+        return (
+            is_blob(name)
+            and past_naming(blob_epoch(name), self.epoch)
+            and old_enough(entry.updated, self.now, self.age)
+            and name not in self.named
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Due:
-    """What may go. `blobs`: name and size of the first ones of all that may, which are `loose`. `since`: from this
-    record on all stay. `why`: why nothing, or no blob, may go; for people."""
+    """What may go. `blobs`: name and size of the first ones of all that may, which are `loose`; `past`: of the
+    others. `since`: from this record on all stay. `why`: why nothing, or no blob, may go; for people."""
 
     snapshots: tuple[Sized, ...] = ()
     segments: tuple[Sized, ...] = ()
     blobs: tuple[tuple[str, int], ...] = ()
     loose: Sum = Sum()
+    past: Past | None = None
     since: int = 0
     why: str = ""
 
@@ -195,6 +216,8 @@ class Retention:
         snapshots = self._delete((self._keys.snapshot(seq), size) for seq, size in due.snapshots)
         segments = self._delete((self._keys.segment(seq), size) for seq, size in due.segments)
         blobs = self._delete((self._keys.blob(name), size) for name, size in due.blobs)
+        if self._names is None and blobs.count == len(due.blobs) < due.loose.count:
+            blobs += self._delete(self._others(due))
         more = blobs.count < due.loose.count
         if not more:
             self._rest = now + self._age / LOOKS
@@ -274,7 +297,15 @@ class Retention:
             return Due(why=f"blob {min(missing)} of a snapshot is missing")
         if self._names is not None:
             self._names.unpin(named or sure, self._age)
-        return replace(due, blobs=tuple(blobs), loose=loose, why=why)
+        past = Past((named or set()) | sure, older.state.epoch, now, self._age)
+        return replace(due, blobs=tuple(blobs), loose=loose, past=past, why=why)
+
+    def _others(self, due: Due) -> Iterator[tuple[str, int]]:
+        """The loose blobs behind `due.blobs`, as they are listed."""
+        assert due.past is not None
+        for entry in self._bucket.list(self._keys.blobs, self._keys.blob(due.blobs[-1][0])):
+            if due.past.loose(entry):
+                yield entry.key, entry.size
 
     def _past(self, name: str, older: Checked) -> bool:
         """Whether all that may ever name this blob can be read by now."""

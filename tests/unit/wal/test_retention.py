@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.test_replay import snapshots
 from tests.unit.wal.world import KEYS, World, drain, end, intent
+from wal_agent.bucket.base import Entry
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.errors import Unavailable
 from wal_agent.records import Edit, FileDelta, Payload
@@ -20,7 +21,7 @@ from wal_agent.wal.files import write_file
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.named import blob_names
 from wal_agent.wal.reader import replay
-from wal_agent.wal.retention import DAY, Retention, Sum, boundary, deletable, openings_known_from
+from wal_agent.wal.retention import DAY, Past, Retention, Sum, boundary, deletable, openings_known_from
 from wal_agent.wal.snapshot import Snapshots
 from wal_agent.wal.state import KEEP_OPENINGS, FileState, OpeningAt, State
 
@@ -412,15 +413,42 @@ def test_two_thousand_old_segments_cost_few_requests() -> None:
     assert metered.snapshot().requests == used.requests + 1, "it was here a moment ago"
 
 
-def test_a_run_deletes_so_many_blobs_and_leaves_the_rest_for_the_next() -> None:
+def orphans(n: int) -> tuple[World, OpenedJob]:
+    """A job with so many blobs of a run that never named them."""
     world = World()
     dead = world.open("z")
-    for n in range(5):
-        dead.blobs.put(b"%d" % n)
+    for k in range(n):
+        dead.blobs.put(b"%d" % k)
     close_job(dead, "released")
-    long_job(world)
+    job = long_job(world)
     world.clock.at += DAY + 1
-    retention = Retention(world.bucket, KEYS, most=3)
+    return world, job
+
+
+def test_a_run_deletes_so_many_blobs_and_leaves_the_rest_for_the_next() -> None:
+    world, job = orphans(5)
+    retention = Retention(world.bucket, KEYS, job.blobs, most=3)
     first, second = retention.run(), retention.run()
     assert (first.blobs.count, first.more, second.blobs.count, second.more) == (3, True, 2, False)
     assert stored_blobs(world) == []
+
+
+def test_a_stranger_deletes_all_of_them_in_one_look() -> None:
+    """wal-agent gc holds `most` names and lists the blobs twice at most, however many there are."""
+    world, job = orphans(500)
+    payload = job.blobs.put_payload(BULK)
+    metered = MeterBucket(world.bucket)
+    done = Retention(metered, KEYS, most=3).run()
+    assert (done.blobs.count, done.more) == (500, False)
+    assert stored_blobs(world) == [payload.blob]
+    assert metered.snapshot().list.received <= (2 * 502 + 20) * len(KEYS.blob("0" * 64 + "-1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "updated"), [("b" * 64 + "-3", 0.0), ("a" * 64 + "-1", 0.0), ("c" * 64 + "-1", 50.0), ("notes.txt", 0.0)]
+)
+def test_what_a_look_does_not_know_to_be_loose_stays(name: str, updated: float) -> None:
+    """R4: of a later epoch, named, young, or a stranger's."""
+    past = Past({"a" * 64 + "-1"}, epoch=3, now=100.0, age=60.0)
+    assert past.loose(Entry(KEYS.blobs + "b" * 64 + "-1", 1, 0.0))
+    assert not past.loose(Entry(KEYS.blobs + name, 1, updated))
