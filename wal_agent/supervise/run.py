@@ -33,7 +33,7 @@ from wal_agent.supervise.live import Ended, Launch, Live, ended_record
 from wal_agent.supervise.prepare import Prepared, prepare
 from wal_agent.supervise.take import Spooling, check_signals, take
 from wal_agent.supervise.wish import Screen, Wish
-from wal_agent.wal.job import Fields, OpenedJob, close_job
+from wal_agent.wal.job import Fields, OpenedJob, after_left, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim
 from wal_agent.wal.writer import SPOOL_AFTER
@@ -268,10 +268,7 @@ class _Run:
             raise Unavailable(
                 f"the end of job {self.keys.job} could not be saved: {backlog.size} bytes wait, and the bucket cannot "
                 f"be reached. The agent ended with {ended.exit.shell_code}.",
-                "What was acknowledged is safe; the next run recovers from there."
-                if opened.spool is None or opened.spool.empty
-                else f"{opened.spool.count} segments are in {opened.spool.folder}: the next start on this machine "
-                "carries them in, and no other machine starts the job without --accept-loss.",
+                after_left(opened),
             )
         return DRAINED if ended.drained else ended.exit.shell_code
 

@@ -26,6 +26,7 @@ from wal_agent.wal.lease import Claim, Seen
 from wal_agent.wal.spool import Owner, Spool, forsaken
 
 BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached
+RACE_PAUSE = 1.0  # seconds until the lease is read again that another start was faster to take
 
 
 class Interrupted(WalAgentError):
@@ -117,13 +118,16 @@ def take(
                             cause=cause,
                             spool=folder,
                             spooling=spooling.wanted,
+                            tell=tell,
+                            between=check_signals,
                         )
                 except Damaged as error:
                     raise explained(bucket, keys, seen, error) from error
                 except LeaseHeld:
                     if not wait:
                         raise
-                    continue  # someone else was faster; now that one is waited for
+                    pause(RACE_PAUSE, clock)  # someone else was faster; now that one is waited for
+                    continue
                 failpoint("run.after_lease")
                 return opened
             case Refuse(sentence, hint):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket
@@ -77,10 +77,15 @@ def rebase(
     return made
 
 
-def send(writer: Writer, clock: Clock, rng: random.Random, budget: float) -> None:
-    """Commit until nothing waits. Unavailable when nothing was acknowledged for `budget` seconds; Fenced, Damaged."""
+def send(
+    writer: Writer, clock: Clock, rng: random.Random, budget: float, between: Callable[[], None] = lambda: None
+) -> None:
+    """Commit until nothing waits. Unavailable when nothing was acknowledged for `budget` seconds; Fenced, Damaged.
+
+    `between` is called before each step; what it raises ends this, and the rest stays in the spool."""
     patience = Patience(clock, rng, budget)
     while writer.pending:
+        between()
         match writer.commit_once():
             case "ended":
                 assert writer.ended is not None

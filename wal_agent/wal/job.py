@@ -63,15 +63,20 @@ def open_job(
     on_end: Callable[[WalAgentError], None] = lambda _: None,
     spool: Spool | None = None,
     spooling: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+    between: Callable[[], None] = lambda: None,
 ) -> OpenedJob:
     """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
 
     `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
-    run spools there too; else the lease names it only until that is done.
+    run spools there too; else the lease names it only until that is done. It may take long, so `tell` gets a line then,
+    and `between` is called before each segment; what that raises goes through.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
     `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read,
-    or is missing."""
+    or is missing; ConfigError: the disk of the spool has no room."""
+    if spool is not None and spool.adopted:
+        spool.require_room()
     lease = leases.acquire(
         bucket,
         keys,
@@ -113,7 +118,8 @@ def open_job(
         carried=carried,
     )
     if carried:
-        carry.send(writer, clock, rng, budget)
+        tell(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
+        carry.send(writer, clock, rng, budget, between)
         now = writer.acked
         found = replace(found, state=now.state, seq=now.seq, hash=now.hash, time=now.time)
     if spool and sound and not spooling:
@@ -184,3 +190,19 @@ def close_job(
     if job.spool is not None:
         job.spool.remove()
     return state
+
+
+def after_left(job: OpenedJob) -> str:
+    """For a person, when close_job gave "left": where what the bucket lacks is, and what is nowhere."""
+    lost, spool = job.writer.unspooled, job.spool
+    if spool is None or spool.empty:
+        kept = "What was acknowledged is safe; the next run recovers from there."
+    else:
+        held = "1 segment is" if spool.count == 1 else f"{spool.count} segments are"
+        kept = (
+            f"{held} in {spool.folder}: the next start on this machine carries them in, and no other machine starts "
+            "the job without --accept-loss."
+        )
+    if spool is None or not lost:
+        return kept
+    return f"{lost} record{'s' * (lost > 1)} could not be written to {spool.folder} and end with this run. {kept}"

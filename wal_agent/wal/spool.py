@@ -97,15 +97,21 @@ class Spool:
 
     @classmethod
     def adopt(cls, spools: Path, named: str, owner: Owner) -> Spool | None:
-        """The one that a lease names, if it is here and nobody uses it; else None."""
+        """The one that a lease names, if it is here and nobody uses it; else None. ConfigError: it cannot be used."""
         if look(spools, named, owner) != "free":
             return None
         folder = Path(named)
-        with suppress(OSError), Tree(folder).open(()) as fd:
-            lock = _locked(fd)
-            if lock is not None:
-                return cls(folder, owner, lock, adopted=True)
-        return None
+        try:
+            with Tree(folder).open(()) as fd:
+                lock = _locked(fd)
+        except FileNotFoundError:
+            return None  # another start has carried it in and removed it since
+        except OSError as error:
+            raise ConfigError(
+                f"The spool in {folder} holds records of job {owner.job} and cannot be locked: {error.strerror}.",
+                "Make the folder writable, and start again.",
+            ) from error
+        return None if lock is None else cls(folder, owner, lock, adopted=True)
 
     # --- while a run writes
 
@@ -163,6 +169,19 @@ class Spool:
                 return codec.decode(_read(fd, seq), job=self.owner.job, seq=seq)
         except (OSError, Damaged) as error:
             raise self.damaged(str(error)) from error
+
+    def require_room(self) -> None:
+        """ConfigError when `begin`, which writes all that is here once more, would find the disk full."""
+        try:
+            needed, free = _taken(self.folder), shutil.disk_usage(self.folder).free
+        except OSError:
+            return  # reading it says why
+        if needed > free:
+            raise ConfigError(
+                f"The spool in {self.folder} cannot be carried into the log: that takes {needed} bytes on its disk, "
+                f"which has {free} free.",
+                "Make room there, and start again.",
+            )
 
     def begin(self, epoch: int, segments: list[tuple[int, bytes]]) -> None:
         """From now on `epoch` counts here, with these segments and no others. ConfigError: the disk refuses, and it is
@@ -294,6 +313,13 @@ def _number(value: int) -> str:
     return f"{value:020d}"
 
 
+def _taken(folder: Path) -> int:
+    """Bytes of disk that the segments of the newest epoch take."""
+    epochs = _epochs(folder)
+    files = (folder / _number(epochs[-1])).iterdir() if epochs else ()
+    return sum(_on_disk(path.lstat().st_size) for path in files)
+
+
 def _on_disk(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
@@ -315,7 +341,10 @@ def _locked(folder: int) -> int | None:
     fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(fd)
         return None
+    except OSError:
+        os.close(fd)
+        raise
     return fd

@@ -199,9 +199,11 @@ class Writer:
                 self._clock.sleep(min(left, backoff(attempt, self._rng)))
         if self._ended is not None:
             raise self._ended
-        if not self._spooling.acquire(timeout=max(0.0, until - self._clock.boot())):
-            return False  # a segment on its way into the spool must leave it again
-        self._spooling.release()
+        # What was decided just now may still have to leave the spool, in either thread.
+        for at_work in (self._committing, self._spooling):
+            if not at_work.acquire(timeout=max(0.0, until - self._clock.boot())):
+                return False
+            at_work.release()
         return True
 
     def _step(self) -> Step:

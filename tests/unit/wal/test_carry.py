@@ -308,6 +308,8 @@ def test_a_damaged_spool_is_never_passed_over(world: World, disk: Disk, harm: st
     with pytest.raises(Damaged, match="shop-a") as found:
         disk.start("b")
     assert "--accept-loss" in found.value.hint
+    with pytest.raises(Damaged, match="shop-a"):  # also where the opening of the start before fills the gap
+        disk.start("b2")
     (disk.spools / "shop-a").rename(disk.spools / "moved")
     world.clock.at += TTL + 1
     disk.start("c", accept_loss=True)
