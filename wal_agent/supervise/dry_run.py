@@ -109,7 +109,9 @@ def foresee(
 
 def carried(spool: str) -> str:
     """What a start on this machine adds to the log before it plans."""
-    return f"a start would first carry in {count(Path(spool))} segments of {spool}; they are not foreseen here"
+    n = count(Path(spool))
+    what = "1 segment" if n == 1 else f"{n} segments"
+    return f"a start would first carry in {what} of {spool}; that is not foreseen here"
 
 
 def _words(job: str, decided: Plan) -> str:

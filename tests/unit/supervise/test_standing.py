@@ -71,7 +71,7 @@ def world(folder: Path) -> World:
 def test_on_the_machine_of_the_spool_all_say_that_a_start_carries_it_in(world: World, folder: Path) -> None:
     here = Machine(world, folder, "vm-1")
     seen = foresee(world.bucket, KEYS, folder, "gemini", False, here.env)
-    assert "refused" not in seen.plan and any("first carry in 1 segment" in row for row in seen.rows)
+    assert "refused" not in seen.plan and any("first carry in 1 segment of" in row for row in seen.rows)
     done = unlock(world.bucket, KEYS, Wish(None), here.env)
     assert not done.done and done.said.endswith("The next `wal-agent run` opens it at once.")
     assert "a start here carries them in" in done.notes[0] and "accept-loss" not in done.notes[0]
