@@ -23,7 +23,7 @@ BucketUrl = Annotated[
     str | None,
     typer.Option(
         "--bucket",
-        help="Where the log is: file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
+        help="Where the log is: gs://, s3:// or file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
         metavar="URL",
     ),
 ]
