@@ -46,7 +46,7 @@ BUCKETS: dict[str, Callable[[Path], Bucket]] = {
     "s3-moto": lambda folder: S3Bucket(fresh_prefix("moto"), shared("moto").endpoint),
 }
 ON_SERVERS = {"gcs-fake", "s3-ministack", "s3-moto"}
-NOT_ATOMIC = {"s3-moto"}  # the server looks first and puts then, without a lock; S3 does not
+NOT_ATOMIC = {"s3-moto"}  # it looks first and puts then, without a lock, and says 500 to a reader then; S3 does not
 WRITERS = 8
 server_bucket = cache(lambda name: fresh_bucket(shared(name)))
 
@@ -258,20 +258,20 @@ def test_of_writers_that_race_to_replace_one_wins(atomic_bucket: Bucket) -> None
         version = found.version
 
 
-def test_a_reader_sees_all_of_an_object_or_nothing(bucket: Bucket) -> None:
+def test_a_reader_sees_all_of_an_object_or_nothing(atomic_bucket: Bucket) -> None:
     done = threading.Event()
     torn: list[bytes] = []
 
     def read() -> None:
         while not done.is_set():
-            data = bucket.get("a").data
+            data = atomic_bucket.get("a").data
             if data != data[:1] * len(data):
                 torn.append(data)
 
-    version = bucket.put("a", b"x")
+    version = atomic_bucket.put("a", b"x")
     with meanwhile(done, read, read):
         for turn in range(60):
-            version = bucket.put("a", bytes([turn]) * (turn * 997 % 40_000 + 1), if_version=version)
+            version = atomic_bucket.put("a", bytes([turn]) * (turn * 997 % 40_000 + 1), if_version=version)
     assert torn == []
 
 
