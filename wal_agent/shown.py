@@ -1,6 +1,11 @@
-"""Text from a bucket inside a message of ours: one line, nothing that a terminal obeys, of bounded length."""
+"""Text from a bucket, or from its store, inside a message of ours: one line, nothing that a terminal obeys, of bounded
+length."""
 
 from __future__ import annotations
+
+from wal_agent.redact import redact
+
+HEARD = 10_000  # characters of a stranger's words that are looked at
 
 
 def printable(text: str) -> str:
@@ -13,3 +18,10 @@ def shown(text: str, most: int = 200) -> str:
     if len(text) > most:
         text = f"{text[: most * 2 // 3]}…{text[len(text) - most // 3 :]}"
     return printable(text)
+
+
+def heard(text: str, most: int = 200) -> str:
+    """The beginning of what a server or a library said, for a sentence of ours: without secrets, on one line of single
+    spaces, `most` characters of it."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in redact(text[:HEARD])).split())
+    return line if len(line) <= most else f"{line[:most]}..."

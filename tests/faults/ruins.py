@@ -42,6 +42,12 @@ STUB = """#!/bin/sh
 case "$1" in --version) echo 0.61.0; exit 0;; esac
 echo began >> "$STUB_BEGAN"
 """
+# Names, below the job's prefix, that no object of ours has.
+STRANGERS = [
+    *("log/README", "log/0001", "log/x/y", f"log/{'1' * 19}", f"log/{'1' * 21}", f"log/{8:020d}/x", "lease.json/x"),
+    *("blobs/x", "blobs/README", f"blobs/{'0' * 63}", f"blobs/{'0' * 64}-0", f"blobs/{'0' * 64}-{'9' * 30}"),
+    *("snapshots/x", "snapshots/-1", f"snapshots/{7:020d}.bak", f"snapshots/{7:020d}/x", "x/y", "other"),
+]
 
 
 @contextmanager

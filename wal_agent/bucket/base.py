@@ -61,6 +61,14 @@ class Object:
     now: float
 
 
+def read_in_seconds(data: bytes, version: Version, updated: float, date: float) -> Object:
+    """An object of a store that cuts its times to whole seconds.
+
+    An age that is told too high would let a live owner look dead, so `now` is a second early: then the age is at most
+    the true one, and at most two seconds less."""
+    return Object(data, version, updated, max(updated, date - 1.0))
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An object as listed: its key, its size in bytes as stored, and `updated` by the store's clock."""

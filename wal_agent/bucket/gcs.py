@@ -28,10 +28,11 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from urllib3.exceptions import HTTPError
 
 from wal_agent.ahead import ahead
-from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key
+from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key, read_in_seconds
 from wal_agent.bucket.gcs_client import CONNECT, READ, Store, connect
-from wal_agent.bucket.gcs_errors import LOGIN, Op, printable, refused, said
+from wal_agent.bucket.gcs_errors import LOGIN, Op, refused, said
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
+from wal_agent.shown import heard
 
 LARGEST = 256 << 20  # bytes of an object that is read at all; ours end at 64 MiB
 DELETERS = 16
@@ -195,9 +196,7 @@ def _read(reply: requests.Response, what: str) -> Object:
     if not _matches(data, reply.headers.get("X-Goog-Hash", "")):
         # The store checks what it keeps, so it is the way that went wrong: the next try may be right.
         raise Unavailable(f"{what} came over the network with a wrong checksum.")
-    # Both are cut to whole seconds. One less makes the age that a reader computes at most the true one: a lease must
-    # not look older than it is.
-    return Object(data, generation, updated, max(updated, date - 1.0))
+    return read_in_seconds(data, generation, updated, date)
 
 
 def _body(reply: requests.Response, what: str) -> bytes:
@@ -237,8 +236,8 @@ def _failed(error: Exception) -> WalAgentError:
     """The error for a request that got no reply."""
     lost = isinstance(error, auth.TransportError | auth.TimeoutError | auth.ResponseError)
     if isinstance(error, auth.GoogleAuthError) and not (lost or error.retryable or _reached_nobody(error)):
-        return Denied(f"Google does not accept the credentials ({printable(_root(error))}).", LOGIN)
-    return Unavailable(f"Cloud Storage could not be reached ({printable(_root(error))}).")
+        return Denied(f"Google does not accept the credentials ({heard(_root(error))}).", LOGIN)
+    return Unavailable(f"Cloud Storage could not be reached ({heard(_root(error))}).")
 
 
 def _reached_nobody(error: BaseException) -> bool:

@@ -19,8 +19,9 @@ from google.cloud import storage
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 
-from wal_agent.bucket.gcs_errors import LOGIN, printable
+from wal_agent.bucket.gcs_errors import LOGIN
 from wal_agent.errors import Denied, Misconfigured
+from wal_agent.shown import heard
 
 PAGE = 1000  # entries; the most that the store puts into one page
 CONNECTIONS = 32
@@ -112,7 +113,7 @@ def connect(endpoint: str) -> Any:
             _http=session,
         )
     except ValueError as error:
-        raise Misconfigured(f"Cloud Storage cannot be used as configured ({printable(str(error))}).") from error
+        raise Misconfigured(f"Cloud Storage cannot be used as configured ({heard(str(error))}).") from error
     # Else it asks for the bucket's metadata by the side, for traces that nobody collects: a request, a connection and
     # a permission more. Its public switch is an environment variable, which the agent would inherit.
     client._bucket_metadata_cache = None
@@ -127,6 +128,6 @@ def _default_credentials() -> Any:
             warnings.simplefilter("ignore")  # it has advice on quota projects, which would go to the agent's terminal
             credentials, _ = google.auth.default(scopes=storage.Client.SCOPE)
     except _NO_CREDENTIALS as error:
-        why = printable(str(error).partition(" To set up")[0].rstrip("."))
+        why = heard(str(error).partition(" To set up")[0].rstrip("."))
         raise Denied(f"There are no credentials for Cloud Storage ({why}).", LOGIN) from error
     return credentials

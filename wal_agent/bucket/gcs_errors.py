@@ -7,6 +7,7 @@ import re
 from typing import Literal
 
 from wal_agent.errors import Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
+from wal_agent.shown import heard
 
 Op = Literal["get", "create", "replace", "delete", "list"]
 
@@ -20,7 +21,6 @@ _NEEDS: dict[Op, str] = {
 }
 _WHO = re.compile(r"([\w.+-]{1,100}@[\w.-]{1,100}|Anonymous caller) does not have (storage\.[A-Za-z.]{1,60}) access")
 _NO_BUCKET = re.compile(r"bucket.{0,250}? does not exist", re.IGNORECASE)
-_LONGEST = 200  # characters of a stranger's text in our sentences
 
 
 def said(body: bytes) -> str:
@@ -30,13 +30,7 @@ def said(body: bytes) -> str:
         text = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         pass  # a proxy's page, or nothing
-    return printable(str(text))
-
-
-def printable(text: str) -> str:
-    """One short line of it, without what a terminal would act on."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+    return heard(str(text))
 
 
 def refused(op: Op, bucket: str, key: str, who: str, status: int, text: str) -> WalAgentError:

@@ -22,7 +22,7 @@ from typing import Any
 import boto3.session
 from botocore.config import Config
 
-from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key
+from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key, read_in_seconds
 from wal_agent.bucket.s3_errors import Asked, Op, explain, host_of, misconfigured, per_key
 from wal_agent.errors import ConfigError, Conflict, Damaged, Misconfigured, Unavailable, WalAgentError
 
@@ -57,10 +57,7 @@ class S3Bucket:
         with self._asking("read", name) as client:
             reply = client.get_object(Bucket=self._bucket, Key=name)
             data = self._body(reply, name)
-            updated, now = _second(reply["LastModified"].timestamp()), _date(reply)
-            # Both are cut to whole seconds. An age that is told too high would let a live owner look dead, so `now` is
-            # a second early: then the age told is at most the true one, and at most two seconds less.
-            return Object(data, _etag(reply), updated, max(updated, now - 1.0))
+            return read_in_seconds(data, _etag(reply), _second(reply["LastModified"].timestamp()), _date(reply))
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         name = self._name(check_key(key))

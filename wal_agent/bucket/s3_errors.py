@@ -14,7 +14,7 @@ from typing import Any, Literal
 from botocore import exceptions as sdk
 
 from wal_agent.errors import BucketError, Conflict, Denied, Misconfigured, NotFound, Unavailable
-from wal_agent.redact import redact
+from wal_agent.shown import heard
 
 Op = Literal["read", "write", "delete", "list"]
 
@@ -117,7 +117,7 @@ def explain(error: Exception, asked: Asked) -> BucketError:
     if isinstance(error, sdk.ClientError):
         return refused(_refusal(error), asked)
     if isinstance(error, _NO_CREDENTIALS):
-        return Denied(f"{asked.failed}: no AWS credentials ({_clean(str(error)).rstrip('.')}).", _LOG_IN)
+        return Denied(f"{asked.failed}: no AWS credentials ({heard(str(error)).rstrip('.')}).", _LOG_IN)
     if isinstance(error, _BAD_SETTINGS):
         return misconfigured(error, asked)
     return Unavailable(f"{asked.failed}: {_trouble(error, asked)}.", _trouble_hint(error))
@@ -125,7 +125,7 @@ def explain(error: Exception, asked: Asked) -> BucketError:
 
 def misconfigured(error: Exception, asked: Asked) -> Misconfigured:
     """For what the SDK says of the settings that it was given or found."""
-    return Misconfigured(f"{asked.failed}: {_clean(str(error)).rstrip('.')}.", "Check ~/.aws/config and AWS_*.")
+    return Misconfigured(f"{asked.failed}: {heard(str(error)).rstrip('.')}.", "Check ~/.aws/config and AWS_*.")
 
 
 def per_key(reply: Mapping[str, Any], asked: Asked) -> BucketError | None:
@@ -133,7 +133,7 @@ def per_key(reply: Mapping[str, Any], asked: Asked) -> BucketError | None:
     code = str(reply.get("Code", ""))
     if code == "NoSuchKey":
         return None
-    return refused(Refusal(_PER_KEY_STATUS.get(code, 400), code, _clean(str(reply.get("Message", "")))), asked)
+    return refused(Refusal(_PER_KEY_STATUS.get(code, 400), code, heard(str(reply.get("Message", "")), 300)), asked)
 
 
 def refused(said: Refusal, asked: Asked) -> BucketError:
@@ -193,13 +193,13 @@ def _refusal(error: sdk.ClientError) -> Refusal:
     told = error.response.get("Error", {})
     meta = error.response.get("ResponseMetadata", {})
     headers = meta.get("HTTPHeaders", {})
-    code = _clean(str(told.get("Code", "")), 60)
+    code = heard(str(told.get("Code", "")), 60)
     region = str(told.get("Region") or headers.get("x-amz-bucket-region") or "")
     named = getattr(error, "operation_name", "")
     return Refusal(
         status=int(meta.get("HTTPStatusCode", 0)),
         code="" if code.isdigit() else code,  # without a body the SDK puts the status there
-        says=_clean(str(told.get("Message", ""))),
+        says=heard(str(told.get("Message", "")), 300),
         key_id=str(told.get("AWSAccessKeyId", "")),
         region=region if re.fullmatch(r"[a-z0-9-]{1,40}", region) else "",
         service=named if named.startswith(("AssumeRole", "GetRoleCredentials", "CreateToken")) else "s3",
@@ -210,18 +210,13 @@ def _quoted(said: Refusal) -> str:
     return f"{said.status} {said.code}: {said.says}".rstrip(": .") if said.code else str(said.status)
 
 
-def _clean(text: str, most: int = 300) -> str:
-    shown = "".join(c if c.isprintable() else " " for c in redact(text))
-    return " ".join(shown.split())[:most]
-
-
 def _trouble(error: Exception, asked: Asked) -> str:
     host = _host(error) or asked.endpoint
     match error:
         case sdk.ProxyConnectionError():
             return f"the HTTP proxy that is set does not lead to {host}"
         case sdk.SSLError():
-            return f"TLS with {host} failed ({_clean(str(error.kwargs.get('error', '')))})"
+            return f"TLS with {host} failed ({heard(str(error.kwargs.get('error', '')))})"
         case sdk.ConnectTimeoutError():
             return f"{host} took no connection in time"
         case sdk.EndpointConnectionError():
@@ -233,7 +228,7 @@ def _trouble(error: Exception, asked: Asked) -> str:
         case sdk.IncompleteReadError() | sdk.ResponseStreamingError():
             return f"{host} closed the connection in the middle of its answer"
         case sdk.HTTPClientError():
-            return f"the exchange with {host} failed ({_clean(str(error.kwargs.get('error', '')))})"
+            return f"the exchange with {host} failed ({heard(str(error.kwargs.get('error', '')))})"
     return f"the answer of {host} could not be read ({type(error).__name__})"
 
 
@@ -249,4 +244,4 @@ def _host(error: Exception) -> str:
 def host_of(url: str) -> str:
     """Host and port of a URL, without the user and password that may stand before them; what is no URL as it is."""
     found = re.match(r"\w+://(?:[^/]*@)?([^/]*)", url)
-    return _clean(found[1] if found else url)
+    return heard(found[1] if found else url)

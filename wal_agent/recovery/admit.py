@@ -86,19 +86,19 @@ def spool_is_ours(seen: Seen, local: Local) -> bool:
     return spool_is_here(seen, local) and (same_kernel(seen, local) or seen.doc.off or expires_in(seen, local) <= 0)
 
 
+def may_have_spooled(seen: Seen) -> bool:
+    """Whether the log may lack records of this owner: it settles its lease only when nothing is left in its spool."""
+    return bool(seen.doc.spool) and seen.doc.state in ("held", "unlocked")
+
+
 def carries_spool(seen: Seen, local: Local) -> bool:
     """Whether who opens this job here first carries in what its owner may have spooled."""
-    return bool(seen.doc.spool) and seen.doc.state in ("held", "unlocked") and spool_is_here(seen, local)
+    return may_have_spooled(seen) and spool_is_here(seen, local)
 
 
 def leaves_spool(seen: Seen | None, local: Local) -> bool:
     """Whether who opens this job now goes on without what its owner may have spooled."""
-    return (
-        seen is not None
-        and bool(seen.doc.spool)
-        and seen.doc.state in ("held", "unlocked")
-        and (not spool_is_ours(seen, local))
-    )
+    return seen is not None and may_have_spooled(seen) and not spool_is_ours(seen, local)
 
 
 def unlock_wait(seen: Seen, local: Local) -> float:

@@ -16,7 +16,7 @@ from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
-from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, leaves_spool
+from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, leaves_spool, may_have_spooled
 from wal_agent.recovery.damage import explained
 from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
@@ -147,10 +147,9 @@ def spool_for(
     one, if this run spools. It is locked before the lease is taken, so that nobody sees it without an owner. LeaseHeld:
     another start has just taken it."""
     folder: Spool | None = None
-    if leaves_spool(seen, local):
-        assert seen is not None
+    if seen is not None and leaves_spool(seen, local):
         tell(f"going on without what only {seen.doc.host.name} may have, in {seen.doc.spool} (--accept-loss)")
-    elif seen is not None and seen.doc.spool and seen.doc.state in ("held", "unlocked"):
+    elif seen is not None and may_have_spooled(seen):
         folder = Spool.adopt(spooling.spools, seen.doc.spool, owner)
         if folder is None:
             raise LeaseHeld(f"Job {owner.job} was taken by another start at the same moment.", "Or use --wait.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.bucket.test_bucket_check import IgnoresCreates, Lacks
+from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import Finding
 from wal_agent.bucket.examine import PUTS, WARM_UP, examine, offset, put_times, quantile
@@ -12,24 +13,10 @@ from wal_agent.bucket.faults import Fault, FaultBucket
 from wal_agent.bucket.memory import MemoryBucket
 
 
-class Clock:
-    def __init__(self, at: float = 1_000_000.0) -> None:
-        self.at = at
-
-    def now(self) -> float:
-        return self.at
-
-    def boot(self) -> float:
-        return self.at
-
-    def sleep(self, seconds: float) -> None:
-        self.at += seconds
-
-
 class Slow(MemoryBucket):
     """Each put takes the next of `trips`, in seconds; its own clock is `ahead` of ours."""
 
-    def __init__(self, clock: Clock, trips: list[float], ahead: float = 0.0, whole: bool = False) -> None:
+    def __init__(self, clock: FakeClock, trips: list[float], ahead: float = 0.0, whole: bool = False) -> None:
         super().__init__(clock=lambda: clock.at + ahead)
         self.here, self.trips, self.whole = clock, trips, whole
         self.names: list[str] = []
@@ -53,7 +40,7 @@ class Slow(MemoryBucket):
 
 def test_put_times_leave_the_first_ones_out_and_nothing_behind() -> None:
     """Each put has a name of its own (stores limit writes to one name); all are removed in one request."""
-    clock = Clock()
+    clock = FakeClock()
     store = Slow(clock, [9.0] * WARM_UP + [0.030] * 10 + [0.040] * 8 + [0.050, 0.700])
     said = put_times(store, "job/probe", clock)
     assert said.ok and f"about 30 ms (put: p50 30 ms, p95 50 ms, n={PUTS})" in said.check
@@ -62,7 +49,7 @@ def test_put_times_leave_the_first_ones_out_and_nothing_behind() -> None:
 
 
 def test_quick_puts_have_a_digit_more() -> None:
-    clock = Clock()
+    clock = FakeClock()
     assert "about 0.4 ms" in put_times(Slow(clock, [0.0004] * 99), "", clock).check
 
 
@@ -86,7 +73,7 @@ def test_quantiles_are_values_that_were_measured(q: float, wanted: float) -> Non
 )
 def test_the_stores_clock_is_compared_in_the_middle_of_the_round_trip(ahead: float, whole: bool, words: str) -> None:
     """It is told and never a failure: nothing that decides compares the two clocks (I2)."""
-    clock = Clock()
+    clock = FakeClock()
     said = offset(Slow(clock, [], ahead, whole), clock)
     assert said.ok and words in said.check
     assert ("set this machine's" in said.check) == (abs(ahead) > 60)
@@ -94,20 +81,20 @@ def test_the_stores_clock_is_compared_in_the_middle_of_the_round_trip(ahead: flo
 
 def test_an_honest_bucket_is_found_good_in_all_and_left_empty() -> None:
     store = MemoryBucket()
-    found = [*examine(store, "job/probe", Clock(0.0))]
+    found = [*examine(store, "job/probe", FakeClock(0.0))]
     assert len(found) == 12 and all(finding.ok for finding in found)
     assert [*store.list("")] == []
 
 
 def failures(bucket: Bucket) -> list[Finding]:
-    return [finding for finding in examine(bucket, "job/probe", Clock()) if not finding.ok]
+    return [finding for finding in examine(bucket, "job/probe", FakeClock()) if not finding.ok]
 
 
 def test_a_store_that_ignores_conditions_fails_and_the_rest_is_told() -> None:
     assert ("a second create is refused", "it was carried out") in [
         (f.check, f.detail) for f in failures(IgnoresCreates())
     ]
-    assert "changing tool call waits" in [*examine(IgnoresCreates(), "", Clock())][-2].check
+    assert "changing tool call waits" in [*examine(IgnoresCreates(), "", FakeClock())][-2].check
 
 
 def test_an_outage_is_a_finding_with_its_reason() -> None:
@@ -129,7 +116,7 @@ def test_an_outage_in_the_middle_of_the_puts_leaves_nothing() -> None:
 def test_what_needs_a_permission_that_is_missing_is_left_out(missing: str) -> None:
     """Nothing is put that could not be removed, and no time asked where that needs a listing."""
     store = Lacks(missing)
-    found = [*examine(store, "job/probe", Clock())]
+    found = [*examine(store, "job/probe", FakeClock())]
     assert [finding.check for finding in found if not finding.ok] == [missing]
     assert any("changing tool call" in f.check for f in found) == (missing not in ("create", "delete"))
     assert any("clock" in f.check for f in found) == (missing != "list")

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from wal_agent.bucket.gcs_errors import Op, printable, refused, said
+from wal_agent.bucket.gcs_errors import Op, refused, said
 from wal_agent.errors import Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
+from wal_agent.shown import heard
 
 BUCKET = "gs://bucket-1/p"
 OPS: list[Op] = ["get", "create", "replace", "delete", "list"]
@@ -81,4 +82,9 @@ def test_another_reason_to_refuse_is_told_in_the_stores_words() -> None:
     ids=range(7),
 )
 def test_a_strangers_text_becomes_one_short_line(body: bytes, text: str) -> None:
-    assert printable(said(body)) == text
+    assert heard(said(body)) == text
+
+
+def test_a_secret_that_the_store_repeats_is_not_told() -> None:
+    token = "ya29." + "a0" * 30
+    assert token not in str(error("get", 401, said(token.encode()))) + str(error("get", 500, said(token.encode())))

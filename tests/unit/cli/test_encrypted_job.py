@@ -4,47 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.unit.bucket.test_encrypted_bucket import RIGHT, WRONG, open_job
+from tests.unit.cli.shelf import Run
 from tests.unit.wal.world import KEYS, drain, intent
 from wal_agent.bucket.encrypted import EncryptedBucket
 from wal_agent.bucket.file import FileBucket
-from wal_agent.cli.main import main
 from wal_agent.encryption import Key
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
 
-Run = Callable[..., tuple[int, str, str]]
 READERS = [["log"], ["recover", "--dry-run"], ["ack", "1", "--done"]]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`wal-agent ARGS` in this process: exit code, stdout, stderr."""
-    workspace = tmp_path / "shop"
-    workspace.mkdir()
-    monkeypatch.chdir(workspace)
-    for name in [n for n in os.environ if n.startswith(("WAL_AGENT_", "XDG_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+def run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Commands that mean the job of these tests."""
     monkeypatch.setenv("WAL_AGENT_BUCKET", (tmp_path / "bucket").as_uri())
     monkeypatch.setenv("WAL_AGENT_JOB", "shop")
-
-    def go(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["wal-agent", *args])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, *capsys.readouterr()
-
-    return go
+    return run
 
 
 def bucket(tmp_path: Path) -> FileBucket:
