@@ -62,11 +62,37 @@ class Fact(Data, frozen=True):
 
 
 class Verdict(Data, frozen=True):
-    """What the evidence says of a dangling intent, and why, in one sentence for the prompt."""
+    """What the evidence says of a dangling intent, and why, in one sentence for the prompt. `verify`: the read-only
+    command that the agent was told to look with."""
 
     call: int
     finding: Finding
     why: str
+    verify: str = ""
+
+
+class Pack(Data, frozen=True):
+    """A git pack file, cut into `parts`. `size` in bytes, `sha256` in hex, both of the whole."""
+
+    size: int
+    sha256: str
+    parts: tuple[Payload, ...]
+
+
+class Repository(Data, frozen=True):
+    """The user's repository around a captured workspace.
+
+    `head`: commit id, "" on an unborn branch. `branch`: full ref name, "" when HEAD is detached. `identity`: what two
+    clones of one project share (`origin:<url without credentials>`, `root:<commit>`). `prefix`: of the workspace in the
+    repository, posix, "" for its top. `remote`: a remote-tracking ref holds `head`. `busy`: "merge", "rebase", ...
+    where one was in progress."""
+
+    head: str
+    branch: str
+    identity: tuple[str, ...] = ()
+    prefix: str = ""
+    remote: bool = False
+    busy: str = ""
 
 
 class Opening(Record, frozen=True, kw_only=True, tag="opening"):
@@ -152,6 +178,25 @@ class FileGone(Record, frozen=True, kw_only=True, tag="file_gone"):
     path: str
 
 
+class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
+    """A capture of the working tree (DESIGN 6): `commit` of our own object directory, whole in `packs` and those of the
+    captures before it, back to the last one that says `whole`.
+
+    `holds`: every call numbered up to this had ended when the capture began, so it has their effects. `files` and
+    `size` (bytes) count what the tree has. `left_out`: what is not saved, for people, the first ones; `left_out_more`
+    counts the others."""
+
+    holds: int
+    commit: str
+    packs: tuple[Pack, ...] = ()
+    whole: bool = False
+    repository: Repository | None = None
+    files: int = 0
+    size: int = 0
+    left_out: tuple[str, ...] = ()
+    left_out_more: int = 0
+
+
 class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
     """What a recovery found and told. `told` is the prompt as given to the agent, redacted."""
 
@@ -172,4 +217,4 @@ class RunEnded(Record, frozen=True, kw_only=True, tag="run_ended"):
     why: str = ""
 
 
-AnyRecord = Opening | AgentStarted | Turn | Intent | End | FileDelta | FileGone | Recovery | RunEnded
+AnyRecord = Opening | AgentStarted | Turn | Intent | End | FileDelta | FileGone | Workspace | Recovery | RunEnded

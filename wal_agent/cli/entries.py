@@ -25,6 +25,7 @@ from wal_agent.records import (
     Recovery,
     RunEnded,
     Turn,
+    Workspace,
 )
 from wal_agent.recovery.words import counted, size, stamp
 from wal_agent.redact import redact
@@ -127,6 +128,9 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "saved", f"{r.path} +{size(sent)}", f"{size(r.size)} in all"
         case FileGone():
             return "saved", f"{r.path} is gone", ""
+        case Workspace():
+            sent = sum(pack.size for pack in r.packs)
+            return "workspace", f"{counted(r.files, 'file')} +{size(sent)}", f"holds #{r.holds}"
         case Recovery():
             return (
                 "recovery",

@@ -18,11 +18,13 @@ from wal_agent.records import (
     Recovery,
     RunEnded,
     Turn,
+    Workspace,
 )
 
 KEEP_OPENINGS = 64
 MOST_OPEN = 20_000  # calls in flight, far above what an agent has; a state with more would cost minutes and gigabytes
 MOST_FILES = 20_000
+MOST_PACKS = 1000  # of the captured working tree, which is sent whole again long before
 MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
 KEEP_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
@@ -75,6 +77,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     open: tuple[OpenCall, ...] = ()
     unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
     files: dict[str, FileState] = {}
+    workspace: Workspace | None = None  # the newest capture, with the packs of all that it stands on
     home: int = 0  # the newest epoch under which the agent was started; a refused run opens too
     ended: RunEnded | None = None  # of that epoch
     recovery: Recovery | None = None  # the newest
@@ -140,6 +143,9 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(state, files={**state.files, record.path: new}, unsettled=unsettled)
         case FileGone():
             return replace(state, files={k: v for k, v in state.files.items() if k != record.path})
+        case Workspace():
+            before = state.workspace.packs if state.workspace and not record.whole else ()
+            return replace(state, workspace=replace(record, packs=(*before, *record.packs)))
         case Recovery():
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
         case RunEnded():
@@ -152,6 +158,8 @@ def excess(state: State) -> str:
         return f"it has more than {MOST_OPEN} calls in flight"
     if len(state.files) > MOST_FILES:
         return f"it has more than {MOST_FILES} files"
+    if state.workspace is not None and len(state.workspace.packs) > MOST_PACKS:
+        return f"its working tree stands on more than {MOST_PACKS} packs"
     return "it counts more calls than there can be" if state.next_call > MOST_CALL else ""
 
 
