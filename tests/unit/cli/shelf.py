@@ -27,6 +27,7 @@ from wal_agent.records import (
     RunEnded,
     Turn,
     Verdict,
+    Workspace,
 )
 from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.wal import lease as leases
@@ -66,6 +67,7 @@ def records() -> list[AnyRecord]:
             session="s",
         ),
         FileGone(time=8.0, path=f"plans/{EVIL}"),
+        Workspace(time=8.5, holds=1, commit="0" * 40, left_out=(f"{SECRET}{EVIL}",)),
         Recovery(
             time=9.0,
             from_epoch=1,
