@@ -47,7 +47,7 @@ class Settings:
     autosave: float = 10.0
     drain: float = 20.0
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
-    on_unknown: Literal["ask", "halt"] = "ask"
+    on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
     skip: tuple[str, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
 
@@ -126,7 +126,7 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "autosave": _seconds(0.05, 3600),
     "drain": _seconds(0, 600),
     "append_deadline": _seconds(0.1, APPEND_DEADLINE),
-    "on_unknown": _one_of("ask", "halt"),
+    "on_ambiguity": _one_of("ask", "halt", "resume"),
 }
 
 

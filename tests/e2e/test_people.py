@@ -1,4 +1,4 @@
-"""What a person can say: ack, --fresh, --continue, --on-unknown, a new prompt, a look ahead; and plain refusals."""
+"""What a person can say: ack, --fresh, --continue, --on-ambiguity, a new prompt, a look ahead; and plain refusals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_person_decides(scene: Scene) -> None:
     assert "One tool call was in flight" in ahead.stderr
     assert contents(scene.bucket, machine.home, scene.workspace) == before, "a look changes nothing"
 
-    for option in (["--fresh"], ["--on-unknown", "halt"]):
+    for option in (["--fresh"], ["--on-ambiguity", "halt"]):
         refused = machine.run("-y", "-p", TASK, options=option, wait=True)
         assert refused.process.returncode == 79, refused.stderr()
         assert "#1 run_shell_command" in refused.stderr()

@@ -30,7 +30,7 @@ def test_defaults(shop: Path) -> None:
     found = load("gemini", shop, ENV, {})
     assert (found.bucket, found.job) == ("file:///home/me/.local/state/wal-agent/bucket", "gemini-shop")
     assert (found.ttl, found.autosave, found.drain) == (30, 10, 20)
-    assert (found.durability, found.on_unknown, found.skip) == ("intent", "ask", ())
+    assert (found.durability, found.on_ambiguity, found.skip) == ("intent", "ask", ())
     assert set(found.sources.values()) == {"default"}
 
 
@@ -60,11 +60,11 @@ def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
     [
         ({"ttl": 0.5}, {}, "", UsageError, "--ttl is 0.5, which is not possible. Allowed: seconds from 1 to 3600."),
         (
-            {"on_unknown": "no"},
+            {"on_ambiguity": "no"},
             {},
             "",
             UsageError,
-            "--on-unknown is 'no', which is not possible. Allowed: ask or",
+            "--on-ambiguity is 'no', which is not possible. Allowed: ask or",
         ),
         ({"bucket": "x/y"}, {}, "", UsageError, "--bucket is 'x/y', which is not possible. Allowed: a URL such as"),
         ({}, {"WAL_AGENT_TTL": "soon"}, "", UsageError, "WAL_AGENT_TTL is 'soon', which is not possible. Allowed: sec"),

@@ -49,8 +49,7 @@ def recover(
 def _look(at: Place, agent: str) -> None:
     from wal_agent.supervise.dry_run import foresee
 
-    halt = at.settings.on_unknown == "halt"
-    seen = foresee(at.bucket, at.keys, at.workspace, agent, halt, os.environ, at.key_id)
+    seen = foresee(at.bucket, at.keys, at.workspace, agent, at.settings.on_ambiguity, os.environ, at.key_id)
     say(f"{seen.plan} (nothing was changed)")
     lines(seen.rows)
     if seen.prompt:

@@ -29,9 +29,13 @@ def run(
     drain: Annotated[
         float | None, typer.Option("--drain", help="Seconds that SIGTERM gives to save and stop. [20]")
     ] = None,
-    on_unknown: Annotated[
+    on_ambiguity: Annotated[
         str | None,
-        typer.Option("--on-unknown", help="A call whose fate cannot be told: ask (tell the agent) or halt (exit 79)."),
+        typer.Option(
+            "--on-ambiguity",
+            help="After a crash, a call whose fate cannot be told: the agent looks and then asks a person (ask), or "
+            "decides by itself (resume); or nothing is started, exit 79 (halt). [ask]",
+        ),
     ] = None,
     durability: Annotated[
         str | None,
@@ -81,7 +85,7 @@ def run(
         "ttl": ttl,
         "autosave": autosave,
         "drain": drain,
-        "on_unknown": on_unknown,
+        "on_ambiguity": on_ambiguity,
         "durability": durability,
         "on_outage": on_outage,
         "encryption_key_file": encryption_key_file,

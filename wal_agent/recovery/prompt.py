@@ -25,6 +25,7 @@ __all__ = [
     "DENY_FENCED",
     "DENY_LATE",
     "MAX_TOKENS",
+    "TREE_NOT_SAVED",
     "Finished",
     "Told",
     "deny_unsaved",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 MAX_TOKENS = 4000
+TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
 
 # How much is shown, in the order in which it is tried: calls in flight, finished calls, characters of each input.
 _SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120), (1, 0, 80), (0, 0, 0))
@@ -50,8 +52,9 @@ class Finished:
 @dataclass(frozen=True, slots=True)
 class Told:
     """What the prompt is made of. Times in seconds since 1970 (UTC): `stopped` when the old run was last heard of,
-    `saved` when its session was last captured. `task`: given when no session could be resumed (StartAgain); it is the
-    user's own text and follows the notice whole."""
+    `saved` when its session was last captured. `tree`: one or two sentences on the working tree, safe to show. `alone`:
+    the agent is to decide by itself where it would ask a person. `warnings`: sentences of the plan. `task`: given when
+    no session could be resumed (StartAgain); it is the user's own text and follows the notice whole."""
 
     alert: Alert
     old_host: str
@@ -66,6 +69,9 @@ class Told:
     leftovers: tuple[str, ...] = ()
     moved: tuple[str, str] | None = None  # the working folder's path before and now, where they differ
     turn_completed: bool = False
+    tree: str = TREE_NOT_SAVED
+    alone: bool = False
+    warnings: tuple[str, ...] = ()
     task: str | None = None
 
 
@@ -116,6 +122,9 @@ def _render(
             "leftovers_more": len(told.leftovers[5:]),
             "moved": tuple(inline(path) for path in told.moved) if told.moved else None,
             "turn_completed": told.turn_completed,
+            "tree": told.tree,
+            "alone": told.alone,
+            "warnings": [_sentence(text) for text in told.warnings],
         },
     )
     return text

@@ -18,7 +18,7 @@ from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
 from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool
 from wal_agent.recovery.damage import lease_missing, offered
-from wal_agent.recovery.plan import Plan, Resume, StartAgain
+from wal_agent.recovery.plan import Ambiguity, Plan, Policy, Resume, StartAgain
 from wal_agent.recovery.plan import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.report import in_flight_lines, plain, row
@@ -49,7 +49,7 @@ def foresee(
     keys: Keys,
     workspace: Path,
     agent_name: str,
-    halt_on_unknown: bool,
+    on_ambiguity: Ambiguity,
     env: Mapping[str, str],
     key_id: str = "",
 ) -> Foreseen:
@@ -89,7 +89,7 @@ def foresee(
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
     verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock)
     agent = AGENTS[agent_name]
-    decided = notice.decide(at, agent, verdicts, halt_on_unknown=halt_on_unknown)
+    decided = notice.decide(at, agent, verdicts, Policy(on_ambiguity))
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]

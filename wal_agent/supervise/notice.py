@@ -19,20 +19,17 @@ def decide(
     at: Situation,
     agent: Agent,
     verdicts: Sequence[Verdict],
-    *,
-    halt_on_unknown: bool,
-    resume_closed: bool = False,
-    attended: bool = False,
+    policy: Policy,
+    identity: tuple[str, ...] = (),
 ) -> Plan:
-    """The plan for this situation. `attended`: a person is at the terminal, so no crash loop needs to be halted."""
+    """The plan for this situation. `identity`: of the repository around the workspace here."""
     local = LocalFacts(
         main_file=agent.main_file,
         home_exists=at.home is not None and _is_folder(at.home.workspace),
         damage=at.damage,
         findings=tuple((v.call, v.finding) for v in verdicts),
+        identity=identity,
     )
-    limit = 0 if attended else Policy().crash_limit
-    policy = Policy(halt_on_unknown=halt_on_unknown, resume_closed=resume_closed, crash_limit=limit)
     return plan(at.plan_input, at.opening, local, policy)
 
 
@@ -71,6 +68,8 @@ def told(
         leftovers=tuple(ended),
         moved=None if home.workspace == str(workspace) else (home.workspace, str(workspace)),
         turn_completed=at.before.turn == "completed",
+        alone=decided.alone,
+        warnings=decided.warnings,
     )
 
 

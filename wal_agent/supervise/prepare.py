@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 
 from wal_agent.agents.base import NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
-from wal_agent.errors import PersonNeeded, Unavailable
+from wal_agent.errors import Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord, End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence
-from wal_agent.recovery.plan import Alert, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.plan import Alert, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.report import (
     Report,
     fenced_line,
     headline,
     in_flight_lines,
+    plain,
     put_back_line,
     restored_line,
     resuming_line,
@@ -64,6 +65,12 @@ class Prepared:
         ]
 
 
+def policy_of(wish: Wish) -> Policy:
+    """What the user decided. A person at the terminal is there to look, so no crash loop is halted then."""
+    limit = 0 if wish.attended else Policy().crash_limit
+    return Policy(wish.settings.on_ambiguity, wish.go_on, wish.fresh, limit)
+
+
 class Preparation:
     """One recovery or fresh start, step by step. `check` raises when a signal asks us to end."""
 
@@ -95,31 +102,17 @@ class Preparation:
             at,
             wish.agent,
             verdicts,
-            halt_on_unknown=wish.settings.on_unknown == "halt",
-            resume_closed=wish.go_on,
-            attended=wish.attended,
+            policy_of(wish),
         )
-        if isinstance(decided, Refuse):
-            raise decided.error()
-        if wish.fresh and not isinstance(decided, Start):
-            return self._afresh()
         match decided:
+            case Refuse():
+                raise decided.error()
             case Start():
                 return self._start(decided.args)
             case StartAgain() | Resume():
                 return self._recover(decided, running)
 
     # ---- nothing to recover
-
-    def _afresh(self) -> Prepared:
-        """--fresh: a new session; calls in flight cannot be forgotten that way (I8)."""
-        if self.at.before.open:
-            calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in self.at.before.open[:5])
-            raise PersonNeeded(
-                f"--fresh would forget calls that are not settled ({calls}).",
-                "Settle each with: wal-agent ack N --done | --not-done",
-            )
-        return self._start(self.wish.args)
 
     def _start(self, args: tuple[str, ...]) -> Prepared:
         self.screen.say(self._start_line())
@@ -159,6 +152,7 @@ class Preparation:
         report = self._report(alert)
         self.screen.say(headline(report))
         rows([fenced_line(report)])
+        rows([row("note", plain(text, 300)) for text in decided.warnings])
         self.check()
         ended = processes.end_run(home.run) if running else []
         if ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from tests.unit.recovery.cases import (
     turn,
 )
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
-from wal_agent.records import AnyRecord, Cause, Opening
+from wal_agent.records import AnyRecord, Cause, Opening, Repository, Workspace
 from wal_agent.recovery.plan import (
     TABLE,
     Before,
@@ -34,6 +35,7 @@ from wal_agent.recovery.plan import (
     Start,
     StartAgain,
     plan,
+    table,
 )
 from wal_agent.wal.reader import Damage
 
@@ -200,12 +202,79 @@ def test_a_crash_loop_halts_and_ends_with_time() -> None:
 
 
 def test_the_policy_may_halt_for_calls_that_nobody_can_tell() -> None:
-    halt = replace(POLICY, halt_on_unknown=True)
+    halt = replace(POLICY, on_ambiguity="halt")
     got = decide(*RAN, intent(1), policy=halt)
     assert isinstance(got, Refuse) and got.kind is PersonNeeded and "#1 run_shell_command" in got.what
     told = replace(LOCAL, findings=((1, "completed"),))
     assert isinstance(decide(*RAN, intent(1), policy=halt, local=told), Resume)
     assert isinstance(decide(*RAN, intent(1, cls="read_only"), policy=halt), Resume)
+
+
+def test_the_policy_may_let_the_agent_decide_alone_where_nobody_can_tell() -> None:
+    alone = replace(POLICY, on_ambiguity="resume")
+    got = decide(*RAN, intent(1), policy=alone)
+    assert isinstance(got, Resume) and got.alone and [o.intent.call for o in got.dangling] == [1]
+    known = decide(*RAN, intent(1), policy=alone, local=replace(LOCAL, findings=((1, "completed"),)))
+    assert isinstance(known, Resume) and not known.alone
+    anew = decide(opening(), started(), turn(), intent(1), policy=alone)
+    assert isinstance(anew, StartAgain) and anew.alone
+    asked = decide(*RAN, intent(1))
+    assert isinstance(asked, Resume) and not asked.alone
+
+
+def test_a_new_session_as_asked_forgets_no_call_in_flight() -> None:
+    fresh = replace(POLICY, fresh=True)
+    ours = opening(2, "dead", args=("-p", "new"))
+    assert decide(*RAN, ours=ours, policy=fresh) == Start(("-p", "new"), "a new session, as asked")
+    got = decide(*RAN, intent(1), ours=ours, policy=fresh)
+    assert isinstance(got, Refuse) and got.kind is PersonNeeded and "#1 run_shell_command" in got.what
+
+
+def test_another_version_of_the_agent_is_told_and_decides_nothing() -> None:
+    newer = opening(2, "dead", agent_version="0.62.0\x1b[31m")
+    for records in (RAN, (*RAN, intent(1))):
+        got = decide(*records, ours=newer)
+        assert isinstance(got, Resume)
+        assert got.warnings == ("gemini is 0.62.0\\x1b[31m here; it was 0.61.0 when this session was saved.",)
+        assert replace(got, warnings=()) == decide(*records)
+    for unknown in (opening(2, "dead", agent_version=""), opening(2, "dead")):
+        got = decide(*RAN, ours=unknown)
+        assert isinstance(got, Resume) and got.warnings == ()
+
+
+HERE = ("origin:git@github.com:acme/shop.git", "root:" + "a" * 40)
+
+
+@pytest.mark.parametrize(
+    ("then", "refused"),
+    [
+        (HERE, False),
+        ((), False),
+        (("root:" + "a" * 40,), False),  # cloned from the same place, which was then no origin
+        (("origin:https://GitHub.com/acme/shop",), False),  # a shallow clone, by another way
+        (("origin:ssh://me@github.com:22/acme/shop.git/",), False),
+        (("origin:https://example.org/acme/shop", "root:" + "a" * 40), False),  # a fork
+        (("origin:https://github.com/acme/shop", "root:" + "b" * 40), False),  # history was rewritten
+        (("origin:https://example.org/acme/shop",), True),
+        (("root:" + "b" * 40,), True),
+        (("origin:https://example.org/other", "root:" + "b" * 40), True),
+        (("origin:", "nonsense", "future:x"), False),
+    ],
+)
+def test_another_repository_under_the_same_name_is_refused(then: tuple[str, ...], refused: bool) -> None:
+    saved = Workspace(
+        time=5.0, holds=0, commit="c" * 40, whole=True, repository=Repository(head="", branch="", identity=then)
+    )
+    got = decide(*RAN, saved, intent(1), local=replace(LOCAL, identity=HERE))
+    assert isinstance(got, Refuse) is refused
+    if isinstance(got, Refuse):
+        assert got.kind is ConfigError and "--job" in got.hint and "git@github.com:acme/shop.git" in got.what
+    assert isinstance(decide(*RAN, saved, intent(1)), Resume)
+
+
+def test_a_tree_saved_outside_of_git_is_no_other_repository() -> None:
+    saved = Workspace(time=5.0, holds=0, commit="c" * 40, whole=True)
+    assert isinstance(decide(*RAN, saved, local=replace(LOCAL, identity=HERE)), Resume)
 
 
 RECORDS = st.one_of(
@@ -226,7 +295,7 @@ RECORDS = st.one_of(
     st.none() | st.builds(opening, st.integers(1, 9)),
     st.builds(opening, st.integers(1, 20), st.sampled_from(["first", "closed", "released", "unlocked", "dead"])),
     st.builds(LocalFacts, st.just(MAIN), st.booleans()),
-    st.builds(Policy, st.booleans(), st.booleans(), st.integers(0, 3)),
+    st.builds(Policy, st.sampled_from(["ask", "halt", "resume"]), st.booleans(), st.booleans(), st.integers(0, 3)),
 )
 def test_any_state_gives_a_plan_and_no_call_in_flight_is_dropped(
     records: list[AnyRecord], home: Opening | None, ours: Opening, local: LocalFacts, policy: Policy
@@ -244,3 +313,16 @@ def test_any_state_gives_a_plan_and_no_call_in_flight_is_dropped(
 
 def test_every_row_is_reached_by_a_name_of_its_own() -> None:
     assert len({row.name for row in TABLE}) == len(TABLE)
+
+
+def test_the_documented_table_is_current() -> None:
+    page = (Path(__file__).parents[3] / "docs/RECOVERY.md").read_text()
+    _, shown, _ = page.split("<!-- plan table -->")
+    assert shown.strip() == table()
+
+
+def test_the_table_stays_a_table() -> None:
+    """No cell breaks its row, and each condition stands in it once, in order."""
+    lines = [line for line in table().splitlines() if line.startswith("|")]
+    assert all(line.count("|") == 4 for line in lines)
+    assert [line.split(". ")[1].split(" | ")[0] for line in lines[2 : 2 + len(TABLE)]] == [row.name for row in TABLE]

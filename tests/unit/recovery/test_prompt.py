@@ -40,7 +40,7 @@ def test_the_text_as_people_agreed_on_it() -> None:
         recovery_prompt(told)
         == """\
 [wal-agent recovery] The machine that you worked on (`vm-17`) stopped at 14:02:13 UTC. You are now on `vm-22`, \
-4 min later. Your conversation is as it was at 14:02:11 UTC. The working tree was not saved by wal-agent: what you see \
+4 min later. Your conversation is as it was at 14:02:11 UTC. The working tree was not saved yet: what you see \
 is what is on this machine.
 Put back into your conversation, with their results: 2 calls that it had not saved yet.
 Processes of the old run that still ran here and were ended now: `npm test`.
@@ -224,3 +224,12 @@ def test_denials_say_what_why_and_what_to_do() -> None:
         "Nothing was changed. Do not try other ways; stop here and say so."
     )
     assert all("Nothing was changed" in s and "\n" not in s for s in [*said, deny.DENY_ENDED])
+
+
+def test_what_is_told_of_the_tree_of_versions_and_of_being_alone() -> None:
+    told = replace(TOLD, tree="The tree is here.", alone=True, warnings=("gemini is 2 here.",))
+    for case in (told, replace(told, calls=()), replace(told, calls=(), alert="preempted"), replace(told, task="do")):
+        text = recovery_prompt(case)
+        assert "The tree is here.\n" in text and "\nNote: gemini is 2 here.\n" in text
+        assert "When in doubt, stop and ask." not in text
+        assert ("decide by yourself" in text) is bool(case.calls or case.task)

@@ -1,0 +1,108 @@
+"""All that the rows of the plan look at: the log, this machine, the user's policy. Data, and what follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wal_agent.records import Cause, Finding, Opening
+from wal_agent.wal.reader import Damage
+from wal_agent.wal.state import EndedCall, OpenCall, State
+
+Ambiguity = Literal["ask", "halt", "resume"]
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The log as it stood before our own opening (R2: read after that landed).
+
+    `home`: the newest opening under which the agent was started (None: never); a refused run leaves an opening too,
+    and must not pass for the job's home."""
+
+    state: State
+    home: Opening | None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFacts:
+    """What was looked up on this machine. `home_exists`: the folder of the home opening's workspace is here.
+    `findings`: what the evidence says of open calls, by call; a call that is missing counts as unknown. `identity`: of
+    the repository around the workspace here, as `records.Repository` has it; empty outside of one."""
+
+    main_file: str  # logical name of the agent's main session file
+    home_exists: bool = False
+    damage: Damage | None = None
+    findings: tuple[tuple[int, Finding], ...] = ()
+    identity: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the user decided. `crash_limit` 0: never halt for it.
+
+    `on_ambiguity`: of calls whose fate cannot be told. ask: the agent stops and asks where its own look leaves doubt;
+    halt: no agent is started; resume: the agent looks, and then decides by itself."""
+
+    on_ambiguity: Ambiguity = "ask"
+    resume_closed: bool = False  # asked to continue a session that had come to its end
+    fresh: bool = False  # asked to begin a new session, whatever the last one was
+    crash_limit: int = 5
+    crash_window: float = 600.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that the rows look at."""
+
+    before: Before
+    opening: Opening
+    local: LocalFacts
+    policy: Policy
+
+    @property
+    def state(self) -> State:
+        return self.before.state
+
+    @property
+    def cause(self) -> Cause:
+        """How the home run ended, as the opening after it found it; openings of refused runs stand in between."""
+        home = self.before.home
+        if home is None:
+            return self.opening.cause
+        later = (o.opening for o in self.state.openings if o.opening.epoch > home.epoch)
+        after = next(later, self.opening)
+        ended = self.state.ended
+        if after.epoch > home.epoch + 1 and ended is not None and ended.completed:
+            return "closed"  # it had; who took the job then died before its opening, and only that one's death is seen
+        return after.cause
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """What the user typed now; where that is nothing, what was typed before."""
+        home = self.before.home
+        return self.opening.args or (home.args if home else ())
+
+    @property
+    def captured(self) -> bool:
+        """The newest session's main file is in the log."""
+        main = self.state.files.get(self.local.main_file)
+        return bool(self.state.session) and main is not None and main.session == self.state.session
+
+    @property
+    def finished(self) -> tuple[EndedCall, ...]:
+        """Calls of the newest session that ended and that its captured file may not tell."""
+        return tuple(e for e in self.state.unsettled if e.intent.session == self.state.session)
+
+    @property
+    def crashes(self) -> tuple[Opening, ...]:
+        """The openings in the window that took over from a dead owner, ours with them."""
+        edge = self.opening.time - self.policy.crash_window
+        taken = (*(o.opening for o in self.state.openings), self.opening)
+        return tuple(o for o in taken if o.cause == "dead" and o.time > edge)
+
+    @property
+    def doubtful(self) -> tuple[OpenCall, ...]:
+        """Calls in flight that may have changed something, and of which the evidence cannot tell what became."""
+        found = dict(self.local.findings)
+        may_change = (o for o in self.state.open if o.intent.cls != "read_only")
+        return tuple(o for o in may_change if found.get(o.intent.call, "unknown") == "unknown")
