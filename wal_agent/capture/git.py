@@ -1,0 +1,261 @@
+"""Runs git as a tool that reads what it is pointed at and nothing else: no hooks, monitors, pagers, prompts, fetches or
+settings of the user's, and none of the environment's GIT_* variables.
+
+Its processes are our own children beside the agent: `OWN` names them, so that who reaps or ends the agent's leftovers
+leaves them alone, and they do not carry the run's marker.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+TIMEOUT = 600.0  # seconds of one git process
+MOST = 64 << 20  # bytes of output that are held in memory
+NICE = 10
+_PIPE = 1 << 16
+
+SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.pager=cat",
+    "core.quotePath=false",
+    "core.attributesFile=/dev/null",
+    "core.alternateRefsCommand=false",
+    "core.askPass=false",
+    "credential.helper=",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "protocol.allow=never",
+    "safe.directory=*",  # it is told to read here, and runs nothing that it reads
+)
+
+
+class GitMissing(Exception):
+    """There is no git on PATH, or it is too old to start."""
+
+
+class GitFailed(Exception):
+    """git ended with another code than allowed, was ended after its time, or had more to say than is taken."""
+
+    def __init__(self, words: Sequence[str], code: int, said: str) -> None:
+        super().__init__(f"git {' '.join(words[:2])} ended with {code}: {said.strip()[:500]}")
+        self.code = code
+        self.said = said
+
+
+class GitStopped(Exception):
+    """`Git.stop` was called."""
+
+
+class Own:
+    """Processes of ours whose end their own thread waits for. `lock` is held from before one starts until it is known
+    here, and by whoever reaps."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.pids: set[int] = set()
+
+
+OWN = Own()
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """Which repository a git process is told to work on. `alternates`: object directories to read besides."""
+
+    git_dir: Path
+    work_tree: Path | None = None
+    index: Path | None = None
+    objects: Path | None = None
+    alternates: tuple[Path, ...] = ()
+    cwd: Path | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        env = {"GIT_DIR": str(self.git_dir)}
+        if self.work_tree is not None:
+            env["GIT_WORK_TREE"] = str(self.work_tree)
+        if self.index is not None:
+            env["GIT_INDEX_FILE"] = str(self.index)
+        if self.objects is not None:
+            env["GIT_OBJECT_DIRECTORY"] = str(self.objects)
+        if self.alternates:
+            env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = ":".join(_quoted(str(path)) for path in self.alternates)
+        return env
+
+
+def _quoted(path: str) -> str:
+    """As git reads one of a list of paths (since 2.11)."""
+    if ":" not in path and not path.startswith('"'):
+        return path
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+@dataclass(slots=True)
+class Git:
+    """One thread runs it; any thread may `stop` it. `env`: the user's, of which PATH, HOME and TMPDIR are kept.
+    `keep`: file descriptors that each process keeps open (a lock must outlive us as long as git works under it)."""
+
+    env: Mapping[str, str]
+    keep: Collection[int] = ()
+    timeout: float = TIMEOUT
+    _running: subprocess.Popen[bytes] | None = None
+    _stopped: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def program(self) -> str:
+        found = shutil.which("git", path=self.env.get("PATH", os.defpath))
+        if found is None:
+            raise GitMissing
+        return found
+
+    def text(self, *words: str, at: At | None = None, ok: Collection[int] = (0,), cwd: Path | None = None) -> str:
+        """What it says, without the last line's end; bytes that are not UTF-8 as `os.fsdecode` has them."""
+        return os.fsdecode(self.run(*words, at=at, ok=ok, cwd=cwd)).removesuffix("\n")
+
+    def run(
+        self,
+        *words: str,
+        at: At | None = None,
+        input: bytes | None = None,
+        ok: Collection[int] = (0,),
+        out: IO[bytes] | None = None,
+        cwd: Path | None = None,
+        most: int = MOST,
+        user_settings: bool = False,
+    ) -> bytes:
+        """Run `git WORDS` to its end; what it wrote, unless `out` takes that. `user_settings`: the user's own global
+        settings count (to ask what they are).
+
+        GitFailed, GitMissing, GitStopped. The process is gone when this returns."""
+        argv = [self.program(), "--no-pager", "--no-replace-objects"]
+        for setting in SETTINGS:
+            argv += ["-c", setting]
+        env = self._environment(at, user_settings)
+        folder = cwd or (at.cwd if at else None) or (at.git_dir if at else None) or Path("/")
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+            given.write(input or b"")
+            given.seek(0)
+            process = self._start([*argv, *words], env, folder, given, said, out)
+            timer = threading.Timer(self.timeout, lambda: _kill(process))
+            timer.daemon = True
+            timer.start()
+            try:
+                wrote = b"" if out is not None else _read(process, most)
+                code = process.wait()
+            except BaseException:
+                _kill(process)
+                process.wait()
+                raise
+            finally:
+                timer.cancel()
+                if process.stdout is not None:
+                    process.stdout.close()
+                with OWN.lock:
+                    OWN.pids.discard(process.pid)
+                with self._lock:
+                    self._running = None
+            if self._stopped:
+                raise GitStopped
+            if code not in ok or len(wrote) > most:
+                said.seek(0)
+                raise GitFailed(words, code, said.read(4096).decode(errors="replace"))
+        return wrote
+
+    def stop(self) -> None:
+        """Kill what runs now; nothing more is started."""
+        with self._lock:
+            self._stopped = True
+            if self._running is not None:
+                _kill(self._running)
+
+    def go_on(self) -> None:
+        """After `stop`: processes may be started again."""
+        with self._lock:
+            self._stopped = False
+
+    def _start(
+        self, argv: list[str], env: dict[str, str], cwd: Path, given: IO[bytes], said: IO[bytes], out: IO[bytes] | None
+    ) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stopped:
+                raise GitStopped
+            with OWN.lock:
+                try:
+                    process = subprocess.Popen(
+                        argv,
+                        env=env,
+                        cwd=cwd,
+                        stdin=given,
+                        stdout=subprocess.PIPE if out is None else out,
+                        stderr=said,
+                        start_new_session=True,
+                        pass_fds=tuple(self.keep),
+                    )
+                except FileNotFoundError as error:
+                    raise GitFailed(argv[-1:], 127, str(error)) from None
+                OWN.pids.add(process.pid)
+            self._running = process
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+        return process
+
+    def _environment(self, at: At | None, user_settings: bool) -> dict[str, str]:
+        kept = ("PATH", "HOME", "TMPDIR", *(("XDG_CONFIG_HOME",) if user_settings else ()))
+        env = {name: self.env[name] for name in kept if name in self.env}
+        env |= {
+            "LC_ALL": "C",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_LITERAL_PATHSPECS": "1",
+            "GIT_PAGER": "cat",
+        }
+        if not user_settings:
+            env |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_ATTR_NOSYSTEM": "1"}
+            env |= {"HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent"}  # before 2.32 that is where it is
+        return env | (at.env if at else {})
+
+
+def _read(process: subprocess.Popen[bytes], most: int) -> bytes:
+    """All that it writes; more than `most` ends it (and one byte too many says so)."""
+    assert process.stdout is not None
+    parts: list[bytes] = []
+    size = 0
+    while part := process.stdout.read(_PIPE):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            _kill(process)
+            break
+    return b"".join(parts)[: most + 1]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The process and its group, which is its own. It blocks the signals that we block, so SIGKILL."""
+    if process.returncode is not None:
+        return  # its number may be another's by now
+    with suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def reap_others(collect: Callable[[int, int], None]) -> None:
+    """Collect every dead child but ours (`OWN`), whose thread waits for it; `collect` gets pid and wait status.
+
+    One of ours that is dead and not yet collected hides others for the moment; the caller asks again."""
+    with OWN.lock:
+        while (info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            if info.si_pid in OWN.pids:
+                return
+            collect(*os.waitpid(info.si_pid, 0))

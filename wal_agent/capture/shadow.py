@@ -1,0 +1,244 @@
+"""Our own git repository for one workspace, in and outside of git: what is captured, and how it is read again.
+
+It is a bare repository of ours in the user's state folder, with its own index; the user's object directory is only read
+(an alternate). Nothing is written to the user's repository (I7).
+
+A capture is a commit without parents. Its tree has up to three entries:
+
+* `work`   tree: the workspace folder's files as they are on the disk, byte for byte: no filter has seen them. Modes are
+           100644, 100755, 120000 (the link's words) and 160000 (a repository inside, at this commit; its files are not
+           captured).
+* `index`  tree: the user's whole index (from the top of the repository), without unmerged entries; absent outside of
+           git and where it cannot be written.
+* `state`  blob: JSON of `GitState`, absent outside of git.
+
+`refs/wal-agent/saved` names the capture that the log holds as its newest, whoever made it: a run whose replay has this
+commit in `State.workspace` goes on from it, any other one sends everything. A restore that unpacked a capture here sets
+it (`Shadow.save`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from wal_agent.capture.git import At, Git, GitFailed
+from wal_agent.errors import Damaged
+
+FOLDER = "workspaces"  # in the user's state folder
+SAVED = "refs/wal-agent/saved"
+BASE = "refs/wal-agent/base"
+MOST_STATE = 4 << 20  # bytes of `state`
+WORK, INDEX, STATE = "work", "index", "state"
+
+# The highest place that git looks for attributes in: whatever the project says, bytes stay what they are. (`-eol` or
+# `-working-tree-encoding` would be errors where git asks for their value, hence "!".)
+ATTRIBUTES = "* -text !eol -crlf -ident !filter !working-tree-encoding\n"
+CONFIG = """\
+[core]
+\trepositoryformatversion = {version}
+\tbare = true
+\tfilemode = true
+\tsymlinks = true
+\tignorecase = false
+\tautocrlf = false
+\tsafecrlf = false
+\tfsmonitor = false
+\tsparseCheckout = false
+\tlogAllRefUpdates = false
+\tcompression = 1
+\tfsync = none
+\tcommitGraph = false
+[index]
+\tversion = 4
+\tthreads = 1
+[gc]
+\tauto = 0
+[pack]
+\tthreads = 1
+"""
+_ID = frozenset("0123456789abcdef")
+
+
+class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What stood around the working tree. Bytes are base64 in the JSON.
+
+    `files`: of the git folder, by their names in it (MERGE_HEAD, rebase-merge/done, ...): what tells of a merge,
+    rebase, cherry-pick, revert or bisect in progress. `refs`: local branches and the stash. `commits`: commits of the user's
+    that the packs hold whole, with all their files: HEAD, and what no remote-tracking ref has. `shallow`: those of them
+    with parents that the packs do not hold, as git's `shallow` file wants it. `missing`: some files of these commits
+    were not on the machine (a partial clone). `unmerged`: `git ls-files -u -z`. `sparse`: info/sparse-checkout."""
+
+    head: str = ""
+    branch: str = ""
+    files: dict[str, bytes] = {}
+    refs: dict[str, str] = {}
+    commits: tuple[str, ...] = ()
+    shallow: tuple[str, ...] = ()
+    missing: bool = False
+    unmerged: bytes = b""
+    sparse: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A capture as it is read: ids of its trees ("": it has none), and what stood around."""
+
+    commit: str
+    work: str
+    index: str = ""
+    state_id: str = ""
+    state: GitState = field(default_factory=GitState)
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """The repository in `folder`. Who changes anything in it holds `locked`."""
+
+    folder: Path
+    git: Git
+
+    @classmethod
+    def of(cls, state_dir: Path, workspace: Path, git: Git) -> Shadow:
+        """`workspace`: a real path. Nothing is made yet."""
+        name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:16]
+        return cls(state_dir / FOLDER / name, git)
+
+    @property
+    def objects(self) -> Path:
+        return self.folder / "objects"
+
+    @property
+    def tmp(self) -> Path:
+        """For files that are gone when the lock is free."""
+        return self.folder / "tmp"
+
+    def at(self, *alternates: Path, work_tree: Path | None = None, index: Path | None = None) -> At:
+        """For git. `alternates`: the user's object directory, where there is one."""
+        return At(self.folder, work_tree, index or self.folder / "index", None, alternates, cwd=work_tree)
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Alone with the repository; False at once where another process is at work in it. The lock stays held while a
+        git process lives that outlived us."""
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(self.folder.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            self.git.keep = (fd,)
+            yield True
+        finally:
+            self.git.keep = ()
+            os.close(fd)
+
+    def ensure(self, object_format: str = "sha1") -> None:
+        """Make it, or take up what is there; anew when that is of another object format, or is no repository.
+
+        Under the lock."""
+        if self._format() != object_format:
+            self.wipe()
+        if not (self.folder / "HEAD").is_file():
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # git before 2.29 does not know the option
+            chosen = [f"--object-format={object_format}"] if object_format != "sha1" else []
+            self.git.run("init", "-q", "--bare", "--template=", *chosen, ".", cwd=self.folder)
+            config = CONFIG.format(version=0 if object_format == "sha1" else 1)
+            if object_format != "sha1":
+                config += f"[extensions]\n\tobjectFormat = {object_format}\n"
+            (self.folder / "config").write_text(config)
+        (self.folder / "info").mkdir(exist_ok=True)
+        (self.folder / "info" / "attributes").write_text(ATTRIBUTES)
+        with suppress(FileNotFoundError):
+            (self.folder / "index.lock").unlink()  # of a git that was killed: we have the lock
+        shutil.rmtree(self.tmp, ignore_errors=True)
+        self.tmp.mkdir(mode=0o700)
+
+    def _format(self) -> str:
+        try:
+            config = (self.folder / "config").read_text()
+        except (OSError, ValueError):
+            return ""
+        return "sha256" if "objectFormat = sha256" in config else "sha1"
+
+    def wipe(self) -> None:
+        """Begin anew: nothing in it is needed but to save work."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- what was saved
+
+    def ref(self, name: str) -> str:
+        """The commit's id, "" for none."""
+        if not (self.folder / "HEAD").is_file():
+            return ""
+        found = self.git.text("rev-parse", "-q", "--verify", name, at=self.at(), ok=(0, 1, 128))
+        return found if is_id(found) else ""
+
+    def save(self, commit: str, base: str = "") -> None:
+        """The log's newest capture is `commit`; `base` is the one that its first pack holds, where that is here."""
+        self.git.run("update-ref", SAVED, commit, at=self.at())
+        self.git.run("update-ref", BASE, base or commit, at=self.at())
+
+    def contents(self, commit: str, *alternates: Path) -> Contents:
+        """Read a capture. Damaged when it is not one, or not all of it is here."""
+        at = self.at(*alternates)
+        try:
+            listed = self.git.run("ls-tree", "-z", "--full-tree", commit, at=at, most=4096)
+            found = {}
+            for entry in listed.split(b"\0")[:-1]:
+                head, _, name = entry.partition(b"\t")
+                mode, kind, id = head.decode().split(" ")
+                found[name.decode()] = (mode, kind, id)
+            state_id, state = "", GitState()
+            if STATE in found:
+                state_id = found[STATE][2]
+                state = read_state(self.git.run("cat-file", "blob", state_id, at=at, most=MOST_STATE))
+            trees = {name: found[name][2] for name in (WORK, INDEX) if name in found and found[name][1] == "tree"}
+        except (GitFailed, ValueError) as error:
+            raise Damaged(f"The captured working tree {commit[:12]} cannot be read: {error}.") from error
+        if WORK not in trees or set(found) - {WORK, INDEX, STATE}:
+            raise Damaged(f"The captured working tree {commit[:12]} has not the form that it should have.")
+        return Contents(commit, trees[WORK], trees.get(INDEX, ""), state_id, state)
+
+    # ---- making one
+
+    def commit(self, work: str, index: str, state: bytes, now: float, *alternates: Path) -> Contents:
+        """Write the capture that holds these trees; `state` is `GitState` as bytes, empty outside of git."""
+        at = self.at(*alternates)
+        entries = [f"040000 tree {work}\t{WORK}"]
+        if index:
+            entries.append(f"040000 tree {index}\t{INDEX}")
+        state_id = ""
+        if state:
+            state_id = self.git.run("hash-object", "-w", "--stdin", at=at, input=state).decode().strip()
+            entries.append(f"100644 blob {state_id}\t{STATE}")
+        tree = self.git.run("mktree", "-z", at=at, input="".join(f"{e}\0" for e in entries).encode()).decode().strip()
+        who = f"wal-agent <wal-agent@localhost> {int(now)} +0000"
+        text = f"tree {tree}\nauthor {who}\ncommitter {who}\n\nworking tree\n"
+        commit = self.git.run("hash-object", "-t", "commit", "-w", "--stdin", at=at, input=text.encode())
+        return Contents(commit.decode().strip(), work, index, state_id, read_state(state) if state else GitState())
+
+
+def read_state(data: bytes) -> GitState:
+    """ValueError for what is not one."""
+    state = msgspec.json.decode(data, type=GitState)
+    ids = (*state.commits, *state.shallow, *state.refs.values(), *filter(None, [state.head]))
+    if not all(map(is_id, ids)):
+        raise ValueError("an id in it is none")
+    return state
+
+
+def is_id(text: str) -> bool:
+    """Whether it is spelled as an object's id: 40 hex digits, or 64 in a SHA-256 repository."""
+    return len(text) in (40, 64) and _ID.issuperset(text)
