@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
-from wal_agent.clock import Clock
 from wal_agent.records import AnyRecord, Class, Fact, Host
-from wal_agent.recovery import evidence
-from wal_agent.recovery.evidence import MOST_BYTES, alone, before, look, still_running, target, verdicts
+from wal_agent.recovery.evidence import alone, before, files, still_running, verdicts
+from wal_agent.recovery.evidence.files import target
+from wal_agent.recovery.evidence.look import look
+from wal_agent.recovery.step import MOST_BYTES, MOST_FILES, Budget, Step
 from wal_agent.recovery.verdict import FileNow, sha256
 
 
@@ -81,7 +82,7 @@ def test_a_file_that_changes_while_it_is_read_gives_nothing(tmp_path: Path, monk
         return data
 
     monkeypatch.setattr(os, "read", reads)
-    assert look(str(file), Ticking(), 1e9).value is None
+    assert look(str(file), Budget(Ticking(), 1e9)).value is None
 
 
 @pytest.mark.parametrize(
@@ -231,24 +232,52 @@ def test_an_older_run_on_another_machine_is_not_this_place(tmp_path: Path) -> No
     assert said.finding == "unknown"
 
 
-def test_every_open_call_gets_a_verdict_and_only_some_files_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_open_call_gets_a_verdict_within_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
 
-    def counted_look(path: str, clock: Clock, deadline: float) -> FileNow:
+    def counted_look(path: str, budget: Budget) -> FileNow:
         reads.append(path)
-        return look(path, clock, deadline)
+        return look(path, budget)
 
-    monkeypatch.setattr(evidence, "look", counted_look)
+    monkeypatch.setattr(files, "look", counted_look)
     inputs = {n: write(tmp_path / str(n)) for n in range(1, 31)}
     state = state_of(*START, *(intent(n, "write_file", i, "idempotent") for n, i in inputs.items()))
     assert [v.call for v in verdicts(state, inputs, HOST, tmp_path, [], True)] == list(inputs)
-    assert len(reads) == evidence.MOST_FILES
-    assert {v.finding for v in verdicts(state, {}, HOST, tmp_path, [], True, Ticking(9))} == {"unknown"}
+    assert len(reads) == 30
+    slow = Ticking(0.2)
+    said = verdicts(state, inputs, HOST, tmp_path, [], True, slow)
+    assert len(said) == 30 and {v.finding for v in said[-5:]} == {"unknown"} and len(reads) < 50
+
+
+def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
+    budget = Budget(Ticking(), 1e9)
+    (tmp_path / "a").write_bytes(b"x")
+    found = [look(str(tmp_path / "a"), budget).data for _ in range(MOST_FILES + 1)]
+    assert found == [b"x"] * MOST_FILES + [None]
+
+
+def test_the_verify_words_are_told(tmp_path: Path) -> None:
+    state = state_of(*START, intent(1, "write_file", A))
+    (said,) = verdicts(state, {1: A}, HOST, tmp_path, [], True, verify=lambda tool, data: f"{tool} {len(data)}")
+    assert said.verify == f"write_file {len(A)}"
+
+
+def at(tool: str, input: bytes) -> str | None:
+    return target(Step(tool, json.loads(input), (), (), WS))
 
 
 def test_the_target_of_a_call() -> None:
-    assert target("replace", write("x/../a"), WS) == "/w/shop/a"
-    assert target("write_file", write("/etc/a"), WS) == "/etc/a"
-    assert target("run_shell_command", A, WS) is None
+    assert at("replace", write("x/../a")) == "/w/shop/a"
+    assert at("write_file", write("/etc/a")) == "/etc/a"
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_a_tree_that_was_put_back_on_another_machine(tmp_path: Path, covered: bool) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"old")
+    data = write("/w/shop/a")
+    facts = (Fact(what="file", where="/w/shop/a", value=sha256(b"old")),)
+    state = state_of(*START, intent(1, "write_file", data, "idempotent", before=facts))
+    (said,) = verdicts(state, {1: data}, OTHER, tmp_path, [], True, covers=lambda p: covered and p == str(file))
+    assert said.finding == ("not_started" if covered else "unknown")
+    assert not covered or said.why.endswith("in the working tree that was put back.")

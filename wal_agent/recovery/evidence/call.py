@@ -1,0 +1,127 @@
+"""One call before it runs and after a crash: its steps, what each kind of evidence says of them, and the whole."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wal_agent.records import Fact
+from wal_agent.recovery.classify import classify, read_input
+from wal_agent.recovery.evidence.combine import Told, combine
+from wal_agent.recovery.evidence.files import FILES
+from wal_agent.recovery.evidence.paths import meet, real
+from wal_agent.recovery.evidence.steps import SHELL, outputs, steps_of
+from wal_agent.recovery.quote import inline
+from wal_agent.recovery.rules import load_rules
+from wal_agent.recovery.step import Around, Budget, Found, Kind, Reach, Step
+
+KINDS: tuple[Kind, ...] = (FILES,)  # the first that knows a step tells of it
+MOST_FACTS = 40  # of one call: an intent stays small
+MOST_VALUE = 400  # characters of one fact
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A changing step, the kind that knows it, and what it reaches; None where that is not known."""
+
+    step: Step
+    kind: Kind | None
+    reach: Reach | None
+
+
+def parts_of(tool: str, input: bytes, workspace: Path, moved: tuple[Path, Path] | None = None) -> tuple[Part, ...]:
+    """The steps of a call that may change anything; empty where the call cannot be read."""
+    fields = read_input(input)
+    steps = None if fields is None else steps_of(tool, fields, workspace, moved)
+    return tuple(_part(s) for s in steps or () if not _only_reads(s))
+
+
+def _part(step: Step) -> Part:
+    for kind in KINDS:
+        if (reach := kind.reach(step)) is not None:
+            return Part(step, kind, reach)
+    return Part(step, None, None)
+
+
+def _only_reads(step: Step) -> bool:
+    if step.tool != SHELL or outputs(step):
+        return False
+    if not step.words:
+        return not step.redirects
+    command = json.dumps({"command": shlex.join(step.words)}).encode()
+    return classify(SHELL, command, load_rules()).cls == "read_only"
+
+
+def entangled(parts: Sequence[Part]) -> bool:
+    """Whether a step works on what an earlier one changes, so that what stands there before the call says nothing of
+    it. A folder that was made is no such thing for what is made in it."""
+    for n, later in enumerate(parts):
+        for earlier in parts[:n]:
+            if earlier.reach is None or later.reach is None:
+                continue
+            changes = later.reach.changes
+            if earlier.step.words[:1] == ("mkdir",):
+                changes = tuple(c for c in changes if not any(c.startswith(f"{e}/") for e in earlier.reach.changes))
+            if _touch(earlier.reach.changes, (*changes, *later.reach.reads)):
+                return True
+    return False
+
+
+def _touch(one: Sequence[str], other: Sequence[str]) -> bool:
+    return any(a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/") for a in one for b in other)
+
+
+def facts_before(parts: Sequence[Part], budget: Budget) -> tuple[Fact, ...]:
+    """What is true before the call. All or nothing for each step; nothing where steps work on one thing."""
+    found: dict[Fact, None] = {}
+    if entangled(parts):
+        return ()
+    for part in parts:
+        if budget.over:
+            break
+        if part.kind is None:
+            continue
+        facts = part.kind.before(part.step, budget) or ()
+        if any(len(f.value) > MOST_VALUE for f in facts) or len(found) + len(facts) > MOST_FACTS:
+            continue
+        found |= dict.fromkeys(facts)
+    return tuple(found)
+
+
+def judge(
+    parts: Sequence[Part], facts: Sequence[Fact], around: Around, covers: Callable[[str], bool], budget: Budget
+) -> Found:
+    """What became of a call. `covers`: whether a path is in the working tree here that was put back from a capture."""
+    if around.running:
+        return Found("partial", "It still ran when this recovery began, and was ended then.")
+    if entangled(parts):
+        return Found("unknown", "Its steps work on the same files, so what they look like now says nothing for sure.")
+    told = []
+    for part in parts:
+        reach = part.reach
+        here = replace(around, restored=reach is not None and all(covers(p) for p in reach.changes))
+        found = None if part.kind is None else part.kind.judge(part.step, facts, here, budget)
+        told.append(Told(name(part.step), found or Found("unknown")))
+    return combine(told)
+
+
+def name(step: Step) -> str:
+    """A step in a few words, safe to show."""
+    if not step.words:
+        return inline(step.tool if step.tool != SHELL else "a redirection")
+    return inline(shlex.join(step.words), 60)
+
+
+def changes(parts: Sequence[Part]) -> tuple[str, ...] | None:
+    """All that a call may change, links followed; None where that is not known."""
+    if not parts or any(p.reach is None for p in parts):
+        return None
+    return tuple(path for p in parts if p.reach is not None for path in real(p.reach))
+
+
+def apart(mine: Sequence[str] | None, other: Sequence[str] | None) -> bool:
+    """Whether two calls are known to change different things."""
+    return mine is not None and other is not None and not meet(mine, other)

@@ -1,0 +1,49 @@
+"""Where on this machine a word of a call points to; None where that cannot be said for sure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from wal_agent.recovery.step import Reach, Step
+
+
+def place(step: Step, named: str) -> str | None:
+    """The absolute path of an operand of a step. A ".." behind a link means one thing to a shell's cd and another one
+    to the kernel: None."""
+    if not named or "\0" in named:
+        return None
+    try:
+        named.encode()
+    except UnicodeEncodeError:
+        return None
+    joined = str(step.cwd / named)
+    if ".." in Path(joined).parts:
+        folder = joined if joined.endswith("/..") else str(Path(joined).parent)
+        if os.path.realpath(folder) != os.path.realpath(os.path.normpath(folder)):
+            return None
+    return moved(step.moved, os.path.normpath(joined))
+
+
+def moved(way: tuple[Path, Path] | None, path: str) -> str:
+    """A path in the workspace that the call worked in as the same place in the one here."""
+    if way is None or not Path(path).is_relative_to(way[0]):
+        return path
+    return str(way[1] / Path(path).relative_to(way[0]))
+
+
+def meet(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether a path of the one is, holds, or is in a path of the other, also where links give them other names: equal
+    names anywhere on the way count."""
+    ones, others = [_names(p) for p in one], [_names(p) for p in other]
+    return any(a[-1] in b or b[-1] in a for a in ones for b in others)
+
+
+def _names(path: str) -> tuple[str, ...]:
+    return ("/", *(part for part in path.split("/") if part))
+
+
+def real(reach: Reach) -> tuple[str, ...]:
+    """What a step changes, by its names and by what these are now, links followed."""
+    return tuple(dict.fromkeys((*reach.changes, *map(os.path.realpath, reach.changes))))

@@ -1,0 +1,123 @@
+"""A verdict for every call in flight (DESIGN 7, step 5): looks within 2 s in all, shared fairly; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from wal_agent.clock import Clock, SystemClock
+from wal_agent.records import Fact, Host, Intent, Opening, Verdict
+from wal_agent.recovery.evidence.call import apart, changes, judge, parts_of
+from wal_agent.recovery.evidence.paths import moved
+from wal_agent.recovery.evidence.running import still_running
+from wal_agent.recovery.step import Around, Budget, Found
+from wal_agent.wal.state import OpenCall, State
+
+NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
+_SYSTEM = SystemClock()
+
+
+def _nothing(path: str) -> bool:
+    return False
+
+
+def verdicts(
+    state: State,
+    inputs: Mapping[int, bytes],
+    here: Host,
+    workspace: Path,
+    running: Sequence[str],
+    gone: bool,
+    clock: Clock = _SYSTEM,
+    covers: Callable[[str], bool] = _nothing,
+    verify: Callable[[str, bytes], str] | None = None,
+) -> tuple[Verdict, ...]:
+    """A verdict for every open call of `state` (the log before our opening).
+
+    `inputs`: by call number. `running`: whole command lines of processes of the old run that were still running here
+    and are ended by this recovery. `gone`: nothing of the old run is running any more; for a run on another machine,
+    that its last hook deadline is over. `covers`: whether an absolute path is of the working tree here that was put
+    back from a capture, and is something that a capture holds (not ignored). `verify`: how to look, by tool and
+    input."""
+    runs = {o.opening.epoch: o.opening for o in state.openings}
+    ended_now = still_running(state.open, inputs, running)
+    until = clock.boot() + NOW_BUDGET
+    beside = _Beside(state, inputs, workspace)
+    found: list[Verdict] = []
+    for n, o in enumerate(state.open):
+        data, run = inputs.get(o.intent.call), runs.get(o.epoch)
+        now = clock.boot()
+        share = Budget(clock, now + max(0.0, until - now) / (len(state.open) - n))
+        said = Found("unknown")
+        if data is not None and now < until:
+            way = _way(run, workspace)
+            around = Around(
+                same_place=_same_place(run, here, workspace),
+                gone=gone,
+                alone=beside.alone(o),
+                contested=beside.contested(o),
+                running=o.intent.call in ended_now,
+            )
+            parts = parts_of(o.intent.tool, data, workspace, way)
+            said = judge(parts, [_here(f, way) for f in o.intent.before], around, covers, share)
+        elif o.intent.call in ended_now:
+            said = judge((), (), Around(running=True), covers, share)
+        look = "" if verify is None or data is None else verify(o.intent.tool, data)
+        found.append(Verdict(call=o.intent.call, finding=said.finding, why=said.why, verify=look))
+    return tuple(found)
+
+
+def alone(o: OpenCall, state: State, inputs: Mapping[int, bytes], workspace: Path) -> bool:
+    """Whether no other call can have touched what this one changes since it began: every call that was open with it,
+    ended after it began or began later only reads, or is known to change other things."""
+    return _Beside(state, inputs, workspace).alone(o)
+
+
+class _Beside:
+    """What calls change, read once for each call, and which calls ran beside others."""
+
+    def __init__(self, state: State, inputs: Mapping[int, bytes], workspace: Path) -> None:
+        self._state, self._inputs, self._workspace = state, inputs, workspace
+        self._known: dict[int, tuple[str, ...] | None] = {}
+        calls = {x.intent.call for x in state.open} | {e.intent.call for e in state.unsettled}
+        # A call that has ended and is no longer told by the state may have done anything.
+        self._forgotten = state.next_call - 1
+        while self._forgotten in calls:
+            self._forgotten -= 1
+
+    def alone(self, o: OpenCall) -> bool:
+        mine = self._changes(o.intent)
+        if mine is None or self._forgotten > o.intent.call:
+            return False
+        return all(apart(mine, its) for its in self._others(o))
+
+    def contested(self, o: OpenCall) -> bool:
+        """Whether another call since this one began is known to change what it changes."""
+        mine = self._changes(o.intent)
+        return mine is None or any(its is not None and not apart(mine, its) for its in self._others(o))
+
+    def _others(self, o: OpenCall) -> Iterator[tuple[str, ...] | None]:
+        me = o.intent
+        others = [x.intent for x in self._state.open if x.intent.call != me.call]
+        others += [e.intent for e in self._state.unsettled if e.intent.call > me.call or e.end.time >= me.time]
+        return (self._changes(x) for x in others if x.cls != "read_only")
+
+    def _changes(self, call: Intent) -> tuple[str, ...] | None:
+        if call.call not in self._known:
+            data = self._inputs.get(call.call)
+            self._known[call.call] = None if data is None else changes(parts_of(call.tool, data, self._workspace))
+        return self._known[call.call]
+
+
+def _same_place(run: Opening | None, here: Host, workspace: Path) -> bool:
+    if run is None:
+        return False
+    return (run.host.boot, run.host.pidns, run.workspace) == (here.boot, here.pidns, str(workspace))
+
+
+def _way(run: Opening | None, workspace: Path) -> tuple[Path, Path] | None:
+    return None if run is None or run.workspace == str(workspace) else (Path(run.workspace), workspace)
+
+
+def _here(fact: Fact, way: tuple[Path, Path] | None) -> Fact:
+    return Fact(what=fact.what, where=moved(way, fact.where), value=fact.value)
