@@ -145,12 +145,14 @@ class HookSetup:
 
     `run_dir` is this run's private folder (0700) with `hook.sock`, `agent.pid` (decimal, the agent's process) and
     `lock` (the supervisor holds its flock, from before `inject` on); for tools in `skip` no hook is to start at all.
+    `protocol`: the standing text that the agent is to have as system context (Markdown).
     """
 
     run: str
     run_dir: Path
     client: tuple[str, ...]  # argv of the hook client, without its arguments
     skip: tuple[str, ...] = ()
+    protocol: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,16 @@ text goes through quote.py, so that no tool input can pose as instructions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.quote import fenced, inline, shown_input
+from wal_agent.recovery.templates import FOLDER, Templates
 from wal_agent.recovery.words import clock_time, counted, span
 from wal_agent.redact import redact
-from wal_agent.resources import shipped
 
 __all__ = [
     "DENY_DRAINING",
@@ -35,6 +33,8 @@ __all__ = [
 
 MAX_TOKENS = 4000
 TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
+
+_OURS = Templates()
 
 # How much is shown, in the order in which it is tried: calls in flight, finished calls, characters of each input.
 _SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120), (1, 0, 80), (0, 0, 0))
@@ -75,11 +75,22 @@ class Told:
     task: str | None = None
 
 
-def recovery_prompt(told: Told) -> str:
-    """The text for the agent. Without `task` it holds at most MAX_TOKENS; the task is added as it is."""
+def recovery_prompt(told: Told, templates: Templates = _OURS) -> str:
+    """The text for the agent. Without `task` it holds at most MAX_TOKENS; the task is added as it is. A project's own
+    template that cannot be rendered, or says too much, is left for ours, and that is told."""
+    name = _name(told)
     calls = [_call(c) for c in told.calls[: _SIZES[0][0]]]
     finished = [(inline(f.tool, 60), shown_input(f.tool, f.input), f.how) for f in told.finished[: _SIZES[0][1]]]
-    notice = next(t for size in _SIZES if tokens(t := _render(told, calls, finished, *size)) <= MAX_TOKENS)
+    texts = (templates.render(name, _values(told, calls, finished, *size)) for size in _SIZES)
+    try:
+        notice = next((text for text in texts if tokens(text) <= MAX_TOKENS), None)
+        why = f"{FOLDER}/{name}: it has more than {MAX_TOKENS} tokens" if notice is None else ""
+    except ValueError as error:
+        notice, why = None, str(error)
+    if notice is None:
+        assert name in templates.own, "ours fits, however much is to be told"
+        said = replace(told, warnings=(*told.warnings, f"{inline(why, 300)}; wal-agent's own text is used."))
+        return recovery_prompt(said, replace(templates, own={}))
     return notice if told.task is None else f"{notice}\nThe task, as it was given:\n\n{told.task}"
 
 
@@ -89,45 +100,42 @@ def tokens(text: str) -> float:
     return ascii_only / 3.5 + 2 * (len(text) - ascii_only)
 
 
-def _render(
+def _name(told: Told) -> str:
+    if told.task is not None:
+        return "start_again.md"
+    if told.calls:
+        return "recovery.md"
+    return "preempted.md" if told.alert == "preempted" else "cut_off.md"
+
+
+def _values(
     told: Told,
     calls: list[dict[str, str]],
     finished: list[tuple[str, str, str]],
     most: int,
     most_finished: int,
     chars: int,
-) -> str:
-    if told.task is not None:
-        name = "start_again.md"
-    elif told.calls:
-        name = "recovery.md"
-    else:
-        name = "preempted.md" if told.alert == "preempted" else "cut_off.md"
+) -> dict[str, Any]:
+    """What templates can use (docs/RECOVERY.md lists it)."""
     in_all = sum(len(c.calls) for c in told.calls)
     shown = sum(len(c.calls) for c in told.calls[:most])
-    text: str = _templates()(
-        name,
-        {
-            "what_happened": _what_happened(told),
-            "saved": f"{clock_time(told.saved)} UTC",
-            "heading": _heading(in_all),
-            "calls": [{**c, "input": fenced(c["input"], chars)} for c in calls[:most]],
-            "more": in_all - shown,
-            "finished": [
-                f"{tool} {inline(data, min(chars, 160))}: {how}" for tool, data, how in finished[:most_finished]
-            ],
-            "finished_more": len(told.finished[most_finished:]),
-            "put_back": told.put_back,
-            "leftovers": [inline(text, 80) for text in told.leftovers[:5]],
-            "leftovers_more": len(told.leftovers[5:]),
-            "moved": tuple(inline(path) for path in told.moved) if told.moved else None,
-            "turn_completed": told.turn_completed,
-            "tree": told.tree,
-            "alone": told.alone,
-            "warnings": [_sentence(text) for text in told.warnings],
-        },
-    )
-    return text
+    return {
+        "what_happened": _what_happened(told),
+        "saved": f"{clock_time(told.saved)} UTC",
+        "heading": _heading(in_all),
+        "calls": [{**c, "input": fenced(c["input"], chars)} for c in calls[:most]],
+        "more": in_all - shown,
+        "finished": [f"{tool} {inline(data, min(chars, 160))}: {how}" for tool, data, how in finished[:most_finished]],
+        "finished_more": len(told.finished[most_finished:]),
+        "put_back": told.put_back,
+        "leftovers": [inline(text, 80) for text in told.leftovers[:5]],
+        "leftovers_more": len(told.leftovers[5:]),
+        "moved": tuple(inline(path) for path in told.moved) if told.moved else None,
+        "turn_completed": told.turn_completed,
+        "tree": told.tree,
+        "alone": told.alone,
+        "warnings": [_sentence(text) for text in told.warnings],
+    }
 
 
 def _what_happened(told: Told) -> str:
@@ -180,21 +188,3 @@ def _sentence(text: str) -> str:
     """Our own words around a quoted path: kept on one line and short."""
     flat = " ".join(redact(text[:2000]).split())
     return flat if len(flat) <= 400 else flat[:399] + "…"
-
-
-@cache
-def _templates() -> Callable[[str, dict[str, Any]], str]:
-    # Imported here: a start without a recovery, and every hook, must not pay for it.
-    from jinja2 import FileSystemLoader, StrictUndefined
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    env = ImmutableSandboxedEnvironment(
-        loader=FileSystemLoader(shipped("prompts")),
-        undefined=StrictUndefined,
-        autoescape=False,  # Markdown for a model, not HTML
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    env.filters["counted"] = counted
-    return lambda name, values: env.get_template(name).render(values)

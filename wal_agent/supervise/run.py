@@ -25,6 +25,7 @@ from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord
 from wal_agent.recovery.report import plain
+from wal_agent.recovery.templates import standing_protocol
 from wal_agent.supervise import local, processes
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
@@ -189,7 +190,8 @@ class _Run:
 
     def _live(self, opened: OpenedJob, heartbeat: Heartbeat, prepared: Prepared) -> Ended:
         wish, agent = self.wish, self.wish.agent
-        setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip)
+        protocol = standing_protocol(wish.workspace)
+        setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip, protocol)
         kept = {name: value for name, value in wish.env.items() if name not in KEY_SOURCES}
         env = {**kept, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}
         mirror = local.state_dir(env) / MIRRORS / self.run_dir.run

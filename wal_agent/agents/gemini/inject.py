@@ -65,7 +65,7 @@ def extension_files(setup: HookSetup, place: Path) -> dict[str, str]:
         ".gemini-extension-install.json": json.dumps({"source": str(place), "type": "local"}),
         "hooks/hooks.json": json.dumps({"hooks": hook_table(setup)}, indent=1),
         OWNER: json.dumps({"host": socket.gethostname(), "lock": str(setup.run_dir / "lock")}),
-        f"{setup.run}.md": PROTOCOL,  # Gemini fills in the variable: no other run's Gemini finds the file
+        f"{setup.run}.md": setup.protocol,  # Gemini fills in the variable: no other run's Gemini finds the file
     }
 
 
@@ -124,16 +124,3 @@ def _dead(place: Path) -> bool:
 
 def _clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-
-
-PROTOCOL = """\
-# wal-agent
-
-This session runs under wal-agent: each tool call that changes something is logged before it runs.
-
-- A message that begins with "[wal-agent recovery]" tells you what happened when the machine was lost and what is known
-  of the calls that were in flight. Follow its rules; first report in a few lines what you verified and found.
-- A tool error that begins with "wal-agent did not run this" means that nothing was changed. Do not try other ways to
-  reach the same effect; stop and tell the user.
-- A tool result "outcome unknown" means that the call may or may not have had its effect. Verify before you repeat it.
-"""

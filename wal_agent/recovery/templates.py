@@ -1,0 +1,172 @@
+"""The texts that agents are given: prompts/*.md, and a project's own versions of them in `.wal-agent/prompts/`.
+
+A project's template is hostile input: beside Jinja's sandbox it may use only constructs whose cost and output are
+bounded by its own size (no assignments, no calls, no arithmetic, loops over our own lists and not inside one another).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from wal_agent.inside import inside, read_text
+from wal_agent.recovery.words import counted
+from wal_agent.resources import shipped
+
+FOLDER = ".wal-agent/prompts"
+NAMES = ("recovery.md", "preempted.md", "cut_off.md", "start_again.md")
+PROTOCOL = "protocol.md"  # the standing text; no template
+PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always ours
+MUST_TELL = ("recovery.md", "start_again.md")  # these must tell of the calls in flight (I8)
+LISTS = ("calls", "finished", "leftovers")
+MAX_SIZE = 32 << 10  # bytes of one template
+_FILTERS = ("counted", "join", "upper", "lower", "length")
+_NODES = (
+    *("Template", "Output", "TemplateData", "Name", "Getattr", "Getitem", "Const", "If", "CondExpr", "For", "Include"),
+    *("Compare", "Operand", "And", "Or", "Not", "Filter"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """`own`: a project's templates that may be used, by name. `problems`: why others are not, in sentences."""
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def render(self, name: str, values: Mapping[str, Any]) -> str:
+        """The text of template `name`, the project's own where there is one. ValueError: that one asks for something
+        that is not there."""
+        if name not in self.own:
+            return _render_ours(name, values)
+        try:
+            text: str = _environment().from_string(self.own[name]).render(values)
+        except Exception as error:  # a project's template must not stop a recovery, whatever it does
+            raise ValueError(f"{FOLDER}/{name}: {_words(error)}") from error
+        return text
+
+
+def load_templates(workspace: Path) -> Templates:
+    """The project's own templates, as far as they may be used. Never fails: what is wrong is told in `problems`."""
+    own: dict[str, str] = {}
+    problems: list[str] = []
+    for name in NAMES:
+        try:
+            text = _own(workspace, name)
+            if text is not None and (why := refused(name, text)):
+                raise ValueError(why)
+        except ValueError as error:
+            problems.append(f"{FOLDER}/{name} is not used: {error}.")
+            continue
+        if text is not None:
+            own[name] = text
+    return Templates(own, tuple(problems))
+
+
+def standing_protocol(workspace: Path) -> str:
+    """What each agent is told once, as system context: the project's own text, or ours where that cannot be read."""
+    try:
+        own = _own(workspace, PROTOCOL)
+    except ValueError:
+        own = None
+    return shipped(f"prompts/{PROTOCOL}").read_text("utf-8") if own is None else own
+
+
+def _own(workspace: Path, name: str) -> str | None:
+    """The project's file; None when there is none. ValueError: it cannot be read."""
+    root = workspace.resolve()
+    try:
+        real = inside(root, f"{FOLDER}/{name}")
+        return None if real is None else read_text(root, real, MAX_SIZE)
+    except OSError as error:
+        raise ValueError(f"it cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ValueError(f"it {error}") from error
+
+
+def refused(name: str, text: str) -> str | None:
+    """Why a project's template may not be used, with the line; None when it may."""
+    from jinja2 import TemplateError, TemplateSyntaxError, nodes
+
+    try:
+        tree = _environment().parse(text)
+    except TemplateSyntaxError as error:
+        return f"line {error.lineno}: {_words(error)}"
+    except TemplateError as error:
+        return _words(error)
+    except RecursionError:
+        return "it is nested too deeply"
+    try:
+        found = [*_walk(tree)]
+    except RecursionError:
+        return "it is nested too deeply"
+    for node, in_loop in found:
+        what = type(node).__name__
+        line = f"line {getattr(node, 'lineno', 0)}: "
+        if what not in _NODES:
+            return f"{line}{what} is not possible here"
+        if isinstance(node, nodes.Filter) and node.name not in _FILTERS:
+            return f"{line}the filter {node.name[:40]} is not possible here ({', '.join(_FILTERS)} are)"
+        if isinstance(node, nodes.Include) and not (
+            isinstance(node.template, nodes.Const) and node.template.value in PARTS
+        ):
+            return f"{line}only {', '.join(PARTS)} can be included"
+        if isinstance(node, nodes.For) and (in_loop or not _over_ours(node)):
+            return f"{line}a loop can only go over {', '.join(LISTS)}, and not inside another"
+    if name in MUST_TELL and not any(_tells_calls(node) for node, _ in found):
+        return 'it does not tell the calls in flight: loop over calls, or {% include "_calls.md" %}'
+    return None
+
+
+def _walk(node: Any, in_loop: bool = False) -> Iterator[tuple[Any, bool]]:
+    from jinja2 import nodes
+
+    yield node, in_loop
+    for child in node.iter_child_nodes():
+        yield from _walk(child, in_loop or isinstance(node, nodes.For))
+
+
+def _over_ours(node: Any) -> bool:
+    from jinja2 import nodes
+
+    return isinstance(node.iter, nodes.Name) and node.iter.name in LISTS and not node.recursive
+
+
+def _tells_calls(node: Any) -> bool:
+    from jinja2 import nodes
+
+    if isinstance(node, nodes.Include):
+        return isinstance(node.template, nodes.Const) and node.template.value == "_calls.md"
+    return isinstance(node, nodes.For) and isinstance(node.iter, nodes.Name) and node.iter.name == "calls"
+
+
+def _words(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text[:200] or type(error).__name__
+
+
+def _render_ours(name: str, values: Mapping[str, Any]) -> str:
+    text: str = _environment().get_template(name).render(values)
+    return text
+
+
+@cache
+def _environment() -> Any:
+    # Imported here: a start without a recovery, and every hook, must not pay for it.
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    env = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(shipped("prompts")),
+        undefined=StrictUndefined,
+        autoescape=False,  # Markdown for a model, not HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        optimized=False,  # constants are not folded when a template is only parsed or compiled
+    )
+    env.filters["counted"] = counted
+    return env
