@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_TEXT = 64 << 10  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Word:
@@ -49,3 +51,10 @@ class Script:
 
     commands: tuple[Simple, ...]
     functions: frozenset[str] = frozenset()
+
+
+def parse(text: str) -> Script | None:
+    """The commands of a text that bash would be given by `bash -c`, with its default options. None: cannot be read."""
+    from wal_agent.recovery.bash_tree import read  # late: the grammar is loaded when the first shell text comes
+
+    return read(text)

@@ -1,0 +1,171 @@
+"""Simple commands in the tree of a shell text: their words, assignments and redirections."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from tree_sitter import Node
+
+from wal_agent.recovery.bash import Redirect, Simple, Word
+from wal_agent.recovery.bash_expand import Expansions
+from wal_agent.recovery.bash_heredoc import heredoc
+from wal_agent.recovery.bash_places import ENDS, names
+from wal_agent.recovery.bash_words import Unread
+
+_ASSIGN = re.compile(rb"([A-Za-z_][A-Za-z0-9_]*)(\[[A-Za-z0-9_$]*\])?\+?=")
+_RESERVED = names("if then elif else fi for while until do done case esac select function coproc { } ! [[ ]]")
+_OPERATORS = names("< > >> &> &>> <& >& >| <&- >&-")
+
+
+class Commands(Expansions):
+    """Collects the simple commands of a text, in its order."""
+
+    def __init__(self, source: bytes) -> None:
+        super().__init__(source)
+        self._out: list[Simple] = []
+        self._at: list[int] = []  # where each of them begins
+
+    def _statement(self, n: Node, sure: bool, extra: tuple[Node, ...] = ()) -> None:
+        raise NotImplementedError
+
+    def _pipeline(self, n: Node, extra: tuple[Node, ...], fed: int = -1) -> None:
+        raise NotImplementedError
+
+    def _redirected(self, n: Node, sure: bool, extra: tuple[Node, ...]) -> None:
+        kids = n.children
+        body = kids[0] if kids[0].type not in ("file_redirect", "herestring_redirect", "heredoc_redirect") else None
+        hung = tuple(kids[1:] if body else kids)
+        for left, right in pairwise(kids):
+            self._gap(left.end_byte, right.start_byte)
+        if body is None:
+            self._hang(n, (*hung, *extra))
+        else:
+            self._statement(body, sure, (*hung, *extra))
+
+    def _simple(self, n: Node, sure: bool, extra: tuple[Node, ...]) -> None:
+        names: list[str] = []
+        words: list[tuple[int, Word]] = []
+        hung: list[Node] = list(extra)
+        if n.type in ("test_command", "declaration_command", "unset_command"):
+            read = self._words.read(n.start_byte, n.end_byte, self._inner(n.children))
+            words = [(start, word) for start, _end, word in read]
+            self._edges(n.start_byte, n.end_byte)
+            if n.type == "test_command" and (words[0][1].text, words[-1][1].text) != ("[", "]"):
+                raise Unread
+            self._arithmetic = self._arithmetic or n.type != "test_command"
+        else:
+            kids = (n,) if n.type == "variable_assignment" else n.children
+            last, was_word = n.start_byte, False
+            for c in kids:
+                is_word = not c.type.endswith("_redirect")
+                self._gap(last, c.start_byte, apart=is_word and was_word)
+                last, was_word = c.end_byte, is_word
+                if not is_word:
+                    hung.append(c)
+                elif c.type == "variable_assignment":
+                    names.append(self._assignment(c))
+                    if words:
+                        raise Unread
+                else:
+                    if not words and _ASSIGN.match(self._text(c)):
+                        raise Unread
+                    words.append((c.start_byte, self._word(c)))
+        self._command(n, names, words, hung, sure)
+
+    def _hang(self, n: Node, hung: Iterable[Node]) -> None:
+        self._command(n, [], [], list(hung), False)
+
+    def _command(self, n: Node, names: list[str], words: list[tuple[int, Word]], hung: list[Node], sure: bool) -> None:
+        redirects: list[Redirect] = []
+        given: str | None = None
+        follow: list[Node] = []
+        for r in hung:
+            if r.type == "heredoc_redirect":
+                redirect, given, inside, more, follow = heredoc(self._b, r)
+                self._inner(inside)
+                hung.extend(m for m in more if m.type.endswith("_redirect"))
+                words += [(m.start_byte, self._word(m)) for m in more if not m.type.endswith("_redirect")]
+            else:
+                redirect, more_words = self._redirect(r)
+                words += more_words
+                if redirect.op == "<<<":
+                    given = None if redirect.to is None or redirect.to.text is None else redirect.to.text + "\n"
+            redirects.append(redirect)
+        if sum(r.op in ("<", "<<", "<<-", "<<<", "<&") for r in redirects) > 1:
+            given = None
+        ordered = tuple(word for _at, word in sorted(words, key=lambda w: w[0]))
+        for i, word in enumerate(ordered[:3]):
+            if word.text in _RESERVED and (i == 0 or ordered[0].text == "time"):
+                raise Unread
+        self._emit(
+            n,
+            Simple(
+                ordered, tuple(names), tuple(redirects), given, sure and not (follow and follow[0].type == "pipeline")
+            ),
+        )
+        if follow:
+            self._follow(follow, len(self._out) - 1)
+
+    def _follow(self, nodes: Sequence[Node], fed: int) -> None:
+        """What stands behind a heredoc's mark in its line."""
+        if nodes[0].type == "pipeline":
+            self._pipeline(nodes[0], (), fed)
+            nodes = nodes[1:]
+        for op, right in zip(nodes[::2], nodes[1::2], strict=True):
+            if op.type not in ("&&", "||"):
+                raise Unread
+            self._gap(op.end_byte, right.start_byte)
+            self._statement(right, False)
+
+    def _redirect(self, n: Node) -> tuple[Redirect, list[tuple[int, Word]]]:
+        kids = list(n.children)
+        fd = None
+        before = self._b[n.start_byte - 1 : n.start_byte]
+        if kids[0].type == "file_descriptor":
+            fd = int(self._text(kids[0])) if self._text(kids[0]).isdigit() else -1
+            if fd < 0 or fd > 255 or kids[1].start_byte != kids[0].end_byte or (before and before[0] not in ENDS):
+                raise Unread
+            kids.pop(0)
+        elif before.isdigit() or before == b"}":
+            raise Unread  # 22>f, {fd}>f
+        op = kids.pop(0)
+        if op.type not in _OPERATORS and op.type != "<<<":
+            raise Unread
+        if op.type.endswith("-"):
+            return Redirect(op.type[:-1], fd, Word("-", "-")), []
+        last = op.end_byte
+        words: list[tuple[int, Word]] = []
+        for i, c in enumerate(kids):
+            self._gap(last, c.start_byte, apart=i > 0)
+            last = c.end_byte
+            words.append((c.start_byte, self._word(c)))
+        if not words:
+            raise Unread
+        return Redirect(op.type, fd, words[0][1]), words[1:]
+
+    def _assignment(self, n: Node) -> str:
+        m = _ASSIGN.match(self._b, n.start_byte, n.end_byte)
+        if m is None:
+            raise Unread
+        self._arithmetic = self._arithmetic or m[2] is not None
+        value = n.children[-1]
+        if value.type == "array":
+            if self._b[m.end()] != 0x28 or value.start_byte != m.end():
+                raise Unread
+            last = value.start_byte
+            for c in value.children:
+                self._gap(last, c.start_byte, lines=True)
+                last = c.end_byte
+                if c.is_named:
+                    self._word(c)
+            self._arithmetic = True
+        elif m.end() < n.end_byte:
+            self._words.one(m.end(), n.end_byte, self._inner([n]))
+        self._edges(n.start_byte, n.end_byte)
+        return m[1].decode()
+
+    def _emit(self, n: Node, command: Simple) -> None:
+        self._out.append(command)
+        self._at.append(n.start_byte)
