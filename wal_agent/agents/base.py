@@ -62,6 +62,7 @@ class ToolEnded:
     result: bytes  # JSON
     failed: bool
     call_id: str = ""
+    clean: bool = True  # nothing in the result says that it went wrong (a command's exit code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class Gate:
         self._ended: Counter[str] = Counter()
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: Running | None = None
+        self.on_clean_end: Callable[[int, str, bytes], None] = lambda call, tool, input: None
+        """Told of each call that ended well: number, tool, input. From hook threads, one at a time."""
 
     # ---- before and after
 
@@ -143,6 +145,8 @@ class Gate:
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
+            if event.clean and not event.failed:
+                self.on_clean_end(running.call, event.tool, event.input)
         now = self._clock.now()
         ticket = self._writer.append(
             End(

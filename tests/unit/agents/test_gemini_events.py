@@ -68,6 +68,23 @@ def test_an_end_keeps_what_the_model_got(response: object, failed: bool, kept: o
 
 
 @pytest.mark.parametrize(
+    ("llm", "clean"),
+    [
+        ("Output: all well, Exit Code: none", True),
+        ("Output: ok\nProcess Group PGID: 7", True),
+        ("Output: no\nExit Code: 1\nProcess Group PGID: 7", False),
+        ("Exit Code: 128", False),
+        ("Output: (empty)\nSignal: 9", False),
+        ([{"text": "Error: no such file"}], False),
+    ],
+)
+def test_a_command_that_went_wrong_is_no_clean_end(llm: object, clean: bool) -> None:
+    payload = (BASE + CALL + ',"tool_response":' + json.dumps({"llmContent": llm}) + "}").encode()
+    event = GEMINI.parse("AfterTool", payload)
+    assert isinstance(event, ToolEnded) and (event.clean, event.failed) == (clean, False)
+
+
+@pytest.mark.parametrize(
     "payload",
     [
         b"",

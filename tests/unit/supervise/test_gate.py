@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -387,3 +388,19 @@ def test_no_call_ends_while_somebody_looks_at_what_runs(post: Post, monkeypatch:
     looker.join(PATIENCE)
     ender.join(PATIENCE)
     assert [r.call for r in found] == [call] and post.gate.running() == []
+
+
+def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post) -> None:
+    """I8: a look that failed has shown nothing."""
+    told: list[tuple[int, str, bytes]] = []
+    post.gate.on_clean_end = lambda call, tool, input: told.append((call, tool, input))
+    read = {"file_path": "a"}
+    for end in (
+        ended("read_file", **read),
+        ended("read_file", failed=True, **read),
+        replace(ended("read_file", **read), clean=False),
+    ):
+        assert post.gate.before(starting("read_file", **read)) == Allow()
+        assert post.gate.after(end)
+    assert post.gate.after(ended("read_file", **read)) is False
+    assert told == [(1, "read_file", json.dumps(read).encode())]

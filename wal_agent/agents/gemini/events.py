@@ -7,6 +7,7 @@ the parent's session id, between the start and the end of its `invoke_agent`.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -78,6 +79,9 @@ class _End(_Hook):
     reason: str = ""
 
 
+# Lines of a shell call's result, which Gemini writes only where it went wrong; here in JSON, so between its escapes.
+_WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
+
 _TYPES: dict[str, type[_Hook]] = {
     "SessionStart": _Start,
     "BeforeAgent": _Prompt,
@@ -108,7 +112,9 @@ def parse(event: str, payload: bytes) -> HookEvent:
             return ToolStarting(session, said.tool_name, _object(said.tool_input))
         case "AfterTool":
             failed = bytes(said.tool_response.error) != b"null"
-            return ToolEnded(session, said.tool_name, _object(said.tool_input), _result(said.tool_response), failed)
+            response = said.tool_response
+            clean = not failed and _WRONG.search(bytes(response.llm)) is None
+            return ToolEnded(session, said.tool_name, _object(said.tool_input), _result(response), failed, clean=clean)
         case "PreCompress":
             return ModelRequest(session)
         case "AfterAgent":
