@@ -177,7 +177,7 @@ def default_job(agent: str, workspace: Path) -> str:
 
 # ---- the file -----------------------------------------------------------------------------------------------------
 
-KEYS = (*READERS, "hooks")
+KEYS = (*READERS, "hooks", "rules")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -189,7 +189,11 @@ def _read(path: Path) -> dict[str, Any]:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from None
-    _known(document, KEYS, "", path)
+    known_keys(document, KEYS, "", path)
+    if "rules" in document:
+        from wal_agent.recovery.toml_rules import toml_rules
+
+        toml_rules(document["rules"], path, text)
     return document
 
 
@@ -221,9 +225,9 @@ def skipped(document: Mapping[str, Any], agent: str, path: Path) -> tuple[str, .
     from wal_agent.agents import AGENTS
 
     hooks = _table(document.get("hooks", {}), "hooks", path)
-    _known(hooks, sorted(AGENTS), "hooks.", path)
+    known_keys(hooks, sorted(AGENTS), "hooks.", path)
     table = _table(hooks.get(agent, {}), f"hooks.{agent}", path)
-    _known(table, ("skip",), f"hooks.{agent}.", path)
+    known_keys(table, ("skip",), f"hooks.{agent}.", path)
     tools = table.get("skip", [])
     origin = Origin("file", f"hooks.{agent}.skip in {path}")
     if not isinstance(tools, list) or not all(isinstance(t, str) and t for t in tools):
@@ -237,7 +241,7 @@ def _table(value: object, name: str, path: Path) -> Mapping[str, Any]:
     return value
 
 
-def _known(table: Mapping[str, Any], allowed: Iterable[str], prefix: str, path: Path) -> None:
+def known_keys(table: Mapping[str, Any], allowed: Iterable[str], prefix: str, path: Path | str) -> None:
     for key in table:
         if key not in allowed:
             near = difflib.get_close_matches(key, list(allowed), 1)

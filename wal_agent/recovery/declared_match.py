@@ -1,0 +1,110 @@
+"""Which of a project's rules holds for a command or a tool call. Pure; the first rule that holds wins."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+
+from wal_agent.recovery.declared import ANY, GAP, Declared
+
+_INTERPRETER = re.compile(
+    r"(?:ba|da|z|k|fi)?sh|source|\.|python[\d.]*|pypy[\d.]*|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|Rscript|lua"
+)
+_LAUNCHER = {"deno": "run", "bun": "run", "uv": "run"}  # with a word between them and the file
+_SKILL_TOOLS = {"activate_skill": ("name", "skill"), "Skill": ("skill", "command", "name")}
+
+Words = Sequence[str | None]
+
+
+def for_command(rules: Sequence[Declared], words: Words, folder: str = "") -> Declared | None:
+    """The rule for a simple command. `words`: without wrappers (sudo, env), None where only the shell knows a word;
+    `folder`: where it runs, relative to the workspace, "" for the workspace itself or where that is not known."""
+    if not words or words[0] is None:
+        return None
+    forms = [words]
+    if (inner := _interpreted(words)) is not None:
+        forms.append(inner)
+    paths = [_path(words[0], folder) if "/" in words[0] else "", *(_path(str(f[0]), folder) for f in forms[1:])]
+    return next((r for r in rules if _holds(r, forms, paths)), None)
+
+
+def for_tool(rules: Sequence[Declared], tool: str, fields: Mapping[str, object]) -> Declared | None:
+    """The rule for a tool call: by the tool's name, with or without its MCP server in front, or by the skill that it
+    activates."""
+    names = {tool}
+    if tool.startswith("mcp__"):
+        names.add(tool.removeprefix("mcp__").partition("__")[2])
+    elif tool.startswith("mcp_"):  # Gemini CLI; a server's name holds no "_" there
+        names.add(tool.removeprefix("mcp_").partition("_")[2])
+    skill = next((v for key in _SKILL_TOOLS.get(tool, ()) if isinstance(v := fields.get(key), str)), None)
+    return next(
+        (r for r in rules if r.tool and (r.tool in names or (r.folders and skill is not None and r.tool == skill))),
+        None,
+    )
+
+
+def _interpreted(words: Words) -> Words | None:
+    """The command as if its file were run by itself: `bash -x ./deploy.sh now` as `./deploy.sh now`."""
+    name = posixpath.basename(words[0] or "")
+    if name == "uv" and len(words) > 1 and words[1] == "run":
+        return _interpreted(words[2:]) or words[2:] or None
+    if not _INTERPRETER.fullmatch(name):
+        return None
+    for i, word in enumerate(words[1:], start=1):
+        if word is None or word in ("-c", "-e", "-m", "-p", "--eval", "-"):
+            return None
+        if word == _LAUNCHER.get(name) or word.startswith("-"):
+            continue
+        return words[i:]
+    return None
+
+
+def _path(word: str, folder: str) -> str:
+    """A file that is run, as a path from the workspace; absolute ones stay so."""
+    return posixpath.normpath(word if word.startswith("/") else posixpath.join(folder, word))
+
+
+def _holds(rule: Declared, forms: Sequence[Words], paths: Sequence[str]) -> bool:
+    if rule.words and any(_begins(form, path, rule.words) for form, path in zip(forms, paths, strict=True)):
+        return True
+    if any(_under(path, folder) for path in paths for folder in rule.folders):
+        return True
+    return any(_under(posixpath.splitext(path)[0], file, whole=True) for path in paths for file in rule.files)
+
+
+def _begins(words: Words, path: str, rule: Sequence[str]) -> bool:
+    first = words[0] or ""
+    if "/" in rule[0]:
+        if not _under(path, posixpath.normpath(rule[0]), whole=True):
+            return False
+    elif posixpath.basename(first) != rule[0]:
+        return False
+    rest, gap = list(words[1:]), False
+    for want in rule[1:]:
+        if want == GAP:
+            gap = True
+        elif gap:
+            at = next((i for i, word in enumerate(rest) if word is not None and _mentions(word, want)), None)
+            if at is None:
+                return False
+            rest = rest[at:]  # several may stand in one word
+        elif not rest or (want != ANY and rest[0] != want):
+            return False
+        else:
+            rest = rest[1:]
+    return True
+
+
+def _mentions(word: str, want: str) -> bool:
+    """Whether it is the word, or text that has it among its own words, in whatever case."""
+    return want == ANY or want.lower() in re.split(r"\W+", word.lower()) or word == want
+
+
+def _under(path: str, named: str, whole: bool = False) -> bool:
+    """Whether a path is `named` (`whole`) or below it. The workspace's own place may be another on another machine, so
+    that an absolute path needs only to have it at its end, or in it."""
+    tail = "" if whole else "/"
+    if path.startswith("/") and not named.startswith("/"):
+        return f"/{named}/" in f"{path}/" if not whole else path.endswith(f"/{named}")
+    return path == named if whole else path.startswith(named + tail)

@@ -1,0 +1,282 @@
+"""Rules that a project writes down in Markdown: the table of tools in its context files, and the Recovery sections of
+its skills and tools. Pure; any text is a document, and what is no rule is a `Problem`, never an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from wal_agent.records import Class
+from wal_agent.recovery.declared import MOST_NAME, Declared, Problem, sentence, words_of
+from wal_agent.recovery.markdown_text import (
+    Table,
+    code_spans,
+    headings,
+    indent,
+    is_item,
+    plain,
+    read,
+    tables,
+    unwrapped,
+    without_bullet,
+    without_code,
+)
+
+Found = tuple[tuple[Declared, ...], tuple[Problem, ...]]
+
+TOOL = re.compile(r"[A-Za-z_][\w.:-]{0,99}")
+_LETTERS = re.compile(r"[^a-z]+")
+_ARROW = re.compile(r"\s*(?:→|⇒|->|=>)\s*")
+_SHELLS = re.compile(r"shell|bash|terminal|command|exec", re.IGNORECASE)
+
+_YES: Class = "idempotent"
+_SAID: dict[str, Class] = {
+    **dict.fromkeys(("yes", "y", "true", "idempotent", "safe", "✅", "✓", "✔"), _YES),
+    **dict.fromkeys(("no", "n", "not", "false", "never", "mutation", "nonidempotent", "❌", "✗", "✘"), "mutation"),
+    **dict.fromkeys(("readonly", "read", "reads"), "read_only"),
+    **dict.fromkeys(("unknown", "unclear", "unsure", "partial", "partially", "partly", "depends", "it"), "unknown"),
+    **dict.fromkeys(("sometimes", "maybe", "conditional", "conditionally", "mostly", "?"), "unknown"),
+}
+_ANSWERS = "yes, no, read-only, partial or unknown"
+
+
+def said(text: str) -> tuple[Class, str] | None:
+    """(the class, what was said after it) of an answer to "Idempotent?": "No. Deploying twice ..."; None for none."""
+    bare = plain(text).replace("*", "").replace("`", "").replace("\ufe0f", "").strip(" \t")
+    low = bare.lower()
+    for phrase, cls in (("read-only", "read_only"), ("read only", "read_only"), ("non-idempotent", "mutation")):
+        if low.startswith(phrase):
+            return cls, bare[len(phrase) :].lstrip(" .,;:–—-")  # type: ignore[return-value]
+    word = re.match(r"[^\W]+|\S", low)
+    if word is None:
+        return None
+    key = word.group().replace("_", "")
+    if low[word.end() :].startswith("/") or (key == "it" and not low.startswith("it depends")):
+        return None
+    cls_ = _SAID.get(key)
+    return None if cls_ is None else (cls_, bare[word.end() :].lstrip(" .,;:–—-"))
+
+
+# ---- the table ----------------------------------------------------------------------------------------------------
+
+_OPERATION = frozenset(
+    ("tool", "tools", "operation", "operations", "command", "commands", "call", "calls", "skill", "skills", "name")
+) | {"or", "and"}
+
+
+def table_rules(text: str, source: str) -> Found:
+    """Rules of the tables "Tool / Operation | Idempotent? | Verify With | On Ambiguity", whatever the order of the
+    columns, with further ones or without the last two."""
+    rules: list[Declared] = []
+    problems: list[Problem] = []
+    for table in tables(read(text).lines):
+        columns = _columns(table)
+        if "operation" not in columns or "idempotent" not in columns:
+            continue
+        for at, cells in table.rows:
+            if len(cells) > len(table.header):
+                what = r"has more cells than the table's head (a bar inside a cell is written \|)"
+                problems.append(Problem(source, at + 1, f"this row {what}."))
+                continue
+            row = {name: cells[i] if i < len(cells) else "" for name, i in columns.items()}
+            found, wrong = _row(row, source, at + 1)
+            rules += found
+            problems += wrong
+    return tuple(rules), tuple(problems)
+
+
+def _columns(table: Table) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for i, cell in enumerate(table.header):
+        words = _LETTERS.sub(" ", cell.lower()).split()
+        if any(w.startswith("idempoten") for w in words):
+            found.setdefault("idempotent", i)
+        elif any(w.startswith("ambig") or w in ("doubt", "unsure", "unclear") for w in words):
+            found.setdefault("ambiguous", i)
+        elif any(w.startswith(("verif", "check")) for w in words):
+            found.setdefault("verify", i)
+        elif words and set(words) & {"why", "reason", "because", "notes", "note"}:
+            found.setdefault("why", i)
+        elif words and set(words) <= _OPERATION:
+            found.setdefault("operation", i)
+    return found
+
+
+def _row(row: dict[str, str], source: str, line: int) -> Found:
+    operation, answer = row["operation"], said(row["idempotent"])
+    if not operation and not any(row.values()):
+        return (), ()
+    if answer is None:
+        what = f"Idempotent? of {_quoted(operation)} is {_quoted(row['idempotent'])}; it can be {_ANSWERS}."
+        return (), (Problem(source, line, what),)
+    cls, rest = answer
+    why = sentence(row.get("why") or rest)
+    rules: list[Declared] = []
+    problems: list[Problem] = []
+    for name, words, tool, wrong in _operations(operation):
+        if wrong:
+            problems.append(Problem(source, line, f"{_quoted(name)} {wrong}."))
+            continue
+        rules.append(
+            Declared(
+                name=sentence(name, MOST_NAME),
+                cls=cls,
+                source=source,
+                line=line,
+                why=why,
+                verify=sentence(unwrapped(row.get("verify", ""))),
+                ambiguous=sentence(unwrapped(row.get("ambiguous", ""))),
+                words=words,
+                tool=tool,
+            )
+        )
+    return tuple(rules), tuple(problems)
+
+
+def _operations(cell: str) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """(name, words, tool, what is wrong) of each operation that the cell names."""
+    if _ARROW.search(without_code(cell)):
+        left, right = _ARROW.split(cell, maxsplit=1)
+        tool = unwrapped(left)
+        if not (_SHELLS.search(tool) or tool.lower() == "sh"):
+            return [(tool, (), "", "is no shell, so nothing more can be said of its input; name the tool alone")]
+        return [_command(text) for text in code_spans(right) or (plain(right),)]
+    if spans := code_spans(cell):
+        return [_tool(s) if TOOL.fullmatch(s) else _command(s) for s in spans]
+    name = plain(cell)
+    if TOOL.fullmatch(name):
+        return [_tool(name)]
+    return [(name or "an empty cell", (), "", "is neither a tool's name nor a command in backticks")]
+
+
+def _tool(name: str) -> tuple[str, tuple[str, ...], str, str]:
+    """A single word may be a tool of the agent's or a program."""
+    return name, (name,), name, ""
+
+
+def _command(text: str) -> tuple[str, tuple[str, ...], str, str]:
+    try:
+        return text, words_of(text, placeholders=True), "", ""
+    except ValueError as error:
+        return text, (), "", str(error)
+
+
+def _quoted(text: str) -> str:
+    return f'"{sentence(text, MOST_NAME)}"'
+
+
+# ---- Recovery sections --------------------------------------------------------------------------------------------
+
+_LABELS = {
+    "idempotent": ("idempotent", "idempotency", "idempotence", "is idempotent", "is it idempotent"),
+    "verify": ("verify completion", "verify", "verification", "verify with", "how to verify", "verifying"),
+    "risk": ("partial failure risk", "partial failure risks", "partial failure", "partial failures", "risk"),
+    "ambiguous": ("on ambiguity", "if ambiguous", "when ambiguous", "if in doubt", "when in doubt"),
+    "why": ("why", "reason"),
+}
+_FIELD = {label: field for field, labels in _LABELS.items() for label in labels}
+_LABEL = re.compile(
+    r"(#{1,6}\s+)?([*_]{0,3})([A-Za-z][A-Za-z ]{1,24}[A-Za-z])(\s?\?)?([*_]{0,3})\s?([:：])?([*_]{0,3})"
+)
+
+MOST_FIELD = 2000  # characters that are looked at
+
+
+def section_rules(
+    text: str, source: str, default: str, folders: tuple[str, ...] = (), files: tuple[str, ...] = ()
+) -> Found:
+    """Rules of the sections with the title Recovery. A rule is named by the front matter, else, in a text of several
+    tools (`folders` empty), by the heading above the section where that is a name, else `default`.
+
+    In a skill's text (`folders` not empty) only one such section counts: the first."""
+    document = read(text)
+    rules: list[Declared] = []
+    problems: list[Problem] = []
+    for head in headings(document.lines):
+        if not _is_recovery(head.title):
+            continue
+        line = head.at + 1
+        fields = _fields(document.lines[line : head.end], document.code[line : head.end])
+        answer = said(fields["idempotent"]) if "idempotent" in fields else None
+        if not fields:
+            what = "this Recovery section has no field (Idempotent, Verify completion, Partial failure risk)."
+            problems.append(Problem(source, line, what))
+        elif "idempotent" in fields and answer is None:
+            what = f"Idempotent is {_quoted(fields['idempotent'])}; it can be {_ANSWERS}."
+            problems.append(Problem(source, line, what))
+        elif rules and folders:
+            problems.append(Problem(source, line, "this is a second Recovery section; the first one counts."))
+        else:
+            cls, rest = answer or ("unknown", "")
+            above = "" if folders or not TOOL.fullmatch(head.above) else head.above
+            name = document.front.get("name") or above or default
+            risk = f"Partial failure risk: {fields['risk']}" if fields.get("risk") else ""
+            rules.append(
+                Declared(
+                    name=sentence(name, MOST_NAME),
+                    cls=cls,
+                    source=source,
+                    line=line,
+                    why=sentence(fields.get("why") or rest),
+                    verify=sentence(unwrapped(fields.get("verify", ""))),
+                    ambiguous=sentence(" ".join(s for s in (fields.get("ambiguous", ""), risk) if s)),
+                    tool=sentence(name, MOST_NAME),
+                    folders=folders,
+                    files=files,
+                )
+            )
+    return tuple(rules), tuple(problems)
+
+
+def _is_recovery(title: str) -> bool:
+    return _LETTERS.sub(" ", title.lower()).strip() == "recovery"
+
+
+def _fields(lines: Sequence[str], code: Sequence[str | None]) -> dict[str, str]:
+    """The labelled values, the first of each; a value goes on to the next label, item or empty line. Lines of a code
+    block in it count as code."""
+    found: dict[str, str] = {}
+    name, depth, parts, wanted = "", 0, [""], False
+
+    def close() -> None:
+        if name:
+            found.setdefault(name, " ".join(parts).strip()[:MOST_FIELD])
+
+    for line, quoted in zip(lines, code, strict=True):
+        field, value, heading = _labelled(line)
+        if quoted is not None:
+            if quoted.strip():
+                parts.append(f"`{quoted.strip()}`")
+                wanted = False
+        elif field:
+            close()
+            name, parts, wanted = field, [value], not value or heading
+            depth = indent(line) if is_item(line) else -1
+        elif not line.strip():
+            if not wanted:
+                close()
+                name = ""
+        elif line.lstrip().startswith("#") or (is_item(line) and indent(line) <= depth and not wanted):
+            close()
+            name = ""
+        elif name:
+            parts.append(without_bullet(line))
+            wanted = False
+    close()
+    return {field: value for field, value in found.items() if value}
+
+
+def _labelled(line: str) -> tuple[str, str, bool]:
+    """(field, value, whether it is a heading) of a line that begins a field; ("", "", False) for any other."""
+    bare = without_bullet(line)
+    found = _LABEL.match(bare)
+    if not found:
+        return "", "", False
+    heading, bold, label, asked, bold_end, colon, bold_after = found.groups()
+    field = _FIELD.get(" ".join(label.lower().split()), "")
+    rest = bare[found.end() :]
+    marked = heading or colon or ((bold or asked) and (bold_end or asked)) or bold_after
+    if not field or not (marked or re.match(r"\s*[–—-]\s", rest)):
+        return "", "", False
+    return field, rest.lstrip(" \t–—-:*_").strip(), bool(heading)

@@ -1,0 +1,145 @@
+"""All rules that a project declares, in the order in which they win: wal-agent.toml, the tables of its context files,
+the Recovery sections of its skills and tools.
+
+The files are a stranger's: each is bounded, so are they all together, and none is read through a link that leads out of
+the workspace. What is wrong in Markdown is told (`wal-agent rules lint`) and is never an error of a run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wal_agent.inside import inside, read_text
+from wal_agent.recovery.declared import Declared, Problem
+from wal_agent.recovery.markdown_rules import section_rules, table_rules
+from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
+
+__all__ = ["Declared", "Problem", "ProjectRules", "load_project_rules", "markdown_rules"]
+
+MOST_BYTES = 256 * 1024  # of one file
+MOST_IN_ALL = 2 * 1024 * 1024
+MOST_LISTED = 1000  # entries of a folder that are looked at
+
+TABLES = ("GEMINI.md", ".gemini/GEMINI.md", "CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md")
+SKILLS = (".gemini/skills", ".claude/skills", ".agents/skills", "skills")
+TOOLS = ("docs/tools", "tools")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRules:
+    """`rules`: the first that holds for a call wins."""
+
+    rules: tuple[Declared, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def load_project_rules(workspace: Path) -> ProjectRules:
+    """The rules of the project in `workspace` (an absolute path). ConfigError for its wal-agent.toml only."""
+    declared = read_toml_rules(workspace)
+    more = markdown_rules(workspace, MOST_RULES - len(declared))
+    return ProjectRules((*declared, *more.rules), more.problems)
+
+
+def markdown_rules(workspace: Path, most: int = MOST_RULES) -> ProjectRules:
+    """Those of its Markdown files, `most` of them."""
+    rules: list[Declared] = []
+    problems: list[Problem] = []
+    for text in _texts(workspace, problems):
+        folder, _, file = text.name.rpartition("/")
+        if text.kind == "table":
+            found, wrong = table_rules(text.text, text.name)
+        elif text.kind == "skill":
+            found, wrong = section_rules(text.text, text.name, folder.rpartition("/")[2], text.folders)
+        else:
+            stem = file.removesuffix(".md")
+            beside = (f"{folder}/{stem}",) if folder == "tools" else ()
+            found, wrong = section_rules(text.text, text.name, stem, files=beside)
+        rules += found
+        problems += wrong
+    if len(rules) > most:
+        first = rules[most]
+        problems.append(
+            Problem(
+                first.source, first.line, f"a project has {MOST_RULES} rules at most; from here on they are left out."
+            )
+        )
+    return ProjectRules(tuple(rules[:most]), tuple(problems))
+
+
+# ---- the files ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """`name`: in the workspace, with slashes. `folders`: under which names its folder can be reached."""
+
+    kind: str
+    name: str
+    text: str
+    folders: tuple[str, ...] = ()
+
+
+def _texts(workspace: Path, problems: list[Problem]) -> Iterator[_Text]:
+    """Each file once, though several names lead to it."""
+    root = workspace.resolve()
+    seen: dict[str, _Text | None] = {}
+    left = MOST_IN_ALL
+    for kind, name in _names(root, problems):
+        try:
+            real = inside(root, name)
+            if real is None:
+                continue
+            folder = name.rpartition("/")[0]
+            if real in seen:
+                if (known := seen[real]) and kind == known.kind == "skill":
+                    seen[real] = replace(known, folders=(*known.folders, folder))
+                continue
+            text = read_text(root, real, MOST_BYTES)
+        except ValueError as error:
+            problems.append(Problem(name, 0, f"{error}."))
+            continue
+        except OSError as error:
+            problems.append(Problem(name, 0, f"cannot be read: {error.strerror}."))
+            continue
+        left -= len(text)
+        if left < 0:
+            what = f"is not read, nor is what comes after it: {MOST_IN_ALL >> 20} MiB of such files are the most."
+            problems.append(Problem(name, 0, what))
+            break
+        seen[real] = _Text(kind, name, text, (folder,) if kind == "skill" else ())
+    yield from (text for text in seen.values() if text)
+
+
+def _names(root: Path, problems: list[Problem]) -> Iterator[tuple[str, str]]:
+    for name in TABLES:
+        yield "table", name
+    for folder in SKILLS:
+        for entry in _listed(root, folder, problems):
+            yield "skill", f"{folder}/{entry}/SKILL.md"
+    for folder in TOOLS:
+        for entry in _listed(root, folder, problems):
+            if entry.endswith(".md"):
+                yield "tool", f"{folder}/{entry}"
+
+
+def _listed(root: Path, folder: str, problems: list[Problem]) -> list[str]:
+    """The names in a folder, in order; of a very big one, some."""
+    found: list[str] = []
+    try:
+        real = inside(root, folder)
+        if real is None or not (root / real).is_dir():
+            return []
+        with os.scandir(root / real) as entries:
+            for entry in entries:
+                if len(found) == MOST_LISTED:
+                    problems.append(Problem(folder, 0, f"has more than {MOST_LISTED} entries; not all are read."))
+                    break
+                found.append(entry.name)
+    except ValueError as error:
+        problems.append(Problem(folder, 0, f"{error}."))
+    except OSError as error:
+        problems.append(Problem(folder, 0, f"cannot be read: {error.strerror}."))
+    return sorted(found)
