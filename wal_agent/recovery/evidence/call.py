@@ -11,25 +11,41 @@ from pathlib import Path
 from wal_agent.records import Fact
 from wal_agent.recovery.classify import classify, read_input
 from wal_agent.recovery.evidence.combine import Told, combine
+from wal_agent.recovery.evidence.copies import COPIES
 from wal_agent.recovery.evidence.files import FILES
+from wal_agent.recovery.evidence.makes import MAKES
+from wal_agent.recovery.evidence.moves import MOVES
+from wal_agent.recovery.evidence.outputs import OUTPUTS, files, note_outputs, opened
 from wal_agent.recovery.evidence.paths import meet, real
+from wal_agent.recovery.evidence.removes import REMOVES
+from wal_agent.recovery.evidence.seds import SEDS
 from wal_agent.recovery.evidence.steps import SHELL, outputs, steps_of
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.step import Around, Budget, Found, Kind, Reach, Step
 
-KINDS: tuple[Kind, ...] = (FILES,)  # the first that knows a step tells of it
+KINDS: tuple[Kind, ...] = (
+    FILES,
+    OUTPUTS,
+    REMOVES,
+    MOVES,
+    COPIES,
+    MAKES,
+    SEDS,
+)  # the first that knows a step tells of it
 MOST_FACTS = 40  # of one call: an intent stays small
 MOST_VALUE = 400  # characters of one fact
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A changing step, the kind that knows it, and what it reaches; None where that is not known."""
+    """A changing step, the kind that knows it, and what it reaches; None where that is not known. `outputs`: it has
+    files for its output, beside what it does."""
 
     step: Step
     kind: Kind | None
     reach: Reach | None
+    outputs: bool = False
 
 
 def parts_of(tool: str, input: bytes, workspace: Path, moved: tuple[Path, Path] | None = None) -> tuple[Part, ...]:
@@ -42,17 +58,29 @@ def parts_of(tool: str, input: bytes, workspace: Path, moved: tuple[Path, Path] 
 def _part(step: Step) -> Part:
     for kind in KINDS:
         if (reach := kind.reach(step)) is not None:
-            return Part(step, kind, reach)
-    return Part(step, None, None)
+            break
+    else:
+        kind, reach = None, Reach(()) if _reads(step) else None
+    if kind is OUTPUTS or not outputs(step):
+        return Part(step, kind, reach)
+    paths = files(step)
+    if reach is not None and paths and not _touch((*reach.changes, *reach.reads), paths):
+        reach = Reach((*reach.changes, *paths), reach.reads)
+    else:  # `rm x > x`
+        kind, reach = None, None
+    return Part(step, kind, reach, outputs=True)
 
 
 def _only_reads(step: Step) -> bool:
-    if step.tool != SHELL or outputs(step):
-        return False
+    return step.tool == SHELL and not outputs(step) and _reads(step)
+
+
+def _reads(step: Step) -> bool:
+    """Whether the command itself changes nothing, whatever its redirections do."""
     if not step.words:
-        return not step.redirects
+        return step.tool == SHELL
     command = json.dumps({"command": shlex.join(step.words)}).encode()
-    return classify(SHELL, command, load_rules()).cls == "read_only"
+    return step.tool == SHELL and classify(SHELL, command, load_rules()).cls == "read_only"
 
 
 def entangled(parts: Sequence[Part]) -> bool:
@@ -82,9 +110,9 @@ def facts_before(parts: Sequence[Part], budget: Budget) -> tuple[Fact, ...]:
     for part in parts:
         if budget.over:
             break
-        if part.kind is None:
-            continue
-        facts = part.kind.before(part.step, budget) or ()
+        facts = (part.kind.before(part.step, budget) or ()) if part.kind is not None else ()
+        if part.outputs:
+            facts = (*facts, *note_outputs(part.step, budget))
         if any(len(f.value) > MOST_VALUE for f in facts) or len(found) + len(facts) > MOST_FACTS:
             continue
         found |= dict.fromkeys(facts)
@@ -103,9 +131,18 @@ def judge(
     for part in parts:
         reach = part.reach
         here = replace(around, restored=reach is not None and all(covers(p) for p in reach.changes))
-        found = None if part.kind is None else part.kind.judge(part.step, facts, here, budget)
-        told.append(Told(name(part.step), found or Found("unknown")))
+        told.append(Told(name(part.step), _judge(part, facts, here, budget)))
     return combine(told)
+
+
+def _judge(part: Part, facts: Sequence[Fact], around: Around, budget: Budget) -> Found:
+    out = opened(part.step, facts, around) if part.outputs else Found("unknown")
+    if out.finding == "not_started" or part.kind is None:
+        return out
+    found = part.kind.judge(part.step, facts, around, budget) or Found("unknown")
+    if part.outputs and found.finding == "not_started":
+        return Found("unknown", out.why or f"{found.why[:-1]}, but its output file may have been opened.")
+    return found if found.finding != "unknown" or found.why else out
 
 
 def name(step: Step) -> str:

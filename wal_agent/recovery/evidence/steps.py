@@ -82,8 +82,8 @@ def _is_descriptor(redirect: bash.Redirect) -> bool:
 
 
 def literal_commands(text: str) -> tuple[bash.Simple, ...] | None:
-    """The plain commands of a shell text, in order, wrappers removed; None unless every word of it is literal and each
-    runs for sure."""
-    find = getattr(bash, "literal_commands", None)
-    found = None if find is None else find(text)
-    return None if found is None else tuple(found)
+    """The plain commands of a shell text, in order; None unless each runs for sure."""
+    script = bash.parse(text)
+    if script is None or script.functions or not all(c.sure for c in script.commands):
+        return None
+    return script.commands

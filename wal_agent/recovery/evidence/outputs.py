@@ -1,0 +1,163 @@
+"""Redirected output, and tee: a file with known content, or one that tells only whether its command began."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wal_agent.records import Fact
+from wal_agent.recovery.evidence.look import entry, look
+from wal_agent.recovery.evidence.notes import note, noted, notes, parent
+from wal_agent.recovery.evidence.paths import place
+from wal_agent.recovery.evidence.steps import outputs
+from wal_agent.recovery.evidence.words import program, read
+from wal_agent.recovery.quote import inline
+from wal_agent.recovery.step import Around, Budget, Found, Reach, Step
+from wal_agent.recovery.verdict import ABSENT, append_verdict, as_before, write_verdict
+
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+class Outputs:
+    """Commands all of whose effect is the file that they write: what they print is known, or they only read."""
+
+    def reach(self, step: Step) -> Reach | None:
+        paths = files(step)
+        return Reach(paths) if paths and _writes(step) is not None else None
+
+    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
+        paths = files(step)
+        if not paths or _writes(step) is None:
+            return None
+        return notes(paths, budget, content=True)
+
+    def judge(self, step: Step, facts: Sequence[Fact], around: Around, budget: Budget) -> Found | None:
+        paths, content = files(step), _writes(step)
+        if not paths or content is None:
+            return None
+        was = noted(facts, paths[0])
+        if len(paths) > 1 or was is None or was.entry.kind not in ("file", "absent"):
+            return Found("unknown")
+        now = look(paths[0], budget)
+        if was.content is None:
+            return Found("unknown", f"Nothing is known of the file {inline(paths[0])} before the call.")
+        if _appends(step):
+            return append_verdict(content, was.content, was.entry.size, now, around)
+        return write_verdict((content,), was.content, now, True, around)
+
+
+def files(step: Step) -> tuple[str, ...]:
+    """The files that a step's redirections write, and tee's; empty where one of them cannot be told."""
+    words = [r.to.text if r.to is not None else None for r in outputs(step)]
+    if any(w is None or r.op in ("<>", ">&") for w, r in zip(words, outputs(step), strict=True)):
+        return ()
+    if program(step) == "tee":
+        how = read(step.words, "a", ("--append",))
+        if how is None or words:
+            return ()
+        words = list(how.operands)
+    paths = [place(step, w) for w in words if w is not None and not w.endswith("/")]
+    if None in paths or len(set(paths)) != len(words):
+        return ()
+    return tuple(p for p in paths if p is not None)
+
+
+def opened(step: Step, facts: Sequence[Fact], around: Around) -> Found:
+    """Of any command with output files: `not_started` where the shell has not opened them, which it does before it runs
+    the command. That is seen by times, which no other call can put back: a file that was opened with > has other ones;
+    one that was not there may have been removed again by its command, so its folder must be as it was, too."""
+    paths = files(step)
+    if not paths or around.restored or not around.same_place:
+        return Found("unknown")
+    for path in paths:
+        was, now = noted(facts, path), entry(path)
+        if was is None or now is None:
+            return Found("unknown")
+        if was.entry != now:
+            return Found(
+                "unknown", f"The file {inline(path)} has changed since the call, so the command may have begun."
+            )
+        if now.absent:
+            was, now = noted(facts, parent(path)), entry(parent(path))
+        elif now.size == 0 or any(">>" in r.op for r in outputs(step)):
+            return Found("unknown")  # opening it may leave no mark
+        if was is None or now is None or not was.unmoved(now):
+            return Found("unknown")
+    same = f"The shell has not opened the file {inline(paths[0])}, which it does before the command runs"
+    return as_before(same, True, replace(around, alone=True))
+
+
+def note_outputs(step: Step, budget: Budget) -> tuple[Fact, ...]:
+    """What `opened` needs."""
+    found = notes(files(step), budget)
+    above = (note(parent(f.where), budget) for f in found if f.value == ABSENT)
+    return tuple(dict.fromkeys((*found, *(f for f in above if f is not None))))
+
+
+def _appends(step: Step) -> bool:
+    if program(step) == "tee":
+        return any(w in ("-a", "--append") for w in step.words[1:])
+    return any(">>" in r.op for r in outputs(step))
+
+
+def _writes(step: Step) -> bytes | None:
+    """The bytes that a step writes to its one output; None where they are not known."""
+    redirects = outputs(step)
+    if program(step) != "tee" and (len(redirects) != 1 or redirects[0].fd not in (None, 1)):
+        return None
+    text = _printed(step)
+    try:
+        return None if text is None else text.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def _printed(step: Step) -> str | None:
+    ins = [r for r in step.redirects if r.op.startswith("<")]
+    match step.words:
+        case () | (":",) | ("true",):
+            return "" if not ins else None
+        case ("echo", *words) if not ins:
+            end = "\n"
+            if words[:1] == ["-n"]:
+                words, end = words[1:], ""
+            # Options further in, and backslashes where echo's xpg_echo is on, mean something else.
+            odd = any("\\" in w for w in words) or words[:1] in (["-e"], ["-E"], ["-n"]) or _flags(words)
+            return None if odd else " ".join(words) + end
+        case ("printf", form, *words) if not ins:
+            return _format(form, words)
+        case ("cat",) | ("tee", *_):
+            return step.input if [r.op for r in ins] in (["<<"], ["<<-"]) else None
+    return None
+
+
+def _flags(words: Sequence[str]) -> bool:
+    return bool(words) and len(words[0]) > 1 and words[0][0] == "-" and set(words[0][1:]) <= set("neE")
+
+
+def _format(form: str, words: Sequence[str]) -> str | None:
+    r"""printf with plain text, \n, \t, \\ and, where words follow, each %s for one of them."""
+    out, rest, at = [], list(words), 0
+    if form.startswith("-") or (words and "%s" not in form):
+        return None
+    while at < len(form):
+        two = form[at : at + 2]
+        if form[at] == "\\":
+            if two[1:] not in _ESCAPES:
+                return None
+            out.append(_ESCAPES[two[1:]])
+            at += 2
+        elif form[at] == "%":
+            if two not in ("%s", "%%"):
+                return None
+            out.append("%" if two == "%%" else rest.pop(0) if rest else "")
+            at += 2
+        else:
+            out.append(form[at])
+            at += 1
+        if at == len(form) and rest:
+            at = 0
+    return "".join(out)
+
+
+OUTPUTS = Outputs()
