@@ -180,7 +180,8 @@ class FileGone(Record, frozen=True, kw_only=True, tag="file_gone"):
 
 class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
     """A capture of the working tree (DESIGN 6): `commit` of our own object directory, whole in `packs` and those of the
-    captures before it, back to the last one that says `whole`.
+    captures before it, back to the last one that says `whole`; `replaces`: without that many of them, from the newest
+    on, whose place its own take.
 
     `holds`: every call numbered up to this had ended when the capture began, so it has their effects. `files` and
     `size` (bytes) count what the tree has. `left_out`: what is not saved, for people, the first ones; `left_out_more`
@@ -190,6 +191,7 @@ class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
     commit: str
     packs: tuple[Pack, ...] = ()
     whole: bool = False
+    replaces: int = 0
     repository: Repository | None = None
     files: int = 0
     size: int = 0

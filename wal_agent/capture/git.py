@@ -119,9 +119,17 @@ class Git:
             raise GitMissing
         return found
 
-    def text(self, *words: str, at: At | None = None, ok: Collection[int] = (0,), cwd: Path | None = None) -> str:
+    def text(
+        self,
+        *words: str,
+        at: At | None = None,
+        ok: Collection[int] = (0,),
+        cwd: Path | None = None,
+        user_settings: bool = False,
+    ) -> str:
         """What it says, without the last line's end; bytes that are not UTF-8 as `os.fsdecode` has them."""
-        return os.fsdecode(self.run(*words, at=at, ok=ok, cwd=cwd)).removesuffix("\n")
+        said = self.run(*words, at=at, ok=ok, cwd=cwd, user_settings=user_settings)
+        return os.fsdecode(said).removesuffix("\n")
 
     def run(
         self,
@@ -133,9 +141,12 @@ class Git:
         cwd: Path | None = None,
         most: int = MOST,
         user_settings: bool = False,
+        timeout: float | None = None,
+        given: IO[bytes] | None = None,
     ) -> bytes:
-        """Run `git WORDS` to its end; what it wrote, unless `out` takes that. `user_settings`: the user's own global
-        settings count (to ask what they are).
+        """Run `git WORDS` to its end; what it wrote, unless `out` takes that. It reads `input`, or the file `given`.
+        `user_settings`: the user's own global settings count (to ask what they are). `most`: bytes of output,
+        `timeout`: seconds.
 
         GitFailed, GitMissing, GitStopped. The process is gone when this returns."""
         argv = [self.program(), "--no-pager", "--no-replace-objects"]
@@ -143,11 +154,11 @@ class Git:
             argv += ["-c", setting]
         env = self._environment(at, user_settings)
         folder = cwd or (at.cwd if at else None) or (at.git_dir if at else None) or Path("/")
-        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
-            given.write(input or b"")
-            given.seek(0)
-            process = self._start([*argv, *words], env, folder, given, said, out)
-            timer = threading.Timer(self.timeout, lambda: _kill(process))
+        with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as said:
+            source.write(input or b"")
+            source.seek(0)
+            process = self._start([*argv, *words], env, folder, given or source, said, out)
+            timer = threading.Timer(timeout or self.timeout, lambda: _kill(process))
             timer.daemon = True
             timer.start()
             try:

@@ -63,6 +63,7 @@ CONFIG = """\
 [gc]
 \tauto = 0
 [pack]
+	compression = 6
 \tthreads = 1
 """
 _ID = frozenset("0123456789abcdef")
@@ -72,10 +73,11 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What stood around the working tree. Bytes are base64 in the JSON.
 
     `files`: of the git folder, by their names in it (MERGE_HEAD, rebase-merge/done, ...): what tells of a merge,
-    rebase, cherry-pick, revert or bisect in progress. `refs`: local branches and the stash. `commits`: commits of the user's
-    that the packs hold whole, with all their files: HEAD, and what no remote-tracking ref has. `shallow`: those of them
-    with parents that the packs do not hold, as git's `shallow` file wants it. `missing`: some files of these commits
-    were not on the machine (a partial clone). `unmerged`: `git ls-files -u -z`. `sparse`: info/sparse-checkout."""
+    rebase, cherry-pick, revert or bisect in progress. `refs`: local branches and the stash. `commits`: commits of the
+    user's that the packs hold whole, with all their files: HEAD, and what no remote-tracking ref has. `shallow`: those
+    of them with parents that the packs do not hold, as git's `shallow` file wants it. `missing`: some files of these
+    commits were not on the machine (a partial clone). `unmerged`: `git ls-files -u -z`. `sparse`: what of the
+    repository was checked out (info/sparse-checkout), where not all was."""
 
     head: str = ""
     branch: str = ""
@@ -186,9 +188,19 @@ class Shadow:
         return found if is_id(found) else ""
 
     def save(self, commit: str, base: str = "") -> None:
-        """The log's newest capture is `commit`; `base` is the one that its first pack holds, where that is here."""
-        self.git.run("update-ref", SAVED, commit, at=self.at())
-        self.git.run("update-ref", BASE, base or commit, at=self.at())
+        """The log's newest capture is `commit`; `base` is the one that its first pack holds, if that is known and here.
+        Under the lock."""
+        moves = f"update {SAVED} {commit}\n" + (f"update {BASE} {base}\n" if base else f"delete {BASE}\n")
+        self.git.run("update-ref", "--stdin", at=self.at(), input=moves.encode())
+
+    def tidy(self, pack: Path | None, *alternates: Path) -> None:
+        """Drop objects that neither the saved capture nor our index needs any more. `pack`: a pack of what is saved, to
+        be kept instead of loose objects. Under the lock."""
+        if pack is not None:
+            with pack.open("rb") as file:
+                self.git.run("index-pack", "--stdin", at=self.at(*alternates), given=file)
+            self.git.run("prune-packed", "-q", at=self.at())
+        self.git.run("prune", "--expire=now", at=self.at(*alternates))
 
     def contents(self, commit: str, *alternates: Path) -> Contents:
         """Read a capture. Damaged when it is not one, or not all of it is here."""

@@ -145,7 +145,8 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(state, files={k: v for k, v in state.files.items() if k != record.path})
         case Workspace():
             before = state.workspace.packs if state.workspace and not record.whole else ()
-            return replace(state, workspace=replace(record, packs=(*before, *record.packs)))
+            kept = before[: max(0, len(before) - max(0, record.replaces))]
+            return replace(state, workspace=replace(record, packs=(*kept, *record.packs), replaces=0))
         case Recovery():
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
         case RunEnded():

@@ -1,0 +1,299 @@
+"""The files of a workspace as a git tree, through our own index: what changed since the last look is hashed, the rest
+is known by its stat data. No filter sees a byte; nothing is run.
+
+What cannot be saved is told and never a failure: files that are too big, not readable, no files at all, or
+repositories of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.capture import ignore, left_out
+from wal_agent.capture.git import At, GitFailed, GitStopped
+from wal_agent.capture.left_out import LeftOut
+from wal_agent.capture.repository import Place
+from wal_agent.capture.shadow import Shadow
+
+BATCH = 4000  # files that are hashed by one process
+BATCH_BYTES = 128 << 20
+MOST_IGNORED = 1 << 20  # bytes of their list
+_UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Bytes: of all files, and of one."""
+
+    total: int = 1 << 30
+    file: int = 50 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """`work`: tree of the workspace folder. `candidates`: how many files were looked at closer."""
+
+    work: str
+    left_out: LeftOut
+    candidates: int
+
+
+class Scanner:
+    """Used under the shadow's lock. `private`: absolute paths that are never captured."""
+
+    def __init__(
+        self, shadow: Shadow, workspace: Path, env: Mapping[str, str], private: Iterable[Path], caps: Caps
+    ) -> None:
+        self._shadow, self._git, self._workspace, self._env = shadow, shadow.git, workspace, env
+        self._private = [path for each in private for path in {each.absolute(), each.resolve()}]
+        self._caps = caps
+        self._rules: object = None  # by which the list of ignored files was made
+        self._forced: set[bytes] = set()  # files that the user tracks although they are ignored
+        self._ignored: list[bytes] = []
+        self._links: set[bytes] = set()  # repositories inside, as our index has them
+
+    def scan(self, place: Place, index_stamp: object, total: int) -> Scanned:
+        """Bring our index up to date and write its tree. `index_stamp`: changes with the user's index; `total`: bytes
+        of the files as of the last scan. GitFailed."""
+        at = self._begin(place)
+        prefix = os.fsencode(place.prefix) + b"/" if place.prefix else b""
+        where = [place.prefix] if place.prefix else []
+        private = [*self._below(place.top)]
+        rules = ignore.patterns(self._workspace, place, private)
+        excludes = ignore.write_excludes(self._git, place, self._env, self._shadow.folder / "info" / "exclude")
+        chosen = [word for rule in rules for word in ("-x", rule)]
+        rules_now = (place, index_stamp, tuple(rules), excludes, self._above(place))
+        listed = self._list(at, "-t", "-m", "-d", "-o", "--exclude-standard", *chosen, "--", *where)
+        found = {entry[2:]: entry[:1] for entry in listed}
+        if rules_now != self._rules or any(path.endswith(b".gitignore") for path in found):
+            self._apply_rules(place, at, chosen, where)
+            self._rules = rules_now
+        for path in self._forced:
+            found.setdefault(path, b"?")
+        out = LeftOut()
+        gone = [path for path in found if _in(path, private)]
+        for path in gone:
+            del found[path]
+        adds, removes, links = self._judge(place, found, total, out)
+        self._remove(at, [*removes, *gone])
+        self._add(at, place.top, links, out)
+        self._links |= {path for path, _ in links} - out.why.keys()
+        self._add(at, place.top, adds, out)
+        for link in sorted(self._links):
+            out.add(link, left_out.NESTED)
+        for path in self._ignored:
+            out.add(path, left_out.IGNORED)
+        told = LeftOut()
+        for path, why in out.why.items():
+            told.add(path.removeprefix(prefix), why)
+        return Scanned(self._tree(at, place), told, len(found))
+
+    def _begin(self, place: Place) -> At:
+        """Our index stands for one top folder and prefix; elsewhere it begins anew."""
+        mark = self._shadow.folder / "place"
+        now = os.fsencode(place.top) + b"\0" + os.fsencode(place.prefix)
+        if not mark.exists() or mark.read_bytes() != now:
+            (self._shadow.folder / "index").unlink(missing_ok=True)
+            mark.write_bytes(now)
+            self._rules = None
+        at = self._shadow.at(*place.alternates, work_tree=place.top)
+        if self._rules is None:
+            staged = self._git.run("ls-files", "-s", "-z", at=at).split(b"\0")
+            self._links = {entry.partition(b"\t")[2] for entry in staged if entry.startswith(b"160000")}
+        # To git's eyes a repository inside that has lost its .git is unchanged, and its files are none of ours.
+        top = os.fsencode(place.top)
+        self._remove(at, [link for link in self._links if not os.path.lexists(top + b"/" + link + b"/.git")])
+        return at
+
+    def _below(self, top: Path) -> Iterator[bytes]:
+        for path in self._private:
+            if path.is_relative_to(top) and path != top:
+                yield os.fsencode(path.relative_to(top))
+
+    def _above(self, place: Place) -> tuple[tuple[int, int], ...]:
+        """What the ignore files above the workspace are known by."""
+        found = []
+        folder = place.top
+        for part in ("", *Path(place.prefix).parts[:-1]):
+            folder = folder / part
+            try:
+                info = (folder / ".gitignore").stat()
+            except OSError:
+                found.append((0, 0))
+            else:
+                found.append((info.st_mtime_ns, info.st_size))
+        return tuple(found)
+
+    def _list(self, at: At, *words: str) -> list[bytes]:
+        return self._git.run("ls-files", "-z", *words, at=at).split(b"\0")[:-1]
+
+    # ---- ignored files
+
+    def _apply_rules(self, place: Place, at: At, chosen: list[str], where: list[str]) -> None:
+        """After a change of the rules: files that the user tracks stay, others that are ignored now leave our index."""
+        tracked = self._shadow.folder / "user-index"
+        self._forced = set()
+        ask = ("-c", "-i")
+        if place.git_dir is not None and tracked.exists():
+            theirs = self._shadow.at(*place.alternates, work_tree=place.top, index=tracked)
+            try:
+                self._forced = set(self._list(theirs, *ask, "--exclude-standard", "--", *where))
+                if chosen:
+                    self._forced -= set(self._list(theirs, *ask, *chosen, "--", *where))
+            except GitFailed:
+                self._forced = set()
+        ours = set(self._list(at, *ask, "--exclude-standard", *chosen, "--", *where))
+        self._remove(at, sorted(ours - self._forced))
+        words = ("-o", "-i", "--directory", "--exclude-standard", *chosen, "--", *where)
+        try:
+            said = self._git.run("ls-files", "-z", *words, at=at, most=MOST_IGNORED)
+            self._ignored = [path for path in said.split(b"\0")[:-1] if path not in self._forced]
+        except GitFailed:
+            self._ignored = []
+
+    # ---- candidates
+
+    def _judge(
+        self, place: Place, found: Mapping[bytes, bytes], total: int, out: LeftOut
+    ) -> tuple[list[tuple[bytes, int]], list[bytes], list[tuple[bytes, int]]]:
+        """What of `found` (path and ls-files' letter) is to be hashed, what leaves the index, and which are
+        repositories inside. Each path to be added has its size beside it."""
+        top = os.fsencode(place.top)
+        adds: list[tuple[bytes, int]] = []
+        fresh: list[tuple[bytes, int]] = []
+        removes: list[bytes] = []
+        nested: list[tuple[bytes, int]] = []
+        links: set[bytes] = set()
+        for path, letter in found.items():
+            path = path.rstrip(b"/")
+            try:
+                info = os.lstat(top + b"/" + path)
+            except OSError:
+                removes.append(path)
+                continue
+            if stat.S_ISLNK(info.st_mode):
+                links.add(path)
+            elif stat.S_ISDIR(info.st_mode):
+                if os.path.lexists(top + b"/" + path + b"/.git"):
+                    nested.append((path, 0))
+                else:
+                    removes.append(path)
+                continue
+            elif (why := self._why_not(top + b"/" + path, info)) is not None:
+                out.add(path, why)
+                removes.append(path)
+                continue
+            (fresh if letter == b"?" else adds).append((path, info.st_size))
+        if sum(size for _, size in fresh) > self._caps.total - total or total > self._caps.total:
+            adds, fresh = self._fit(adds, fresh, total, removes, out)
+        chosen = [(path, size) for path, size in (*adds, *fresh) if not _in(path, links, itself=False)]
+        return chosen, removes, nested
+
+    def _why_not(self, path: bytes, info: os.stat_result) -> str | None:
+        if not stat.S_ISREG(info.st_mode):
+            return left_out.SPECIAL
+        if info.st_size > self._caps.file:
+            return left_out.too_big(self._caps.file)
+        return None if os.access(path, os.R_OK) else left_out.UNREADABLE
+
+    def _fit(
+        self,
+        adds: list[tuple[bytes, int]],
+        fresh: list[tuple[bytes, int]],
+        total: int,
+        removes: list[bytes],
+        out: LeftOut,
+    ) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
+        """The smallest files first, so that a few giants do not cost the many small ones their place. A file that grows
+        may take the whole over its cap until the next scan."""
+        room = self._caps.total - total
+        kept: list[tuple[bytes, int]] = []
+        for path, size in sorted(fresh, key=lambda each: (each[1], each[0])):
+            if size > room:
+                out.add(path, left_out.FULL)
+                removes.append(path)
+            else:
+                room -= size
+                kept.append((path, size))
+        if total > self._caps.total:
+            for path, _ in adds:
+                out.add(path, left_out.FULL)
+                removes.append(path)
+            adds = []
+        return adds, kept
+
+    # ---- our index
+
+    def _remove(self, at: At, paths: Sequence[bytes]) -> None:
+        if not paths:
+            return
+        self._git.run("update-index", "--force-remove", "-z", "--stdin", at=at, input=_lines(paths))
+        self._links.difference_update(paths)
+
+    def _add(self, at: At, top: Path, paths: Sequence[tuple[bytes, int]], out: LeftOut) -> None:
+        batch: list[bytes] = []
+        size = 0
+        for path, bytes_ in paths:
+            batch.append(path)
+            size += bytes_
+            if len(batch) >= BATCH or size > BATCH_BYTES:
+                self._hash(at, top, batch, out)
+                batch, size = [], 0
+        self._hash(at, top, batch, out)
+
+    def _hash(self, at: At, top: Path, paths: list[bytes], out: LeftOut) -> None:
+        """Hash files into our index. One that went wrong (gone, cut or closed while git read it) takes its batch with
+        it: without it, or in halves, it is tried again."""
+        while paths:
+            try:
+                words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+                self._git.run(*words, at=at, input=_lines(paths))
+            except GitStopped:
+                raise
+            except GitFailed as error:
+                if len(paths) == 1:
+                    self._give_up(at, top, paths[0], out)
+                    return
+                named = _UNABLE.search(error.said)
+                bad = os.fsencode(named[1].rstrip("\n")) if named else b""
+                if bad in paths:
+                    self._give_up(at, top, bad, out)
+                    paths = [path for path in paths if path != bad]
+                    continue
+                middle = len(paths) // 2
+                self._hash(at, top, paths[:middle], out)
+                paths = paths[middle:]
+            else:
+                return
+
+    def _give_up(self, at: At, top: Path, path: bytes, out: LeftOut) -> None:
+        inside = os.path.lexists(os.fsencode(top) + b"/" + path + b"/.git")
+        out.add(path, left_out.NESTED_EMPTY if inside else left_out.UNREADABLE)
+        self._remove(at, [path])
+
+    def _tree(self, at: At, place: Place) -> str:
+        words = [f"--prefix={place.prefix}/"] if place.prefix else []
+        try:
+            return self._git.run("write-tree", *words, at=at).decode().strip()
+        except GitFailed as error:
+            if place.prefix and "not found" in error.said:  # nothing is in the folder
+                return self._git.run("mktree", at=at, input=b"").decode().strip()
+            raise
+
+
+def _lines(paths: Iterable[bytes]) -> bytes:
+    return b"".join(path + b"\0" for path in paths)
+
+
+def _in(path: bytes, folders: Iterable[bytes], itself: bool = True) -> bool:
+    """Whether a path is below one of the folders, or (`itself`) one of them."""
+    if isinstance(folders, set) or len(list(folders)) > 8:
+        parts = path.rstrip(b"/").split(b"/")
+        known = set(folders)
+        return any(b"/".join(parts[:n]) in known for n in range(1, len(parts) + itself))
+    return any(path.startswith(each + b"/") or (itself and path.rstrip(b"/") == each) for each in folders)

@@ -1,0 +1,277 @@
+"""A workspace's captures, one after the other: what is new since the last one goes into a pack, the pack into blobs,
+and a record names them (I9: what is sent is what is new).
+
+The first pack holds everything; each later one only what the packs before it lack. When there are many, all but the
+first are sent again as one; when they outgrow the first, everything is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from wal_agent.capture.git import At, Git, GitFailed
+from wal_agent.capture.objects import changes, file_sizes, object_sizes, reached
+from wal_agent.capture.repository import Around, Place, Surroundings, find
+from wal_agent.capture.scan import Caps, Scanned, Scanner
+from wal_agent.capture.shadow import BASE, SAVED, Contents, Shadow, read_state
+from wal_agent.errors import Damaged
+from wal_agent.records import Pack, Payload, Repository, Workspace
+
+PART = 4 << 20  # bytes
+PACK = "pack"  # the last one that was made, until the next capture
+MANY = 50  # packs
+SLACK = 4 << 20  # bytes that later packs may always have in all
+EXACT = 500  # changed objects above which it is worth to look which of them are elsewhere already
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What the log holds: its newest capture, the one that the first pack holds ("" where that is not known here), and
+    the sizes of its packs."""
+
+    contents: Contents
+    base: Contents | None
+    packs: tuple[int, ...]
+    repository: Repository | None
+    holds: int
+    files: int
+    size: int
+    left_out: tuple[str, ...]
+    more: int
+
+
+class WorkspaceCapture:
+    """One run's. `capture` and `commit` are called by one thread, in turn."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        workspace: Path,
+        env: Mapping[str, str],
+        put: Callable[[bytes], Payload],
+        private: Iterable[Path] = (),
+        caps: Caps | None = None,
+    ) -> None:
+        """`workspace`: a real path. `private`: folders that are never captured."""
+        self.git = Git(env)
+        self._shadow = Shadow.of(state_dir, workspace, self.git)
+        self._workspace, self._env, self._put = workspace, env, put
+        self._private = (*private, state_dir)
+        self._caps = caps or Caps()
+        self._saved: Saved | None = None
+        self._next: Saved | None = None
+        self._tidy: Place | None = None
+        self._anew()
+
+    def _anew(self) -> None:
+        self._scanner = Scanner(self._shadow, self._workspace, self._env, self._private, self._caps)
+        self._around = Surroundings(self._shadow)
+        self._total = 0
+
+    def go_on_from(self, logged: Workspace | None) -> None:
+        """At the beginning of a run: the log's newest capture is this one. If it is here too, what is sent builds on
+        it."""
+        self._saved = None
+        if logged is None or not logged.packs:
+            return
+        with self._shadow.locked() as mine:
+            if not mine or self._shadow.ref(SAVED) != logged.commit:
+                return
+            try:
+                alternates = find(self.git, self._workspace).alternates
+                contents = self._shadow.contents(logged.commit, *alternates)
+                base = self._shadow.ref(BASE)
+                first = self._shadow.contents(base, *alternates) if base else None
+            except Damaged:
+                return
+            self._saved = Saved(
+                contents,
+                first,
+                tuple(pack.size for pack in logged.packs),
+                logged.repository,
+                logged.holds,
+                logged.files,
+                logged.size,
+                logged.left_out,
+                logged.left_out_more,
+            )
+            self._total = logged.size
+
+    def capture(self, holds: int, now: float) -> Workspace | None:
+        """What is new, as a record to append; then `commit` it. `holds`: every call up to this number has ended. None:
+        nothing is new, or another run is at work on this workspace right now.
+
+        GitMissing, GitStopped, GitFailed; BucketError when bulk bytes could not be stored: the next call finds
+        everything again."""
+        with self._shadow.locked() as mine:
+            if not mine:
+                return None
+            try:
+                return self._capture(holds, now)
+            except (GitFailed, Damaged):
+                # Objects that a gc of the user's took, or something broken in our repository: all from nothing.
+                self._shadow.wipe()
+                self._saved = None
+                self._anew()
+                return self._capture(holds, now)
+
+    def commit(self) -> None:
+        """The record of the last `capture` is in the log, or on its way behind all that it builds on."""
+        if self._next is None:
+            return
+        moved = self._saved is None or self._saved.contents.commit != self._next.contents.commit
+        self._saved, self._next = self._next, None
+        if not moved:
+            return
+        with self._shadow.locked() as mine:
+            if not mine:
+                return
+            base = self._saved.base
+            self._shadow.save(self._saved.contents.commit, base.commit if base else "")
+            if self._tidy is not None:
+                place, self._tidy = self._tidy, None
+                # Outside of git all that is hashed is loose in our repository; the first pack holds it as well.
+                pack = self._shadow.tmp / PACK
+                alone = len(self._saved.packs) == 1 and not place.alternates and pack.exists()
+                self._shadow.tidy(pack if alone else None, *place.alternates)
+
+    # ---- one capture
+
+    def _capture(self, holds: int, now: float) -> Workspace | None:
+        self._next = None
+        place = find(self.git, self._workspace)
+        self._shadow.ensure(place.object_format)
+        around = self._around.look(place)
+        scanned = self._scanner.scan(place, self._around.index_stamp, self._total)
+        saved = self._saved
+        lines, more = scanned.left_out.lines(), scanned.left_out.more
+        same = saved is not None and self._is_same(saved, scanned, around)
+        if saved is not None and same and (holds, lines, more) == (saved.holds, saved.left_out, saved.more):
+            return None
+        if saved is not None and same:
+            self._next = replace(saved, holds=holds, left_out=lines, more=more)
+            return _record(self._next, now, ())
+        made = self._shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
+        at = self._shadow.at(*place.alternates)
+        packing = self._packing(at, saved, made, around)
+        files, size = self._counted(at, saved, scanned.work)
+        pack = packing.pack
+        self._total = size
+        whole, dropped = packing.whole, packing.dropped
+        before = saved.packs if saved is not None and not whole else ()
+        self._tidy = place if whole or dropped else None
+        self._next = Saved(
+            contents=made,
+            base=made if whole or saved is None else saved.base,
+            packs=(*before[: len(before) - dropped], pack.size),
+            repository=around.repository,
+            holds=holds,
+            files=files,
+            size=size,
+            left_out=lines,
+            more=more,
+        )
+        return _record(self._next, now, (pack,), whole=whole, replaces=dropped)
+
+    def _is_same(self, saved: Saved, scanned: Scanned, around: Around) -> bool:
+        old = saved.contents
+        if (old.work, old.index, saved.repository) != (scanned.work, around.index, around.repository):
+            return False
+        return (
+            around.state == b"" if not old.state_id else around.state != b"" and read_state(around.state) == old.state
+        )
+
+    def _counted(self, at: At, saved: Saved | None, work: str) -> tuple[int, int]:
+        """How many files the tree has, and their bytes."""
+        if saved is None:
+            all_sizes = [*file_sizes(self.git, at, work)]
+            return len(all_sizes), sum(all_sizes)
+        changed = [*changes(self.git, at, saved.contents.work, work)]
+        minus, plus = [c.old for c in changed if c.old_blob], [c.new for c in changed if c.new_blob]
+        sizes = object_sizes(self.git, at, [*minus, *plus])
+        grown = sum(sizes[len(minus) :]) - sum(sizes[: len(minus)])
+        return saved.files + len(plus) - len(minus), saved.size + grown
+
+    # ---- packs
+
+    def _packing(self, at: At, saved: Saved | None, made: Contents, around: Around) -> Packing:
+        """The pack that this capture needs: of what is new, of all that is new since the first pack, or of all."""
+        if saved is not None and sum(saved.packs[1:]) <= max(SLACK, saved.packs[0]):
+            since, dropped = saved.contents, 0
+            if len(saved.packs) >= MANY and saved.base is not None:
+                since, dropped = saved.base, len(saved.packs) - 1
+            if len(saved.packs) < MANY or dropped:
+                return Packing(self._packed(at, self._needed(at, since, made, around)), False, dropped)
+        return Packing(self._packed(at, self._needed(at, None, made, around)), True, 0)
+
+    def _needed(self, at: At, since: Contents | None, made: Contents, around: Around) -> Iterator[bytes]:
+        """Lines of `id path` of the objects that the packs lack. The working tree's must all be there (GitFailed); of
+        the index and of commits what is not on this machine is passed over, as in a partial clone."""
+        yield made.commit.encode()
+        yield self.git.run("rev-parse", f"{made.commit}^{{tree}}", at=at).strip()
+        if made.state_id and (since is None or made.state_id != since.state_id):
+            yield made.state_id.encode()
+        known: list[str] = []
+        if since is None:
+            yield from reached(self.git, at, [made.work], [])
+        elif since.work != made.work:
+            changed = [*changes(self.git, at, since.work, made.work, trees=True)]
+            if len(changed) > EXACT:
+                yield from reached(self.git, at, [made.work], [since.work])
+            else:
+                yield made.work.encode()
+                yield from (c.new.encode() + b" " + c.path for c in changed if c.new_blob or c.new_tree)
+        if since is not None:
+            known = [t for t in (since.work, since.index) if t]
+            if since.state.head:
+                known.append(f"{since.state.head}^{{tree}}")
+        had = set(since.state.commits) if since is not None else set()
+        commits = [id for id in made.state.commits if id not in had]
+        wanted = [made.index] if made.index and (since is None or made.index != since.index) else []
+        if wanted or commits:
+            yield from reached(self.git, at, [*wanted, *commits], [*known, made.work], strict=False)
+        if around.extra and (since is None or since.state.unmerged != made.state.unmerged):
+            yield from (id.encode() for id in around.extra)
+
+    def _packed(self, at: At, needed: Iterable[bytes]) -> Pack:
+        """Into a file of ours first, since the whole may be big, and then in parts into the bucket."""
+        path = self._shadow.tmp / PACK
+        listed = b"".join(line + b"\n" for line in needed)
+        with path.open("w+b") as file:
+            words = ("pack-objects", "-q", "--stdout", "--delta-base-offset", "--threads=1")
+            self.git.run(*words, at=at, input=listed, out=file)
+            file.seek(0)
+            sha256, parts = hashlib.sha256(), []
+            while part := file.read(PART):
+                sha256.update(part)
+                parts.append(self._put(part))
+            size = file.tell()
+        return Pack(size=size, sha256=sha256.hexdigest(), parts=tuple(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A pack; `whole`: it stands on no other; `dropped`: how many packs, from the newest on, it takes the place of."""
+
+    pack: Pack
+    whole: bool
+    dropped: int
+
+
+def _record(saved: Saved, now: float, packs: tuple[Pack, ...], *, whole: bool = False, replaces: int = 0) -> Workspace:
+    return Workspace(
+        time=now,
+        holds=saved.holds,
+        commit=saved.contents.commit,
+        packs=packs,
+        whole=whole,
+        replaces=replaces,
+        repository=saved.repository,
+        files=saved.files,
+        size=saved.size,
+        left_out=saved.left_out,
+        left_out_more=saved.more,
+    )
