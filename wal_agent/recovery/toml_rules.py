@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-from wal_agent.config import FILE, Origin, known_keys, read_file
+from wal_agent.config import FILE, KEYS, Origin, known_keys, read_file
 from wal_agent.errors import ConfigError
 from wal_agent.records import Class
 from wal_agent.recovery.declared import MOST_NAME, Declared, sentence, words_of
@@ -30,6 +30,7 @@ def read_toml_rules(workspace: Path) -> tuple[Declared, ...]:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from None
+    known_keys(document, KEYS, "", path)
     return toml_rules(document.get("rules", []), path, text)
 
 
