@@ -23,6 +23,8 @@ NAMES = (
     "snapshot.before_put",
     "snapshot.after_put",
     "retention.between_deletes",
+    "restore.before_tree",
+    "restore.after_tree",
     "restore.before_stage",
     "restore.staged",
     "restore.between_moves",

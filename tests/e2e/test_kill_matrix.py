@@ -49,6 +49,7 @@ BEFORE_THE_AGENT = (
 IN_A_CALL = ("append.before_put", "append.after_put", "append.after_ack", "blob.after_put")
 AT_THE_END = ("run.before_seal", "run.after_seal")
 IN_A_RESTORE = ("restore.before_stage", "restore.staged", "restore.between_moves", "restore.after_moves")
+IN_A_TREE = ("restore.before_tree", "restore.after_tree")  # tests/unit/recovery/test_workspace_restore_killed.py does
 IN_A_RECOVERY = ("recovery.before_record", "recovery.after_record")
 IN_AN_OUTAGE = ("spool.before_store", "spool.after_store", "spool.before_drop")  # tests/e2e/test_spool.py visits these,
 IN_A_CARRYING_IN = ("spool.before_begin", "spool.before_rename", "spool.after_rename")  # and these
@@ -64,6 +65,7 @@ def test_every_failpoint_is_visited_and_stands_in_the_code() -> None:
         *IN_A_CALL,
         *AT_THE_END,
         *IN_A_RESTORE,
+        *IN_A_TREE,
         *IN_A_RECOVERY,
         *IN_HOUSEKEEPING,
         *IN_AN_OUTAGE,

@@ -1,0 +1,327 @@
+"""The working tree is put back on another machine: whole, exactly, and what is there is not lost (I7)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, write
+from wal_agent.recovery.workspace import Keep, PutBack
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def lively(folder: Path) -> None:
+    """What an agent leaves in a working tree: staged, changed, untracked, deleted, ignored, links, modes, odd names."""
+    write(folder, **{"a": "changed\n", "staged": "s\n", ".gitignore": "*.log\nbuild/\n", "x.log": "ignored\n"})
+    git(folder, "add", "staged")
+    (folder / "staged").write_text("staged, and changed again\n")
+    (folder / "gone").unlink()
+    write(
+        folder, **{"new__deep__er": "untracked\n", "-dash": "d\n", "sp ace\ttab\nline": "odd\n", "build__out": "no\n"}
+    )
+    (folder / os.fsdecode(b"latin-\xe9")).write_bytes(b"\x00\xff\r\n")
+    (folder / "crlf.txt").write_bytes(b"a\r\nb\n")
+    (folder / ".gitattributes").write_text("* text=auto eol=crlf\n*.id ident\n*.utf working-tree-encoding=UTF-16\n")
+    (folder / "x.id").write_text("$Id$\n")
+    (folder / "x.utf").write_bytes("ä\n".encode("utf-16"))
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "link").symlink_to("sub/c")
+    (folder / "broken").symlink_to("/nowhere/at/all")
+    (folder / "empty").touch()
+
+
+def not_ignored(found: dict[str, tuple[str, object]]) -> dict[str, tuple[str, object]]:
+    return {name: what for name, what in found.items() if not name.endswith(".log") and not name.startswith("build")}
+
+
+def lost(lab: Lab) -> Machine:
+    """A machine whose working tree is captured."""
+    first = lab.machine("a")
+    repository(first.work)
+    lively(first.work)
+    assert first.capture() is not None
+    return first
+
+
+# ---- where nothing is ------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_machine_gets_files_and_repository(lab: Lab) -> None:
+    first = lost(lab)
+    git(first.work, "branch", "side", "HEAD~1")
+    write(first.work, stashed="x\n")
+    git(first.work, "remote", "add", "origin", "https://user:secret@example.invalid/acme/shop.git")
+    first.capture()
+    second = lab.machine("b")
+    done = second.restore()
+    assert done.decided == PutBack(make_repository=True)
+    assert files(second.work) == not_ignored(files(first.work))
+    assert git(second.work, "status", "--porcelain=v2", "--branch", "-z") == git(
+        first.work, "status", "--porcelain=v2", "--branch", "-z"
+    )
+    for words in (["log", "--format=%H %T"], ["diff", "--cached"], ["diff"], ["for-each-ref", "refs/heads"]):
+        assert git(second.work, *words) == git(first.work, *words), words
+    assert git(second.work, "remote", "get-url", "origin") == "https://example.invalid/acme/shop.git"
+    git(second.work, "fsck", "--strict", "--no-dangling")
+    git(second.work, "commit", "-qam", "goes on")
+    assert (done.changes.new, done.changes.changed, done.changes.gone) == (len(files(second.work)), 0, 0)
+    assert not [p for p in second.work.iterdir() if "wal-agent" in p.name]
+
+
+def test_the_next_capture_goes_on_from_there_and_sends_little(lab: Lab) -> None:
+    lost(lab)
+    second = lab.machine("b")
+    second.restore()
+    packs = len(lab.captured.packs)
+    write(second.work, b="by the second\n")
+    record = second.capture()
+    assert record is not None and not record.whole and len(lab.captured.packs) == packs + 1
+    third = lab.machine("c")
+    third.restore()
+    assert files(third.work) == files(second.work)
+
+
+@pytest.mark.parametrize("how", ["detached", "unborn", "plain", "worktree"])
+def test_kinds_of_places(lab: Lab, how: str) -> None:
+    first = lab.machine("a")
+    match how:
+        case "detached":
+            git(repository(first.work), "checkout", "-q", "--detach", "HEAD~1")
+        case "unborn":
+            first.work.mkdir(parents=True)
+            git(first.work, "init", "-q", "-b", "trunk")
+            write(first.work, s="staged\n", u="untracked\n")
+            git(first.work, "add", "s")
+        case "plain":
+            write(first.work, a="a\n", b__c="c\n")
+        case "tag of a shallow clone":
+            origin = repository(lab.root / "origin")
+            git(lab.root, "clone", "-q", "--depth", "1", f"file://{origin}", str(first.work))
+            write(first.work, a="changed\n")
+        case "worktree":
+            origin = repository(lab.root / "origin")
+            first.work.parent.mkdir(parents=True)
+            git(origin, "worktree", "add", "-q", "-b", "wt", str(first.work))
+            write(first.work, a="changed\n")
+    first.capture()
+    second = lab.machine("b")
+    second.restore()
+    assert files(second.work) == files(first.work)
+    if how == "plain":
+        assert not (second.work / ".git").exists()
+        return
+    status = ["status", "--porcelain=v2", "-z"]
+    assert git(second.work, *status) == git(first.work, *status)
+    for words in (["rev-parse", "-q", "--verify", "HEAD"], ["symbolic-ref", "-q", "HEAD"], ["log", "--format=%H"]):
+        assert git(second.work, *words, ok=False) == git(first.work, *words, ok=False), words
+    git(second.work, "fsck", "--no-dangling")
+
+
+def conflict(folder: Path) -> None:
+    repository(folder)
+    git(folder, "checkout", "-q", "-b", "side", "HEAD~1")
+    write(folder, a="side\n", from_side="1\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "on side")
+    write(folder, b="side again\n")
+    git(folder, "commit", "-qam", "on side again")
+
+
+def test_a_merge_in_progress_can_be_finished(lab: Lab) -> None:
+    first = lab.machine("a")
+    conflict(first.work)
+    git(first.work, "merge", "main", ok=False)
+    assert git(first.work, "diff", "--name-only", "--diff-filter=U") == "a"
+    first.capture()
+    second = lab.machine("b")
+    second.restore()
+    assert git(second.work, "status") == git(first.work, "status")
+    assert git(second.work, "ls-files", "-u") == git(first.work, "ls-files", "-u")
+    write(second.work, a="solved\n")
+    git(second.work, "add", "a")
+    git(second.work, "merge", "--continue")
+    assert len(git(second.work, "log", "-1", "--format=%P").split()) == 2
+
+
+@pytest.mark.parametrize("backend", ["merge", "apply"])
+def test_a_rebase_in_progress_can_be_finished(lab: Lab, backend: str) -> None:
+    first = lab.machine("a")
+    conflict(first.work)
+    git(first.work, "rebase", f"--{backend}", "main", ok=False)
+    first.capture()
+    second = lab.machine("b")
+    second.restore()
+    assert git(second.work, "status") == git(first.work, "status")
+    for machine in (first, second):
+        write(machine.work, a="solved\n")
+        git(machine.work, "add", "a")
+        git(machine.work, "rebase", "--continue")
+    tip = ["log", "-3", "--format=%T %s", "side"]
+    assert git(second.work, *tip) == git(first.work, *tip)
+    assert "on side again" in git(second.work, *tip)
+
+
+# ---- where a clone is ------------------------------------------------------------------------------------------------
+
+
+def cloned(lab: Lab, back: int = 0) -> tuple[Machine, Machine]:
+    """A machine that worked in a clone of `origin`, with a commit of its own, and another with a plain clone."""
+    origin = repository(lab.root / "origin")
+    first = lab.machine("a")
+    git(lab.root, "clone", "-q", str(origin), str(first.work))
+    write(first.work, mine="committed, not pushed\n")
+    git(first.work, "add", "-A")
+    git(first.work, "commit", "-qm", "mine")
+    lively(first.work)
+    first.capture()
+    second = lab.machine("b")
+    git(lab.root, "clone", "-q", str(origin), str(second.work))
+    if back:
+        git(second.work, "reset", "-q", "--hard", f"HEAD~{back}")
+    return first, second
+
+
+def test_a_plain_clone_at_an_older_commit(lab: Lab) -> None:
+    """I7: of its `.git` not a byte changes. Nothing but files of a commit was there, so nothing is kept of them; the
+    commit that is only in the capture is offered by the command that is told."""
+    first, second = cloned(lab, back=1)
+    before = raw(second.work / ".git")
+    done = second.restore()
+    assert files(second.work) == not_ignored(files(first.work))
+    assert raw(second.work / ".git") == before
+    assert not done.files_kept and done.offers and done.kept is not None
+    assert done.repository is not None and done.repository.head == git(second.work, "rev-parse", "HEAD")
+    by_hand(second.work, done.kept.get_commits)
+    assert git(second.work, "rev-parse", "FETCH_HEAD") == git(first.work, "rev-parse", "HEAD")
+    assert git(second.work, "log", "--format=%H", "FETCH_HEAD") == git(first.work, "log", "--format=%H")
+    git(second.work, "reset", "-q", "--soft", "FETCH_HEAD")
+    git(second.work, "fsck", "--no-dangling")
+    assert not (second.work / ".git/shallow").exists()
+
+
+def by_hand(folder: Path, command: str) -> None:
+    """What a person would paste."""
+    env = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    done = subprocess.run(["bash", "-ec", command], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_local_changes_are_kept_and_come_back_by_the_told_command(lab: Lab) -> None:
+    first, second = cloned(lab)
+    write(
+        second.work,
+        a="local\n",
+        **{"local only": "u\n", "keep.log": "ignored later\n", "new": "a file in a folder's place\n"},
+    )
+    (second.work / ".gitattributes").write_text("* export-ignore eol=crlf\na export-subst\n")
+    (second.work / "loc.sh").write_text("$Format:%H$\n")
+    (second.work / "loc.sh").chmod(0o755)
+    (second.work / "sub").rename(second.work / "elsewhere")
+    (second.work / "sub").symlink_to(lab.root)
+    before, git_before = files(second.work), raw(second.work / ".git")
+    done = second.restore()
+    assert files(second.work) == not_ignored(files(first.work))
+    assert raw(second.work / ".git") == git_before
+    assert done.files_kept and done.kept is not None
+    out = lab.root / "out"
+    out.mkdir()
+    by_hand(out, done.kept.get_files)
+    assert files(out / "before") == before
+
+
+def test_ignored_files_here_stay_and_what_is_in_the_way_goes_aside(lab: Lab) -> None:
+    first, second = cloned(lab)
+    write(first.work, cache__x="tracked there\n", out__deep="there\n", same="same\n")
+    (first.work / ".gitignore").write_text("*.log\n")
+    first.capture()
+    write(second.work, **{"my.log": "mine\n", "out": "ignored file, in a folder's way\n", "same": "same\n"})
+    (second.work / "cache" / "x").mkdir(parents=True)
+    write(second.work, cache__x__inner="ignored folder, in a file's way\n", cache__other="left alone\n")
+    (second.work / ".git" / "info" / "exclude").write_text("*.log\nout\ncache\nsame\n")
+    done = second.restore()
+    assert sorted(name.partition(".wal-agent-aside-")[0] for name in done.aside) == ["cache/x", "out"]
+    stays = {name: what for name, what in files(second.work).items() if "aside" not in name}
+    assert stays.pop("my.log")[1] == b"mine\n" and stays.pop("cache/other")[1] == b"left alone\n"
+    assert stays == {n: w for n, w in files(first.work).items() if n not in ("x.log",)}
+    kept = {n.partition(".wal-agent")[0]: (second.work / n) for n in done.aside}
+    assert kept["out"].read_text() == "ignored file, in a folder's way\n"
+    assert (kept["cache/x"] / "inner").read_text() == "ignored folder, in a file's way\n"
+
+
+def test_a_repository_inside_is_never_removed(lab: Lab) -> None:
+    first, second = cloned(lab)
+    write(first.work, nest="a file there\n", nest2__f="a folder there\n")
+    first.capture()
+    for name in ("nest", "nest2", "nest3"):
+        repository(second.work / name)
+    before = {n: raw(second.work / n) for n in ("nest", "nest2", "nest3")}
+    done = second.restore()
+    aside = {n.partition(".wal-agent")[0]: second.work / n for n in done.aside}
+    assert aside.keys() == {"nest", "nest2"}
+    assert {n: raw(aside.get(n, second.work / n)) for n in before} == before
+    assert (second.work / "nest2" / "f").read_text() == "a folder there\n"
+
+
+def test_a_plain_folder_with_files(lab: Lab) -> None:
+    first, second = lab.machine("a"), lab.machine("b")
+    write(first.work, a="a\n", b__c="c\n")
+    first.capture()
+    write(second.work, a="mine\n", d__e="mine\n")
+    done = second.restore()
+    assert files(second.work) == files(first.work) and not (second.work / ".git").exists()
+    assert (done.changes.changed, done.changes.new, done.changes.gone) == (1, 1, 1)
+    out = lab.root / "out"
+    out.mkdir()
+    assert done.kept is not None
+    by_hand(out, done.kept.get_files)
+    assert {n: w[1] for n, w in files(out / "before").items()} == {"a": b"mine\n", "d/e": b"mine\n"}
+
+
+# ---- which folder is the truth ---------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_the_newest_capture_is_the_truth(lab: Lab) -> None:
+    first = lost(lab)
+    write(first.work, a="changed after the capture\n")
+    assert first.decide() == Keep("newest")
+    second = lab.machine("b")
+    second.restore()
+    assert first.decide() == Keep("newest"), "nothing newer was captured anywhere"
+    write(second.work, a="by the second\n")
+    second.capture()
+    assert isinstance(first.decide(), PutBack)
+    done = first.restore()
+    assert done.files_kept and (first.work / "a").read_text() == "by the second\n"
+
+
+def test_a_capture_that_was_logged_just_before_the_kill_is_known(lab: Lab) -> None:
+    first = lost(lab)
+    write(first.work, a="newer\n")
+    assert first._capture is not None
+    record = first._capture.capture(0, lab.moment + 1)
+    assert record is not None  # killed before `commit`
+    from wal_agent.wal.state import apply
+
+    lab.state = apply(lab.state, 1, 1, record)
+    assert first.decide() == Keep("newest")
+
+
+def test_an_empty_folder_is_another_one(lab: Lab) -> None:
+    first = lost(lab)
+    was = not_ignored(files(first.work))
+    first.work.rename(lab.root / "old")
+    first.work.mkdir()
+    first.restore()
+    assert files(first.work) == was
+
+
+def test_nothing_saved_nothing_done(lab: Lab) -> None:
+    assert lab.machine("a").decide() == Keep("not_saved")

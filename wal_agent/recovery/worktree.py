@@ -1,0 +1,137 @@
+"""Makes a folder's files equal to a captured tree, through git's own plumbing and never outside of the folder.
+
+Files that neither the tree nor the save of what was here knows (ignored ones) are left alone. A crash leaves a mixture;
+doing it again mends that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.capture.git import GitFailed
+from wal_agent.capture.shadow import Shadow
+from wal_agent.errors import ConfigError, Damaged
+from wal_agent.failpoints import failpoint
+from wal_agent.shown import shown
+
+MOST_LISTED = 512 << 20  # bytes of a tree's listing
+MOST_FILES = 5_000_000
+FILE_MODES = frozenset({"100644", "100755", "120000"})
+INSIDE = "160000"  # a repository inside: its files are not saved
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One path of a tree. `size` in bytes, 0 for a repository inside."""
+
+    mode: str
+    id: str
+    size: int
+
+
+Tree = Mapping[str, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How a tree differs from what was here, in files."""
+
+    changed: int = 0
+    new: int = 0
+    gone: int = 0
+
+    @property
+    def any(self) -> bool:
+        return bool(self.changed or self.new or self.gone)
+
+
+NO_CHANGES = Changes()
+
+
+def listed(shadow: Shadow, tree: str, *alternates: Path) -> dict[str, Entry]:
+    """All paths of a tree. Damaged for what no folder can hold or what leads out of it, and where parts are missing."""
+    try:
+        words = ("ls-tree", "-r", "-z", "-l", "--full-tree", tree)
+        found = shadow.git.run(*words, at=shadow.at(*alternates), most=MOST_LISTED)
+    except GitFailed as error:
+        raise Damaged(f"The captured working tree cannot be read: {error}.") from error
+    entries: dict[str, Entry] = {}
+    for line in found.split(b"\0")[:-1]:
+        head, _, name = line.partition(b"\t")
+        path = os.fsdecode(name)
+        mode, _, id, size = head.decode().split()
+        if path in entries or mode not in (*FILE_MODES, INSIDE) or not _stays_inside(path):
+            raise Damaged(f"The captured working tree names what cannot be restored: {shown(path)}.")
+        entries[path] = Entry(mode, id, int(size) if size != "-" else 0)
+    if len(entries) > MOST_FILES:
+        raise Damaged(f"The captured working tree has {len(entries)} files, more than are restored.")
+    for path in entries:
+        if file := next((p for p in above(path) if p in entries), None):
+            raise Damaged(f"The captured working tree has {shown(file)} both as a file and as a folder.")
+    return entries
+
+
+def _stays_inside(path: str) -> bool:
+    """git refuses these too, with more spellings of .git; nothing rests on one of us alone."""
+    return all(part not in ("", ".", "..") and part.lower() != ".git" for part in path.split("/"))
+
+
+def above(path: str) -> Iterable[str]:
+    """The folders above a path, the highest first."""
+    at = path.find("/")
+    while at >= 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
+
+
+def changes(old: Tree, new: Tree) -> Changes:
+    """From `old` to `new`."""
+    common = old.keys() & new.keys()
+    differ = sum((old[p].mode, old[p].id) != (new[p].mode, new[p].id) for p in common)
+    return Changes(differ, len(new) - len(common), len(old) - len(common))
+
+
+def size_of(tree: Tree) -> int:
+    """Bytes."""
+    return sum(entry.size for entry in tree.values())
+
+
+def make_equal(shadow: Shadow, folder: Path, here: str, tree: str, *alternates: Path) -> None:
+    """Make the files in `folder` those of the tree `tree`. Under the shadow's lock.
+
+    `here`: the tree that was saved of what is there, "" for an empty folder; what it lacks was moved aside before.
+    ConfigError: this machine cannot take it; it may stand half done, and can be done again."""
+    index = shadow.tmp / "restore-index"
+    with suppress(FileNotFoundError):
+        index.unlink()
+    at = shadow.at(*alternates, work_tree=folder, index=index)
+    try:
+        if here:
+            shadow.git.run("read-tree", here, at=at)
+            shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
+        failpoint("restore.before_tree")
+        shadow.git.run("read-tree", "--reset", "-u", tree, at=at)
+        shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
+        differs = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=at)
+    except GitFailed as error:
+        raise ConfigError(f"The working tree could not be put back into {folder}: {shown(str(error))}") from error
+    if differs:
+        name = shown(os.fsdecode(differs.split(b"\0")[0]))
+        raise ConfigError(f"The working tree could not be put back into {folder}: {name} is not as it was saved.")
+    flush(folder)
+    index.replace(shadow.folder / "index")
+
+
+def flush(folder: Path) -> None:
+    """Make what was written below `folder` durable, where the system can do that for one file system."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(AttributeError, OSError):
+            ctypes.CDLL(None).syncfs(fd)
+    finally:
+        os.close(fd)
