@@ -143,16 +143,17 @@ class Git:
         user_settings: bool = False,
         timeout: float | None = None,
         given: IO[bytes] | None = None,
+        literal: bool = True,
     ) -> bytes:
         """Run `git WORDS` to its end; what it wrote, unless `out` takes that. It reads `input`, or the file `given`.
         `user_settings`: the user's own global settings count (to ask what they are). `most`: bytes of output,
-        `timeout`: seconds.
+        `timeout`: seconds. `literal`: paths mean just themselves (some commands cannot take that word).
 
         GitFailed, GitMissing, GitStopped. The process is gone when this returns."""
         argv = [self.program(), "--no-pager", "--no-replace-objects"]
         for setting in SETTINGS:
             argv += ["-c", setting]
-        env = self._environment(at, user_settings)
+        env = self._environment(at, user_settings) | ({"GIT_LITERAL_PATHSPECS": "1"} if literal else {})
         folder = cwd or (at.cwd if at else None) or (at.git_dir if at else None) or Path("/")
         with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as said:
             source.write(input or b"")
@@ -230,7 +231,6 @@ class Git:
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_NO_LAZY_FETCH": "1",
             "GIT_NO_REPLACE_OBJECTS": "1",
-            "GIT_LITERAL_PATHSPECS": "1",
             "GIT_PAGER": "cat",
         }
         if not user_settings:
@@ -264,7 +264,10 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def reap_others(collect: Callable[[int, int], None]) -> None:
     """Collect every dead child but ours (`OWN`), whose thread waits for it; `collect` gets pid and wait status.
 
-    One of ours that is dead and not yet collected hides others for the moment; the caller asks again."""
+    One of ours that is dead and not yet collected hides others for the moment; the caller asks again. Where the system
+    cannot look without collecting (macOS), nobody is adopted either. ChildProcessError: there is no child left."""
+    if not hasattr(os, "waitid"):
+        return
     with OWN.lock:
         while (info := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
             if info.si_pid in OWN.pids:

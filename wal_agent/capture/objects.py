@@ -42,13 +42,18 @@ def changes(git: Git, at: At, old: str, new: str, trees: bool = False) -> Iterat
         yield Change(old_mode, new_mode, old_id.decode(), new_id.decode(), path)
 
 
-def reached(git: Git, at: At, ids: Sequence[str], known: Sequence[str] = (), strict: bool = True) -> Iterator[bytes]:
-    """Lines of `id path` of what trees and commits (these without their parents) reach, but for what the trees `known`
-    hold. Not `strict`: what is not on this machine is passed over; else GitFailed."""
-    missing = [] if strict else ["--missing=allow-any"]
-    asked = "".join(f"{id}\n" for id in (*ids, *(f"^{id}" for id in known)))
-    words = ("rev-list", "--objects", "--no-walk=unsorted", *missing, "--stdin")
-    yield from git.run(*words, at=at, input=asked.encode()).split(b"\n")[:-1]
+def reached(git: Git, at: At, trees: Sequence[str], known: Sequence[str] = (), strict: bool = True) -> Iterator[bytes]:
+    """Lines of `id path` of what trees reach (`<commit>^{tree}` names one), but for what the trees `known` hold. Not
+    `strict`: what is not on this machine is passed over; else GitFailed.
+
+    Never commits: to leave anything out, git goes through the whole history behind them."""
+    passed_over = [] if strict else ["--missing=allow-any", "--ignore-missing"]
+    asked = "".join(f"{id}\n" for id in (*trees, *(f"^{id}" for id in known)))
+    yield from git.run("rev-list", "--objects", *passed_over, "--stdin", at=at, input=asked.encode()).split(b"\n")[:-1]
+
+
+def trees_of(commits: Sequence[str]) -> list[str]:
+    return [f"{id}^{{tree}}" for id in commits]
 
 
 def object_sizes(git: Git, at: At, ids: Sequence[str], what: str = "objectsize") -> list[int]:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from wal_agent.capture.git import At, Git, GitFailed
-from wal_agent.capture.objects import object_sizes, reached
+from wal_agent.capture.objects import object_sizes, reached, trees_of
 from wal_agent.capture.shadow import GitState, Shadow, is_id
 from wal_agent.records import Repository
 
@@ -90,11 +90,16 @@ def find(git: Git, workspace: Path) -> Place:
         prefix = workspace.relative_to(top).as_posix()
         place = Place(top, "" if prefix == "." else prefix, Path(said[1]), (workspace / said[2]).resolve())
         found = git.text("rev-parse", "--show-object-format", at=_at(place))
-        if place.prefix and git.run("check-ignore", "--no-index", place.prefix, at=_at(place), ok=(0, 1)):
+        if place.prefix and _ignores(git, place):
             return plain  # by the rules of the repository around it all of it would be left out
     except (GitFailed, ValueError, OSError):
         return plain
     return replace(place, object_format=found if found == "sha256" else "sha1")
+
+
+def _ignores(git: Git, place: Place) -> bool:
+    said = git.run("check-ignore", "--no-index", f"./{place.prefix}", at=_at(place), ok=(0, 1), literal=False)
+    return bool(said)
 
 
 def _at(place: Place) -> At:
@@ -204,9 +209,9 @@ class Surroundings:
         """None where the files of all of them would be too much. What was weighed once is not weighed again."""
         at = self._shadow.at(*place.alternates)
         new = [id for id in chosen if id not in self._weighed]
-        known = [f"{id}^{{tree}}" for id in list(self._weighed)[-1:]]
+        known = trees_of(list(self._weighed)[-1:])
         try:
-            listed = [line.split(b" ", 1)[0].decode() for line in reached(self._git, at, new, known, strict=False)]
+            listed = [line.split(b" ", 1)[0].decode() for line in reached(self._git, at, trees_of(new), known, False)]
             self._weight += sum(object_sizes(self._git, at, listed, "objectsize:disk"))
         except GitFailed:
             return {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wal_agent.capture.git import At, Git, GitFailed
-from wal_agent.capture.objects import changes, file_sizes, object_sizes, reached
+from wal_agent.capture.objects import changes, file_sizes, object_sizes, reached, trees_of
 from wal_agent.capture.repository import Around, Place, Surroundings, find
 from wal_agent.capture.scan import Caps, Scanned, Scanner
 from wal_agent.capture.shadow import BASE, SAVED, Contents, Shadow, read_state
@@ -64,6 +64,7 @@ class WorkspaceCapture:
         self._saved: Saved | None = None
         self._next: Saved | None = None
         self._tidy: Place | None = None
+        self._logged: Workspace | None = None
         self._anew()
 
     def _anew(self) -> None:
@@ -74,31 +75,30 @@ class WorkspaceCapture:
     def go_on_from(self, logged: Workspace | None) -> None:
         """At the beginning of a run: the log's newest capture is this one. If it is here too, what is sent builds on
         it."""
-        self._saved = None
-        if logged is None or not logged.packs:
+        self._logged = logged
+
+    def _go_on(self, place: Place) -> None:
+        logged, self._logged = self._logged, None
+        if logged is None or not logged.packs or self._shadow.ref(SAVED) != logged.commit:
             return
-        with self._shadow.locked() as mine:
-            if not mine or self._shadow.ref(SAVED) != logged.commit:
-                return
-            try:
-                alternates = find(self.git, self._workspace).alternates
-                contents = self._shadow.contents(logged.commit, *alternates)
-                base = self._shadow.ref(BASE)
-                first = self._shadow.contents(base, *alternates) if base else None
-            except Damaged:
-                return
-            self._saved = Saved(
-                contents,
-                first,
-                tuple(pack.size for pack in logged.packs),
-                logged.repository,
-                logged.holds,
-                logged.files,
-                logged.size,
-                logged.left_out,
-                logged.left_out_more,
-            )
-            self._total = logged.size
+        try:
+            contents = self._shadow.contents(logged.commit, *place.alternates)
+            base = self._shadow.ref(BASE)
+            first = self._shadow.contents(base, *place.alternates) if base else None
+        except Damaged:
+            return
+        self._saved = Saved(
+            contents,
+            first,
+            tuple(pack.size for pack in logged.packs),
+            logged.repository,
+            logged.holds,
+            logged.files,
+            logged.size,
+            logged.left_out,
+            logged.left_out_more,
+        )
+        self._total = logged.size
 
     def capture(self, holds: int, now: float) -> Workspace | None:
         """What is new, as a record to append; then `commit` it. `holds`: every call up to this number has ended. None:
@@ -144,6 +144,7 @@ class WorkspaceCapture:
         self._next = None
         place = find(self.git, self._workspace)
         self._shadow.ensure(place.object_format)
+        self._go_on(place)
         around = self._around.look(place)
         scanned = self._scanner.scan(place, self._around.index_stamp, self._total)
         saved = self._saved
@@ -227,12 +228,13 @@ class WorkspaceCapture:
         if since is not None:
             known = [t for t in (since.work, since.index) if t]
             if since.state.head:
-                known.append(f"{since.state.head}^{{tree}}")
+                known += trees_of([since.state.head])
         had = set(since.state.commits) if since is not None else set()
         commits = [id for id in made.state.commits if id not in had]
         wanted = [made.index] if made.index and (since is None or made.index != since.index) else []
         if wanted or commits:
-            yield from reached(self.git, at, [*wanted, *commits], [*known, made.work], strict=False)
+            yield from (id.encode() for id in commits)
+            yield from reached(self.git, at, [*wanted, *trees_of(commits)], [*known, made.work], strict=False)
         if around.extra and (since is None or since.state.unmerged != made.state.unmerged):
             yield from (id.encode() for id in around.extra)
 

@@ -1,0 +1,195 @@
+"""Our repository for a workspace: what is in it, who may work in it, and that no setting of anybody's reaches git."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.capture.trees import Log, User, capture_of, user_env
+from wal_agent.capture.git import At, Git, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, read_state
+from wal_agent.errors import Damaged
+
+EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"  # git's id of the tree without entries
+
+
+def shadow_in(folder: Path) -> Shadow:
+    shadow = Shadow.of(folder / "state", folder / "work", Git(user_env(folder)))
+    shadow.ensure()
+    return shadow
+
+
+def test_it_is_a_private_folder_named_by_the_real_path(tmp_path: Path) -> None:
+    one, other = (Shadow.of(tmp_path, tmp_path / name, Git({})) for name in ("a", "b"))
+    assert one.folder.parent == other.folder.parent == tmp_path / "workspaces"
+    assert one.folder != other.folder
+    made = shadow_in(tmp_path)
+    assert made.folder.stat().st_mode & 0o777 == 0o700
+    assert made.folder.parent.stat().st_mode & 0o077 == 0 or made.folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_capture_is_read_as_it_was_written(tmp_path: Path) -> None:
+    shadow = shadow_in(tmp_path)
+    empty = shadow.git.run("mktree", at=shadow.at(), input=b"").decode().strip()
+    state = GitState(head="a" * 40, branch="refs/heads/x", files={"MERGE_MSG": b"\xff\n"}, unmerged=b"\0")
+    made = shadow.commit(empty, empty, msgspec.json.encode(state), 5.0)
+    assert shadow.contents(made.commit) == made
+    assert (made.work, made.index, made.state) == (EMPTY, EMPTY, state)
+    plain = shadow.commit(empty, "", b"", 5.0)
+    assert shadow.contents(plain.commit) == plain
+    assert (plain.index, plain.state_id, plain.state) == ("", "", GitState())
+
+
+def test_what_is_no_capture_is_damaged(tmp_path: Path) -> None:
+    shadow = shadow_in(tmp_path)
+    at = shadow.at()
+    empty = shadow.git.run("mktree", at=at, input=b"").decode().strip()
+    blob = shadow.git.run("hash-object", "-w", "--stdin", at=at, input=b'{"head": "no id"}').decode().strip()
+    trees = {
+        "nothing": "",
+        "no work": f"040000 tree {empty}\tindex",
+        "more": f"040000 tree {empty}\twork\n040000 tree {empty}\tx",
+        "work is a file": f"100644 blob {blob}\twork",
+        "a state that is none": f"040000 tree {empty}\twork\n100644 blob {blob}\tstate",
+    }
+    for name, entries in trees.items():
+        tree = shadow.git.run("mktree", at=at, input=entries.encode()).decode().strip()
+        with pytest.raises(Damaged):
+            shadow.contents(tree)
+        assert name
+    with pytest.raises(Damaged):
+        shadow.contents("1" * 40)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{", b'{"refs": {"a": "../x"}}', b'{"commits": ["-x"]}', b'{"head": 1}'])
+def test_a_state_that_is_none_is_refused(text: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_state(text)
+
+
+def test_what_was_saved_is_remembered_and_only_one_works_in_it(tmp_path: Path) -> None:
+    shadow = shadow_in(tmp_path)
+    with shadow.locked() as mine, shadow.locked() as again:
+        assert (mine, again) == (True, False)
+        empty = shadow.git.run("mktree", at=shadow.at(), input=b"").decode().strip()
+        one, two = (shadow.commit(empty, "", b"", now).commit for now in (1.0, 2.0))
+        assert shadow.ref(SAVED) == ""
+        shadow.save(one, one)
+        assert (shadow.ref(SAVED), shadow.ref(BASE)) == (one, one)
+        shadow.save(two)
+        assert (shadow.ref(SAVED), shadow.ref(BASE)) == (two, "")
+        shadow.save(one)
+        assert (shadow.ref(SAVED), shadow.ref(BASE)) == (one, "")
+
+
+def test_another_object_format_begins_anew(tmp_path: Path) -> None:
+    shadow = shadow_in(tmp_path)
+    (shadow.folder / "mine").touch()
+    shadow.ensure()
+    assert (shadow.folder / "mine").exists()
+    shadow.ensure("sha256")
+    assert not (shadow.folder / "mine").exists()
+    assert shadow.git.text("rev-parse", "--show-object-format", at=shadow.at()) == "sha256"
+
+
+def test_what_a_killed_git_left_is_cleared(tmp_path: Path) -> None:
+    shadow = shadow_in(tmp_path)
+    (shadow.folder / "index.lock").touch()
+    (shadow.tmp / "pack").touch()
+    shadow.ensure()
+    assert not (shadow.folder / "index.lock").exists()
+    assert not any(shadow.tmp.iterdir())
+
+
+# ---- how git is run
+
+
+def test_no_variable_of_the_users_reaches_git(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    user.init()
+    head = user.commit()
+    lies = {
+        "GIT_DIR": "/nowhere",
+        "GIT_INDEX_FILE": "/nowhere",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "core.worktree",
+        "GIT_CONFIG_VALUE_0": "/nowhere",
+        "GIT_TRACE": str(tmp_path / "trace"),
+        "WAL_AGENT_RUN": "x",
+    }
+    git = Git({**user.env, **lies})
+    assert git.text("rev-parse", "HEAD", cwd=user.top) == head
+    assert not (tmp_path / "trace").exists()
+    script = tmp_path / "git"
+    script.write_text("#!/bin/sh\nenv\n")
+    script.chmod(0o755)
+    seen = Git({**user.env, **lies, "PATH": f"{tmp_path}:{user.env['PATH']}"}).text("x")
+    assert "WAL_AGENT" not in seen
+    assert not any(line.split("=")[0] in lies for line in seen.splitlines())
+    assert "GIT_TERMINAL_PROMPT=0" in seen.splitlines()
+
+
+def test_no_git_and_a_git_that_fails_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(GitMissing):
+        Git({"PATH": str(tmp_path)}).run("version")
+    with pytest.raises(GitFailed, match="no-such"):
+        Git(user_env(tmp_path)).run("no-such-command")
+    with pytest.raises(GitFailed):
+        Git(user_env(tmp_path)).run("rev-parse", "HEAD", at=At(tmp_path / "none"))
+
+
+def test_more_output_than_is_taken_ends_it(tmp_path: Path) -> None:
+    git = Git(user_env(tmp_path))
+    assert git.run("version", most=1000).startswith(b"git version")
+    with pytest.raises(GitFailed):
+        git.run("version", most=3)
+
+
+def test_one_that_hangs_is_ended_after_its_time(tmp_path: Path) -> None:
+    script = tmp_path / "git"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    script.chmod(0o755)
+    git = Git({"PATH": f"{tmp_path}:{os.environ['PATH']}"}, timeout=0.1)
+    with pytest.raises(GitFailed):
+        git.run("x")
+
+
+def test_after_a_stop_nothing_is_started(tmp_path: Path) -> None:
+    git = Git(user_env(tmp_path))
+    git.stop()
+    with pytest.raises(GitStopped):
+        git.run("version")
+    git.go_on()
+    assert git.run("version")
+
+
+def test_the_users_hooks_filters_and_monitors_are_not_run(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    user.init()
+    user.write("a", "1\n")
+    user.commit()
+    ran = tmp_path / "ran"
+    evil = user.write(".git/hooks/evil", f"#!/bin/sh\ntouch {ran}\ncat\n", 0o755)
+    for hook in ("pre-commit", "post-index-change", "post-checkout", "fsmonitor-watchman", "reference-transaction"):
+        (user.top / ".git" / "hooks" / hook).symlink_to(evil)
+    for key, value in {
+        "core.fsmonitor": str(evil),
+        "filter.evil.clean": str(evil),
+        "filter.evil.process": str(evil),
+        "filter.evil.required": "true",
+        "core.pager": str(evil),
+        "core.alternateRefsCommand": str(evil),
+        "diff.external": str(evil),
+        "uploadpack.packObjectsHook": str(evil),
+        "core.sshCommand": str(evil),
+    }.items():
+        user.git("config", key, value)
+        user.git("config", "--global", key, value)
+    user.write(".gitattributes", "* filter=evil diff=evil text eol=crlf ident working-tree-encoding=UTF-16\n")
+    user.write("b", b"$Id$ one\r\ntwo\n")
+    log = Log()
+    log.must(capture_of(user, tmp_path, log=log))
+    assert not ran.exists()

@@ -1,0 +1,733 @@
+"""Captures of a working tree: what each one sends, what it says of the repository, and what it leaves out and tells.
+
+Nothing of the user's changes (I7): `untouched` compares every file of .git before and after.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk
+from wal_agent.capture import workspace as module
+from wal_agent.capture.git import GitMissing, GitStopped
+from wal_agent.capture.repository import without_credentials
+from wal_agent.capture.scan import Caps
+from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.errors import Unavailable
+from wal_agent.records import Payload, Repository
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> User:
+    return User(tmp_path)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@contextmanager
+def untouched(user: User) -> Iterator[None]:
+    before = fingerprint(user.top / ".git")
+    yield
+    assert fingerprint(user.top / ".git") == before
+
+
+def taken(user: User, log: Log, tmp_path: Path, sub: str = "", **more: object) -> tuple[Elsewhere, Repository]:
+    """What a machine without anything gets of a capture that is made now, by a new run."""
+    capture = capture_of(user, tmp_path, sub, log=log, **more)  # type: ignore[arg-type]
+    with untouched(user):
+        log.must(capture)
+        assert log.take(capture) is None  # the second look finds nothing new
+    return Elsewhere(log, tmp_path), repository(log)
+
+
+def repository(log: Log) -> Repository:
+    assert log.now.repository is not None
+    return log.now.repository
+
+
+# ---- what is sent
+
+
+def test_the_first_capture_sends_all_later_ones_what_is_new(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    for n in range(50):
+        user.write(f"d{n % 5}/{n}", os.urandom(5000))
+    user.commit()
+    capture = capture_of(user, tmp_path, log=log)
+    first = log.must(capture, 1)
+    assert first.whole
+    assert first.packs[0].size > 250_000
+    assert len(first.packs[0].parts) == 1
+    assert log.take(capture, 1) is None
+    user.write("d1/1", b"new")
+    second = log.must(capture, 2)
+    assert (second.whole, second.replaces, len(second.packs)) == (False, 0, 1)
+    assert second.packs[0].size < 2000
+    third = log.must(capture, 3)
+    assert (third.packs, third.commit, third.holds) == ((), second.commit, 3)
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+
+
+def test_a_folder_that_was_moved_is_not_sent_again(user: User, log: Log, tmp_path: Path) -> None:
+    for n in range(module.EXACT + 1):
+        user.write(f"old/{n}", os.urandom(400))
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    (user.top / "old").rename(user.top / "new")
+    assert log.must(capture).packs[0].size < 2000
+
+
+def test_work_that_is_staged_and_committed_is_not_sent_again(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.commit()
+    capture = capture_of(user, tmp_path, log=log)
+    user.write("big", os.urandom(100_000))
+    log.must(capture)
+    user.git("add", "-A")
+    assert log.must(capture).packs[0].size < 3000
+    user.git("commit", "-q", "-m", "x")
+    assert log.must(capture).packs[0].size < 3000
+
+
+def test_a_new_run_goes_on_from_what_the_log_has(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a", os.urandom(10_000))
+    log.must(capture_of(user, tmp_path, log=log), 1)
+    user.write("b", b"1")
+    again = capture_of(user, tmp_path, log=log)
+    again.go_on_from(log.now)
+    assert not log.must(again, 2).whole
+    assert (log.now.files, log.now.size) == (2, 10_001)
+    third = capture_of(user, tmp_path, log=log)
+    third.go_on_from(log.now)
+    assert log.take(third, 2) is None
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+
+
+def test_a_run_whose_log_has_another_capture_sends_all(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a")
+    log.must(capture_of(user, tmp_path, log=log), 1)
+    stale = log.now
+    log.must(capture_of(user, tmp_path, log=log), 2)
+    user.write("b")
+    again = capture_of(user, tmp_path, log=log)
+    again.go_on_from(stale)
+    assert log.must(again).whole
+
+
+def test_many_packs_become_one_and_too_much_of_them_a_new_beginning(
+    user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MANY", 4)
+    monkeypatch.setattr(module, "SLACK", 0)
+    user.init()
+    user.write("base", os.urandom(12_000))
+    user.commit()
+    capture = capture_of(user, tmp_path, log=log)
+    wholes = []
+    for n in range(14):
+        user.write("moving", os.urandom(4000))
+        if n % 3 == 0:
+            user.commit()
+        wholes.append(log.must(capture).whole)
+        assert len(log.now.packs) <= 4
+        there = Elsewhere(log, tmp_path)
+        assert there.files() == on_disk(user.top)
+        shutil.rmtree(there.shadow.folder)
+    assert any(r.replaces for r in log.records)
+    assert wholes[0]
+    assert any(wholes[1:])
+
+
+def test_what_the_bucket_did_not_take_is_found_again(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a", os.urandom(100_000))
+    away = True
+
+    def put(data: bytes) -> Payload:
+        if away:
+            raise Unavailable("away")
+        return log.put(data)
+
+    capture = WorkspaceCapture(tmp_path / "state", user.top.resolve(), user.env, put)
+    with pytest.raises(Unavailable):
+        capture.capture(1, 1.0)
+    away = False
+    record = log.must(capture)
+    assert record.whole
+    user.write("a", os.urandom(100_000))
+    away = True
+    with pytest.raises(Unavailable):
+        capture.capture(2, 1.0)
+    away = False
+    assert log.must(capture, 2).packs
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+
+
+def test_a_record_that_did_not_reach_the_log_is_made_again(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a")
+    capture = capture_of(user, tmp_path, log=log)
+    assert capture.capture(1, 1.0) is not None  # and then no commit
+    assert log.must(capture, 1).whole
+
+
+def test_objects_that_a_gc_took_are_captured_from_nothing(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("a", os.urandom(3000))
+    user.git("add", "a")  # an object of the user's that only the index holds
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    user.git("rm", "-q", "--cached", "a")
+    user.git("prune", "--expire=now")
+    user.write("b")
+    user.git("add", "b")
+    shutil.rmtree(user.top / ".git" / "objects")
+    (user.top / ".git" / "objects").mkdir()
+    (user.top / ".git" / "index").unlink()
+    user.write("c")
+    log.must(capture)
+    log.state = log.state  # the log's newest capture must not need what is gone
+    if log.records[-1].whole:
+        assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+    else:
+        there = Elsewhere(log, tmp_path)
+        assert there.files() == on_disk(user.top)
+
+
+def test_a_repository_of_ours_that_is_broken_is_made_anew(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a", os.urandom(3000))
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    shutil.rmtree(capture._shadow.objects)
+    capture._shadow.objects.mkdir()
+    user.write("b")
+    assert log.must(capture).whole
+    (capture._shadow.folder / "index").write_bytes(b"DIRC nonsense")
+    user.write("c")
+    assert log.must(capture).whole
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+
+
+def test_outside_of_git_our_repository_does_not_keep_a_file_for_each_object(
+    user: User, log: Log, tmp_path: Path
+) -> None:
+    for n in range(30):
+        user.write(f"{n}", os.urandom(100))
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    loose = list(capture._shadow.objects.glob("??/*"))
+    assert loose == []
+    user.write("1", b"x")
+    assert not log.must(capture).whole
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+
+
+def test_two_runs_in_one_workspace_do_not_meet(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a")
+    capture = capture_of(user, tmp_path, log=log)
+    with capture._shadow.locked():
+        assert log.take(capture) is None
+    log.must(capture)
+    other = Log()
+    beside = capture_of(user, tmp_path, log=other)
+    other.must(beside)
+    for n in range(3):
+        user.write("a", f"{n}")
+        log.must(capture)
+        user.write("b", f"{n}")
+        other.must(beside)
+    user.write("c")
+    for each, one in ((log, capture), (other, beside)):
+        each.must(one)
+        there = Elsewhere(each, tmp_path)
+        assert there.files() == on_disk(user.top)
+        shutil.rmtree(there.shadow.folder)
+
+
+def test_without_git_and_after_a_stop(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a")
+    none = WorkspaceCapture(tmp_path / "state", user.top, {"PATH": str(tmp_path)}, log.put)
+    with pytest.raises(GitMissing):
+        none.capture(0, 1.0)
+    capture = capture_of(user, tmp_path, log=log)
+    capture.git.stop()
+    with pytest.raises(GitStopped):
+        capture.capture(0, 1.0)
+    capture.git.go_on()
+    log.must(capture)
+
+
+# ---- the repository around it
+
+
+def test_a_plain_folder_has_none(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a")
+    log.must(capture_of(user, tmp_path, log=log))
+    assert log.now.repository is None
+    assert Elsewhere(log, tmp_path).contents.state_id == ""
+
+
+def test_a_folder_that_becomes_a_repository(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a")
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    user.init()
+    head = user.commit()
+    log.must(capture)
+    assert repository(log).head == head
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+
+
+def test_an_unborn_branch(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("a")
+    user.git("add", "a")
+    user.write("b")
+    there, found = taken(user, log, tmp_path)
+    assert (found.head, found.branch, found.remote, found.busy) == ("", "refs/heads/main", False, "")
+    assert set(there.files()) == {b"a", b"b"}
+    assert set(there.files(there.contents.index)) == {b"a"}
+
+
+def test_a_detached_head(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    head = user.commit()
+    user.git("checkout", "-q", "--detach")
+    _, found = taken(user, log, tmp_path)
+    assert (found.head, found.branch) == (head, "")
+
+
+def test_commits_that_no_remote_has_come_along(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("a", "1\n")
+    old = user.commit("old")
+    user.git("clone", "-q", "--bare", str(user.top), str(tmp_path / "remote"))
+    user.git("remote", "add", "origin", str(tmp_path / "remote"))
+    user.git("fetch", "-q", "origin")
+    there, found = taken(user, log, tmp_path)
+    assert found.remote
+    assert there.contents.state.commits == there.contents.state.shallow[:1] or there.contents.state.commits == (old,)
+    shutil.rmtree(there.shadow.folder)
+    user.write("a", "2\n")
+    mid = user.commit("mid")
+    user.write("a", "3\n")
+    new = user.commit("new")
+    user.git("checkout", "-q", "-b", "side", old)
+    user.write("s")
+    side = user.commit("side")
+    user.git("checkout", "-q", "main")
+    there, found = taken(user, log, tmp_path)
+    assert not found.remote
+    state = there.contents.state
+    assert set(state.commits) == {mid, new, side}
+    assert set(state.shallow) == {mid, side}
+    for commit, text in ((mid, b"2\n"), (new, b"3\n")):
+        assert there.git.run("cat-file", "blob", f"{commit}:a", at=there.shadow.at()) == text
+    assert state.refs == {"refs/heads/main": new, "refs/heads/side": side}
+    shutil.rmtree(there.shadow.folder)
+    user.git("push", "-q", "origin", "main", "side")
+    there, found = taken(user, log, tmp_path)
+    assert found.remote
+    assert there.contents.state.commits == (new,)
+
+
+def test_the_history_that_comes_along_is_bounded(
+    user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from wal_agent.capture import repository as bounds
+
+    user.init()
+    ids = []
+    for n in range(6):
+        user.write("a", os.urandom(50))
+        ids.append(user.commit(f"{n}"))
+    monkeypatch.setattr(bounds, "MOST_COMMITS", 3)
+    there, _ = taken(user, log, tmp_path)
+    packed = there.git.text("cat-file", "--batch-all-objects", "--batch-check=%(objecttype)", at=there.shadow.at())
+    assert packed.count("commit") == 3 + 1
+    assert there.contents.state.commits == tuple(reversed(ids[-3:]))
+    assert there.contents.state.shallow == (ids[3],)
+    shutil.rmtree(there.shadow.folder)
+    monkeypatch.setattr(bounds, "MOST_HISTORY", 10)
+    there, _ = taken(user, log, tmp_path)
+    assert there.contents.state.commits == (ids[-1],)
+
+
+def conflict(user: User) -> None:
+    user.init()
+    user.write("a", "base\n")
+    user.write("other", "o\n")
+    user.commit("base")
+    user.git("checkout", "-q", "-b", "side")
+    user.write("a", "side\n")
+    user.commit("side")
+    user.git("checkout", "-q", "main")
+    user.write("a", "main\n")
+    user.commit("main")
+
+
+@pytest.mark.parametrize(
+    ("words", "busy", "file"),
+    [
+        (("merge", "side"), "merge", "MERGE_HEAD"),
+        (("rebase", "side"), "rebase", "rebase-merge/git-rebase-todo"),
+        (("rebase", "--apply", "side"), "rebase", "rebase-apply/next"),
+        (("cherry-pick", "side"), "cherry-pick", "CHERRY_PICK_HEAD"),
+        (("revert", "HEAD~1"), "revert", "REVERT_HEAD"),
+    ],
+)
+def test_something_in_progress(
+    user: User, log: Log, tmp_path: Path, words: tuple[str, ...], busy: str, file: str
+) -> None:
+    conflict(user)
+    user.git(*words, ok=False)
+    there, found = taken(user, log, tmp_path)
+    state = there.contents.state
+    assert found.busy == busy
+    assert state.files[file] == (user.top / ".git" / file).read_bytes()
+    assert there.files() == on_disk(user.top)
+    assert state.unmerged == user.git("ls-files", "-u", "-z")
+    for entry in state.unmerged.split(b"\0")[:-1]:
+        there.git.run("cat-file", "-e", entry.split(b" ")[1].decode(), at=there.shadow.at())
+    listed = [entry.split(b"\t") for entry in user.git("ls-files", "-s", "-z").split(b"\0")[:-1]]
+    assert set(there.files(there.contents.index)) == {path for head, path in listed if head.endswith(b" 0")}
+
+
+def test_a_bisect_and_a_stash(user: User, log: Log, tmp_path: Path) -> None:
+    conflict(user)
+    user.write("a", "stashed\n")
+    user.git("stash")
+    user.git("bisect", "start")
+    there, found = taken(user, log, tmp_path)
+    assert found.busy == "bisect"
+    stash = user.git("rev-parse", "refs/stash").decode().strip()
+    assert there.contents.state.refs["refs/stash"] == stash
+    assert there.git.run("cat-file", "blob", f"{stash}:a", at=there.shadow.at()) == b"stashed\n"
+
+
+def test_a_shallow_clone(user: User, log: Log, tmp_path: Path) -> None:
+    conflict(user)
+    clone = User(tmp_path, "clone")
+    clone.git("clone", "-q", "--depth=1", user.top.as_uri(), ".")
+    clone.write("new")
+    there, found = taken(clone, log, tmp_path)
+    assert found.remote
+    assert not any(text.startswith("root:") for text in found.identity)
+    assert there.contents.state.shallow == (found.head,)
+    assert there.files() == on_disk(clone.top)
+
+
+def test_a_partial_clone_fetches_nothing(user: User, log: Log, tmp_path: Path) -> None:
+    conflict(user)
+    user.git("config", "uploadpack.allowFilter", "true")
+    clone = User(tmp_path, "clone")
+    clone.git("clone", "-q", "--filter=blob:none", "--sparse", user.top.as_uri(), ".")
+    clone.write("new")
+    user.top.rename(tmp_path / "gone")
+    there, found = taken(clone, log, tmp_path)
+    assert there.contents.state.missing
+    assert there.contents.state.sparse
+    assert there.files() == on_disk(clone.top)
+    assert found.head
+
+
+def test_a_worktree_and_a_submodule(user: User, log: Log, tmp_path: Path) -> None:
+    conflict(user)
+    sub = User(tmp_path, "sub")
+    sub.init()
+    sub.write("inside")
+    inner = sub.commit()
+    user.git("submodule", "add", "-q", sub.top.as_uri(), "lib")
+    user.commit("with lib")
+    user.write("lib/inside", "changed there\n")
+    there, _ = taken(user, log, tmp_path)
+    assert there.files()[b"lib"] == ("160000", inner.encode())
+    assert b"lib/inside" not in there.files()
+    assert any(line.startswith("lib: ") for line in log.now.left_out)
+    shutil.rmtree(there.shadow.folder)
+
+    tree = User(tmp_path, "tree")
+    user.git("worktree", "add", "-q", str(tree.top), "side")
+    tree.write("here")
+    tree.git("add", "here")
+    before = fingerprint(user.top / ".git")
+    capture = capture_of(tree, tmp_path, log=log)
+    log.must(capture)
+    assert fingerprint(user.top / ".git") == before
+    there = Elsewhere(log, tmp_path)
+    assert repository(log).branch == "refs/heads/side"
+    assert there.files() == on_disk(tree.top)
+    assert b"here" in there.files(there.contents.index)
+
+
+def test_a_folder_below_the_top(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("top")
+    user.write("in/side/a")
+    user.write(".gitignore", "*.log\n")
+    user.commit()
+    user.write("in/side/new")
+    user.write("in/side/x.log")
+    user.write("in/beside")
+    there, found = taken(user, log, tmp_path, "in/side")
+    assert found.prefix == "in/side"
+    assert set(there.files()) == {b"a", b"new"}
+    assert log.now.left_out == ("x.log: ignored",)
+    shutil.rmtree(user.top / "in" / "side")
+    (user.top / "in" / "side").mkdir()
+    there.shadow.wipe()
+    there, _ = taken(user, log, tmp_path, "in/side")
+    assert there.files() == {}
+
+
+def test_a_folder_that_the_repository_around_it_ignores_is_on_its_own(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write(".gitignore", "*\n")
+    user.write("project/a")
+    there, found = taken_plain(user, log, tmp_path, "project")
+    assert found is None
+    assert set(there.files()) == {b"a"}
+
+
+def taken_plain(user: User, log: Log, tmp_path: Path, sub: str) -> tuple[Elsewhere, Repository | None]:
+    with untouched(user):
+        log.must(capture_of(user, tmp_path, sub, log=log))
+    return Elsewhere(log, tmp_path), log.now.repository
+
+
+def test_a_sha256_repository(user: User, log: Log, tmp_path: Path) -> None:
+    user.git("init", "-q", "--object-format=sha256")
+    user.write("a")
+    head = user.commit()
+    user.write("b")
+    capture = capture_of(user, tmp_path, log=log)
+    with untouched(user):
+        log.must(capture)
+    there = Elsewhere(log, tmp_path, "sha256")
+    assert len(head) == 64
+    assert repository(log).head == head
+    assert there.files() == on_disk(user.top)
+
+
+def test_a_split_index(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("a")
+    user.commit()
+    user.git("update-index", "--split-index")
+    user.write("b")
+    user.git("add", "b")
+    there, _ = taken(user, log, tmp_path)
+    assert set(there.files(there.contents.index)) == {b"a", b"b"}
+
+
+def test_the_users_git_at_work_is_not_disturbed(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("a")
+    user.commit()
+    (user.top / ".git" / "index.lock").touch()
+    (user.top / ".git" / "HEAD.lock").touch()
+    user.write("b")
+    there, _ = taken(user, log, tmp_path)
+    assert there.files() == on_disk(user.top)
+
+
+def test_who_a_repository_is(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    first = user.commit()
+    user.commit()
+    user.git("remote", "add", "origin", "https://me:secret@example.com/a/b.git?token=x")
+    _, found = taken(user, log, tmp_path)
+    assert found.identity == ("origin:https://example.com/a/b.git", f"root:{first}")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://u:p@h.example/x", "https://h.example/x"),
+        ("ssh://git@h.example:22/x", "ssh://h.example:22/x"),
+        ("git@h.example:a/b.git", "git@h.example:a/b.git"),
+        ("/some/path", "/some/path"),
+        ("https://[broken/x", ""),
+    ],
+)
+def test_an_origin_is_told_without_credentials(url: str, told: str) -> None:
+    assert without_credentials(url) == told
+
+
+# ---- what is left out
+
+
+def test_files_that_are_ignored_are_told_and_tracked_ones_kept(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write(".gitignore", "*.log\nnode_modules/\n!node_modules/\n/out/\n")
+    user.write("kept.log")
+    user.git("add", "-f", "kept.log")
+    user.write("other.log")
+    user.write("out/x")
+    user.write("private")
+    user.write("mine")
+    user.write(".git/info/exclude", "private\n")
+    user.write("globally")
+    (user.home / ".config" / "git").mkdir(parents=True)
+    (user.home / ".config" / "git" / "ignore").write_text("globally\n")
+    there, _ = taken(user, log, tmp_path)
+    assert set(there.files()) == {b".gitignore", b"kept.log", b"mine"}
+    assert set(log.now.left_out) == {f"{n}: ignored" for n in ("other.log", "out", "private", "globally")}
+    shutil.rmtree(there.shadow.folder)
+    user.git("config", "--global", "core.excludesFile", "~/mine-too")
+    (user.home / "mine-too").write_text("mine\n")
+    there, _ = taken(user, log, tmp_path)
+    assert set(there.files()) == {b".gitignore", b"kept.log", b"globally"}
+
+
+def test_rules_of_wal_agents_own(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write(".gitignore", ".env\nx/*\n")
+    user.write("in/.env")
+    user.write("in/big/data")
+    user.write("in/other/big/data")
+    user.write("in/tracked.bin")
+    user.git("add", "-A")
+    user.write("in/.wal-agentignore", "# words\n!.env\n/big\n*.bin\n")
+    there, _ = taken(user, log, tmp_path, "in")
+    assert set(there.files()) == {b".env", b".wal-agentignore", b"other/big/data"}
+
+
+def test_what_is_ignored_later_leaves_the_capture(user: User, log: Log, tmp_path: Path) -> None:
+    for n in range(5):
+        user.write(f"node_modules/{n}")
+    capture = capture_of(user, tmp_path, log=log)
+    assert log.must(capture).files == 5
+    user.write(".gitignore", "node_modules\n")
+    assert log.must(capture).files == 1
+    assert log.now.left_out == ("node_modules: ignored",)
+    (user.top / ".gitignore").unlink()
+    assert log.must(capture).files == 5
+
+
+def test_big_files_and_a_full_workspace(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("small", b"x" * 10)
+    user.write("big", b"x" * 2000)
+    user.write("some", b"x" * 900)
+    user.write("more", b"x" * 901)
+    capture = capture_of(user, tmp_path, caps=Caps(total=1500, file=1000), log=log)
+    log.must(capture)
+    there = Elsewhere(log, tmp_path)
+    assert set(there.files()) == {b"small", b"some"}
+    assert set(log.now.left_out) == {"big: bigger than 0 MiB", "more: no room: the workspace is over its cap"}
+    assert (log.now.files, log.now.size) == (2, 910)
+    shutil.rmtree(there.shadow.folder)
+    user.write("small", b"x" * 2000)  # a captured file that grows over the cap is not kept as it was
+    log.must(capture)
+    assert set(Elsewhere(log, tmp_path).files()) == {b"some"}
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
+def test_an_unreadable_file_by_its_mode(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a")
+    user.write("secret", mode=0)
+    log.must(capture_of(user, tmp_path, log=log))
+    assert log.now.left_out == ("secret: cannot be read",)
+
+
+def test_an_unreadable_file_does_not_hold_the_others_up(
+    user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Callable[..., bool] = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not os.fsencode(path).endswith(b"secret") and real(path, mode))
+    user.write("a")
+    user.write("secret")
+    log.must(capture_of(user, tmp_path, log=log))
+    assert set(Elsewhere(log, tmp_path).files()) == {b"a"}
+    assert log.now.left_out == ("secret: cannot be read",)
+
+
+def test_a_file_that_goes_while_git_reads_takes_no_other_with_it(
+    user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c", "d", "new\nline"):
+        user.write(name)
+    capture = capture_of(user, tmp_path, log=log)
+    real = capture._scanner._add
+
+    def late(at: object, top: Path, paths: object, out: object) -> None:
+        if (top / "b").is_file():
+            (top / "b").unlink()
+            (top / "b").mkdir()  # git refuses a folder where a file was listed
+            (top / "new\nline").unlink()
+        real(at, top, paths, out)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(capture._scanner, "_add", late)
+    log.must(capture)
+    assert set(Elsewhere(log, tmp_path).files()) == {b"a", b"c", b"d"}
+
+
+def test_pipes_sockets_and_repositories_inside(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("was")
+    user.commit()
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    (user.top / "was").unlink()
+    os.mkfifo(user.top / "was")
+    os.mkfifo(user.top / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = Path.cwd()
+        os.chdir(user.top)
+        listening.bind("sock")
+        os.chdir(here)
+        for name, commits in (("born", True), ("unborn", False)):
+            inner = User(user.top, name)
+            inner.init()
+            inner.write("x")
+            if commits:
+                inner.commit()
+        shutil.rmtree(user.top / "home")
+        with untouched(user):
+            log.must(capture)
+    there = Elsewhere(log, tmp_path)
+    assert set(there.files()) == {b"born"}
+    assert there.files()[b"born"][0] == "160000"
+    assert log.now.left_out == (
+        "unborn: a repository of its own without a commit",
+        "born: a repository of its own; only which commit it is at is saved",
+        "was: not a file, folder or link",
+    )
+    shutil.rmtree(there.shadow.folder)
+    shutil.rmtree(user.top / "born" / ".git")
+    log.must(capture)
+    assert set(Elsewhere(log, tmp_path).files()) == {b"born/x"}
+
+
+def test_our_own_folders_and_the_bucket_are_never_captured(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("a")
+    user.write("bucket*/job/log/1=", b"secret")
+    user.write("bucketed/x")
+    user.write("key file", b"secret")
+    user.git("add", "-A", "-f")
+    private = (user.top / "bucket*", user.top / "key file")
+    capture = WorkspaceCapture(user.top / "state", user.top.resolve(), user.env, log.put, private)
+    log.must(capture)
+    user.write("b")
+    log.must(capture)
+    assert set(Elsewhere(log, tmp_path).files()) == {b"a", b"b", b"bucketed/x"}
+
+
+def test_what_is_left_out_is_told_within_bounds(user: User, log: Log, tmp_path: Path) -> None:
+    user.write(".gitignore", "*.log\n")
+    for n in range(30):
+        user.write(f"{n:02}.log")
+    user.write("evil\x1b[2J\n.log")
+    log.must(capture_of(user, tmp_path, log=log))
+    assert len(log.now.left_out) == 20
+    assert log.now.left_out_more == 11
+    assert all(line.isprintable() for line in log.now.left_out)
