@@ -87,9 +87,9 @@ CHANGES: dict[str, Change] = {
 def test_a_segment_behind_the_snapshots(ruin: Ruin, seq: int, change: str, tmp_path: Path) -> None:
     """I3: it is named, and everything before it can be had."""
     ruin.damage(lambda bucket: CHANGES[change](bucket, KEYS.segment(seq), tmp_path / "s"))
-    ruin.refused(f"record {seq} of job shop is (damaged|missing)", "wal-agent recover --to FOLDER", good=seq - 1)
+    ruin.refused(f"record {seq} of job shop is (damaged|missing)", "wal-agent restore --", good=seq - 1)
     ruin.holds(seq - 1)
-    ruin.holds(5, "--upto", "5")
+    ruin.holds(5, "--at", "5")
     log = ruin.reads("log")
     assert log.code == (0 if change == "missing" else 73) and "make step-1" in log.err, "what is whole is shown"
 
@@ -103,7 +103,7 @@ def test_a_segment_that_a_snapshot_covers(ruin: Ruin, seq: int, change: str, tmp
     if seq < SNAPSHOTS[1] or change == "missing":
         ruin.healed()
     else:
-        ruin.refused(f"record {seq} of job shop is damaged", "recover --to", good=seq - 1)
+        ruin.refused(f"record {seq} of job shop is damaged", "wal-agent restore --", good=seq - 1)
         ruin.holds(seq - 1)
 
 
@@ -115,7 +115,7 @@ def test_without_its_beginning_and_its_snapshots_nothing_can_be_had(ruin: Ruin) 
 
     ruin.damage(damage)
     ruin.refused("record 1 of job shop is damaged.*Nothing before it can be restored", "--job NAME")
-    said = ruin.reads("recover", "--to", "out")
+    said = ruin.reads("restore", "--to", "out")
     assert said.code == 73 and "no session was saved" in said.err
 
 
@@ -148,20 +148,20 @@ def test_two_objects_in_each_others_place(ruin: Ruin, a: str, b: str) -> None:
     if KEYS.lease in (a, b):
         ruin.refused("The lease of job shop is damaged", "wal-agent unlock --damaged")
     elif KEYS.segment(8) in (a, b):
-        ruin.refused("record 8 of job shop is damaged", "recover --to", good=7)
+        ruin.refused("record 8 of job shop is damaged", "wal-agent restore --", good=7)
     else:
         ruin.healed()
 
 
 def test_a_segment_a_second_time(ruin: Ruin) -> None:
     ruin.damage(lambda bucket: put(bucket, KEYS.segment(LAST + 1), bucket.get(KEYS.segment(LAST)).data))
-    ruin.refused("record 10 of job shop is damaged: it calls itself record 9", "recover --to", good=LAST)
+    ruin.refused("record 10 of job shop is damaged: it calls itself record 9", "wal-agent restore --", good=LAST)
     ruin.holds(LAST)
 
 
 def test_numbers_that_no_log_reaches(ruin: Ruin) -> None:
     ruin.damage(lambda bucket: put(bucket, f"{KEYS.log}{'9' * 20}", bucket.get(KEYS.segment(LAST)).data))
-    ruin.refused("record 10 of job shop is missing", "recover --to", good=LAST)
+    ruin.refused("record 10 of job shop is missing", "wal-agent restore --", good=LAST)
 
 
 def same(a: State, b: State) -> None:
@@ -232,7 +232,7 @@ def test_a_chunk_of_the_session(ruin: Ruin, change: str, tmp_path: Path) -> None
     assert ruin.reads("status").code == 0
     for said in (ruin.reads("recover", "--dry-run"), ruin.runs()):
         assert said.code == 73 and re.search("Blob [0-9a-f]{64}.* of job shop is (damaged|missing)", said.ours[-1])
-        assert "wal-agent recover --to FOLDER" in said.ours[-1]
+        assert "wal-agent restore --" in said.ours[-1]
     assert not ruin.machine.began
     with opened(ruin.machine.url) as bucket:
         ruin_seq = tail(bucket, KEYS).seq
@@ -251,9 +251,9 @@ def test_blobs_that_only_old_segments_name(ruin: Ruin) -> None:
 
 def test_all_blobs_gone(ruin: Ruin) -> None:
     ruin.damage(lambda bucket: bucket.delete(*[e.key for e in bucket.list(KEYS.blobs)]))
-    said = ruin.machine("recover", "--to", "out")
+    said = ruin.machine("restore", "--to", "out")
     assert sane(said).code == 73 and f"{MAIN} cannot be had" in said.ours[0]
-    assert {p.name for p in (ruin.machine.work / "out").rglob("*") if p.is_file()} <= {"next.md"}
+    assert {p.name for p in (ruin.machine.work / "out/session").rglob("*") if p.is_file()} <= {"next.md"}
 
 
 # ---- on stores -----------------------------------------------------------------------------------------------------
@@ -275,9 +275,9 @@ def test_the_same_on_a_store(name: str, prober: Prober, tmp_path: Path, monkeypa
         ruin.damage(lambda bucket: put(bucket, KEYS.snapshot(7), bomb()))
         ruin.holds(LAST)
         ruin.damage(lambda bucket: put(bucket, KEYS.segment(LAST), None))
-        ruin.refused("record 9 of job shop is missing", "recover --to", good=8)
+        ruin.refused("record 9 of job shop is missing", "wal-agent restore --", good=8)
         ruin.damage(lambda bucket: put(bucket, KEYS.segment(8), bomb()))
-        ruin.refused("record 8 of job shop is damaged", "recover --to", good=7)
+        ruin.refused("record 8 of job shop is damaged", "wal-agent restore --", good=7)
         ruin.holds(7)
         ruin.damage(lambda bucket: put(bucket, KEYS.lease, b"junk"))
         ruin.refused("The lease of job shop is damaged", "unlock --damaged")

@@ -57,7 +57,9 @@ def test_a_path_that_leads_elsewhere(ruin: Ruin, path: str) -> None:
     ruin.damage(lambda bucket: add(bucket, delta(path)))
     assert ruin.reads("status").code == 0 and ruin.reads("log").code == 0
     for said in (ruin.reads("recover", "--dry-run"), ruin.runs()):
-        assert said.code == 73 and "The log names" in said.ours[-1] and "recover --to" in said.ours[-1], said.err
+        assert said.code == 73 and "The log names" in said.ours[-1] and "wal-agent restore --" in said.ours[-1], (
+            said.err
+        )
     assert not ruin.machine.began
     with opened(ruin.machine.url) as bucket:
         last = tail(bucket, KEYS).seq
@@ -86,7 +88,7 @@ def test_a_file_that_cannot_be(ruin: Ruin, name: str) -> None:
     """I4: its claims are not believed, and the version before it is offered."""
     ruin.damage(lambda bucket: add(bucket, CONTENTS[name]))
     for said in (ruin.reads("recover", "--dry-run"), ruin.runs()):
-        assert said.code == 73 and "recover --to" in said.ours[-1], said.err
+        assert said.code == 73 and "wal-agent restore --" in said.ours[-1], said.err
     assert not ruin.machine.began
     with opened(ruin.machine.url) as bucket:
         last = tail(bucket, KEYS).seq
@@ -123,7 +125,7 @@ RECORDS: dict[str, object] = {
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_that_is_none(ruin: Ruin, name: str) -> None:
     ruin.damage(lambda bucket: add(bucket, RECORDS[name]))
-    ruin.refused("record 10 of job shop is damaged", "recover --to", good=LAST)
+    ruin.refused("record 10 of job shop is damaged", "wal-agent restore --", good=LAST)
     ruin.holds(LAST)
 
 
@@ -219,7 +221,9 @@ def test_a_million_calls_in_a_snapshot(ruin: Ruin) -> None:
 
 def test_more_calls_in_the_log_than_a_run_can_have(ruin: Ruin) -> None:
     ruin.damage(lambda bucket: add(bucket, *[intent(n) for n in range(3, 4 + MOST_OPEN)]))
-    ruin.refused(f"record 10 of job shop is damaged: it has more than {MOST_OPEN} calls", "recover --to", good=LAST)
+    ruin.refused(
+        f"record 10 of job shop is damaged: it has more than {MOST_OPEN} calls", "wal-agent restore --", good=LAST
+    )
 
 
 CHUNKS: dict[str, Damage] = {
@@ -238,7 +242,9 @@ def test_chunks_that_do_not_fit(ruin: Ruin, name: str) -> None:
     """The snapshot counts by its hash; its bytes do not hold, and what stands before it is offered."""
     ruin.damage(CHUNKS[name])
     for said in (ruin.reads("recover", "--dry-run"), ruin.runs()):
-        assert said.code in (73, 78) and ("recover --to" in said.ours[-1] or "Make room" in said.ours[-1]), said.err
+        assert said.code in (73, 78) and ("wal-agent restore --" in said.ours[-1] or "Make room" in said.ours[-1]), (
+            said.err
+        )
     assert not ruin.machine.began
     with opened(ruin.machine.url) as bucket:
         last = tail(bucket, KEYS).seq

@@ -49,7 +49,7 @@ def test_other_things_in_the_place_of_an_objects_file(ruin: Ruin, kind: str, tmp
         os.mkfifo(path)
     else:
         path.write_bytes(data[:0] if kind == "empty" else data[:-5])
-    ruin.refused("record 8 of job shop is (missing|damaged)", "recover --to", good=7)
+    ruin.refused("record 8 of job shop is (missing|damaged)", "wal-agent restore --", good=7)
     ruin.holds(7)
 
 
@@ -69,9 +69,14 @@ def test_recover_to_a_link_or_a_full_folder(ruin: Ruin) -> None:
     (ruin.machine.work / "link").symlink_to(ruin.machine.canary)
     (ruin.machine.work / "empty").mkdir()
     for target in ("link", "link/bird", "../canary", ".", "missing/out", "README.md"):
-        said = ruin.reads("recover", "--to", target)
+        said = ruin.reads("restore", "--to", target)
         assert said.code == 64 and len(said.ours) == 1, said
-    for argv in (("recover",), ("recover", "--upto", "3"), ("recover", "--dry-run", "--to", "x")):
+    for argv in (
+        ("recover",),
+        ("restore",),
+        ("restore", "--at", "0", "--to", "x"),
+        ("restore", "--at", "noon", "--to", "x"),
+    ):
         assert ruin.reads(*argv).code == 64
-    assert sane(ruin.machine("recover", "--to", "empty")).code == 0
-    assert (ruin.machine.work / "empty" / MAIN).read_bytes() == ruin.history[LAST]
+    assert sane(ruin.machine("restore", "--to", "empty")).code == 0
+    assert (ruin.machine.work / "empty" / "session" / MAIN).read_bytes() == ruin.history[LAST]

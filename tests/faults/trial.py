@@ -84,14 +84,14 @@ class Ruin:
         assert self.runs().code == 0 and self.machine.began
 
     def holds(self, record: int, *more: str, main: int | None = None, code: int = 0) -> Said:
-        """`recover --to` gives the session exactly as of `record` (the main file as of `main`), and touches nothing
+        """`restore` gives the session exactly as of `record` (the main file as of `main`), and touches nothing
         but its folder."""
         target = self.machine.work / "out"
         before, objects = self.machine.untouched(), self.contents()
-        said = sane(self.machine("recover", "--to", "out", *more))
+        said = sane(self.machine("restore", "--to", "out", *more))
         assert said.code == code and len(said.ours) == 1, said
         assert f"as of record {record} (" in said.ours[0]
-        found = {k: v[1] for k, v in listing(target).items() if v[1] is not None}
+        found = {k: v[1] for k, v in listing(target / "session").items() if v[1] is not None}
         assert found.get(MAIN) == self.history[record if main is None else main]
         assert found.keys() <= {MAIN, PLAN} and found.get(PLAN, b"# next\n") == b"# next\n"
         assert {mode & 0o777 for mode, _ in listing(target).values()} <= {0o700, 0o600}

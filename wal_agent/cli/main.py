@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from wal_agent import __version__
-from wal_agent.cli import ack, configure_hooks, demo, doctor, gc, log, recover, run, status, unlock
+from wal_agent.cli import ack, configure_hooks, demo, doctor, gc, log, recover, restore, rules, run, status, unlock
 from wal_agent.cli.screen import lines, report_bug, say
 from wal_agent.errors import UsageError, WalAgentError
 
@@ -40,7 +40,9 @@ app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("status")(status.status)
 app.command("log")(log.log)
 app.command("recover")(recover.recover)
+app.command("restore")(restore.restore)
 app.command("ack")(ack.ack)
+app.add_typer(rules.app, name="rules")
 app.command("unlock")(unlock.unlock)
 app.command("gc")(gc.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)

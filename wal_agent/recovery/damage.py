@@ -9,8 +9,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
 from wal_agent.wal.reader import Damage, reaching, replay, tail
 
-RESCUE = "Write what can be had into a new folder with `wal-agent recover --to FOLDER`"
-OFFER = "Write the session as of then into a new folder with `wal-agent recover --to FOLDER`"
+RESCUE = "Write what can be had into a new folder with `wal-agent restore --to DIR`"
 ANEW = "work on under another name: --job NAME."
 
 
@@ -18,7 +17,8 @@ def damaged(d: Damage) -> Damaged:
     """The one sentence for a damaged log."""
     if d.good < 1:
         return Damaged(f"{d.why} Nothing before it can be restored.", f"{ANEW[:1].upper()}{ANEW[1:]}")
-    return Damaged(f"{d.why} Everything up to record {d.good} ({stamp(d.time)}) is whole.", f"{OFFER}; {ANEW}")
+    what = f"{d.why} Everything up to record {d.good} ({stamp(d.time)}) can be restored."
+    return Damaged(what, f"Write it into a new folder with `wal-agent restore --at {d.good} --to DIR`; {ANEW}")
 
 
 def offered(error: Damaged) -> Damaged:

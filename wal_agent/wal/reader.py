@@ -6,6 +6,7 @@ before it says "damaged".
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -113,6 +114,21 @@ def _decoded(data: bytes, keys: Keys, seq: int) -> Segment | Damaged:
         return codec.decode(data, job=keys.job, seq=seq)
     except Damaged as error:
         return error
+
+
+def seq_at(bucket: Bucket, keys: Keys, time: float) -> int:
+    """The last segment that is there and was made at `time` (seconds since 1970) or before; 0: none. A few reads,
+    however long the log is: times are taken to go up, and where another host's clock went back, the answer is one of
+    the places that the time can mean. Damaged."""
+    seqs = sorted(seq for e in bucket.list(keys.log) if (seq := keys.seq_of(e.key)) is not None)
+    return seqs[at - 1] if (at := bisect_right(seqs, time, key=lambda seq: _made(bucket, keys, seq))) else 0
+
+
+def _made(bucket: Bucket, keys: Keys, seq: int) -> float:
+    data = _get(bucket, keys, seq)
+    if data is None:
+        raise Damaged(f"record {seq} of job {keys.job} is listed but cannot be read.")
+    return codec.decode(data, job=keys.job, seq=seq).time
 
 
 # --- snapshots (R5)

@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -394,7 +395,7 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post) -> None:
     """I8: a look that failed has shown nothing."""
     told: list[tuple[int, str, bytes]] = []
     post.gate.on_clean_end = lambda call, tool, input: told.append((call, tool, input))
-    read = {"file_path": "a"}
+    read: dict[str, Any] = {"file_path": "a"}
     for end in (
         ended("read_file", **read),
         ended("read_file", failed=True, **read),

@@ -1,0 +1,52 @@
+"""Places in a log as people name them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_agent.errors import UsageError
+from wal_agent.recovery.point import read_point
+
+NOW = datetime(2026, 11, 22, 14, 2, 30, tzinfo=UTC).timestamp()
+
+
+def utc(text: str) -> float:
+    return datetime.fromisoformat(text + "+00:00").timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("412", 412),
+        ("14:02:13", utc("2026-11-22T14:02:13.999999")),
+        ("14:02:30", utc("2026-11-22T14:02:30.999999")),
+        ("14:02:31", utc("2026-11-21T14:02:31.999999")),  # today it has not come yet
+        ("14:02", utc("2026-11-22T14:02:59.999999")),
+        ("14:03", utc("2026-11-21T14:03:59.999999")),
+        ("2026-11-22T14:02:13Z", utc("2026-11-22T14:02:13")),
+        ("2026-11-22T14:02:13", utc("2026-11-22T14:02:13")),
+        ("2026-11-22T15:02:13+01:00", utc("2026-11-22T14:02:13")),
+        ("2026-11-22", utc("2026-11-22T00:00:00")),
+    ],
+)
+def test_what_it_means(text: str, means: float) -> None:
+    found = read_point(text, NOW)
+    assert type(found) is type(means) and found == pytest.approx(means, abs=1e-3)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "noon", "25:00", "14:60", "1e9", "2026-13-01", "١٢", "9" * 19])
+def test_what_is_no_place(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_point(text, NOW)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_place_or_refused(text: str) -> None:
+    try:
+        assert isinstance(read_point(text, NOW), int | float)
+    except UsageError:
+        pass

@@ -1,0 +1,159 @@
+"""`wal-agent restore`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, Place
+from wal_agent.cli.screen import lines, say
+
+if TYPE_CHECKING:
+    from wal_agent.recovery.copy_out import Written
+    from wal_agent.wal.blobs import Blobs
+    from wal_agent.wal.reader import Replay
+
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at", help="A record's number (`wal-agent log`) or a time (UTC). Default: now.", metavar="RECORD|TIME"
+    ),
+]
+
+
+def restore(
+    to: Annotated[Path, typer.Option("--to", help="The folder to write into, new or empty.", metavar="DIR")],
+    at: At = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what has the same name in a folder that is there.")
+    ] = False,
+    agent: AgentName = "gemini",
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a job's session and working tree, as they were at a place in its log, into a folder.
+
+    Also the way out of a damaged log. Reads only: the job is not opened, and goes on beside it if it runs.
+    """
+    from wal_agent.agents import AGENTS
+    from wal_agent.cli.options import place
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import Damaged
+    from wal_agent.recovery.copy_out import copy_out
+
+    chosen = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    clock = SystemClock()
+    found = replayed(chosen, at, clock.now())
+    if not found.state.files and found.state.workspace is None:
+        why = f"{found.damage.why} " if found.damage else ""
+        raise Damaged(f"{why}Up to record {found.seq} of job {chosen.keys.job} nothing was saved.")
+    session, env = found.state.session, dict(os.environ)
+    done = copy_out(
+        found,
+        chosen.bucket,
+        chosen.keys,
+        blobs_of(chosen),
+        to.absolute(),
+        lambda name: AGENTS[agent].restore_path(name, session, chosen.workspace, env),
+        env,
+        clock.now(),
+        force=force,
+    )
+    told = _told(found, done, to.absolute())
+    if done.short:
+        more = f", and {len(done.short) - 3} more" if len(done.short) > 3 else ""
+        raise Damaged(f"{told} Not whole: {'; '.join(done.short[:3])}{more}.")
+    say(told)
+    lines(_rows(found))
+    if as_json:
+        print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
+
+
+def replayed(chosen: Place, at: str | None, now: float) -> Replay:
+    """The log up to `at`, or as far as it is sound. Denied: another key; UsageError: there is no such place."""
+    from wal_agent.encryption import wrong_key
+    from wal_agent.errors import Damaged, UsageError
+    from wal_agent.recovery.point import read_point
+    from wal_agent.wal import lease as leases
+    from wal_agent.wal.reader import reaching, replay, seq_at
+
+    try:
+        seen = leases.read(chosen.bucket, chosen.keys)
+    except Damaged:
+        seen = None  # the files are in the log
+    if seen and (problem := wrong_key(chosen.keys.job, seen.doc.key, chosen.key_id)):
+        raise problem
+    if at is None:
+        found = replay(chosen.bucket, chosen.keys)
+        return reaching(found, chosen.keys.job, seen.doc.seq) if seen else found
+    point = read_point(at, now)
+    upto = point if isinstance(point, int) else seq_at(chosen.bucket, chosen.keys, point)
+    if upto < 1:
+        raise UsageError(f"Job {chosen.keys.job} has no record of {at} or before.", "See: wal-agent log")
+    return replay(chosen.bucket, chosen.keys, upto)
+
+
+def blobs_of(chosen: Place) -> Blobs:
+    """For reading."""
+    import random
+
+    from wal_agent.clock import SystemClock
+    from wal_agent.wal.blobs import Blobs
+
+    return Blobs(chosen.bucket, chosen.keys, SystemClock(), random.Random())
+
+
+def _told(found: Replay, done: Written, folder: Path) -> str:
+    from wal_agent.recovery.words import counted, size, stamp
+
+    why = f"{found.damage.why} " if found.damage else ""
+    what = f"{counted(len(done.files), 'file')} ({size(sum(done.files.values()))}) of session {found.state.session[:8]}"
+    if done.tree_files is not None:
+        what += f" and a working tree of {counted(done.tree_files, 'file')}"
+    replaced = f" {counted(done.replaced, 'file')} there replaced;" if done.replaced else ""
+    place = f"as of record {found.seq} ({stamp(found.time)}), are in {folder}"
+    return f"{why}{what}, {place};{replaced} nothing else was changed."
+
+
+def _rows(found: Replay) -> list[str]:
+    """What one must know of that place: which calls ran then, and which call's effects the tree has."""
+    from wal_agent.cli.view import preview
+    from wal_agent.recovery.report import plain, row
+    from wal_agent.recovery.words import counted, stamp
+
+    state = found.state
+    rows = []
+    if state.open:
+        shown = ", ".join(f"#{o.intent.call} {plain(preview(o.intent.input, 60), 60)}" for o in state.open[:3])
+        rows.append(row("running", f"{counted(len(state.open), 'call')} had no end then: {shown}"))
+    if (tree := state.workspace) is None:
+        rows.append(row("tree", "no working tree had been saved then"))
+    else:
+        rows.append(row("tree", f"saved at {stamp(tree.time)}, with the effects of calls up to #{tree.holds}"))
+        if tree.left_out:
+            more = f", and {tree.left_out_more} more" if tree.left_out_more else ""
+            rows.append(row("", f"not in it: {'; '.join(plain(text, 80) for text in tree.left_out[:3])}{more}"))
+    return rows
+
+
+def _facts(found: Replay, done: Written, folder: Path) -> dict[str, object]:
+    tree = found.state.workspace
+    return {
+        "record": found.seq,
+        "time": found.time,
+        "folder": str(folder),
+        "session": found.state.session,
+        "session_files": dict(done.files),
+        "tree_files": done.tree_files,
+        "tree_holds": tree.holds if tree else None,
+        "replaced": done.replaced,
+        "open_calls": [o.intent.call for o in found.state.open],
+    }

@@ -1,0 +1,34 @@
+"""A place in the log as a person names it: a record's number, or a time."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from wal_agent.errors import UsageError
+
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
+_WAYS = "Give a record's number, as `wal-agent log` shows it, or a time (UTC): 14:02, 14:02:13, 2026-11-22T14:02:13Z."
+
+
+def read_point(text: str, now: float) -> int | float:
+    """A record's number (int), or seconds since 1970 (float). A time of day means the newest such time up to `now`, and
+    a minute means its end. UsageError for anything else."""
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        if (number := int(text)) < 1:
+            raise UsageError("Records are numbered from 1.", _WAYS)
+        return number
+    if match := _CLOCK.fullmatch(text):
+        hours, minutes, seconds = (int(part) if part else None for part in match.groups())
+        today = datetime.fromtimestamp(now, UTC)
+        at = today.replace(hour=hours or 0, minute=minutes or 0, second=59 if seconds is None else seconds)
+        at = at.replace(microsecond=999_999)
+        began = at.replace(second=0 if seconds is None else at.second, microsecond=0)
+        return (at if began <= today else at - timedelta(days=1)).timestamp()
+    try:
+        when = datetime.fromisoformat(text)
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=UTC)
+        return when.timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text[:60]!r} is no place in the log.", _WAYS) from None
