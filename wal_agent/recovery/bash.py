@@ -58,3 +58,10 @@ def parse(text: str) -> Script | None:
     from wal_agent.recovery.bash_tree import read  # late: the grammar is loaded when the first shell text comes
 
     return read(text)
+
+
+def literal_commands(text: str) -> tuple[Simple, ...] | None:
+    """The commands of a text whose every word is literal and each of which runs for sure, wrappers taken away."""
+    from wal_agent.recovery.wrappers import literal_commands
+
+    return literal_commands(text)

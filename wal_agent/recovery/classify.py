@@ -7,15 +7,33 @@ known is `unknown`. Read-only calls are logged too: recovery does not rest on th
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
 
 from wal_agent.records import Class, Finding
-from wal_agent.recovery.rules import Classified, Rules
-from wal_agent.recovery.shell import only_reads, plain_words
+from wal_agent.recovery.bash import Script, Simple, Word, parse
+from wal_agent.recovery.effects import builtin, redirected, variables
+from wal_agent.recovery.match import GENERAL, levels, match, program
+from wal_agent.recovery.rules import Classified, Rules, Shell
+from wal_agent.recovery.wrappers import Inner, inner
 
-__all__ = ["Classified", "Rules", "classify", "next_step", "read_input"]
+__all__ = ["Classified", "Rules", "classify", "classify_command", "next_step", "read_input", "waits"]
 
 UNREADABLE = Classified("unknown", "unreadable", "has an input that could not be read")
-NO_RULE = Classified("unknown", "none", "is not known to wal-agent", "look for what it was to change")
+NO_RULE = Classified("unknown", "none", "is not known to wal-agent", GENERAL)
+_UNPARSED = Classified("unknown", "shell-unreadable", "is shell text that cannot be read for certain", GENERAL)
+_NOTHING = Classified("unknown", "shell-empty", "holds no command", GENERAL)
+_TOO_MUCH = Classified("unknown", "shell-long", "holds too many commands to be sure of", GENERAL)
+_PROGRAM = Classified("unknown", "program", "runs a program that wal-agent does not know", GENERAL)
+_SCRIPT = Classified("unknown", "script", "runs a script or a program that its words do not name", GENERAL)
+_FUNCTION = Classified("read_only", "function", "runs what the text itself says")
+_FIELDS = Classified("unknown", "shell-field", "has a field whose meaning is not known to wal-agent", GENERAL)
+_LOOKS = Classified("read_only", "wrapper", "only prints")
+
+_BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
+_MOST_COMMANDS = 200
+_MOST_DEPTH = 8
 
 
 def classify(tool: str, input: bytes, rules: Rules) -> Classified:
@@ -23,10 +41,27 @@ def classify(tool: str, input: bytes, rules: Rules) -> Classified:
     fields = read_input(input)
     if fields is None:
         return UNREADABLE
-    known = rules.tools.get(tool, NO_RULE)
-    if tool == rules.shell_tool:
-        return _shell(fields, rules) or known
-    return known
+    if rules.project:
+        from wal_agent.recovery.declared_match import for_tool
+
+        if (declared := for_tool(rules.project, tool, fields)) is not None:
+            why = declared.why or "is a tool that the project's own rules name"
+            return Classified(declared.cls, declared.name, why, declared.verify, declared.ambiguous, declared.source)
+    shell = rules.shells.get(tool)
+    if shell is not None:
+        return _shell(fields, shell, rules)
+    return rules.tools.get(tool, NO_RULE)
+
+
+def waits(tool: str, input: bytes, rules: Rules) -> bool:
+    """Whether a call may start only when its intent is durable (I1). A rule of the project can make it wait, and never
+    keeps it from waiting: our own rules are asked too."""
+    return any(classify(tool, input, r).cls != "read_only" for r in {id(r): r for r in (rules, rules.ours)}.values())
+
+
+def classify_command(text: str, rules: Rules) -> Classified:
+    """The class of shell text: that of the worst command in it."""
+    return _Parts(rules).text(text)
 
 
 def next_step(cls: Class, finding: Finding, verify: str, rules: Rules) -> str:
@@ -50,15 +85,105 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _shell(fields: dict[str, object], rules: Rules) -> Classified | None:
-    command = fields.get(rules.shell_field)
-    others = {k for k, v in fields.items() if v not in (None, False)} - rules.shell_ignore - {rules.shell_field}
-    if not isinstance(command, str) or others:
-        return None  # a field that we do not know (is_background, additional_permissions) may change what is done
-    words = plain_words(command)
-    if not words:
-        return None
-    for rule in rules.commands.get(words[0], ()):
-        if only_reads(words, rule):
-            return Classified("read_only", "shell:" + " ".join(rule.program), rules.shell_why)
-    return None
+def _shell(fields: dict[str, object], shell: Shell, rules: Rules) -> Classified:
+    command = fields.get(shell.field)
+    if isinstance(command, str):
+        found = classify_command(command, rules)
+    elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
+        found = _Parts(rules).words(tuple(Word(w, w) for w in command))
+    else:
+        return UNREADABLE
+    others = {k for k, v in fields.items() if v not in (None, False)} - shell.ignore - {shell.field}
+    # A field that we do not know (is_background, additional_permissions) may change what is done.
+    return worse(found, _FIELDS) if others else found
+
+
+def worse(one: Classified, other: Classified) -> Classified:
+    """The worse of two; the first where they are equally bad."""
+    return one if _BADNESS[one.cls] >= _BADNESS[other.cls] else other
+
+
+class _Parts:
+    """Goes through the commands of a text, and those that they run, and keeps the worst."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._seen = 0
+
+    def text(self, text: str, depth: int = 0) -> Classified:
+        script = parse(text) if depth <= _MOST_DEPTH else None
+        if script is None:
+            return _UNPARSED
+        found: Classified | None = None
+        for c in script.commands:
+            self._seen += 1
+            if self._seen > _MOST_COMMANDS:
+                return _TOO_MUCH if found is None else worse(found, _TOO_MUCH)
+            one = self._simple(c, script, depth)
+            found = one if found is None else worse(found, one)
+        return found or _NOTHING
+
+    def words(self, words: tuple[Word, ...]) -> Classified:
+        """The class of a command that no shell reads."""
+        return self._command(Simple(words), None, 0)
+
+    def _simple(self, c: Simple, script: Script, depth: int) -> Classified:
+        found = self._command(c, script, depth) if c.words else _LOOKS if c.redirects else _FUNCTION
+        for part in (*variables(c.assigns), *redirected(c.redirects)):
+            found = worse(found, part)
+        return found
+
+    def _command(self, c: Simple, script: Script | None, depth: int) -> Classified:
+        """A command without regard to its redirections. `script`: the text whose functions it can call."""
+        first = c.words[0]
+        if script is not None and first.text in script.functions:
+            return _FUNCTION
+        if depth > _MOST_DEPTH:
+            return _UNPARSED
+        declared = self._declared(c)
+        if declared is not None:
+            return declared
+        named = levels(c.words, self._rules)
+        runs = inner(c, *named[0]) if named else None
+        if runs is None:
+            return self._plain(c.words)
+        parts: list[Classified] = []
+        for r in runs:
+            parts.append(self._inner(r, depth + 1))
+            if r.own:
+                parts.append(self._plain(r.own))
+        return reduce(worse, parts) if parts else _LOOKS
+
+    def _plain(self, words: tuple[Word, ...]) -> Classified:
+        own = builtin(words)
+        if own is not None:
+            return own
+        if program(words[0]) is None:
+            return _SCRIPT
+        return match(words, self._rules) or _PROGRAM
+
+    def _inner(self, r: Inner, depth: int) -> Classified:
+        least = Classified(r.least, "wrapper", r.why or "runs a command that its words do not tell", GENERAL)
+        if r.shell:
+            found = worse(self.text(r.text, depth), least) if r.text is not None else least
+            if r.text is None and r.least != "unknown":
+                found = worse(found, _SCRIPT)
+        else:
+            found = worse(self._command(Simple(r.words, input=r.input), None, depth), least)
+        for part in variables(r.sets):
+            found = worse(found, part)
+        if r.away and found.verify:
+            found = replace(found, verify=f"{found.verify} (there, not here: it ran {r.away})")
+        return found
+
+    def _declared(self, c: Simple) -> Classified | None:
+        """What a rule of the project says of a command."""
+        if not self._rules.project:
+            return None
+        from wal_agent.recovery.declared_match import for_command
+
+        rule = for_command(self._rules.project, [w.text for w in c.words])
+        if rule is None:
+            return None
+        why = rule.why or "is a command that the project's own rules name"
+        return Classified(rule.cls, rule.name, why, rule.verify, rule.ambiguous, rule.source)

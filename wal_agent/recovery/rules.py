@@ -4,46 +4,118 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from wal_agent.records import Class, Finding
 
+if TYPE_CHECKING:
+    from wal_agent.recovery.declared import Declared
+
+OURS = "wal-agent"
+# Commands of two words and more that run another command; what they are called is looked up like a rule.
+CONTAINERS = (
+    "docker exec",
+    "docker run",
+    "docker compose exec",
+    "docker container exec",
+    "docker-compose exec",
+    "podman exec",
+    "podman run",
+    "kubectl exec",
+    "oc exec",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """What a call may change. `why` completes "It ..."; `verify` says how to find out what a call in flight did."""
+    """What a call may change. `why` completes "It ..."; `verify` says how to find out what a call in flight did, and
+    `ambiguous` what to do where that leaves doubt ("" = what is always said). `source`: whose rule it is."""
 
     cls: Class
     rule: str
     why: str
     verify: str = ""
+    ambiguous: str = ""
+    source: str = OURS
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A shell command that only reads, when it keeps to these options and operands."""
+    """A rule for the commands that begin with the words of `program`.
 
-    program: tuple[str, ...]
-    short: frozenset[str]
-    long: frozenset[str]
-    operands: re.Pattern[str]
-    required: str = ""
+    `listed`: it holds only for commands whose every option is in `short` and `long`, whose first operand matches
+    `first`, and whose other operands match `operands`. `line`: what all operands, one space between them, must match.
+    `free`: no option of the program can change what its class is.
+    """
+
+    rule: str
+    program: str
+    cls: Class
+    why: str
+    verify: str = ""
+    ambiguous: str = ""
+    source: str = OURS
+    listed: bool = False
+    free: bool = False
+    short: frozenset[str] = frozenset()
+    long: frozenset[str] = frozenset()
+    first: re.Pattern[str] | None = None
+    operands: re.Pattern[str] | None = None
+    line: re.Pattern[str] | None = None
+    values: frozenset[str] = frozenset()
+    any: frozenset[str] = frozenset()
+    none: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options in front of a subcommand that change nothing about what it is: `flags` alone, `values` with a value."""
+
+    flags: frozenset[str] = frozenset()
+    values: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """A tool that is given shell text, or the words of a command, in `field`; `ignore`: fields that change nothing."""
+
+    field: str
+    ignore: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
+    """`commands`: by all the words of their program. `begins`: what such words begin with. `project`: rules of the
+    project, tried before ours; they tell what is told, and never make the gate wait less."""
+
     tools: Mapping[str, Classified]
-    shell_tool: str
-    shell_field: str
-    shell_ignore: frozenset[str]
-    shell_why: str
-    commands: Mapping[str, tuple[Command, ...]]  # by the first word
+    shells: Mapping[str, Shell]
+    options: Mapping[str, Options]
+    commands: Mapping[str, tuple[Command, ...]]
+    begins: frozenset[str]
     next: Mapping[Class, Mapping[Finding, str]]
+    project: tuple[Declared, ...] = ()
+
+    @property
+    def ours(self) -> Rules:
+        """These rules without those of the project."""
+        return replace(self, project=()) if self.project else self
+
+    @property
+    def shell_tool(self) -> str:
+        """The tool that shell text is taken for when nothing names one."""
+        return next(iter(self.shells))
+
+    @property
+    def shell_field(self) -> str:
+        return self.shells[self.shell_tool].field
 
 
 class _Tool(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class"}):
@@ -52,47 +124,133 @@ class _Tool(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class"})
     names: list[str]
     why: str
     verify: str = ""
+    ambiguous: str = ""
 
 
-class _Command(msgspec.Struct, forbid_unknown_fields=True):
-    program: str
-    short: str = ""
-    long: list[str] = []
-    operands: str = ".*"
-    required: str = ""
+class _Program(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    like: str = ""
+    flags: list[str] = []
+    values: list[str] = []
+
+
+class _Command(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class"}):
+    rule: str
+    program: str | list[str]
+    cls: Class
+    why: str
+    verify: str = ""
+    ambiguous: str = ""
+    short: str | None = None
+    long: list[str] | None = None
+    first: str | None = None
+    operands: str | None = None
+    line: str | None = None
+    options: str = ""
+    values: list[str] = []
+    any: list[str] = []
+    none: list[str] = []
 
 
 class _Shell(msgspec.Struct, forbid_unknown_fields=True):
     tool: str
     field: str
     ignore: list[str]
-    why: str
-    command: list[_Command]
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     tool: list[_Tool]
-    shell: _Shell
+    shell: list[_Shell]
     next: dict[Class, dict[Finding, str]]
+    program: list[_Program] = []
+    command: list[_Command] = []
 
 
 def parse_rules(text: str) -> Rules:
-    """Rules from TOML. Raises tomllib.TOMLDecodeError, msgspec.ValidationError or re.error: the file is ours."""
-    file = msgspec.convert(tomllib.loads(text), _File)
-    commands: dict[str, tuple[Command, ...]] = {}
-    for c in file.shell.command:
-        words = tuple(c.program.split())
-        command = Command(words, frozenset(c.short), frozenset(c.long), re.compile(c.operands), c.required)
-        commands[words[0]] = (*commands.get(words[0], ()), command)
+    """Rules from TOML. Raises tomllib.TOMLDecodeError, msgspec.ValidationError, re.error or ValueError: the file is
+    ours."""
+    file = msgspec.convert(_present(tomllib.loads(text)), _File)
+    names = Counter([*(t.rule for t in file.tool), *(c.rule for c in file.command)])
+    if twice := [name for name, times in names.items() if times > 1]:
+        raise ValueError(f"rules with the same name: {', '.join(twice)}")
+    options: dict[str, Options] = {}
+    likes: dict[str, str] = {}
+    for p in file.program:
+        if p.like:
+            likes[p.name] = p.like
+        if p.flags or p.values or not p.like:
+            options[p.name] = Options(frozenset(p.flags), frozenset(p.values))
+    commands: dict[str, list[Command]] = {}
+    for c in file.command:
+        for program in [c.program] if isinstance(c.program, str) else c.program:
+            commands.setdefault(program, []).append(_command(c, program))
+    for name, like in likes.items():
+        options.setdefault(name, options.get(like, Options()))
+        for program in [p for p in commands if p == like or p.startswith(like + " ")]:
+            commands.setdefault(name + program[len(like) :], []).extend(commands[program])
     return Rules(
-        tools={name: Classified(t.cls, t.rule, t.why, t.verify) for t in file.tool for name in t.names},
-        shell_tool=file.shell.tool,
-        shell_field=file.shell.field,
-        shell_ignore=frozenset(file.shell.ignore),
-        shell_why=file.shell.why,
-        commands=commands,
+        tools={name: Classified(t.cls, t.rule, t.why, t.verify, t.ambiguous) for t in file.tool for name in t.names},
+        shells={s.tool: Shell(s.field, frozenset(s.ignore)) for s in file.shell},
+        options=options,
+        commands={program: tuple(rules) for program, rules in commands.items()},
+        begins=frozenset(
+            " ".join(w[:n]) for p in [*commands, *CONTAINERS] for w in [p.split()] for n in range(1, len(w) + 1)
+        ),
         next=file.next,
     )
+
+
+def _present(document: dict[str, Any]) -> dict[str, Any]:
+    """A file of the first form, [shell] with its commands, in the present one."""
+    shell = document["shell"]
+    if isinstance(shell, dict):
+        why, old = shell.pop("why"), shell.pop("command")
+        document["shell"] = [shell]
+        document["command"] = [
+            {"rule": "shell:" + c["program"], "class": "read_only", "why": why, "short": "", "long": []}
+            | {k: v for k, v in c.items() if k != "required"}
+            | ({"any": [c["required"]]} if "required" in c else {})
+            for c in old
+        ]
+    return document
+
+
+def with_project(rules: Rules, extra: Iterable[Declared]) -> Rules:
+    """The rules with those of a project before them."""
+    return replace(rules, project=(*extra, *rules.project))
+
+
+def _command(c: _Command, program: str) -> Command:
+    if c.options not in ("", "any"):
+        raise ValueError(f"{c.rule}: options is {c.options!r}")
+    return Command(
+        rule=c.rule,
+        program=program,
+        cls=c.cls,
+        why=c.why,
+        verify=c.verify,
+        ambiguous=c.ambiguous,
+        listed=any(x is not None for x in (c.short, c.long, c.first, c.operands)),
+        free=c.options == "any",
+        short=frozenset(c.short or ""),
+        long=frozenset(c.long or ()),
+        first=_pattern(c.first),
+        operands=_pattern(c.operands),
+        line=_pattern(c.line),
+        values=frozenset(c.values),
+        any=frozenset(c.any),
+        none=frozenset(c.none),
+    )
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    """None where anything goes."""
+    return None if text in (None, ".*") else _compiled(text)
 
 
 @cache

@@ -1,0 +1,121 @@
+"""Commands that are given the words of another command among their own: xargs, find -exec, git rebase --exec. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from wal_agent.recovery.bash import Simple, Word
+from wal_agent.recovery.wrapped import Front, Inner, Words, joined, long_ones, options, unknown, unless
+
+_ANYTHING = Word(None)
+_FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+
+
+_XARGS = Front(
+    "0rtpxo",
+    "ILnPsdaE",
+    long_ones(
+        "--null --no-run-if-empty --verbose --interactive --exit --max-args= --max-procs= --max-lines= --delimiter="
+        " --arg-file= --replace= --max-chars="
+    ),
+    extra=re.compile(r"-[il]|-i.+|-[lL]\d+"),
+)
+
+
+def _xargs(c: Simple) -> tuple[Inner, ...]:
+    words = c.words[1:]
+    i = options(_XARGS, words)
+    if i is None:
+        return unknown("has options that are not known here")
+    rest = tuple(words[i:])
+    if not rest:
+        return ()
+    marks = _marks([w.text or "" for w in words[:i]])
+    if marks:
+        rest = tuple(put_in(w, marks) for w in rest)
+    else:
+        rest = (*rest, _ANYTHING)
+    return (Inner(rest),)
+
+
+def _marks(options: Sequence[str]) -> tuple[str, ...]:
+    found = []
+    for i, o in enumerate(options):
+        if o.startswith("--replace"):
+            found.append(o.partition("=")[2] or (options[i + 1] if i + 1 < len(options) else "") or "{}")
+        elif o.startswith("-i"):
+            found.append(o[2:] or "{}")
+        elif o.startswith("-") and not o.startswith("--") and "I" in o:
+            found.append(o.partition("I")[2] or (options[i + 1] if i + 1 < len(options) else "{}"))
+    return tuple(m for m in found if m)
+
+
+def put_in(word: Word, marks: Sequence[str]) -> Word:
+    """A word with what is put in the place of a mark."""
+    text = word.text
+    at = min((text.find(m) for m in marks if m in text), default=-1) if text is not None else -1
+    return word if text is None or at < 0 else Word(None, text[:at])
+
+
+def _find(c: Simple) -> tuple[Inner, ...] | None:
+    own: list[Word] = []
+    found: list[Inner] = []
+    words = c.words
+    start = words[1].text if len(words) > 1 and words[1].text and words[1].text[0] not in "-(!" else "."
+    i = 0
+    while i < len(words):
+        if words[i].text not in _FIND_RUNS:
+            own.append(words[i])
+            i += 1
+            continue
+        end = next((j for j in range(i + 1, len(words)) if words[j].text == ";" or _plus(words, j)), None)
+        if end is None or any(w.text is None and not w.begins for w in words[i + 1 : end]):
+            return unknown("runs a command that cannot be read")
+        begins = "./" if words[i].text in ("-execdir", "-okdir") else start
+        run = tuple(
+            Word(None, begins) if w.text == "{}" else put_in(w, ("{}",)) if w.text is not None else w
+            for w in words[i + 1 : end]
+        )
+        found.append(Inner(run) if run else Inner(shell=True, least="unknown"))
+        i = end + 1
+    if not found:
+        return None
+    return (replace(found[0], own=tuple(own)), *found[1:])
+
+
+def _plus(words: Words, j: int) -> bool:
+    return words[j].text == "+" and words[j - 1].text == "{}"
+
+
+def _git(c: Simple) -> tuple[Inner, ...] | None:
+    """Commands that git is told to run; the rules say of the rest of it what it is."""
+    words = c.words
+    texts = [w.text for w in words]
+    found: list[Inner] = []
+    for i, t in enumerate(texts[1:], 1):
+        after = words[i + 1] if i + 1 < len(words) else None
+        if t in ("-x", "--exec") and "rebase" in texts[:i]:
+            found.append(Inner(text=after.text if after else None, shell=True, least="unknown"))
+        elif t is not None and t.startswith("--exec=") and "rebase" in texts[:i]:
+            found.append(Inner(text=t[7:], shell=True, least="unknown"))
+        elif t == "run" and "bisect" in texts[:i]:
+            found.append(Inner(words[i + 1 :], least="unknown"))
+            break
+        elif t == "foreach" and "submodule" in texts[:i]:
+            rest = [w for w in words[i + 1 :] if w.text != "--recursive"]
+            found.append(Inner(text=joined(rest), shell=True, least=unless(joined(rest))))
+            break
+    if not found:
+        return None
+    return (replace(found[0], own=words), *found[1:])
+
+
+PARTS: Mapping[str, Callable[[Simple], tuple[Inner, ...] | None]] = {
+    "xargs": _xargs,
+    "gxargs": _xargs,
+    "find": _find,
+    "gfind": _find,
+    "git": _git,
+}
