@@ -1,0 +1,227 @@
+"""`wal-agent rules`: what wal-agent takes a command or a tool call for, and by which rule. Needs no bucket."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from wal_agent.cli.options import AsJson
+from wal_agent.cli.screen import lines, say
+
+if TYPE_CHECKING:
+    from wal_agent.recovery.classify import Classified
+    from wal_agent.recovery.rules import Rules
+
+MOST_LINE = 1024 * 1024  # bytes of one line of a batch
+
+app = typer.Typer(
+    help="By which rule a command or a tool call is classified, and whether this project's own rules are right.",
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def top(context: typer.Context) -> None:
+    from wal_agent.errors import UsageError
+
+    if context.invoked_subcommand is None:
+        lines(context.get_help().splitlines())
+        raise typer.Exit(UsageError.exit_code)
+
+
+@app.command("check")
+def check(
+    command: Annotated[
+        str | None, typer.Argument(help="A shell command in one word; with --tool: the tool's input as JSON.")
+    ] = None,
+    tool: Annotated[str | None, typer.Option("--tool", help="A call of this tool instead.", metavar="NAME")] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            "--batch",
+            help='JSON Lines, "-" for stdin: {"cmd": "..."} or {"tool": "...", "input": {...}}. Prints a JSON object'
+            " for each line on stdout.",
+            metavar="FILE",
+        ),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Tell the class of a command or a tool call.
+
+    By which rule it has it and why, how to verify it and what to do in doubt: by the rules of the project in this
+    folder, then by those built in. Nothing is run.
+
+    Exit code 64 when a line of a batch could not be read.
+    """
+    from wal_agent.errors import UsageError
+    from wal_agent.recovery.project_lint import shell_call
+
+    if (batch is not None) == (command is not None or tool is not None):
+        raise UsageError("Name one command, or one tool with its input, or a batch.", "See: wal-agent rules check -h")
+    if batch is not None:
+        raise typer.Exit(_batch(batch))
+    builtin, ruled = _rules()
+    if tool is None:
+        name, input = shell_call(command or "", builtin)
+    else:
+        name, input = tool, (command or "{}").encode("utf-8", "surrogateescape")
+        _check_input(input)
+    found = _classify(name, input, ruled)
+    if json:
+        sys.stdout.write(_as_json(found) + "\n")
+    else:
+        _show(found, _classify(name, input, builtin))
+
+
+@app.command("lint")
+def lint() -> None:
+    """Check this project's own rules.
+
+    They stand in wal-agent.toml, in tables in GEMINI.md, CLAUDE.md and AGENTS.md, and in the Recovery sections of
+    skills and tool docs. What could not be read is told with its place, and what will not do what it says.
+
+    Exit code 78 when something could not be read; warnings alone are 0.
+    """
+    from collections import Counter
+    from dataclasses import replace
+
+    from wal_agent.config import FILE
+    from wal_agent.errors import ConfigError
+    from wal_agent.recovery.project_lint import lint as warnings
+    from wal_agent.recovery.project_rules import markdown_rules
+    from wal_agent.recovery.rules import load_rules
+    from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
+    from wal_agent.recovery.words import counted
+
+    workspace = Path.cwd().resolve()
+    problems: list[str] = []
+    try:
+        declared = read_toml_rules(workspace)
+    except ConfigError as error:
+        declared = ()
+        problems.append(f"{FILE}: {error}")
+    more = markdown_rules(workspace, MOST_RULES - len(declared))
+    problems += map(str, more.problems)
+    rules = (*declared, *more.rules)
+    lines(problems)
+    lines([str(replace(w, what=f"warning: {w.what}")) for w in warnings(rules, load_rules())])
+    files = Counter(rule.source for rule in rules)
+    each = ", ".join(f"{n} of {name}" for name, n in files.items())
+    say(f"{counted(len(rules), 'rule')} of this project in force{f' ({each})' if each else ''}.")
+    raise typer.Exit(ConfigError.exit_code if problems else 0)
+
+
+# ---- one call -----------------------------------------------------------------------------------------------------
+
+
+def _rules() -> tuple[Rules, Rules]:
+    """(the built-in rules, those with the project's in front). ConfigError for a wrong wal-agent.toml."""
+    from wal_agent.recovery.project_rules import load_project_rules
+    from wal_agent.recovery.rules import load_rules, with_project
+
+    builtin = load_rules()
+    return builtin, with_project(builtin, load_project_rules(Path.cwd().resolve()).rules)
+
+
+def _check_input(input: bytes) -> None:
+    from wal_agent.errors import UsageError
+    from wal_agent.recovery.classify import read_input
+
+    if read_input(input) is None:
+        raise UsageError(
+            "The input of a tool is one JSON object.", """For example: --tool write_file '{"file_path": "x"}'"""
+        )
+
+
+def _classify(tool: str, input: bytes, rules: Rules) -> Classified:
+    from wal_agent.recovery.classify import classify
+
+    return classify(tool, input, rules)
+
+
+def _as_json(found: Classified) -> str:
+    return json.dumps(
+        {
+            "class": found.cls,
+            "rule": found.rule,
+            "why": found.why,
+            "verify": found.verify,
+            "ambiguous": found.ambiguous,
+            "source": found.source,
+        }
+    )
+
+
+def _show(found: Classified, builtin: Classified) -> None:
+    from wal_agent.recovery.quote import safe
+    from wal_agent.recovery.rules import OURS
+
+    if found.source == OURS:
+        say(f"{found.cls}, by rule {found.rule}")
+        rows = [("why", f"it {found.why}")]
+    else:
+        say(f'{found.cls}, by this project\'s rule "{safe(found.rule)}" ({safe(found.source)})')
+        rows = [("why", found.why)]
+    rows += [("verify", found.verify), ("in doubt", found.ambiguous)]
+    if found.cls != builtin.cls:
+        rows.append(("built in", f"{builtin.cls}, by rule {builtin.rule}: it {builtin.why}"))
+    lines([f"  {name:<10} {safe(text)}" for name, text in rows if text])
+
+
+# ---- many ---------------------------------------------------------------------------------------------------------
+
+
+def _batch(name: str) -> int:
+    """Answers on stdout, one line for each line of the file; 64 if one of them was an error."""
+    from wal_agent.errors import UsageError
+
+    _builtin, ruled = _rules()
+    code = 0
+    try:
+        with _opened(name) as file:
+            for line in _lines(file):
+                try:
+                    answer = _as_json(_classify(*_call(line, ruled), ruled))
+                except ValueError as error:
+                    answer, code = json.dumps({"error": str(error)}), UsageError.exit_code
+                sys.stdout.write(answer + "\n")
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise UsageError(f"{name} cannot be read: {error.strerror}.") from None
+    return code
+
+
+def _opened(name: str) -> BinaryIO:
+    return open(sys.stdin.fileno(), "rb", closefd=False) if name == "-" else open(name, "rb")  # noqa: PTH123
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines without their ends; of one that is too long, just enough to say so."""
+    while line := file.readline(MOST_LINE + 1):
+        cut = line
+        while len(cut) > MOST_LINE and not cut.endswith(b"\n"):
+            cut = file.readline(MOST_LINE + 1)
+        yield line
+
+
+def _call(line: bytes, rules: Rules) -> tuple[str, bytes]:
+    """(tool, input) of a line of a batch. ValueError says what is wrong with it."""
+    from wal_agent.recovery.classify import read_input
+    from wal_agent.recovery.project_lint import shell_call
+
+    if len(line) > MOST_LINE:
+        raise ValueError(f"the line is longer than {MOST_LINE >> 20} MiB")
+    match read_input(line):
+        case {"cmd": str(command), **rest} if not rest:
+            return shell_call(command, rules)
+        case {"tool": str(tool), "input": dict(input), **rest} if not rest:
+            return tool, json.dumps(input).encode()
+        case None:
+            raise ValueError("the line is not one JSON object, or names a key twice")
+    raise ValueError('the line is neither {"cmd": "..."} nor {"tool": "...", "input": {...}}')

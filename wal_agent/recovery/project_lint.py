@@ -1,0 +1,92 @@
+"""What a project should be told of its own rules: those that can never win, and those that say what is not so. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from wal_agent.recovery.classify import Classified, classify
+from wal_agent.recovery.declared import ANY, GAP, Declared, Problem, words_of
+from wal_agent.recovery.declared_match import for_command, for_tool
+from wal_agent.recovery.markdown_text import code_spans
+from wal_agent.recovery.rules import OURS, Rules, with_project
+
+_SOME = "x-0"  # stands for any word
+_UNREAD = ("none", "unreadable", "program", "script", "function", "shell-empty", "shell-unreadable")  # classify.py
+
+
+def lint(declared: Sequence[Declared], builtin: Rules) -> tuple[Problem, ...]:
+    """Warnings, in the order of the rules; none of them keeps a rule from being in force."""
+    found = []
+    for n, rule in enumerate(declared):
+        warnings = (
+            *_reach(rule, declared[:n], builtin),
+            *_mild(rule, builtin),
+            *_verification(rule, declared, builtin),
+        )
+        found += [Problem(rule.source, rule.line, what) for what in warnings]
+    return tuple(found)
+
+
+def _reach(rule: Declared, before: Sequence[Declared], builtin: Rules) -> Iterator[str]:
+    """Whether it can win at all."""
+    alone = with_project(builtin, [rule])
+    if all(classify(*call, alone).source == OURS for call in _calls(rule, builtin)):
+        yield f'rule "{rule.name}" can never hold: no command that wal-agent reads begins with these words.'
+        return
+    winners = [for_command(before, words) for words in _commands_of(rule)]
+    if rule.tool:
+        winners.append(for_tool(before, rule.tool, {}))
+    if all(winners) and (first := winners[0]):
+        place = f"{first.source}:{first.line}" if first.line else first.source
+        yield f'rule "{rule.name}" never wins: rule "{first.name}" ({place}) comes first.'
+
+
+def _mild(rule: Declared, builtin: Rules) -> Iterator[str]:
+    """Whether it says read_only of what is known to change something."""
+    known = [classify(*call, builtin) for call in _calls(rule, builtin)] if rule.cls == "read_only" else []
+    if worst := next((k for k in known if k.cls == "mutation"), None):
+        what = f'rule "{rule.name}" says read_only of a known mutation (it {worst.why})'
+        yield f"{what}; the gate will wait for it all the same."
+
+
+def _verification(rule: Declared, declared: Sequence[Declared], builtin: Rules) -> Iterator[str]:
+    """Whether the commands that verify it only read, by the built-in rules or by another one of the project's."""
+    spans = code_spans(rule.verify)
+    ruled = with_project(builtin, declared)
+    for text in spans or (rule.verify,):
+        found, known = (classify(*shell_call(text, rules), rules) for rules in (ruled, builtin))
+        if found.cls != "read_only" and _is_command(text, bool(spans), known):
+            yield f'rule "{rule.name}": its verification `{text}` is {found.cls}, not read_only (it {known.why}).'
+
+
+def _is_command(text: str, marked: bool, known: Classified) -> bool:
+    """Whether it is meant to be run, and not a name or a sentence. `marked`: it stands in backticks."""
+    try:
+        words = words_of(text)
+    except ValueError:
+        return False
+    return "/" in words[0] or (marked and len(words) > 1) or known.rule not in _UNREAD
+
+
+def shell_call(command: str, rules: Rules) -> tuple[str, bytes]:
+    """(tool, input) of a call that runs shell text."""
+    return rules.shell_tool, json.dumps({rules.shell_field: command}).encode()
+
+
+def _commands_of(rule: Declared) -> list[list[str]]:
+    """A command for each thing that the rule holds for."""
+    found = [[_SOME if w == ANY else w for w in rule.words if w != GAP]] if rule.words else []
+    return found + [[f"./{path}"] for path in (*(f"{folder}/{_SOME}" for folder in rule.folders), *rule.files)]
+
+
+def _calls(rule: Declared, rules: Rules) -> list[tuple[str, bytes]]:
+    """A call for each thing that the rule holds for."""
+    found = [shell_call(" ".join(map(_quoted, words)), rules) for words in _commands_of(rule)]
+    return [*found, (rule.tool, b"{}")] if rule.tool else found
+
+
+def _quoted(word: str) -> str:
+    return word if re.fullmatch(r"[\w./:=@%+-]+", word) else shlex.quote(word)
