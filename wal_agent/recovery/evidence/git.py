@@ -1,0 +1,287 @@
+"""Evidence for git: what a git command did, by what it leaves in its repository.
+
+Before the command everything is read by hand, no process is started. At a recovery git itself is asked for objects and
+settings, in a way that runs nothing of the project's (capture/git.py).
+
+Not begun: nothing in the git dir was written at all (times, sizes and inodes of all in it). Every command here takes a
+lock in there, or writes there, before it does anything else, hooks and filters included (cmd_commit, cmd_checkout, ...
+of git's sources), so this is proof of the whole command; the exceptions are named in `_EARLY`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from wal_agent.records import Fact
+from wal_agent.recovery.evidence import git_moves, git_places, git_refs
+from wal_agent.recovery.evidence.git_case import Case
+from wal_agent.recovery.evidence.git_files import Repo, Unreadable, find, head, is_ref
+from wal_agent.recovery.evidence.git_seen import facts as told
+from wal_agent.recovery.evidence.git_seen import look, recall
+from wal_agent.recovery.evidence.git_words import Command, read
+from wal_agent.recovery.evidence.paths import place
+from wal_agent.recovery.evidence.steps import outputs
+from wal_agent.recovery.quote import inline
+from wal_agent.recovery.step import Around, Budget, Found, Reach, Step
+
+_JUDGES: dict[str, Callable[[Case], Found | None]] = {
+    "commit": git_moves.commit,
+    "merge": git_moves.merge,
+    "rebase": git_moves.rebase,
+    "checkout": git_moves.checkout,
+    "switch": git_moves.checkout,
+    "reset": git_moves.reset,
+    "cherry-pick": git_moves.pick,
+    "revert": git_moves.pick,
+    "stash": git_moves.stash,
+    "pull": git_moves.pull,
+    "tag": git_refs.tag,
+    "branch": git_refs.branch,
+    "push": git_refs.push,
+}
+_LISTS = ("add", "rm", "mv", "commit")  # what they do shows in what the index lists
+# Hooks that may run before the first write; "reference-transaction" has a state before the locks since git 2.54.
+_EARLY = {"rebase": {"pre-rebase"}, "pull": {"pre-rebase"}}
+_MOVES_REF = ("commit", "tag", "branch")  # all that is left of them is the value of a ref
+_STATES = {
+    "MERGE_HEAD": "A merge",
+    "CHERRY_PICK_HEAD": "A cherry-pick",
+    "REVERT_HEAD": "A revert",
+    "BISECT_LOG": "A bisection",
+    "MERGE_AUTOSTASH": "A merge with its autostash",
+    "rebase-merge": "A rebase",
+    "rebase-apply": "A rebase or an am",
+    "sequencer": "A cherry-pick or revert of several commits",
+}
+_ELSEWHERE = (  # in the environment: git then works elsewhere, or says other things in its logs
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
+    *("GIT_REFLOG_ACTION", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"),
+)
+
+
+class GitKind:
+    def reach(self, step: Step) -> Reach | None:
+        try:
+            command, cwd = _command(step)
+            if command is None:
+                return None
+            if command.verb in git_places.MAKES:
+                path = _target(command, step, cwd)
+                return None if path is None else Reach((path, *_home_of_worktree(command, cwd)))
+            repo = find(cwd)
+            return None if repo is None else Reach(_changes(command, repo))
+        except (Unreadable, OSError, ValueError):
+            return None
+
+    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
+        try:
+            command, cwd = _command(step)
+            if command is None:
+                return None
+            if command.verb in git_places.MAKES:
+                path = _target(command, step, cwd)
+                then = None if path is None else git_places.state(command, path)
+                if path is None or then is None:
+                    return ()
+                return (Fact(what="git.place", where=path, value=then), *_worktrees(command, cwd, budget))
+            repo = find(cwd)
+            if repo is None:
+                return ()
+            return told(repo, look(repo, _refs(command, repo, head(repo)), command.verb in _LISTS, budget))
+        except (Unreadable, OSError, ValueError):
+            return ()
+
+    def judge(self, step: Step, facts: Sequence[Fact], around: Around, budget: Budget) -> Found | None:
+        try:
+            command, cwd = _command(step)
+            if command is None:
+                return None
+            found = _judge(command, step, cwd, facts, around, budget)
+        except (Unreadable, OSError, ValueError):
+            return Found("unknown", "The repository could not be read.")
+        return found
+
+
+def _command(step: Step) -> tuple[Command | None, Path]:
+    command = read(step.words)
+    if command is None or outputs(step) or any(name in os.environ for name in _ELSEWHERE):
+        return None, step.cwd
+    at = step.cwd
+    for folder in command.folders:
+        named = place(Step(step.tool, {}, (), (), at, step.moved), folder)
+        if named is None:
+            return None, at
+        at = Path(named)
+    return command, at
+
+
+def _target(command: Command, step: Step, cwd: Path) -> str | None:
+    named = git_places.target(command)
+    return None if named is None else place(Step(step.tool, {}, (), (), cwd, step.moved), named)
+
+
+def _worktrees(command: Command, cwd: Path, budget: Budget) -> tuple[Fact, ...]:
+    """Of the repository that gets a worktree, and maybe a branch."""
+    repo = find(cwd) if command.verb == "worktree" else None
+    return () if repo is None else told(repo, look(repo, (), False, budget))
+
+
+def _home_of_worktree(command: Command, cwd: Path) -> tuple[str, ...]:
+    if command.verb != "worktree":
+        return ()
+    repo = find(cwd)
+    if repo is None:
+        raise Unreadable
+    return (str(repo.common / "worktrees"), str(repo.common / "refs/heads"))
+
+
+def _changes(command: Command, repo: Repo) -> tuple[str, ...]:
+    """What the evidence of a command rests on. Where that is a line that only such a command leaves, it is a file that
+    only such a command writes, so that a commit after an add, or a push after a commit, can be told apart."""
+    own, common, verb = repo.own, repo.common, command.verb
+    paths = [own / "index"] if verb == "add" or (verb == "rm" and command.has("cached")) else None
+    if verb == "commit":
+        paths = [own / "COMMIT_EDITMSG"]
+        if command.has("all", "only") or command.operands or command.paths:
+            paths.append(own / "index")
+    elif verb == "tag":
+        paths = [common / "refs/tags"]
+    elif verb == "branch":
+        paths = [common / "refs/heads", *([own / "HEAD"] if command.has("move", "M") else [])]
+    elif verb == "push":
+        paths = [common / "refs/remotes"]
+    elif verb == "fetch":
+        paths = [own / "FETCH_HEAD", common / "refs/remotes", common / "refs/tags"]
+    elif verb in ("checkout", "switch") and command.has("b") and not command.operands and command.paths is None:
+        paths = [common / "refs/heads", own / "HEAD"]
+    return tuple(map(str, paths if paths is not None else dict.fromkeys((repo.tree, own, common))))
+
+
+def _refs(command: Command, repo: Repo, at: str) -> tuple[str, ...]:
+    """The refs that tell what became of the command, besides HEAD's."""
+    verb, names = command.verb, command.operands
+    if verb == "tag":
+        return tuple(f"refs/tags/{n}" for n in names[:1])
+    if verb == "branch":
+        return tuple(f"refs/heads/{n}" for n in names[:2])
+    if verb in ("checkout", "switch"):
+        return tuple(f"refs/heads/{n}" for n in (*names[:1], *command.every("b"), *command.every("B")))
+    if verb == "stash":
+        return ("refs/stash",)
+    return git_refs.tracking(command, at, _remotes(repo)) if verb == "push" else ()
+
+
+def _remotes(repo: Repo) -> tuple[str, ...]:
+    try:
+        with os.scandir(repo.common / "refs/remotes") as found:
+            names = {e.name for e in found if is_ref(f"refs/remotes/{e.name}")}
+    except FileNotFoundError:
+        names = set()
+    return ("origin", *sorted(names - {"origin"})[:3])
+
+
+# ---- after a crash -------------------------------------------------------------------------------------------------
+
+
+def _judge(command: Command, step: Step, cwd: Path, facts: Sequence[Fact], around: Around, budget: Budget) -> Found:
+    why = _not_here(around)
+    if command.verb in git_places.MAKES:
+        return Found("unknown", why) if why else _judge_place(command, step, cwd, facts, budget)
+    repo = find(cwd)
+    then = None if repo is None else recall(repo, facts)
+    tell = git_refs.push_open(None, command, then.head if then else "") if command.verb == "push" else ""
+    if why or repo is None or then is None:
+        return Found("unknown", tell or why or "Nothing is known of the repository before the call.")
+    now = look(repo, tuple(then.refs), command.verb in _LISTS, budget)
+    case = Case(command, repo, cwd, then, now, budget)
+    if command.verb != "push" and _untouched(case):
+        return Found("not_started", "Nothing in the repository was written since before the call.")
+    done = _done(case)
+    if case.new_locks or case.new_states:
+        return _left(case, done, tell)
+    if done is not None:
+        return done
+    if tell:
+        return Found("unknown", tell)
+    if command.verb in _MOVES_REF and not command.has("force", "move", "M") and _as_before(case):
+        return Found("not_started", "HEAD, the refs, their logs and the index are as they were before the call.")
+    begun = git_moves.checkout_begun(case) if command.verb in ("checkout", "switch") else None
+    return begun or Found("unknown", _compared(case))
+
+
+def _not_here(around: Around) -> str:
+    if around.restored or not around.same_place:
+        return "This is not the machine or folder that the call worked on."
+    if not around.gone:
+        return "The process that ran the call may still be there."
+    return "" if around.alone else "Other calls may have changed the repository since."
+
+
+def _judge_place(command: Command, step: Step, cwd: Path, facts: Sequence[Fact], budget: Budget) -> Found:
+    path = _target(command, step, cwd)
+    then = {f.value for f in facts if (f.what, f.where) == ("git.place", path)}
+    if path is None or len(then) != 1:
+        return Found("unknown", "Nothing is known of the folder before the call.")
+    found = git_places.judge(command, path, then.pop(), budget)
+    if command.verb != "worktree" or found.finding != "not_started":
+        return found
+    repo = find(cwd)
+    seen = None if repo is None else recall(repo, facts)
+    if repo is not None and seen is not None:
+        case = Case(command, repo, cwd, seen, look(repo, tuple(seen.refs), False, budget), budget)
+        if _untouched(case):
+            return found
+    return Found("unknown", f"{found.why} Whether a branch was made for it is not known.")
+
+
+def _untouched(c: Case) -> bool:
+    """Nothing was written, and no hook can have run before the first write."""
+    if not c.then.whole.still or c.then.whole.still != c.now.whole.still:
+        return False
+    hooks = c.hooks()
+    return hooks is not None and not hooks & {"reference-transaction", *_EARLY.get(c.command.verb, set())}
+
+
+def _as_before(c: Case) -> bool:
+    """Something was written and all is as before, as git leaves it when a signal that it can answer to ends it. A hook
+    may have done anything by then."""
+    then, now = c.then, c.now
+    same = (then.head, then.oid, then.refs, then.logs) == (now.head, now.oid, now.refs, now.logs)
+    same = same and then.whole.states == now.whole.states and then.whole.locks == now.whole.locks and c.same_index
+    return same and c.hooks() == frozenset()
+
+
+def _done(c: Case) -> Found | None:
+    if c.command.verb in ("add", "rm", "mv"):
+        # The index is the last thing that they write.
+        if c.then.listed and c.now.listed and c.then.listed != c.now.listed and c.now.listed != "absent":
+            return Found("completed", "The index lists other things than before the call, and this writes it last.")
+        return None
+    judge = _JUDGES.get(c.command.verb)
+    return None if judge is None else judge(c)
+
+
+def _left(c: Case, done: Found | None, tell: str) -> Found:
+    """Locks or operations in progress that were not there before."""
+    said = [done.why] if done is not None else []
+    if c.new_locks:
+        names = ", ".join(inline(str(c.repo.own.name + "/" + lock), 80) for lock in c.new_locks[:3])
+        said.append(f"Left behind: {names}; remove it once no git runs there, since git stops at it.")
+    if c.new_states:
+        said.append(f"{_STATES.get(c.new_states[0], 'Something')} is in progress that was not before the call.")
+    if tell:
+        return Found("unknown", " ".join([tell, *said]))
+    return Found("partial", " ".join(said))
+
+
+def _compared(c: Case) -> str:
+    if c.then.oid != c.now.oid or c.then.head != c.now.head:
+        return "HEAD is not where it was before the call, but nothing says that this call moved it."
+    if c.moved(c.now.head):
+        return "A ref has another value than before the call, but nothing says that this call is the reason."
+    return "HEAD is where it was before the call; whether files or the index were changed is not known."
+
+
+GIT = GitKind()

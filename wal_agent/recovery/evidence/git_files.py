@@ -1,0 +1,355 @@
+"""Reads a repository's own files by hand: no process, bounded, following no link inside of it.
+
+Every reader gives None for "is not there" and raises `Unreadable` for what is there but cannot be trusted: links,
+pipes, files that are too big, names that lead elsewhere, formats that are not known here (reftable).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.recovery.step import Budget
+
+MOST_SMALL = 8192  # bytes of HEAD, a ref, a .git file
+MOST_PACKED = 4 << 20  # bytes of packed-refs
+MOST_CONFIG = 1 << 20
+MOST_LOG = 256 << 10  # bytes that a reflog may have grown by
+MOST_WALKED = 4000  # files and folders below refs and logs
+_TAIL = 1024  # bytes of a reflog that tell whether it is still the same one
+_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_GONE = (errno.ENOENT, errno.ENOTDIR)
+
+
+class Unreadable(Exception):
+    """There is something that is not safe or not possible to read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """`own`: the git dir of this worktree; `common`: that of the repository, often the same. `tree`: the worktree."""
+
+    own: Path
+    common: Path
+    tree: Path
+
+    def at(self, ref: str) -> Path:
+        """The folder that a ref's file is in: those of one worktree are its own."""
+        own = ref.startswith(("refs/bisect/", "refs/worktree/", "refs/rewritten/")) or not ref.startswith("refs/")
+        return self.own if own else self.common
+
+
+def find(cwd: Path) -> Repo | None:
+    """The repository that git would work in there; None where there is none. Unreadable: links, a bare repository, the
+    inside of a git dir, or anything that git may read in another way."""
+    for folder in (cwd, *cwd.parents):
+        try:
+            s = os.lstat(folder / ".git")
+        except OSError as e:
+            if e.errno not in _GONE:
+                raise Unreadable from None
+            if (folder / "HEAD").exists() and (folder / "objects").exists():
+                raise Unreadable from None
+            continue
+        if stat.S_ISDIR(s.st_mode):
+            own = folder / ".git"
+            if not _is_folder(own / "objects") or not _is_folder(own / "refs") or (own / "commondir").exists():
+                raise Unreadable
+            return Repo(own, own, folder)
+        return _linked(folder)
+    return None
+
+
+def _linked(folder: Path) -> Repo:
+    """A worktree or a submodule: its .git is a file that names the git dir, which must name it back."""
+    text = (read(folder, ".git", MOST_SMALL) or b"").decode("utf-8", "surrogateescape")
+    if not text.startswith("gitdir: ") or "\0" in text:
+        raise Unreadable
+    own = Path(os.path.normpath(folder / text.removeprefix("gitdir: ").rstrip("\n")))
+    try:
+        back = read(own, "gitdir", MOST_SMALL)
+        shared = read(own, "commondir", MOST_SMALL)
+    except OSError:
+        raise Unreadable from None
+    if back is None and shared is None and "modules" in own.parts:
+        if not _is_folder(own / "objects") or not _is_folder(own / "refs"):
+            raise Unreadable
+        return Repo(own, own, folder)
+    if back is None or shared is None:
+        raise Unreadable
+    named = Path(os.path.normpath(own / os.fsdecode(back).rstrip("\n")))
+    common = Path(os.path.normpath(own / os.fsdecode(shared).rstrip("\n")))
+    same = os.path.realpath(named) == os.path.realpath(folder / ".git")
+    if not same or own.parent != common / "worktrees" or not _is_folder(common / "objects"):
+        raise Unreadable
+    return Repo(own, common, folder)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _open(folder: Path, name: str) -> int | None:
+    """A file's descriptor, no link followed below `folder`."""
+    *way, last = name.split("/")
+    if not last or any(part in ("", ".", "..") or "\0" in part for part in (*way, last)):
+        raise Unreadable
+    try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno in _GONE:
+            return None
+        raise Unreadable from None
+    try:
+        for part in way:
+            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = deeper
+        return os.open(last, _READ, dir_fd=at)
+    except OSError as e:
+        # A folder that is a link gives ENOTDIR, too: not there is all that can be said then, and is what git would say
+        # of a file in its place; links are found by `walk`.
+        if e.errno in _GONE:
+            return None
+        raise Unreadable from None
+    except ValueError:
+        raise Unreadable from None
+    finally:
+        os.close(at)
+
+
+def read(folder: Path, name: str, most: int) -> bytes | None:
+    """A small regular file whole."""
+    fd = _open(folder, name)
+    if fd is None:
+        return None
+    try:
+        s = os.fstat(fd)
+        if not stat.S_ISREG(s.st_mode) or s.st_size > most:
+            raise Unreadable
+        parts: list[bytes] = []
+        while part := os.read(fd, most + 1):
+            parts.append(part)
+            if sum(map(len, parts)) > most:
+                raise Unreadable
+        return b"".join(parts)
+    except OSError:
+        raise Unreadable from None
+    finally:
+        os.close(fd)
+
+
+def read_from(folder: Path, name: str, start: int, most: int) -> tuple[bytes, int] | None:
+    """Bytes from `start` (negative: from the end) on, and the file's size. Unreadable if more than `most` follow."""
+    fd = _open(folder, name)
+    if fd is None:
+        return None
+    try:
+        s = os.fstat(fd)
+        first = max(0, s.st_size + start) if start < 0 else start
+        if not stat.S_ISREG(s.st_mode) or s.st_size - first > most:
+            raise Unreadable
+        return os.pread(fd, max(0, s.st_size - first), first), s.st_size
+    except OSError:
+        raise Unreadable from None
+    finally:
+        os.close(fd)
+
+
+def is_ref(name: str) -> bool:
+    """Whether git takes it as a full ref name that stays in its folder."""
+    if len(name) > 200 or _REF.fullmatch(name) is None or "@{" in name or name.endswith("/"):
+        return False
+    return not any(p == "" or p.startswith(".") or p.endswith((".", ".lock")) or ".." in p for p in name.split("/"))
+
+
+def head(repo: Repo) -> str:
+    """The ref that HEAD names, or the object if it is detached."""
+    text = (read(repo.own, "HEAD", MOST_SMALL) or b"").decode("ascii", "replace").rstrip("\n")
+    if text.startswith("ref: "):
+        name = text.removeprefix("ref: ").strip()
+        if not is_ref(name):  # the one of reftable is refs/heads/.invalid
+            raise Unreadable
+        return name
+    if _OID.fullmatch(text) is None:
+        raise Unreadable
+    return text
+
+
+def oid(repo: Repo, ref: str) -> str:
+    """The object that a ref (or an object's name itself) stands for; "" where there is none. A ref that names another
+    one, other than HEAD, is Unreadable."""
+    if _OID.fullmatch(ref):
+        return ref
+    if not is_ref(ref):
+        raise Unreadable
+    loose = read(repo.at(ref), ref, MOST_SMALL)
+    if loose is not None:
+        text = loose.decode("ascii", "replace").rstrip("\n")
+        if _OID.fullmatch(text) is None:
+            raise Unreadable
+        return text
+    packed = read(repo.common, "packed-refs", MOST_PACKED) or b""
+    at = packed.find(b" " + ref.encode() + b"\n")
+    if at < 0:
+        return ""
+    text = packed[packed.rfind(b"\n", 0, at) + 1 : at].decode("ascii", "replace")
+    if _OID.fullmatch(text) is None:
+        raise Unreadable
+    return text
+
+
+# ---- reflogs -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far a reflog goes, with a hash of its end; `last`: where its last line begins, with a hash of what is in
+    front of that."""
+
+    size: int
+    end: str
+    last: int
+    front: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One movement of a ref."""
+
+    old: str
+    new: str
+    message: str
+
+
+_LINE = re.compile(rb"([0-9a-f]{40,64}) ([0-9a-f]{40,64}) [^\n]*?> -?\d+ [+-]\d+(?:\t([^\n]*))?")
+
+
+def mark(repo: Repo, ref: str) -> Mark:
+    """Of a reflog as it is now; sizes of 0 where there is none."""
+    found = read_from(repo.at(ref), f"logs/{ref}", -16384, 16384)
+    if found is None or not found[1]:
+        return Mark(0, "", 0, "")
+    data, size = found
+    if not data.endswith(b"\n"):
+        raise Unreadable  # a line is being written, or was torn
+    cut = data.rfind(b"\n", 0, -1) + 1
+    if not cut and size > len(data):
+        raise Unreadable
+    return Mark(size, _digest(data), size - len(data) + cut, _digest(data[:cut]))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data[-_TAIL:]).hexdigest()[:16]
+
+
+def since(repo: Repo, ref: str, then: Mark) -> tuple[Line, ...] | None:
+    """The lines that a reflog got since; None where it is not the same one any more."""
+    start = max(0, then.size - 16384)
+    found = read_from(repo.at(ref), f"logs/{ref}", start, MOST_LOG)
+    if found is None:
+        return () if not then.size else None
+    data, size = found
+    old, new = data[: then.size - start], data[then.size - start :]
+    if size < then.size or (then.size and _digest(old) != then.end) or (new and not new.endswith(b"\n")):
+        return None
+    lines = []
+    for text in new.splitlines():
+        match = _LINE.fullmatch(text)
+        if match is None:
+            return None
+        lines.append(Line(match[1].decode(), match[2].decode(), (match[3] or b"").decode("utf-8", "replace")))
+    return tuple(lines)
+
+
+def dropped(repo: Repo, ref: str, then: Mark) -> bool:
+    """Whether a reflog is what it was without its last line."""
+    now = mark(repo, ref)
+    return bool(then.size) and (now.size, now.end) == (then.last, then.front if then.last else "")
+
+
+# ---- the whole -----------------------------------------------------------------------------------------------------
+
+STATES = (
+    "MERGE_HEAD",
+    "CHERRY_PICK_HEAD",
+    "REVERT_HEAD",
+    "BISECT_LOG",
+    "MERGE_AUTOSTASH",
+    "rebase-merge",
+    "rebase-apply",
+    "sequencer",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """`states`: what is in progress. `locks`: lock files, by their paths in the git dir. `still`: a hash over times,
+    sizes and inodes of all that git writes in place (not the objects): the same one means that nothing was written, if
+    the newest of the times is far enough back for the next change to leave a mark (`settled`)."""
+
+    states: tuple[str, ...]
+    locks: tuple[str, ...]
+    still: str
+    settled: bool
+
+
+def whole(repo: Repo, budget: Budget) -> Whole:
+    states: set[str] = set()
+    locks: set[str] = set()
+    lines: list[str] = []
+    settled, now = True, time.time_ns()
+    for root in dict.fromkeys((repo.own, repo.common)):
+        s = os.lstat(root)
+        lines.append(_stat_line("", s))
+        settled = settled and _settled(s, now)
+        todo = [""]
+        while todo:
+            inside = todo.pop()
+            try:
+                with os.scandir(root / inside) as found:
+                    entries = sorted((e.name, e.stat(follow_symlinks=False)) for e in found)
+            except OSError:
+                raise Unreadable from None
+            if budget.over or len(lines) + len(entries) > MOST_WALKED:
+                raise Unreadable
+            for name, s in entries:
+                path = f"{inside}/{name}" if inside else name
+                if stat.S_ISLNK(s.st_mode) and (inside or name in ("refs", "logs", "HEAD", "index", "packed-refs")):
+                    raise Unreadable
+                if name == "reftable" and not inside:
+                    raise Unreadable
+                if path == "objects":
+                    continue
+                if root == repo.own and path in STATES:
+                    states.add(name)
+                if name.endswith(".lock"):
+                    locks.add(path if root == repo.own else f"{root.name}/{path}")
+                lines.append(_stat_line(path, s))
+                settled = settled and _settled(s, now)
+                if stat.S_ISDIR(s.st_mode) and (inside or name in ("refs", "logs")):
+                    todo.append(path)
+    text = "\n".join(lines).encode("utf-8", "surrogateescape")
+    return Whole(tuple(sorted(states)), tuple(sorted(locks)), hashlib.sha256(text).hexdigest()[:32], settled)
+
+
+def _settled(s: os.stat_result, now: int) -> bool:
+    """Whether a change from now on shows in the times: file systems count in ticks, of up to 10 ms or in seconds."""
+    tick = 2_000_000_000 if s.st_ctime_ns % 1_000_000_000 == 0 else 20_000_000
+    return now - s.st_ctime_ns > tick
+
+
+def _stat_line(path: str, s: os.stat_result) -> str:
+    numbers = (s.st_mode, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+    return "\0".join((path, *map(str, numbers)))

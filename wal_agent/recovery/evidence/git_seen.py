@@ -1,0 +1,140 @@
+"""What is looked at around a git command, as facts before it and as things now. Facts of all steps of a call in one
+repository are the same ones, so that they are told once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wal_agent.records import Fact
+from wal_agent.recovery.evidence import git_index
+from wal_agent.recovery.evidence.git_files import Mark, Repo, Unreadable, Whole, head, is_ref, mark, oid, whole
+from wal_agent.recovery.step import Budget
+
+ABSENT = "absent"
+_MOST_REFS = 10
+_HOOKS_OF_ALL = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`head`: the ref that HEAD names, or an object. `oid`: the object that it is, "" if unborn. `refs`, `logs`: by
+    full name (and "HEAD"). `listed`: what the index lists, "" where not known. `whole.still`: "" where not known."""
+
+    head: str
+    oid: str
+    refs: Mapping[str, str]
+    logs: Mapping[str, Mark]
+    index: str
+    listed: str
+    whole: Whole
+    hooks: tuple[str, ...]
+
+
+def look(repo: Repo, refs: Sequence[str], index: bool, budget: Budget) -> Seen:
+    """Unreadable where anything of it cannot be read. `refs` that are no names of refs are left out."""
+    now = head(repo)
+    wanted = [r for r in dict.fromkeys((*((now,) if now.startswith("refs/") else ()), *refs)) if is_ref(r)]
+    if len(wanted) > _MOST_REFS or budget.over:
+        raise Unreadable
+    values = {ref: oid(repo, ref) for ref in wanted}
+    return Seen(
+        head=now,
+        oid=values.get(now, now) if now.startswith("refs/") else now,
+        refs=values,
+        logs={name: mark(repo, name) for name in ("HEAD", *wanted)},
+        index=git_index.tail(repo),
+        listed=git_index.listed(repo, budget) if index else "",
+        whole=whole(repo, budget),
+        hooks=_hooks(repo),
+    )
+
+
+def _hooks(repo: Repo) -> tuple[str, ...]:
+    try:
+        with os.scandir(repo.common / "hooks") as found:
+            names = sorted(e.name for e in found if not e.name.endswith(".sample"))
+    except FileNotFoundError:
+        return ()
+    except OSError:
+        raise Unreadable from None
+    if len(names) > _HOOKS_OF_ALL:
+        raise Unreadable
+    return tuple(names)
+
+
+# ---- as facts ------------------------------------------------------------------------------------------------------
+
+
+def facts(repo: Repo, seen: Seen) -> tuple[Fact, ...]:
+    own = str(repo.own)
+    state = [*seen.whole.states, *(f"+{lock}" for lock in seen.whole.locks), *(f"*{hook}" for hook in seen.hooks)]
+    told = [
+        ("git.head", own, f"{seen.head} {seen.oid}"),
+        ("git.index", own, seen.index),
+        ("git.state", own, "\n".join(state)),
+    ]
+    if seen.whole.settled:
+        told.append(("git.still", own, seen.whole.still))
+    if seen.listed:
+        told.append(("git.listed", own, seen.listed))
+    for name, value in seen.refs.items():
+        if name != seen.head:
+            told.append(("git.ref", f"{repo.at(name)}/{name}", value or ABSENT))
+    for name, log in seen.logs.items():
+        value = f"{log.size} {log.end} {log.last} {log.front}" if log.size else ABSENT
+        told.append(("git.log", f"{repo.at(name)}/logs/{name}", value))
+    return tuple(Fact(what=what, where=where, value=value) for what, where, value in told)
+
+
+def recall(repo: Repo, facts: Sequence[Fact]) -> Seen | None:
+    """What the facts say of this repository; None where they say too little, or two things."""
+    told: dict[tuple[str, str], str] = {}
+    for fact in facts:
+        if told.setdefault((fact.what, fact.where), fact.value) != fact.value:
+            return None
+    own = str(repo.own)
+    try:
+        now, value = told["git.head", own].split(" ")
+        state = told["git.state", own].split("\n")
+        index = told["git.index", own]
+        logs = {name: _mark(value) for name, value in _below(repo, told, "git.log", "logs/")}
+    except (KeyError, ValueError):
+        return None
+    refs = {name: "" if value == ABSENT else value for name, value in _below(repo, told, "git.ref", "")}
+    if now.startswith("refs/"):
+        refs[now] = value
+    return Seen(
+        head=now,
+        oid=value,
+        refs=refs,
+        logs=logs,
+        index=index,
+        listed=told.get(("git.listed", own), ""),
+        whole=Whole(
+            states=tuple(s for s in state if s and s[0] not in "+*"),
+            locks=tuple(s[1:] for s in state if s.startswith("+")),
+            still=told.get(("git.still", own), ""),
+            settled=True,
+        ),
+        hooks=tuple(s[1:] for s in state if s.startswith("*")),
+    )
+
+
+def _below(repo: Repo, told: Mapping[tuple[str, str], str], what: str, inside: str) -> list[tuple[str, str]]:
+    """By ref name, what is told of the files that are in the git dirs."""
+    found = []
+    for (kind, where), value in told.items():
+        for root in dict.fromkeys((repo.own, repo.common)):
+            name = where.removeprefix(f"{root}/{inside}")
+            if kind == what and name != where and repo.at(name) == root:
+                found.append((name, value))
+    return found
+
+
+def _mark(value: str) -> Mark:
+    if value == ABSENT:
+        return Mark(0, "", 0, "")
+    size, end, last, front = value.split(" ")
+    return Mark(int(size), end, int(last), front)
