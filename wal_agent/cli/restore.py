@@ -48,10 +48,11 @@ def restore(
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged
     from wal_agent.recovery.copy_out import copy_out
+    from wal_agent.recovery.point import replay_at
 
     chosen = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     clock = SystemClock()
-    found = replayed(chosen, at, clock.now())
+    found = replay_at(chosen.bucket, chosen.keys, chosen.key_id, at, clock.now())
     if not found.state.files and found.state.workspace is None:
         why = f"{found.damage.why} " if found.damage else ""
         raise Damaged(f"{why}Up to record {found.seq} of job {chosen.keys.job} nothing was saved.")
@@ -75,30 +76,6 @@ def restore(
     lines(_rows(found))
     if as_json:
         print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
-
-
-def replayed(chosen: Place, at: str | None, now: float) -> Replay:
-    """The log up to `at`, or as far as it is sound. Denied: another key; UsageError: there is no such place."""
-    from wal_agent.encryption import wrong_key
-    from wal_agent.errors import Damaged, UsageError
-    from wal_agent.recovery.point import read_point
-    from wal_agent.wal import lease as leases
-    from wal_agent.wal.reader import reaching, replay, seq_at
-
-    try:
-        seen = leases.read(chosen.bucket, chosen.keys)
-    except Damaged:
-        seen = None  # the files are in the log
-    if seen and (problem := wrong_key(chosen.keys.job, seen.doc.key, chosen.key_id)):
-        raise problem
-    if at is None:
-        found = replay(chosen.bucket, chosen.keys)
-        return reaching(found, chosen.keys.job, seen.doc.seq) if seen else found
-    point = read_point(at, now)
-    upto = point if isinstance(point, int) else seq_at(chosen.bucket, chosen.keys, point)
-    if upto < 1:
-        raise UsageError(f"Job {chosen.keys.job} has no record of {at} or before.", "See: wal-agent log")
-    return replay(chosen.bucket, chosen.keys, upto)
 
 
 def blobs_of(chosen: Place) -> Blobs:

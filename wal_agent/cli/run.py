@@ -56,6 +56,14 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin a new session although the last one was cut off.")
     ] = False,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Fork: begin a new job where this one was at a record or a time (UTC).",
+            metavar="RECORD|TIME",
+        ),
+    ] = None,
     continue_: Annotated[
         bool, typer.Option("--continue", help="Go on with the last session although it came to its end.")
     ] = False,
@@ -104,4 +112,8 @@ def run(
         accept_loss=accept_loss,
         attended=sys.stdin.isatty() and sys.stderr.isatty(),
     )
+    if from_ is not None:
+        from wal_agent.supervise.fork import fork_job
+
+        wish = fork_job(wish, from_, say)
     raise typer.Exit(run_agent(wish, Screen(say, lines)))

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from wal_agent.errors import UsageError
+from wal_agent.bucket.base import Bucket
+from wal_agent.encryption import wrong_key
+from wal_agent.errors import Damaged, UsageError
+from wal_agent.wal import lease as leases
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import Replay, reaching, replay, seq_at
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _WAYS = "Give a record's number, as `wal-agent log` shows it, or a time (UTC): 14:02, 14:02:13, 2026-11-22T14:02:13Z."
@@ -32,3 +37,22 @@ def read_point(text: str, now: float) -> int | float:
         return when.timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"{text[:60]!r} is no place in the log.", _WAYS) from None
+
+
+def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: float) -> Replay:
+    """The log up to the place `at` (None: to its end), or as far as it is sound. Denied: the job is not encrypted with
+    the key `key_id`; UsageError: there is no such place; Damaged: it cannot be found; BucketError."""
+    try:
+        seen = leases.read(bucket, keys)
+    except Damaged:
+        seen = None  # what was saved is in the log
+    if seen and (problem := wrong_key(keys.job, seen.doc.key, key_id)):
+        raise problem
+    if at is None:
+        found = replay(bucket, keys)
+        return reaching(found, keys.job, seen.doc.seq) if seen else found
+    point = read_point(at, now)
+    upto = point if isinstance(point, int) else seq_at(bucket, keys, point)
+    if upto < 1:
+        raise UsageError(f"Job {keys.job} has no record of {at} or before.", "See: wal-agent log")
+    return replay(bucket, keys, upto)

@@ -1,0 +1,215 @@
+"""A new job that goes on from a place in another one's log (`wal-agent run --from`). The source is only read.
+
+What the log says there is written anew under the new job's own epoch. The record that makes it a job which has run
+comes last: a fork that was cut off is a job that never ran, and nobody takes it for the whole one.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from wal_agent import __version__
+from wal_agent.bucket import open_bucket
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.capture.delta import FileTracker
+from wal_agent.clock import Clock, SystemClock
+from wal_agent.config import MAX_JOB
+from wal_agent.encryption import id_of, load_key
+from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
+from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
+from wal_agent.recovery.admit import Refuse, admit
+from wal_agent.recovery.damage import damaged
+from wal_agent.recovery.point import replay_at
+from wal_agent.recovery.words import stamp
+from wal_agent.recovery.workspace import RESTORING, Target
+from wal_agent.supervise.local import RunDir, runtime_dir, spools_dir, state_dir, this_host
+from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.wish import Wish
+from wal_agent.wal import lease as leases
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.carry import send
+from wal_agent.wal.files import write_file
+from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim
+from wal_agent.wal.reader import Replay
+from wal_agent.wal.state import State
+
+BUDGET = 60.0  # seconds without any progress after which a fork is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The job to fork, read up to the place; `found` is sound."""
+
+    bucket: Bucket
+    keys: Keys
+    found: Replay
+    blobs: Blobs
+
+
+def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
+    """Fork the job of `wish` at a place as a person names it (recovery/point.py); the same wish for the new job.
+
+    UsageError: no such place; LeaseHeld, Denied, Damaged, BucketError."""
+    settings, env, clock, rng = wish.settings, wish.env, SystemClock(), random.Random()
+    key = load_key(settings.encryption_key_file, settings.encryption_key_command, env)
+    bucket = EncryptedBucket(open_bucket(settings.bucket), key)
+    run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
+    try:
+        keys = Keys(settings.job)
+        found = replay_at(bucket, keys, id_of(key), at, clock.now())
+        if found.damage is not None:
+            raise damaged(found.damage)
+        if not found.state.ran:
+            raise UsageError(f"Up to record {found.seq} job {keys.job} had done nothing.", "See: wal-agent log")
+        home = next((o.opening for o in reversed(found.state.openings) if o.opening.epoch == found.state.home), None)
+        if home is None or home.agent != wish.agent.name:
+            raise ConfigError(f"Job {keys.job} is not one of {wish.agent.name}'s.", "See: wal-agent status")
+        here = this_host(env, run_dir.lock)
+        source = Source(bucket, keys, found, Blobs(bucket, keys, clock, rng))
+        refuse_beside(source, here, wish.workspace, spools_dir(env))
+        new = free_name(bucket, keys.job, found.seq)
+        claim = Claim(
+            run=run_dir.run,
+            host=here,
+            agent=wish.agent.name,
+            workspace=str(wish.workspace),
+            ttl=settings.ttl,
+            key=id_of(key),
+        )
+        fields = Fields(home.agent_version, __version__, home.args, home.interactive)
+        fork(source, new, claim, fields, clock, rng)
+        _put_tree_back_first(found.state.workspace, wish)
+    finally:
+        run_dir.end()
+        bucket.close()
+    say(
+        f"job {new.job} begins where job {keys.job} was at record {found.seq} ({stamp(found.time)}). "
+        f"After a crash: wal-agent run {wish.agent.name} --job {new.job}"
+    )
+    return replace(wish, settings=replace(settings, job=new.job))
+
+
+def _put_tree_back_first(captured: Workspace | None, wish: Wish) -> None:
+    """The fork's tree was captured in this very folder perhaps; it does not stand here all the same."""
+    if captured is None:
+        return
+    shadow = Target(wish.workspace, state_dir(wish.env), wish.env).shadow()
+    if shadow.folder.is_dir():
+        (shadow.folder / RESTORING).write_text(captured.commit)
+
+
+def free_name(bucket: Bucket, job: str, record: int) -> Keys:
+    """`<job>-from-<record>`, with a number behind it where there is such a job already."""
+    for n in range(1, 1000):
+        tail = f"-from-{record}" + (f"-{n}" if n > 1 else "")
+        keys = Keys(job[: MAX_JOB - len(tail)] + tail)
+        if leases.read(bucket, keys) is None:
+            return keys
+    raise UsageError(f"Record {record} of job {job} was forked a thousand times.", "Fork another record.")
+
+
+def refuse_beside(source: Source, here: Host, workspace: Path, spools: Path) -> None:
+    """LeaseHeld when the source runs in this very folder: two agents would work in one tree."""
+    seen = leases.read(source.bucket, source.keys)
+    if seen is None or seen.doc.workspace != str(workspace):
+        return
+    local = local_view(seen, here, spools, source.bucket.url)
+    if seen.doc.host.same_kernel(here.boot, here.pidns) and isinstance(admit(source.keys.job, seen, local), Refuse):
+        raise LeaseHeld(
+            f"Job {source.keys.job} runs in this folder now, and a fork would change its files.",
+            "Stop it first, or fork in another folder.",
+        )
+
+
+def fork(
+    source: Source,
+    keys: Keys,
+    claim: Claim,
+    fields: Fields,
+    clock: Clock,
+    rng: random.Random,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Write the job `keys`, which does not exist. `check` is called between steps; what it raises ends this.
+
+    LeaseHeld: somebody was faster; Damaged: bytes of the source are not whole; BucketError."""
+    job = open_job(source.bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first")
+    for record in _records(source, job, clock):
+        job.writer.append(record)
+        send(job.writer, clock, rng, BUDGET, check)
+    reason = f"forked from {source.keys.job} at record {source.found.seq}"
+    if close_job(job, "released", reason) == "left":
+        raise Unavailable("The fork could not be saved: the bucket cannot be reached.", "Try again later.")
+
+
+def _records(source: Source, job: OpenedJob, clock: Clock) -> Iterator[AnyRecord]:
+    state = source.found.state
+    copies = _Copies(source.blobs, job.blobs)
+    with tempfile.TemporaryDirectory(prefix="wal-agent-fork-") as scratch:
+        for n, (name, file) in enumerate(sorted(state.files.items())):
+            path = Path(scratch) / str(n)
+            write_file(source.blobs, file, path)
+            delta = FileTracker(path, name, file.session).capture(job.blobs.put_payload, clock.now())
+            path.unlink()
+            if delta is not None:
+                yield delta
+    if state.workspace is not None:
+        yield copies.workspace(state.workspace)
+    for ended in state.unsettled:
+        yield copies.record(ended.intent)
+        yield copies.record(ended.end)
+    for open in state.open:
+        yield copies.record(open.intent)
+    yield from _conversation(state, copies, clock.now())
+    if state.ended is not None:
+        yield state.ended
+
+
+def _conversation(state: State, copies: _Copies, now: float) -> Iterator[AnyRecord]:
+    if state.prompt is not None:
+        yield copies.record(state.prompt)
+    elif state.turn != "none":
+        yield Turn(time=now, state="started", session=state.session)
+    if state.turn == "completed":
+        yield Turn(time=now, state="completed", session=state.session)
+    yield AgentStarted(time=now, pid=0, session=state.session, resumed=True)
+
+
+class _Copies:
+    """Records whose bulk bytes are the new job's own."""
+
+    def __init__(self, source: Blobs, target: Blobs) -> None:
+        self._source, self._target = source, target
+        self._known: dict[str, Payload] = {}
+
+    def payload(self, payload: Payload) -> Payload:
+        if payload.blob is None:
+            return payload
+        if payload.blob not in self._known:
+            self._known[payload.blob] = self._target.put_payload(self._source.fetch(payload))
+        return self._known[payload.blob]
+
+    def record(self, record: AnyRecord) -> AnyRecord:
+        changed: Mapping[str, Payload] = {
+            name: self.payload(value)
+            for name in record.__struct_fields__
+            if isinstance(value := getattr(record, name), Payload)
+        }
+        return msgspec.structs.replace(record, **changed)
+
+    def workspace(self, captured: Workspace) -> Workspace:
+        packs = tuple(
+            Pack(size=pack.size, sha256=pack.sha256, parts=tuple(self.payload(part) for part in pack.parts))
+            for pack in captured.packs
+        )
+        return msgspec.structs.replace(captured, packs=packs, whole=True, replaces=0)
