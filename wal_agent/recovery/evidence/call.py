@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from wal_agent.records import Fact
 from wal_agent.recovery.classify import classify, read_input
 from wal_agent.recovery.evidence.combine import Told, combine
 from wal_agent.recovery.evidence.copies import COPIES
 from wal_agent.recovery.evidence.files import FILES
+from wal_agent.recovery.evidence.git import GIT
 from wal_agent.recovery.evidence.makes import MAKES
 from wal_agent.recovery.evidence.moves import MOVES
 from wal_agent.recovery.evidence.outputs import OUTPUTS, files, note_outputs, opened
+from wal_agent.recovery.evidence.packages import PACKAGES
 from wal_agent.recovery.evidence.paths import meet, real
 from wal_agent.recovery.evidence.removes import REMOVES
 from wal_agent.recovery.evidence.seds import SEDS
@@ -27,11 +30,13 @@ from wal_agent.recovery.step import Around, Budget, Found, Kind, Reach, Step
 KINDS: tuple[Kind, ...] = (
     FILES,
     OUTPUTS,
+    GIT,
     REMOVES,
     MOVES,
     COPIES,
     MAKES,
     SEDS,
+    PACKAGES,
 )  # the first that knows a step tells of it
 MOST_FACTS = 40  # of one call: an intent stays small
 MOST_VALUE = 400  # characters of one fact
@@ -39,13 +44,18 @@ MOST_VALUE = 400  # characters of one fact
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A changing step, the kind that knows it, and what it reaches; None where that is not known. `outputs`: it has
+    """A changing step, the kinds that may know it, and what it reaches; None where that is not known. `outputs`: it has
     files for its output, beside what it does."""
 
     step: Step
-    kind: Kind | None
+    kinds: tuple[Kind, ...]
     reach: Reach | None
     outputs: bool = False
+
+    @property
+    def only_reads(self) -> bool:
+        """Apart from its output."""
+        return self.outputs and not self.kinds and self.reach is not None
 
 
 def parts_of(tool: str, input: bytes, workspace: Path, moved: tuple[Path, Path] | None = None) -> tuple[Part, ...]:
@@ -56,19 +66,20 @@ def parts_of(tool: str, input: bytes, workspace: Path, moved: tuple[Path, Path] 
 
 
 def _part(step: Step) -> Part:
+    kinds: tuple[Kind, ...] = KINDS
+    reach = None
     for kind in KINDS:
         if (reach := kind.reach(step)) is not None:
+            kinds = (kind,)
             break
-    else:
-        kind, reach = None, Reach(()) if _reads(step) else None
-    if kind is OUTPUTS or not outputs(step):
-        return Part(step, kind, reach)
+    if kinds == (OUTPUTS,) or not outputs(step):
+        return Part(step, kinds, reach)
+    if reach is None and _reads(step):
+        kinds, reach = (), Reach(())
     paths = files(step)
-    if reach is not None and paths and not _touch((*reach.changes, *reach.reads), paths):
-        reach = Reach((*reach.changes, *paths), reach.reads)
-    else:  # `rm x > x`
-        kind, reach = None, None
-    return Part(step, kind, reach, outputs=True)
+    if reach is None or not paths or _touch((*reach.changes, *reach.reads), paths):  # `rm x > x`
+        return Part(step, (), None, outputs=True)
+    return Part(step, kinds, Reach((*reach.changes, *paths), reach.reads), outputs=True)
 
 
 def _only_reads(step: Step) -> bool:
@@ -110,7 +121,7 @@ def facts_before(parts: Sequence[Part], budget: Budget) -> tuple[Fact, ...]:
     for part in parts:
         if budget.over:
             break
-        facts = (part.kind.before(part.step, budget) or ()) if part.kind is not None else ()
+        facts = _first(k.before(part.step, budget) for k in part.kinds) or ()
         if part.outputs:
             facts = (*facts, *note_outputs(part.step, budget))
         if any(len(f.value) > MOST_VALUE for f in facts) or len(found) + len(facts) > MOST_FACTS:
@@ -136,13 +147,20 @@ def judge(
 
 
 def _judge(part: Part, facts: Sequence[Fact], around: Around, budget: Budget) -> Found:
-    out = opened(part.step, facts, around) if part.outputs else Found("unknown")
-    if out.finding == "not_started" or part.kind is None:
+    out = opened(part.step, facts, around, part.only_reads) if part.outputs else Found("unknown")
+    if out.finding == "not_started":
         return out
-    found = part.kind.judge(part.step, facts, around, budget) or Found("unknown")
+    found = _first(k.judge(part.step, facts, around, budget) for k in part.kinds) or Found("unknown")
     if part.outputs and found.finding == "not_started":
         return Found("unknown", out.why or f"{found.why[:-1]}, but its output file may have been opened.")
     return found if found.finding != "unknown" or found.why else out
+
+
+_T = TypeVar("_T")
+
+
+def _first(answers: Iterable[_T | None]) -> _T | None:
+    return next((a for a in answers if a is not None), None)
 
 
 def name(step: Step) -> str:

@@ -13,7 +13,7 @@ from wal_agent.recovery.evidence.steps import outputs
 from wal_agent.recovery.evidence.words import program, read
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.step import Around, Budget, Found, Reach, Step
-from wal_agent.recovery.verdict import ABSENT, append_verdict, as_before, write_verdict
+from wal_agent.recovery.verdict import ABSENT, append_verdict, as_before, unchanged, write_verdict
 
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
@@ -62,10 +62,11 @@ def files(step: Step) -> tuple[str, ...]:
     return tuple(p for p in paths if p is not None)
 
 
-def opened(step: Step, facts: Sequence[Fact], around: Around) -> Found:
+def opened(step: Step, facts: Sequence[Fact], around: Around, only_reads: bool) -> Found:
     """Of any command with output files: `not_started` where the shell has not opened them, which it does before it runs
     the command. That is seen by times, which no other call can put back: a file that was opened with > has other ones;
-    one that was not there may have been removed again by its command, so its folder must be as it was, too."""
+    one that was not there may have been removed again by its command, so its folder must be as it was, too. Where the
+    command itself only reads, files that are as they were are enough."""
     paths = files(step)
     if not paths or around.restored or not around.same_place:
         return Found("unknown")
@@ -77,12 +78,16 @@ def opened(step: Step, facts: Sequence[Fact], around: Around) -> Found:
             return Found(
                 "unknown", f"The file {inline(path)} has changed since the call, so the command may have begun."
             )
+        if only_reads and (now.absent or was.unmoved(now)):
+            continue
         if now.absent:
             was, now = noted(facts, parent(path)), entry(parent(path))
         elif now.size == 0 or any(">>" in r.op for r in outputs(step)):
             return Found("unknown")  # opening it may leave no mark
         if was is None or now is None or not was.unmoved(now):
             return Found("unknown")
+    if only_reads:
+        return unchanged(inline(paths[0]), True, around)
     same = f"The shell has not opened the file {inline(paths[0])}, which it does before the command runs"
     return as_before(same, True, replace(around, alone=True))
 

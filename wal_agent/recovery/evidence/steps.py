@@ -40,7 +40,7 @@ def steps_of(
     strange = {k for k, v in fields.items() if v not in (None, False, "")} - _SILENT
     if not isinstance(text, str) or not isinstance(at, str) or strange or "CDPATH" in os.environ:
         return None
-    commands = literal_commands(text)
+    commands = bash.literal_commands(text)
     here = place(Step(tool, fields, (), (), cwd, moved), at)
     if not commands or len(commands) > _MOST_STEPS or here is None:
         return None
@@ -79,11 +79,3 @@ def _is_descriptor(redirect: bash.Redirect) -> bool:
     return text == "/dev/null" or (
         redirect.op == ">&" and text is not None and re.fullmatch(r"\d+|-", text) is not None
     )
-
-
-def literal_commands(text: str) -> tuple[bash.Simple, ...] | None:
-    """The plain commands of a shell text, in order; None unless each runs for sure."""
-    script = bash.parse(text)
-    if script is None or script.functions or not all(c.sure for c in script.commands):
-        return None
-    return script.commands
