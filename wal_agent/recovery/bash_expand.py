@@ -41,9 +41,11 @@ class Expansions(Places):
         if self._depth > _MAX_DEPTH:
             raise Unread
 
-    def _word(self, n: Node) -> Word:
-        self._edges(n.start_byte, n.end_byte)
-        return self._words.one(n.start_byte, n.end_byte, self._inner([n]))
+    def _word(self, *nodes: Node) -> Word:
+        """The one word that these nodes are."""
+        start, end = nodes[0].start_byte, nodes[-1].end_byte
+        self._edges(start, end)
+        return self._words.one(start, end, self._inner(nodes))
 
     def _inner(self, nodes: Iterable[Node]) -> dict[int, int]:
         """Reads the expansions in these nodes; where they begin and end."""

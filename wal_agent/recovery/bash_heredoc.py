@@ -27,6 +27,8 @@ def heredoc(b: bytes, n: Node) -> tuple[Redirect, str | None, list[Node], list[N
     if len(kids) < 4 or kids[0].type not in ("<<", "<<-") or kids[1].type != "heredoc_start":
         raise Unread
     op, start, *rest, body, end = kids
+    if b[op.start_byte : op.end_byte] != op.type.encode():
+        raise Unread  # -<< is taken for <<
     if body.type != "heredoc_body" or end.type != "heredoc_end":
         raise Unread
     mark = b[start.start_byte : start.end_byte]

@@ -56,6 +56,11 @@ class Places:
             raise Unread
         return b"\n" in bare
 
+    def _same(self, n: Node) -> None:
+        """An operator or keyword is written as it is called (the grammar takes -<< for <<)."""
+        if not n.is_named and self._text(n) != n.type.encode():
+            raise Unread
+
     def _edges(self, start: int, end: int) -> None:
         if (start and self._b[start - 1] not in ENDS) or (end < len(self._b) and self._b[end] not in ENDS):
             raise Unread

@@ -15,7 +15,8 @@ from wal_agent.recovery.bash_places import ENDS, names
 from wal_agent.recovery.bash_words import Unread
 
 _ASSIGN = re.compile(rb"([A-Za-z_][A-Za-z0-9_]*)(\[[A-Za-z0-9_$]*\])?\+?=")
-_RESERVED = names("if then elif else fi for while until do done case esac select function coproc { } ! [[ ]]")
+_RESERVED = names("if then elif else fi for in while until do done case esac select function { } ! [[ ]]")
+_DASH = re.compile(rb"[ \t]-[ \t]+")
 _OPERATORS = names("< > >> &> &>> <& >& >| <&- >&-")
 
 
@@ -38,7 +39,10 @@ class Commands(Expansions):
         body = kids[0] if kids[0].type not in ("file_redirect", "herestring_redirect", "heredoc_redirect") else None
         hung = tuple(kids[1:] if body else kids)
         for left, right in pairwise(kids):
-            self._gap(left.end_byte, right.start_byte)
+            if self._lone_dash(right) < 0:
+                self._gap(left.end_byte, right.start_byte)
+            else:
+                self._gap(left.end_byte, self._lone_dash(right), apart=True)
         if body is None:
             self._hang(n, (*hung, *extra))
         else:
@@ -58,10 +62,11 @@ class Commands(Expansions):
         else:
             kids = (n,) if n.type == "variable_assignment" else n.children
             last, was_word = n.start_byte, False
-            for c in kids:
+            for together in _together(kids):
+                c = together[0]
                 is_word = not c.type.endswith("_redirect")
                 self._gap(last, c.start_byte, apart=is_word and was_word)
-                last, was_word = c.end_byte, is_word
+                last, was_word = together[-1].end_byte, is_word
                 if not is_word:
                     hung.append(c)
                 elif c.type == "variable_assignment":
@@ -71,7 +76,7 @@ class Commands(Expansions):
                 else:
                     if not words and _ASSIGN.match(self._text(c)):
                         raise Unread
-                    words.append((c.start_byte, self._word(c)))
+                    words.append((c.start_byte, self._word(*together)))
         self._command(n, names, words, hung, sure)
 
     def _hang(self, n: Node, hung: Iterable[Node]) -> None:
@@ -81,11 +86,14 @@ class Commands(Expansions):
         redirects: list[Redirect] = []
         given: str | None = None
         follow: list[Node] = []
+        hung.sort(key=lambda r: r.start_byte)
         for r in hung:
             if r.type == "heredoc_redirect":
                 redirect, given, inside, more, follow = heredoc(self._b, r)
                 self._inner(inside)
                 hung.extend(m for m in more if m.type.endswith("_redirect"))
+                if (dash := self._lone_dash(r)) >= 0:
+                    words.append((dash, Word("-", "-")))
                 words += [(m.start_byte, self._word(m)) for m in more if not m.type.endswith("_redirect")]
             else:
                 redirect, more_words = self._redirect(r)
@@ -97,7 +105,7 @@ class Commands(Expansions):
             given = None
         ordered = tuple(word for _at, word in sorted(words, key=lambda w: w[0]))
         for i, word in enumerate(ordered[:3]):
-            if word.text in _RESERVED and (i == 0 or ordered[0].text == "time"):
+            if word.text in _RESERVED and (i == 0 or ordered[0].text in ("time", "coproc")):
                 raise Unread
         self._emit(
             n,
@@ -107,6 +115,11 @@ class Commands(Expansions):
         )
         if follow:
             self._follow(follow, len(self._out) - 1)
+
+    def _lone_dash(self, n: Node) -> int:
+        """Where a word "-" stands in front of a heredoc, which the grammar loses; -1 if none does."""
+        at = self._b.rfind(b"-", 0, n.start_byte) if n.type == "heredoc_redirect" else -1
+        return at if at > 0 and _DASH.fullmatch(self._b, at - 1, n.start_byte) else -1
 
     def _follow(self, nodes: Sequence[Node], fed: int) -> None:
         """What stands behind a heredoc's mark in its line."""
@@ -131,6 +144,7 @@ class Commands(Expansions):
         elif before.isdigit() or before == b"}":
             raise Unread  # 22>f, {fd}>f
         op = kids.pop(0)
+        self._same(op)
         if op.type not in _OPERATORS and op.type != "<<<":
             raise Unread
         if op.type.endswith("-"):
@@ -169,3 +183,31 @@ class Commands(Expansions):
     def _emit(self, n: Node, command: Simple) -> None:
         self._out.append(command)
         self._at.append(n.start_byte)
+
+
+def _together(nodes: Sequence[Node]) -> Iterable[list[Node]]:
+    """Nodes that nothing stands between are parts of one word, which the grammar may take for several ('a'\\''b')."""
+    group: list[Node] = []
+    for n in nodes:
+        if group and (
+            n.start_byte != group[-1].end_byte
+            or any(m.type == "variable_assignment" or m.type.endswith("_redirect") for m in (n, group[-1]))
+        ):
+            yield group
+            group = []
+        group.append(n)
+    if group:
+        yield group
+
+
+def printed(c: Simple) -> str | None:
+    """What a command is sure to print: echo of literal words, or cat of a heredoc."""
+    words = [w.text for w in c.words]
+    if c.input is not None and words == ["cat"]:
+        return c.input
+    if c.redirects or c.assigns or not words or words[0] != "echo" or None in words:
+        return None
+    said = [w or "" for w in words[1:]]
+    if (said and said[0].startswith("-")) or any("\\" in w for w in said):
+        return None
+    return " ".join(said) + "\n"

@@ -18,7 +18,7 @@ from tree_sitter import Language, Node, Parser
 
 from wal_agent.recovery.bash import MAX_TEXT, Script, Simple
 from wal_agent.recovery.bash_places import names
-from wal_agent.recovery.bash_simple import Commands
+from wal_agent.recovery.bash_simple import Commands, printed
 from wal_agent.recovery.bash_words import Unread
 
 _BUDGET = 0.25  # seconds for the grammar, whose time can grow with the square of a text that is wrong
@@ -27,6 +27,7 @@ _LANGUAGE = Language(tree_sitter_bash.language())
 _LOCAL = threading.local()
 
 _ODD = re.compile(r"[^\S \n\t]|[\0-\x08\x0e-\x1f\x7f\ufeff]")  # bash and the grammar have other ideas of these
+_SPOILS = re.compile(r"['#]|<<|\\\\\n")  # a backslash at the end of a line may be text there
 _FUNCTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.:-]*")
 _SIMPLE = names("command declaration_command unset_command variable_assignment variable_assignments")
 _BLOCKS = names("if_statement while_statement")
@@ -36,8 +37,10 @@ _KEYWORDS = names("if then elif else fi while until do done { }")
 
 def read(text: str) -> Script | None:
     """See bash.parse, which is the way in."""
-    if len(text) > MAX_TEXT or _ODD.search(text):
+    if len(text) > MAX_TEXT or _ODD.search(text) or text[:1] in ("-", "+"):  # bash -c -x: options
         return None
+    if "\\\n" in text and _SPOILS.search(text) is None:
+        text = text.replace("\\\n", "")  # as bash does; the grammar does not where it stands inside a word
     try:
         source = text.encode()
         return None if len(source) > MAX_TEXT else _Reader(source).script()
@@ -87,6 +90,7 @@ class _Reader(Commands):
         for i, n in enumerate(flat):
             divided = self._gap(last, n.start_byte, lines=True)
             last = n.end_byte
+            self._same(n)
             open_statement = open_statement and not divided
             if n.type == "comment":
                 self._comment(n)
@@ -153,6 +157,7 @@ class _Reader(Commands):
             if i % 2:
                 if n.type not in ("&&", "||"):
                     raise Unread
+                self._same(n)
                 sure = sure and n.type == "&&"
             else:
                 self._statement(n, sure, extra if i == len(chain) - 1 else ())
@@ -165,13 +170,14 @@ class _Reader(Commands):
             self._gap(last, c.start_byte, lines=i > 0 and n.children[i - 1].type in ("|", "|&"))
             last = c.end_byte
             if c.type in ("|", "|&"):
+                self._same(c)
                 stage += 1
                 continue
             before = len(self._out)
             self._statement(c, False, extra if i == len(n.children) - 1 else ())
             feeder, fed = fed, len(self._out) - 1 if c.type in ("command", "redirected_statement") else -1
             if feeder >= 0 and fed >= before and c.type == "command" and not self._out[fed].redirects:
-                self._out[fed] = replace(self._out[fed], input=_printed(self._out[feeder]))
+                self._out[fed] = replace(self._out[fed], input=printed(self._out[feeder]))
         if stage == 0:
             raise Unread
 
@@ -212,6 +218,8 @@ class _Reader(Commands):
 
     def _for(self, n: Node) -> None:
         kids = n.children
+        for c in kids:
+            self._same(c)
         body = kids[-1]
         if (
             kids[0].type != "for"
@@ -248,6 +256,8 @@ class _Reader(Commands):
             if item.type != "case_item":
                 raise Unread
             close = next((i for i, c in enumerate(item.children) if c.type == ")"), -1)
+            for c in item.children:
+                self._same(c)
             for c in item.children[:close]:
                 if c.is_named:
                     self._word(c)
@@ -282,16 +292,3 @@ class _Reader(Commands):
         self._statement(kids[0], False)
         if kids[1:]:
             self._hang(n, kids[1:])
-
-
-def _printed(c: Simple) -> str | None:
-    """What a command is sure to print: echo of literal words, or cat of a heredoc."""
-    words = [w.text for w in c.words]
-    if c.input is not None and words == ["cat"]:
-        return c.input
-    if c.redirects or c.assigns or not words or words[0] != "echo" or None in words:
-        return None
-    said = [w or "" for w in words[1:]]
-    if (said and said[0].startswith("-")) or any("\\" in w for w in said):
-        return None
-    return " ".join(said) + "\n"

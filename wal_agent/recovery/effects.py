@@ -158,6 +158,8 @@ def builtin(words: Sequence[Word]) -> Classified | None:
         return _BUILTIN if later or any(_RUNS_LATER.search(w.text or "") for w in words if name == "set") else READS
     if name == "let":
         return READS if all(w.text is not None and not _RUNS_LATER.search(w.text) for w in words[1:]) else _BUILTIN
+    if name == "history":
+        return READS if all((w.text or "").isdecimal() for w in words[1:]) else _BUILTIN
     if name not in _NAMES:
         return None
     names: list[str] = []

@@ -28,6 +28,15 @@ _STILL_FILE = re.compile(
 )
 
 
+# Settings that git may be given on its command line without running anything else for it.
+_GIT_SETTING = re.compile(
+    r"(?:user\.(?:name|email)|color\.\w+|advice\.\w+|core\.(?:quotepath|autocrlf|safecrlf|filemode|ignorecase|abbrev)"
+    r"|(?:commit|tag)\.gpgsign|init\.defaultbranch|pull\.(?:rebase|ff)|push\.default|protocol\.version|log\.\w+"
+    r"|safe\.directory|gc\.auto|rebase\.autosquash|merge\.conflictstyle|fetch\.prune)=.*",
+    re.IGNORECASE,
+)
+
+
 def live(word: str) -> bool:
     """Whether a file of this name may be more than a file."""
     return _LIVE_FILE.search(word) is not None and (_STILL_FILE.fullmatch(word) is None or ".." in word)
@@ -83,6 +92,8 @@ def _skipped(words: Sequence[Word], i: int, options: Options | None) -> int:
         return 0
     if text in options.flags:
         return 1
+    if text == "-c" and words[0].text == "git" and i + 1 < len(words):
+        return 2 if _GIT_SETTING.fullmatch(words[i + 1].text or "") else 0
     if text in options.values:
         value = words[i + 1] if i + 1 < len(words) else None
         return 2 if value is not None and value.text is not None else 0
@@ -150,8 +161,7 @@ def _holds(rule: Command, words: Sequence[Word]) -> list[Word] | None:
     if rule.operands is not None and not all(_matches(w, rule.operands) for w in rest):
         return None
     if rule.line is not None and (
-        any(w.text is None for w in operands)
-        or rule.line.fullmatch(" ".join(w.text or "" for w in operands)) is None
+        any(w.text is None for w in operands) or rule.line.fullmatch(" ".join(w.text or "" for w in operands)) is None
     ):
         return None
     return operands

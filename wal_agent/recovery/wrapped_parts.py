@@ -33,11 +33,9 @@ def _xargs(c: Simple) -> tuple[Inner, ...]:
     if not rest:
         return ()
     marks = _marks([w.text or "" for w in words[:i]])
-    if marks:
-        rest = tuple(put_in(w, marks) for w in rest)
-    else:
-        rest = (*rest, _ANYTHING)
-    return (Inner(rest),)
+    if marks:  # asked about as it stands there too: what is put into a text may be told from the rest of it
+        return (Inner(tuple(put_in(w, marks) for w in rest)), Inner(rest))
+    return (Inner((*rest, _ANYTHING)),)
 
 
 def _marks(options: Sequence[str]) -> tuple[str, ...]:
@@ -78,7 +76,7 @@ def _find(c: Simple) -> tuple[Inner, ...] | None:
             Word(None, begins) if w.text == "{}" else put_in(w, ("{}",)) if w.text is not None else w
             for w in words[i + 1 : end]
         )
-        found.append(Inner(run) if run else Inner(shell=True, least="unknown"))
+        found += [Inner(run), Inner(words[i + 1 : end])] if run else [Inner(shell=True, least="unknown")]
         i = end + 1
     if not found:
         return None

@@ -49,6 +49,17 @@ _PLAIN: Mapping[str, Front] = {
     "unbuffer": Front("p"),
     "chroot": Front("", "", long_ones("--userspec= --groups= --skip-chdir"), skip=1, away=True),
     "busybox": Front(),
+    "coproc": Front(least="unknown", why="runs a command beside the rest"),
+    "systemd-run": Front(
+        "tPGdSqr",
+        "pEu",
+        long_ones(
+            "--user --scope --wait --pty --pipe --collect --quiet --unit= --property= --uid= --gid= --setenv="
+            " --working-directory= --description= --slice="
+        ),
+        least="unknown",
+        why="runs a command apart from this one",
+    ),
 }
 # A shell tool may run these by their short names (docker exec): options, one operand, and then a command.
 _CONTAINERS: Mapping[str, Front] = {
