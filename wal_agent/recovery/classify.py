@@ -13,9 +13,10 @@ from functools import reduce
 
 from wal_agent.records import Class, Finding
 from wal_agent.recovery.bash import Script, Simple, Word, parse
+from wal_agent.recovery.declared_match import for_command, for_tool, moved
 from wal_agent.recovery.effects import builtin, redirected, variables
 from wal_agent.recovery.match import GENERAL, levels, match, program
-from wal_agent.recovery.rules import Classified, Rules, Shell
+from wal_agent.recovery.rules import OURS, Classified, Rules, Shell
 from wal_agent.recovery.wrappers import Inner, inner
 
 __all__ = ["Classified", "Rules", "classify", "classify_command", "next_step", "read_input", "waits"]
@@ -32,6 +33,7 @@ _FIELDS = Classified("unknown", "shell-field", "has a field whose meaning is not
 _LOOKS = Classified("read_only", "wrapper", "only prints")
 
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
+_FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
 _MOST_COMMANDS = 200
 _MOST_DEPTH = 8
 
@@ -41,16 +43,16 @@ def classify(tool: str, input: bytes, rules: Rules) -> Classified:
     fields = read_input(input)
     if fields is None:
         return UNREADABLE
-    if rules.project:
-        from wal_agent.recovery.declared_match import for_tool
-
-        if (declared := for_tool(rules.project, tool, fields)) is not None:
-            why = declared.why or "is a tool that the project's own rules name"
-            return Classified(declared.cls, declared.name, why, declared.verify, declared.ambiguous, declared.source)
+    declared: Classified | None = None
+    if rules.project and (rule := for_tool(rules.project, tool, fields)) is not None:
+        why = rule.why or "is a tool that the project's own rules name"
+        declared = Classified(rule.cls, rule.name, why, rule.verify, rule.ambiguous, rule.source)
     shell = rules.shells.get(tool)
-    if shell is not None:
-        return _shell(fields, shell, rules)
-    return rules.tools.get(tool, NO_RULE)
+    if shell is None:
+        return declared or rules.tools.get(tool, NO_RULE)
+    found = _shell(fields, shell, rules)
+    # A project's rule for the shell as such is for the commands that it has no rule for.
+    return declared if declared is not None and found.source == OURS else found
 
 
 def waits(tool: str, input: bytes, rules: Rules) -> bool:
@@ -59,9 +61,9 @@ def waits(tool: str, input: bytes, rules: Rules) -> bool:
     return any(classify(tool, input, r).cls != "read_only" for r in {id(r): r for r in (rules, rules.ours)}.values())
 
 
-def classify_command(text: str, rules: Rules) -> Classified:
-    """The class of shell text: that of the worst command in it."""
-    return _Parts(rules).text(text)
+def classify_command(text: str, rules: Rules, folder: str = "") -> Classified:
+    """The class of shell text: that of the worst command in it. `folder`: where it runs, relative to the workspace."""
+    return _Parts(rules, folder).text(text)
 
 
 def next_step(cls: Class, finding: Finding, verify: str, rules: Rules) -> str:
@@ -87,10 +89,11 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _shell(fields: dict[str, object], shell: Shell, rules: Rules) -> Classified:
     command = fields.get(shell.field)
+    folder = next((v for name in _FOLDERS if isinstance(v := fields.get(name), str)), "")
     if isinstance(command, str):
-        found = classify_command(command, rules)
+        found = classify_command(command, rules, folder)
     elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
-        found = _Parts(rules).words(tuple(Word(w, w) for w in command))
+        found = _Parts(rules, folder).words(tuple(Word(w, w) for w in command))
     else:
         return UNREADABLE
     others = {k for k, v in fields.items() if v not in (None, False)} - shell.ignore - {shell.field}
@@ -106,8 +109,9 @@ def worse(one: Classified, other: Classified) -> Classified:
 class _Parts:
     """Goes through the commands of a text, and those that they run, and keeps the worst."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, folder: str) -> None:
         self._rules = rules
+        self._folder = folder  # as far as `cd` tells; only rules of the project ask for it
         self._seen = 0
 
     def text(self, text: str, depth: int = 0) -> Classified:
@@ -115,12 +119,16 @@ class _Parts:
         if script is None:
             return _UNPARSED
         found: Classified | None = None
+        began = self._folder
         for c in script.commands:
             self._seen += 1
             if self._seen > _MOST_COMMANDS:
                 return _TOO_MUCH if found is None else worse(found, _TOO_MUCH)
             one = self._simple(c, script, depth)
             found = one if found is None else worse(found, one)
+            if self._rules.project:
+                self._folder = moved(self._folder, [w.text for w in c.words])
+        self._folder = began
         return found or _NOTHING
 
     def words(self, words: tuple[Word, ...]) -> Classified:
@@ -180,9 +188,7 @@ class _Parts:
         """What a rule of the project says of a command."""
         if not self._rules.project:
             return None
-        from wal_agent.recovery.declared_match import for_command
-
-        rule = for_command(self._rules.project, [w.text for w in c.words])
+        rule = for_command(self._rules.project, [w.text for w in c.words], self._folder)
         if rule is None:
             return None
         why = rule.why or "is a command that the project's own rules name"

@@ -19,14 +19,20 @@ Words = Sequence[str | None]
 
 def for_command(rules: Sequence[Declared], words: Words, folder: str = "") -> Declared | None:
     """The rule for a simple command. `words`: without wrappers (sudo, env), None where only the shell knows a word;
-    `folder`: where it runs, relative to the workspace, "" for the workspace itself or where that is not known."""
+    `folder`: where it may run, relative to the workspace; it may also run in the workspace itself."""
     if not words or words[0] is None:
         return None
-    forms = [words]
+    forms = [(words, path) for path in _paths(words[0], folder)] if "/" in words[0] else [(words, "")]
     if (inner := _interpreted(words)) is not None:
-        forms.append(inner)
-    paths = [_path(words[0], folder) if "/" in words[0] else "", *(_path(str(f[0]), folder) for f in forms[1:])]
-    return next((r for r in rules if _holds(r, forms, paths)), None)
+        forms += [(inner, path) for path in _paths(str(inner[0]), folder)]
+    return next((r for r in rules if any(_holds(r, form, path) for form, path in forms)), None)
+
+
+def moved(folder: str, words: Words) -> str:
+    """The folder after a command that ran in `folder`: another one after `cd`."""
+    if len(words) == 2 and words[0] in ("cd", "pushd") and words[1] and not words[1].startswith("-"):
+        return posixpath.normpath(posixpath.join(folder, words[1]))
+    return folder
 
 
 def for_tool(rules: Sequence[Declared], tool: str, fields: Mapping[str, object]) -> Declared | None:
@@ -60,17 +66,17 @@ def _interpreted(words: Words) -> Words | None:
     return None
 
 
-def _path(word: str, folder: str) -> str:
-    """A file that is run, as a path from the workspace; absolute ones stay so."""
-    return posixpath.normpath(word if word.startswith("/") else posixpath.join(folder, word))
+def _paths(word: str, folder: str) -> Sequence[str]:
+    """A file that is run, as paths from the workspace; absolute ones stay so."""
+    return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(place, word)) for place in (folder, "")))
 
 
-def _holds(rule: Declared, forms: Sequence[Words], paths: Sequence[str]) -> bool:
-    if rule.words and any(_begins(form, path, rule.words) for form, path in zip(forms, paths, strict=True)):
+def _holds(rule: Declared, words: Words, path: str) -> bool:
+    if rule.words and _begins(words, path, rule.words):
         return True
-    if any(_under(path, folder) for path in paths for folder in rule.folders):
+    if any(_under(path, folder) for folder in rule.folders):
         return True
-    return any(_under(posixpath.splitext(path)[0], file, whole=True) for path in paths for file in rule.files)
+    return any(_under(posixpath.splitext(path)[0], file, whole=True) for file in rule.files)
 
 
 def _begins(words: Words, path: str, rule: Sequence[str]) -> bool:

@@ -58,8 +58,13 @@ def _verification(rule: Declared, declared: Sequence[Declared], builtin: Rules) 
     ruled = with_project(builtin, declared)
     for text in spans or (rule.verify,):
         found, known = (classify(*shell_call(text, rules), rules) for rules in (ruled, builtin))
-        if found.cls != "read_only" and _is_command(text, bool(spans), known):
-            yield f'rule "{rule.name}": its verification `{text}` is {found.cls}, not read_only (it {known.why}).'
+        if found.cls == "read_only" or not _is_command(text, bool(spans), known):
+            continue
+        what = f'rule "{rule.name}": its verification `{text}` is {found.cls}, not read_only'
+        if found.source == OURS:
+            yield f"{what} (it {found.why}). If it only reads, give it a rule that says so."
+        else:
+            yield f'{what}, by rule "{found.rule}". If it only reads, give it a rule that says so before that one.'
 
 
 def _is_command(text: str, marked: bool, known: Classified) -> bool:

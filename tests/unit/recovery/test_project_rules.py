@@ -168,6 +168,7 @@ def test_a_section_holds_for_the_files_of_its_skill(shop: Path) -> None:
         assert not command(words, rule), words
     assert command("./run.sh", rule, "skills/ship")
     assert not command("ls", rule, "skills/shop")
+    assert command("skills/ship/run.sh", rule, "skills")  # a cd that was not followed right loses no rule
 
 
 def test_and_for_the_tool_and_the_skill_of_that_name(shop: Path) -> None:
