@@ -48,6 +48,8 @@ class Settings:
     drain: float = 20.0
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
+    workspace: Literal["save", "off"] = "save"
+    workspace_cap: float = 1024.0  # MiB of the working tree that are saved; of one file, a twentieth
     skip: tuple[str, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
 
@@ -64,17 +66,21 @@ class Origin:
         return kind(f"{self.words} is {value!r}, which is not possible.", f"Allowed: {allowed}.")
 
 
-def _seconds(low: float, high: float) -> Callable[[Any, Origin], float]:
+def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float]:
     def read(value: Any, origin: Origin) -> float:
         try:
-            seconds = math.nan if isinstance(value, bool) else float(value)
+            number = math.nan if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
-            seconds = math.nan
-        if not low <= seconds <= high:
-            raise origin.refuse(value, f"seconds from {low:g} to {high:g}")
-        return seconds
+            number = math.nan
+        if not low <= number <= high:
+            raise origin.refuse(value, f"{unit} from {low:g} to {high:g}")
+        return number
 
     return read
+
+
+def _seconds(low: float, high: float) -> Callable[[Any, Origin], float]:
+    return _number(low, high, "seconds")
 
 
 def _one_of(*words: str) -> Callable[[Any, Origin], str]:
@@ -127,6 +133,8 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "drain": _seconds(0, 600),
     "append_deadline": _seconds(0.1, APPEND_DEADLINE),
     "on_ambiguity": _one_of("ask", "halt", "resume"),
+    "workspace": _one_of("save", "off"),
+    "workspace_cap": _number(1, 1 << 20, "MiB"),
 }
 
 

@@ -21,7 +21,7 @@ class LeftOut:
 
     def lines(self) -> tuple[str, ...]:
         """The first ones, by reason: what nobody chose to leave out comes first."""
-        ordered = sorted(self.why.items(), key=lambda item: (item[1] == IGNORED, item[1], item[0]))
+        ordered = sorted(self.why.items(), key=lambda item: (item[1] in WISHED, item[1], item[0]))
         return tuple(f"{shown(path.decode(errors='backslashreplace'), LENGTH)}: {why}" for path, why in ordered[:MOST])
 
     @property
@@ -35,8 +35,9 @@ NESTED_EMPTY = "a repository of its own without a commit"
 UNREADABLE = "cannot be read"
 SPECIAL = "not a file, folder or link"
 PRIVATE = "wal-agent's own, or the agent's"
+WISHED = (IGNORED, PRIVATE)
 FULL = "no room: the workspace is over its cap"
 
 
 def too_big(most: int) -> str:
-    return f"bigger than {most >> 20} MiB"
+    return f"bigger than {most / (1 << 20):.3g} MiB"

@@ -87,7 +87,7 @@ class Scanner:
         for link in sorted(self._links):
             out.add(link, left_out.NESTED)
         for path in self._ignored:
-            out.add(path, left_out.IGNORED)
+            out.add(path, left_out.PRIVATE if _in(path, private) else left_out.IGNORED)
         told = LeftOut()
         for path, why in out.why.items():
             told.add(path.removeprefix(prefix), why)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wal_agent.capture.git import At, Git, GitFailed
+from wal_agent.capture.mark import mark, marked
 from wal_agent.capture.objects import changes, file_sizes, object_sizes, reached, trees_of
 from wal_agent.capture.repository import Around, Place, Surroundings, find
 from wal_agent.capture.scan import Caps, Scanned, Scanner
@@ -156,18 +157,20 @@ class WorkspaceCapture:
             self._next = replace(saved, holds=holds, left_out=lines, more=more)
             return _record(self._next, now, ())
         made = self._shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
+        before = (saved.contents.commit,) if saved is not None else marked(self._workspace)
+        mark(self._workspace, (made.commit, *before))
         at = self._shadow.at(*place.alternates)
         packing = self._packing(at, saved, made, around)
         files, size = self._counted(at, saved, scanned.work)
         pack = packing.pack
         self._total = size
         whole, dropped = packing.whole, packing.dropped
-        before = saved.packs if saved is not None and not whole else ()
+        packs = saved.packs if saved is not None and not whole else ()
         self._tidy = place if whole or dropped else None
         self._next = Saved(
             contents=made,
             base=made if whole or saved is None else saved.base,
-            packs=(*before[: len(before) - dropped], pack.size),
+            packs=(*packs[: len(packs) - dropped], pack.size),
             repository=around.repository,
             holds=holds,
             files=files,

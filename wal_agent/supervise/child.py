@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from wal_agent.capture.git import reap_others
+
 LAUNCH = Path(__file__).with_name("launch.py")
 HANDLED = frozenset(
     {
@@ -72,16 +74,18 @@ class Child:
         self.send(signal.SIGKILL)
 
     def reap(self) -> None:
-        """Collect every dead child: the agent, and what the sub-reaper adopted."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid == self.pid:
-                self.exit = Exit(os.waitstatus_to_exitcode(status))
+        """Collect every dead child: the agent, and what the sub-reaper adopted. A git of ours beside the agent is left
+        to the thread that waits for it."""
+        try:
+            if self.exit is None:  # first: a dead git must not hide it
+                self._collect(*os.waitpid(self.pid, os.WNOHANG))
+            reap_others(self._collect)
+        except ChildProcessError:
+            return
+
+    def _collect(self, pid: int, status: int) -> None:
+        if pid == self.pid:
+            self.exit = Exit(os.waitstatus_to_exitcode(status))
 
     def wait(self, on_terminate: Callable[[int], None], tick: Callable[[], None], every: Callable[[], float]) -> Exit:
         """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called

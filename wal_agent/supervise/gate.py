@@ -55,8 +55,11 @@ class Gate:
         self._denied_in_a_row = 0
         self._unanswered: set[int] = set()
         self._ended: Counter[str] = Counter()
+        self._before = writer.state.next_call - 1  # the newest call of earlier runs, whose tools are gone
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: Running | None = None
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a call that may have changed something has ended; must not block."""
         self.on_clean_end: Callable[[int, str, bytes], None] = lambda call, tool, input: None
         """Told of each call that ended well: number, tool, input. From hook threads, one at a time."""
 
@@ -158,6 +161,8 @@ class Gate:
                 duration_ms=max(0, round((now - running.began) * 1000)),
             )
         )
+        if running.cls != "read_only":
+            self.changed()
         if self._sync:
             # The tool has run: an end that stays undecided changes no answer, and the next call will be denied.
             with suppress(WalAgentError):
@@ -170,6 +175,8 @@ class Gate:
             running = self._calls.end(call, again=by != "session")
         if running is not None:
             self._writer.append(End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding))
+            if running.cls != "read_only" and how != "denied":
+                self.changed()
 
     def _result(self, data: bytes) -> Payload:
         """`data`, or what of it needs no blob where the bucket takes none: the end counts, and nobody waits for it."""
@@ -194,6 +201,11 @@ class Gate:
     def running(self) -> list[Running]:
         with self._lock:
             return list(self._calls.running.values())
+
+    def ended_upto(self) -> int:
+        """Every call numbered up to this has ended, so whatever it did is done."""
+        with self._lock:
+            return min(self._calls.running, default=(self.last.call if self.last else self._before) + 1) - 1
 
     def changing(self) -> list[Running]:
         with self._lock:

@@ -10,6 +10,7 @@ from typing import Any
 
 from wal_agent.agents.base import Agent, Command
 from wal_agent.capture.session import SessionCapture
+from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
@@ -27,6 +28,7 @@ from wal_agent.supervise.local import RunDir
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
+from wal_agent.supervise.treesaver import TreeSaver
 from wal_agent.wal.job import OpenedJob
 
 LAST_SAVE = 10.0  # seconds for the captures that are left when the agent has ended
@@ -78,7 +80,9 @@ class Live:
         launch: Launch,
         settings: Settings,
         on_completed: Callable[[], list[AnyRecord]],
+        tree: WorkspaceCapture | None = None,
     ) -> None:
+        """`tree`: captures of the working tree, None where they are off."""
         self._agent = agent
         self._env = dict(env)
         self._workspace = workspace
@@ -120,6 +124,9 @@ class Live:
             self._look,
         )
         self.autosave = Autosave(self._save, settings.autosave, self._fail)
+        self.tree = tree and TreeSaver(tree, writer, self.gate.ended_upto, clock, settings.autosave, self._fail)
+        if self.tree:
+            self.gate.changed = self.tree.poke
         self.conversation = Conversation(
             self.gate,
             writer,
@@ -232,14 +239,20 @@ class Live:
             AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
         )
         self.autosave.start()
+        if self.tree:
+            self.tree.start()
         failpoint("run.after_agent_start")
         try:
             exit = child.wait(self._on_terminate, self._tick, self._every)
         except BaseException:  # a bug: the lease may be settled only over a dead tree
             self.gate.close()
             child.kill()
+            if self.tree:
+                self.tree.pause()
             processes.end_run(self._run_dir.run, adopted=True)
             raise
+        if self.tree:
+            self.tree.pause()
         leftovers = processes.end_run(self._run_dir.run, adopted=True)
         child.reap()
         self.gate.close()
@@ -247,7 +260,8 @@ class Live:
         self._last_save()
         drained = self._drain_until is not None
         completed = not self.conversation.turn_open
-        problems = (*filter(None, [self._unsaved]), *self.saver.problems)
+        tree = self.tree.problem if self.tree else ""
+        problems = (*filter(None, [self._unsaved, tree]), *self.saver.problems)
         return Ended(exit, completed, drained, self._stopped, tuple(leftovers), problems, self._trouble)
 
     def _every(self) -> float:
@@ -259,11 +273,16 @@ class Live:
         budget = LAST_SAVE
         if self._drain_until is not None:
             budget = max(LAST_SAVE_AT_LEAST, min(budget, self._drain_until - self._clock.boot()))
+        until = self._clock.boot() + budget
         fenced = isinstance(self._stopped, Fenced)
+        if self.tree:
+            self.tree.finish(last=not fenced)
         in_time = self.autosave.stop(budget, self.saver.close if fenced else self._finish)
         self.saver.close()
         if not in_time:
             self._unsaved = unsaved(f"the bucket did not answer for {budget:.0f} s")
+        if self.tree:
+            self.tree.stop(max(0.0, until - self._clock.boot()))
 
     def _finish(self) -> None:
         try:

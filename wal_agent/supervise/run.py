@@ -33,6 +33,7 @@ from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
 from wal_agent.supervise.live import Ended, Launch, Live, ended_record
 from wal_agent.supervise.prepare import Prepared, prepare
 from wal_agent.supervise.take import Spooling, check_signals, take
+from wal_agent.supervise.treesaver import capture_of
 from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.wal.job import Fields, OpenedJob, after_left, close_job
 from wal_agent.wal.keys import Keys
@@ -205,6 +206,7 @@ class _Run:
             self.run_dir.write("session", prepared.session.id + "\n")
             session: NewSession | ResumeSession = prepared.session
             args = prepared.args
+            tree = capture_of(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
             settle = once(lambda: prepared.settling(opened.writer.state, self.clock.now()))
             while True:
                 command = agent.command(self.cli, args, session, self.interactive, env)
@@ -223,6 +225,7 @@ class _Run:
                     launch,
                     wish.settings,
                     settle,
+                    tree,
                 )
                 ended = live.run()
                 if ended.exit.code not in agent.again or ended.stopped or ended.drained:

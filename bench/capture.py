@@ -1,0 +1,121 @@
+"""What does saving the working tree cost in a repository of 100,000 files? `python -m bench capture` (I9).
+
+The time of the first capture, and of one after a changed file; the time that a changing tool call is blocked while a
+capture runs and while none does, turn by turn; and the bytes put a call. Git, gate, log and bucket are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from bench.measure import Times
+from bench.owner import owned
+from wal_agent.agents.base import Allow, ToolEnded, ToolStarting
+from wal_agent.bucket import open_bucket
+from wal_agent.bucket.meter import MeterBucket
+from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.clock import SystemClock
+from wal_agent.supervise.gate import Gate
+from wal_agent.supervise.treesaver import TreeSaver
+from wal_agent.wal.job import OpenedJob
+
+FILES = 100_000
+PER_FOLDER = 100
+ROUNDS = 30
+
+
+def repository(top: Path, count: int) -> None:
+    """`count` files of about 1 KB, committed."""
+    top.mkdir()
+    for n in range(count // PER_FOLDER):
+        folder = top / f"part{n % 20}" / f"module{n}"
+        folder.mkdir(parents=True)
+        for m in range(PER_FOLDER):
+            (folder / f"file{m}.txt").write_text(f"file {m} of module {n}\n" * 40)
+    who = ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "-c", "gc.auto=0"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"], ["repack", "-adq"]):
+        subprocess.run(["git", *who, *words], cwd=top, check=True, stdout=subprocess.DEVNULL)
+
+
+class Bench:
+    """Calls at a gate, each changing one file of the repository, and the captures behind them. Times in ms."""
+
+    def __init__(self, top: Path, root: Path, opened: OpenedJob, gate: Gate, meter: MeterBucket) -> None:
+        self.top, self.opened, self.gate, self.meter = top, opened, gate, meter
+        capture = WorkspaceCapture(root / "state", top.resolve(), os.environ, opened.blobs.put_payload)
+        clock = SystemClock()
+        self.tree = TreeSaver(capture, opened.writer, gate.ended_upto, clock, 10.0, self.failed)
+        self.count = 0
+
+    def failed(self, error: BaseException) -> None:
+        raise error
+
+    def save(self) -> float:
+        began = time.perf_counter()
+        self.tree.save()
+        return (time.perf_counter() - began) * 1000
+
+    def call(self) -> float:
+        """Milliseconds until the call was allowed. It writes one file."""
+        self.count += 1
+        input = json.dumps({"command": f"make target-{self.count}"}).encode()
+        began = time.perf_counter()
+        if not isinstance(self.gate.before(ToolStarting("s", "run_shell_command", input)), Allow):
+            raise RuntimeError("a call was denied")
+        blocked = (time.perf_counter() - began) * 1000
+        module = self.count * 7 % (FILES // PER_FOLDER)
+        path = self.top / f"part{module % 20}" / f"module{module}" / "file1.txt"
+        path.write_text(f"changed by call {self.count}\n" * 40)
+        self.gate.after(ToolEnded("s", "run_shell_command", input, b'{"llmContent":"ok"}', False))
+        return blocked
+
+    def drained(self) -> int:
+        """Bytes put until now, once nothing waits."""
+        while self.opened.writer.backlog.items:
+            time.sleep(0.001)
+        return self.meter.snapshot().sent
+
+    def during(self, offset: float) -> float:
+        """A call that begins `offset` seconds into a capture."""
+        saving = threading.Thread(target=self.tree.save)
+        saving.start()
+        time.sleep(offset)
+        blocked = self.call()
+        saving.join()
+        return blocked
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
+        root, top = Path(folder), Path(folder) / "work"
+        repository(top, FILES)
+        meter = MeterBucket(open_bucket(f"file://{folder}/bucket"))
+        with owned(root, meter) as (opened, gate, _):
+            bench = Bench(top, root, opened, gate, meter)
+            sent = bench.drained()
+            first = bench.save()
+            whole = bench.drained() - sent
+            print(f"  {FILES} files: first capture {first / 1000:.2f} s, {whole / 1e6:.2f} MB put")
+            alone, busy, captures, bytes_ = [], [], [], []
+            for n in range(ROUNDS):
+                sent = bench.drained()
+                alone.append(bench.call())
+                captures.append(bench.save())
+                bytes_.append(bench.drained() - sent)
+                busy.append(bench.during(captures[-1] / 1000 * (n + 0.5) / ROUNDS))
+                bench.save()
+            print(Times("capture after one changed file", tuple(captures)).line())
+            quiet = Times("changing call, no capture runs", tuple(alone))
+            print(quiet.line())
+            print(Times("changing call while a capture runs", tuple(busy)).line(quiet))
+            print(f"  {sorted(bytes_)[ROUNDS // 2]} bytes put a call, with its capture")
+
+
+if __name__ == "__main__":
+    main()
