@@ -15,14 +15,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence import git_moves, git_places, git_refs
+from wal_agent.recovery.evidence import git_moves, git_places, git_refs, git_tree
 from wal_agent.recovery.evidence.git_case import Case
 from wal_agent.recovery.evidence.git_files import Repo, Unreadable, find, head, is_ref
 from wal_agent.recovery.evidence.git_seen import facts as told
 from wal_agent.recovery.evidence.git_seen import look, recall
 from wal_agent.recovery.evidence.git_words import Command, read
 from wal_agent.recovery.evidence.paths import place
-from wal_agent.recovery.evidence.steps import outputs
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.step import Around, Budget, Found, Reach, Step
 
@@ -40,8 +39,11 @@ _JUDGES: dict[str, Callable[[Case], Found | None]] = {
     "tag": git_refs.tag,
     "branch": git_refs.branch,
     "push": git_refs.push,
+    "add": git_tree.judge,
+    "rm": git_tree.judge,
+    "mv": git_tree.judge,
 }
-_LISTS = ("add", "rm", "mv", "commit")  # what they do shows in what the index lists
+_LISTS = ("add", "rm", "mv")  # what they do shows in what the index lists
 # Hooks that may run before the first write; "reference-transaction" has a state before the locks since git 2.54.
 _EARLY = {"rebase": {"pre-rebase"}, "pull": {"pre-rebase"}}
 _MOVES_REF = ("commit", "tag", "branch")  # all that is left of them is the value of a ref
@@ -106,7 +108,7 @@ class GitKind:
 
 def _command(step: Step) -> tuple[Command | None, Path]:
     command = read(step.words)
-    if command is None or outputs(step) or any(name in os.environ for name in _ELSEWHERE):
+    if command is None or any(name in os.environ for name in _ELSEWHERE):
         return None, step.cwd
     at = step.cwd
     for folder in command.folders:
@@ -206,7 +208,9 @@ def _judge(command: Command, step: Step, cwd: Path, facts: Sequence[Fact], aroun
     if tell:
         return Found("unknown", tell)
     if command.verb in _MOVES_REF and not command.has("force", "move", "M") and _as_before(case):
-        return Found("not_started", "HEAD, the refs, their logs and the index are as they were before the call.")
+        return Found(
+            "not_started", "HEAD and the refs are where they were before the call, and their logs are the same ones."
+        )
     begun = git_moves.checkout_begun(case) if command.verb in ("checkout", "switch") else None
     return begun or Found("unknown", _compared(case))
 
@@ -248,17 +252,15 @@ def _as_before(c: Case) -> bool:
     """Something was written and all is as before, as git leaves it when a signal that it can answer to ends it. A hook
     may have done anything by then."""
     then, now = c.then, c.now
-    same = (then.head, then.oid, then.refs, then.logs) == (now.head, now.oid, now.refs, now.logs)
-    same = same and then.whole.states == now.whole.states and then.whole.locks == now.whole.locks and c.same_index
+    if c.command.verb == "commit":
+        same = git_moves.not_committed(c)
+    else:
+        same = (then.head, then.oid, then.refs, then.logs) == (now.head, now.oid, now.refs, now.logs)
+    same = same and then.whole.states == now.whole.states and then.whole.locks == now.whole.locks
     return same and c.hooks() == frozenset()
 
 
 def _done(c: Case) -> Found | None:
-    if c.command.verb in ("add", "rm", "mv"):
-        # The index is the last thing that they write.
-        if c.then.listed and c.now.listed and c.then.listed != c.now.listed and c.now.listed != "absent":
-            return Found("completed", "The index lists other things than before the call, and this writes it last.")
-        return None
     judge = _JUDGES.get(c.command.verb)
     return None if judge is None else judge(c)
 

@@ -59,12 +59,6 @@ class Case:
     def new_states(self) -> tuple[str, ...]:
         return tuple(x for x in self.now.whole.states if x not in self.then.whole.states)
 
-    @property
-    def same_index(self) -> bool:
-        """Whether the index lists what it listed."""
-        then, now = self.then, self.now
-        return (bool(now.index) and then.index == now.index) or (bool(now.listed) and then.listed == now.listed)
-
     # ---- asking git; None for no answer ----
 
     def commit(self, oid: str) -> Commit | None:
@@ -90,6 +84,12 @@ class Case:
         )
         data = self._ask(*ask, "HEAD", "--", *paths)
         return None if data is None else not data
+
+    def untracked(self, paths: Sequence[str]) -> bool | None:
+        """Whether there are files at those paths of the worktree (none: in all of it) that git would add."""
+        ask = ("ls-files", "--full-name", "--others", "--exclude-standard", "--directory", "--no-empty-directory", "-z")
+        data = self._ask(*ask, "--", *(str(self.repo.tree / p) for p in paths), user_settings=True, top=True)
+        return None if data is None else bool(data)
 
     def settings(self, pattern: str) -> dict[str, list[str]] | None:
         """Settings by lower-case key, the user's own ones included, as git itself would see them."""
@@ -119,12 +119,14 @@ class Case:
                     return None
         return frozenset(name for name in found if not name.endswith(".sample"))
 
-    def _ask(self, *words: str, ok: tuple[int, ...] = (0,), user_settings: bool = False) -> bytes | None:
+    def _ask(
+        self, *words: str, ok: tuple[int, ...] = (0,), user_settings: bool = False, top: bool = False
+    ) -> bytes | None:
         left = self.budget.until - self.budget.clock.boot()
         if left <= 0:
             return None
         git = Git(env=os.environ, timeout=left)
-        at = At(self.repo.own, work_tree=self.repo.tree, cwd=self.cwd)
+        at = At(self.repo.own, work_tree=self.repo.tree, cwd=self.repo.tree if top else self.cwd)
         try:
             return git.run(*words, at=at, ok=ok, most=_MOST, user_settings=user_settings)
         except (GitFailed, GitMissing, GitStopped, OSError):

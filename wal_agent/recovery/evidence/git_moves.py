@@ -46,6 +46,12 @@ def commit(c: Case) -> Found | None:
     return Found("completed", f"{done}. {_AFTER}")
 
 
+def not_committed(c: Case) -> bool:
+    """Whether HEAD is at the commit where it was, and got there without another one being made."""
+    lines = c.lines()
+    return lines is not None and c.now.oid == c.then.oid and _led_here(c, lines)
+
+
 def _led_here(c: Case, before: tuple[Line, ...]) -> bool:
     """Whether HEAD got to where the commit was made without a commit being changed: not at all, or by new branches."""
     at = c.then.head

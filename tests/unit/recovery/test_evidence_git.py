@@ -1,0 +1,395 @@
+"""Evidence for git: what is read, from what, and that nothing of the project's is run or trusted for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.faults.evidence.git_stage import HERE, Stage, make
+from wal_agent.clock import SystemClock
+from wal_agent.recovery.evidence import call
+from wal_agent.recovery.evidence.git import GIT
+from wal_agent.recovery.evidence.git_words import read
+from wal_agent.recovery.step import Around, Budget, Found, Step
+
+CLOCK = SystemClock()
+COMMIT = ("git", "commit", "-q", "-m", "a message")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("git") / "made")
+
+
+@pytest.fixture
+def stage(made: Path, tmp_path: Path) -> Stage:
+    found = Stage.copy(made, tmp_path / "stage")
+    found.settle()
+    return found
+
+
+def after(stage: Stage, words: tuple[str, ...], around: Around = HERE, run: str | None = None) -> Found:
+    """The verdict on a command that ran to its end, or on one of which something else ran."""
+    facts = stage.before(words)
+    stage.sh(subprocess.list2cmdline(words) if run is None else run)
+    return stage.judge(words, facts, around)
+
+
+# ---- words ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "git commit --interactive",
+        "git commit -p",
+        "git commit --dry-run",
+        "git add -p",
+        "git -c core.hooksPath=x commit -m m",
+        "git -c alias.commit=!x commit",
+        "git --git-dir=x commit",
+        "git --exec-path=x commit",
+        "git push --mirror",
+        "git push --all",
+        "git push -n",
+        "git ci",
+        "git",
+        "git -C",
+        "git commit -m",
+        "hub commit -m m",
+    ],
+)
+def test_what_is_not_known_is_not_read(words: str) -> None:
+    assert read(words.split()) is None
+
+
+def test_options_are_read_as_git_reads_them() -> None:
+    found = read(
+        ["/usr/bin/git", "-C", "a", "-c", "user.name=x", "commit", "-qam", "first", "--message=second", "--", "p"]
+    )
+    assert found is not None
+    assert (found.verb, found.folders, found.paths, found.operands) == ("commit", ("a",), ("p",), ())
+    assert found.on == {"quiet", "all"} and found.every("message") == ("first", "second")
+    cut = read(["git", "commit", "-ma"])
+    assert cut is not None and cut.every("message") == ("a",) and not cut.on
+
+
+# ---- what is around ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["same_place", "gone", "alone"])
+@pytest.mark.parametrize("run", [None, "true"])
+def test_nothing_is_said_where_it_may_be_another_s_doing(stage: Stage, name: str, run: str | None) -> None:
+    stage.sh("echo x > a; git add a")
+    stage.settle()
+    assert after(stage, COMMIT, replace(HERE, **{name: False}), run).finding == "unknown"
+
+
+def test_nothing_is_said_of_a_tree_that_was_put_back(stage: Stage) -> None:
+    assert after(stage, COMMIT, replace(HERE, restored=True), "true").finding == "unknown"
+
+
+def test_without_facts_nothing_is_said(stage: Stage) -> None:
+    assert stage.judge(COMMIT, ()).finding == "unknown"
+
+
+@pytest.mark.parametrize("first", ["git checkout -q --detach", "git pack-refs --all", "git checkout -q --orphan new"])
+def test_a_commit_is_seen_wherever_head_is(stage: Stage, first: str) -> None:
+    stage.sh(f"{first}; echo x > a; git add a")
+    stage.settle()
+    assert after(stage, COMMIT, run="true").finding == "not_started"
+    assert after(stage, COMMIT).finding == "completed"
+
+
+def test_a_commit_is_seen_in_a_worktree_and_below_a_folder(stage: Stage) -> None:
+    stage.sh("git worktree add -q ../work/made ahead; cd made; echo x > src/1; git add src/1")
+    stage.settle()
+    words = ("git", "-C", "made/src", *COMMIT[1:])
+    assert after(stage, words, run="true").finding == "not_started"
+    assert after(stage, words).finding == "completed"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "git commit -q -m 'another message'",
+        "git commit -q -m 'a message'; git commit -q --allow-empty -m 'a message'",
+        "git reset -q --soft HEAD~1; git commit -q -m 'a message'",
+        "git checkout -q ahead -- a; git checkout -q -b x; git update-ref refs/heads/x topic",
+        "git merge -q ahead",
+        "git update-ref refs/heads/main topic",
+    ],
+)
+def test_a_commit_is_not_taken_for_what_another_did(stage: Stage, run: str) -> None:
+    stage.sh("echo y > b; git add b")
+    stage.settle()
+    assert after(stage, COMMIT, run=run).finding == "unknown"
+
+
+def test_a_commit_that_a_hook_may_have_seen_has_not_surely_not_begun(stage: Stage) -> None:
+    hook = stage.work / ".git/hooks/pre-commit"
+    hook.write_text("#!/bin/sh\ntouch ../effect; exit 1\n")
+    hook.chmod(0o755)
+    stage.sh("echo x > a; git add a")
+    stage.settle()
+    assert after(stage, COMMIT, run="git commit -m 'a message' || true").finding == "unknown"
+    stage.sh("mkdir hooks; mv .git/hooks/pre-commit hooks; git config core.hooksPath hooks")
+    stage.settle()
+    assert after(stage, COMMIT, run="git commit -m 'a message' || true").finding == "unknown"
+    stage.sh("git config --unset core.hooksPath; git -c core.commentChar=a status > /dev/null")
+    stage.settle()
+    assert after(stage, COMMIT, run="true").finding == "not_started"
+
+
+def test_a_refresh_of_the_index_is_no_add(stage: Stage) -> None:
+    stage.sh("touch a; echo y > b")
+    stage.settle()
+    assert after(stage, ("git", "add", "b"), run="git status; git update-index --refresh || true").finding == "unknown"
+    stage.settle()
+    assert after(stage, ("git", "add", "b"), run="git add b; echo more > b").finding == "unknown"
+    assert after(stage, ("git", "add", "-A"), run="echo n > new; git add b").finding == "unknown"
+
+
+def test_a_push_is_only_believed_for_one_branch_to_one_place(stage: Stage) -> None:
+    words = ("git", "push", "origin", "main")
+    stage.sh("git commit -q --allow-empty -m x")
+    assert after(stage, words, run="git fetch -q; git update-ref refs/remotes/origin/main main").finding == "unknown"
+    stage.sh("git commit -q --allow-empty -m y")
+    assert after(stage, words).finding == "completed"
+    stage.sh("git commit -q --allow-empty -m z; git init -q --bare ../second.git")
+    stage.sh(
+        "git remote set-url --add --push origin ../remote.git; git remote set-url --add --push origin ../second.git"
+    )
+    assert after(stage, words).finding == "unknown"
+    said = stage.judge(words, stage.before(words)).why
+    assert "`git ls-remote origin refs/heads/main`" in said
+
+
+def test_a_remote_that_took_a_branch_without_our_knowing_is_unknown(stage: Stage) -> None:
+    stage.sh("git commit -q --allow-empty -m x")
+    words = ("git", "push", "origin", "main")
+    took = 'git push -q "$(cd ../remote.git; pwd)" main'  # no remote-tracking ref is moved
+    assert after(stage, words, run=took).finding == "unknown"
+    assert stage.sh("git ls-remote origin refs/heads/main").split()[0] == stage.sh("git rev-parse main").strip()
+
+
+# ---- several steps -------------------------------------------------------------------------------------------------
+
+
+def whole_call(stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str, run: str) -> Found:
+    if GIT not in call.KINDS:
+        monkeypatch.setattr(call, "KINDS", (*call.KINDS, GIT))
+    parts = call.parts_of("run_shell_command", json.dumps({"command": command}).encode(), stage.work)
+    facts = call.facts_before(parts, Budget(CLOCK, CLOCK.boot() + 5))
+    assert facts and sum(len(f.what) + len(f.where) + len(f.value) for f in facts) < 4096
+    stage.sh(run)
+    return call.judge(parts, facts, HERE, lambda path: False, Budget(CLOCK, CLOCK.boot() + 20))
+
+
+@pytest.mark.parametrize(
+    ("run", "finding"),
+    [
+        ("true", "unknown"),  # of the push
+        ("git add -A", "unknown"),
+        ("git add -A; git commit -q -m m", "unknown"),
+        ("git add -A; git commit -q -m m; git push -q origin main", "completed"),
+    ],
+)
+def test_add_commit_push(stage: Stage, monkeypatch: pytest.MonkeyPatch, run: str, finding: str) -> None:
+    stage.sh("echo x > a; echo n > new")
+    stage.settle()
+    assert (
+        whole_call(stage, monkeypatch, "git add -A && git commit -m m && git push origin main", run).finding == finding
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "finding"),
+    [
+        ("true", "not_started"),
+        ("git checkout -q -b fresh", "unknown"),  # of the add
+        ("git checkout -q -b fresh; git add -A", "partial"),
+        ("git checkout -q -b fresh; git add -A; git commit -q -m m", "completed"),
+    ],
+)
+def test_branch_add_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch, run: str, finding: str) -> None:
+    stage.sh("echo x > a; echo n > new")
+    stage.settle()
+    assert (
+        whole_call(stage, monkeypatch, "git checkout -b fresh && git add -A && git commit -m m", run).finding == finding
+    )
+
+
+# ---- a hostile repository ------------------------------------------------------------------------------------------
+
+
+def test_before_starts_no_process(stage: Stage) -> None:
+    text = """
+import sys
+from pathlib import Path
+from wal_agent.clock import SystemClock
+from wal_agent.recovery.evidence.git import GIT
+from wal_agent.recovery.step import Budget, Step
+
+def stop(event, args):
+    if event.startswith(("subprocess", "os.fork", "os.exec", "os.posix_spawn", "os.system", "socket")):
+        raise SystemExit(f"started: {event}")
+
+sys.addaudithook(stop)
+clock = SystemClock()
+for words in ("git commit -m m", "git push", "git add -A", "git worktree add x y", "git clone x z"):
+    step = Step("run_shell_command", {}, tuple(words.split()), (), Path.cwd())
+    assert GIT.reach(step) and GIT.before(step, Budget(clock, clock.boot() + 9)), words
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=stage.work, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_verdict_runs_nothing_that_the_repository_names(stage: Stage) -> None:
+    evil = stage.root / "evil"
+    run = f"touch {evil}"
+    script = stage.root / "script"
+    script.write_text(f"#!/bin/sh\n{run}\ncat\n")
+    script.chmod(0o755)
+    stage.sh("echo x > a; echo y > b; git add a")
+    names = ("core.fsmonitor", "core.pager", "core.editor", "core.sshCommand", "core.gitProxy", "core.askPass")
+    more = (
+        "diff.external",
+        "diff.x.textconv",
+        "diff.x.command",
+        "filter.x.clean",
+        "filter.x.smudge",
+        "filter.x.process",
+    )
+    other = ("gpg.program", "credential.helper", "uploadpack.packObjectsHook", "core.alternateRefsCommand")
+    for name in (*names, *more, *other):
+        stage.sh(f"git config {name} {script}")
+    for alias in ("cat-file", "config", "diff-index", "ls-files", "commit"):
+        stage.sh(f"git config alias.{alias} '!{run}'")
+    (stage.work / ".gitattributes").write_text("* filter=x diff=x\n")
+    hooks = stage.work / ".git/hooks"
+    for name in ("pre-commit", "post-index-change", "reference-transaction", "fsmonitor-watchman", "post-checkout"):
+        shutil.copy(script, hooks / name)
+    stage.settle()
+    words = [COMMIT, ("git", "add", "-A"), ("git", "push"), ("git", "merge", "topic"), ("git", "branch", "x")]
+    words += [("git", "commit", "-a", "-m", "x"), ("git", "checkout", "topic"), ("git", "stash")]
+    facts = {w: stage.before(w) for w in words}
+    assert all(facts.values()) and not evil.exists()
+    # Something is done of each, so that there is something to ask git about; not by the settings above.
+    quiet = "git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c filter.x.clean=cat -c filter.x.process= "
+    quiet += "-c filter.x.smudge=cat "
+    stage.sh(f"{quiet} add -A; {quiet} commit -q -m 'a message'; {quiet} branch x")
+    evil.unlink(missing_ok=True)
+    for w in words:
+        stage.judge(w, facts[w])
+    assert not evil.exists()
+
+
+def test_a_lazy_fetch_is_not_made_for_a_verdict(stage: Stage) -> None:
+    evil = stage.root / "evil"
+    facts = stage.before(COMMIT)
+    stage.sh("echo x > a; git add a; git commit -q -m 'a message'")
+    stage.sh(f"git config remote.origin.promisor true; git config remote.origin.url 'ext::sh -c touch% {evil}'")
+    stage.sh("git config protocol.ext.allow always; git config core.repositoryFormatVersion 1")
+    stage.sh("git config extensions.partialClone origin; rm -r .git/objects/??")
+    assert stage.judge(COMMIT, facts).finding == "unknown"
+    assert not evil.exists()
+
+
+FILES = (
+    "HEAD",
+    "index",
+    "packed-refs",
+    "refs/heads/main",
+    "logs/HEAD",
+    "logs/refs/heads/main",
+    "config",
+    "commondir",
+    "refs",
+)
+LINES = (
+    b"ref: refs/heads/main\n",
+    b"ref: ../../x\n",
+    b"ref: refs/heads/" + b"a/" * 300,
+    b"0" * 40 + b"\n",
+    b"\0" * 50,
+    b"",
+)
+
+
+def spoil(own: Path, name: str, how: int | bytes) -> None:
+    path = own / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(how, bytes):
+        path.write_bytes(how)
+    elif how == 0:
+        os.mkfifo(path)
+    elif how == 1:
+        path.symlink_to("/dev/zero")
+    elif how == 2:
+        path.symlink_to(own)
+    elif how == 3:
+        path.mkdir()
+    elif how == 4:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    elif how == 5:
+        path.symlink_to(path.name)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_spoiled_repository_is_met_with_silence(made: Path, tmp_path: Path, data: st.DataObject) -> None:
+    """No error, no end of time, and no word of what is not so."""
+    shutil.rmtree(tmp_path / "s", ignore_errors=True)
+    stage = Stage.copy(made, tmp_path / "s")
+    own = stage.work / ".git"
+    name = data.draw(st.sampled_from(FILES))
+    how = data.draw(st.integers(0, 5) | st.sampled_from(LINES) | st.binary(max_size=200))
+    words = data.draw(st.sampled_from([COMMIT, ("git", "add", "-A"), ("git", "push"), ("git", "checkout", "topic")]))
+    facts = stage.before(words)
+    if data.draw(st.booleans()):
+        spoil(own, name, how)
+        assert stage.judge(words, facts).finding != "completed"
+    else:
+        spoil(own, name, how)
+        facts = stage.before(words)
+        assert stage.judge(words, facts).finding in ("unknown", "not_started")
+
+
+@pytest.mark.parametrize("how", [0, 1, 3, 5, b"gitdir: ../..", b"gitdir: /etc", b"gitdir: \0", b"junk"])
+def test_a_git_file_that_leads_elsewhere_is_not_followed(made: Path, tmp_path: Path, how: int | bytes) -> None:
+    stage = Stage.copy(made, tmp_path / "s")
+    spoil(stage.work, ".git", how)
+    assert stage.before(COMMIT) == ()
+    assert GIT.reach(Step("run_shell_command", {}, COMMIT, (), stage.work)) is None
+
+
+def test_reftable_links_in_refs_and_a_bare_repository_are_left_alone(stage: Stage) -> None:
+    (stage.work / ".git/reftable").mkdir()
+    assert stage.before(COMMIT) == ()
+    (stage.work / ".git/reftable").rmdir()
+    assert stage.before(COMMIT) != ()
+    (stage.work / ".git/refs/heads/out").symlink_to(stage.root)
+    assert stage.before(COMMIT) == ()
+    assert stage.before(("git", "-C", "../remote.git", "tag", "x")) == ()
+
+
+def test_facts_are_small_and_an_old_budget_gives_none(stage: Stage) -> None:
+    facts = stage.before(("git", "push"))
+    assert sum(len(f.what) + len(f.where) + len(f.value) for f in facts) < 2048
+    assert all(len(f.value) <= call.MOST_VALUE for f in facts)
+    assert stage.before(("git", "push"), seconds=-1.0) == ()
