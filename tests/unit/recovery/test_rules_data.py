@@ -178,7 +178,7 @@ TRAPS = r"""
     ldconfig ;; mount a b ;; top ;; nc -l 1 ;; openssl req -new -out f ;; openssl x509 -in a -out b ;;
     printf -v PATH x ;; less -o f g ;; man -P x ls ;; pandoc -o a b ;; 7z x a ;; nvidia-smi -pl 1 ;; tee f ;;
     shuf -o f ;; exiftool -a=b f ;; timedatectl set-time x ;; apt-mark hold x ;; base64 -o f ;;
-    split f ;; bat --pager=x f ;; getent -i x y ;;
+    split f ;; bat --pager=x f ;; getent -i x y ;; tmux display-message "#(rm x)" ;; vault read database/creds/x ;;
 """.strip()
 
 
