@@ -20,7 +20,8 @@ from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
 __all__ = ["Declared", "Problem", "ProjectRules", "load_project_rules", "markdown_rules"]
 
 MOST_BYTES = 256 * 1024  # of one file
-MOST_IN_ALL = 2 * 1024 * 1024
+MOST_IN_ALL = 8 * 1024 * 1024
+MOST_TOLD = 1024 * 1024  # of the files that may hold a rule
 MOST_LISTED = 1000  # entries of a folder that are looked at
 
 TABLES = ("GEMINI.md", ".gemini/GEMINI.md", "CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md")
@@ -86,7 +87,7 @@ def _texts(workspace: Path, problems: list[Problem]) -> Iterator[_Text]:
     """Each file once, though several names lead to it."""
     root = workspace.resolve()
     seen: dict[str, _Text | None] = {}
-    left = MOST_IN_ALL
+    left, told = MOST_IN_ALL, MOST_TOLD
     for kind, name in _names(root, problems):
         try:
             real = inside(root, name)
@@ -104,12 +105,14 @@ def _texts(workspace: Path, problems: list[Problem]) -> Iterator[_Text]:
         except OSError as error:
             problems.append(Problem(name, 0, f"cannot be read: {error.strerror}."))
             continue
-        left -= len(text)
-        if left < 0:
-            what = f"is not read, nor is what comes after it: {MOST_IN_ALL >> 20} MiB of such files are the most."
-            problems.append(Problem(name, 0, what))
+        mark = "idempoten" if kind == "table" else "recovery"
+        seen[real] = _Text(kind, name, text, (folder,) if kind == "skill" else ()) if mark in text.lower() else None
+        left, told = left - len(text), told - (len(text) if seen[real] else 0)
+        if left < 0 or told < 0:
+            most = f"{MOST_TOLD >> 20} MiB of files with rules, {MOST_IN_ALL >> 20} MiB in all, are the most"
+            problems.append(Problem(name, 0, f"is not read, nor is what comes after it: {most}."))
+            del seen[real]
             break
-        seen[real] = _Text(kind, name, text, (folder,) if kind == "skill" else ())
     yield from (text for text in seen.values() if text)
 
 

@@ -302,6 +302,14 @@ def test_files_that_are_none_or_too_big_are_told(shop: Path) -> None:
     ]
 
 
+def test_files_without_rules_are_many_before_they_are_too_many(shop: Path) -> None:
+    for n in range(34):
+        write(shop, f"docs/tools/{n:02}.md", " " * (255 * 1024))
+    write(shop, "docs/tools/00.md", NO)
+    assert [r.name for r in load_project_rules(shop).rules] == ["00"]
+    assert [line.partition(",")[0] for line in told(shop)] == ["docs/tools/33.md: is not read"]
+
+
 def test_rules_and_bytes_are_bounded_in_all(shop: Path) -> None:
     write(shop, "wal-agent.toml", '[[rules]]\ntool = "a"\nclass = "mutation"\n' * 150)
     write(shop, "GEMINI.md", TABLE + "| `make` | no |\n" * 60)
@@ -310,7 +318,7 @@ def test_rules_and_bytes_are_bounded_in_all(shop: Path) -> None:
     found = load_project_rules(shop)
     assert len(found.rules) == 200
     assert told(shop) == [
-        "tools/10.md: is not read, nor is what comes after it: 2 MiB of such files are the most.",
+        "tools/05.md: is not read, nor is what comes after it: 1 MiB of files with rules, 8 MiB in all, are the most.",
         "GEMINI.md:53: a project has 200 rules at most; from here on they are left out.",
     ]
 
