@@ -54,7 +54,7 @@ class Commands(Expansions):
         hung: list[Node] = list(extra)
         if n.type in ("test_command", "declaration_command", "unset_command"):
             read = self._words.read(n.start_byte, n.end_byte, self._inner(n.children))
-            words = [(start, word) for start, _end, word in read]
+            words = [(start, self._named(start, word)) for start, _end, word in read]
             self._edges(n.start_byte, n.end_byte)
             if n.type == "test_command" and (words[0][1].text, words[-1][1].text) != ("[", "]"):
                 raise Unread
@@ -78,6 +78,11 @@ class Commands(Expansions):
                         raise Unread
                     words.append((c.start_byte, self._word(*together)))
         self._command(n, names, words, hung, sure)
+
+    def _named(self, start: int, word: Word) -> Word:
+        """A word of a declaration: as an assignment it is not split, so that it is known what it sets."""
+        m = _ASSIGN.match(self._b, start) if word.text is None else None
+        return word if m is None else Word(None, m[0].decode())
 
     def _hang(self, n: Node, hung: Iterable[Node]) -> None:
         self._command(n, [], [], list(hung), False)

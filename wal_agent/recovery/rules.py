@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -169,7 +169,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def parse_rules(text: str) -> Rules:
     """Rules from TOML. Raises tomllib.TOMLDecodeError, msgspec.ValidationError, re.error or ValueError: the file is
     ours."""
-    file = msgspec.convert(_present(tomllib.loads(text)), _File)
+    file = msgspec.convert(tomllib.loads(text), _File)
     names = Counter([*(t.rule for t in file.tool), *(c.rule for c in file.command)])
     if twice := [name for name, times in names.items() if times > 1]:
         raise ValueError(f"rules with the same name: {', '.join(twice)}")
@@ -198,21 +198,6 @@ def parse_rules(text: str) -> Rules:
         ),
         next=file.next,
     )
-
-
-def _present(document: dict[str, Any]) -> dict[str, Any]:
-    """A file of the first form, [shell] with its commands, in the present one."""
-    shell = document["shell"]
-    if isinstance(shell, dict):
-        why, old = shell.pop("why"), shell.pop("command")
-        document["shell"] = [shell]
-        document["command"] = [
-            {"rule": "shell:" + c["program"], "class": "read_only", "why": why, "short": "", "long": []}
-            | {k: v for k, v in c.items() if k != "required"}
-            | ({"any": [c["required"]]} if "required" in c else {})
-            for c in old
-        ]
-    return document
 
 
 def with_project(rules: Rules, extra: Iterable[Declared]) -> Rules:
