@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from wal_agent.recovery.declared import ANY, GAP, Declared
 
@@ -15,6 +16,8 @@ _LAUNCHER = {"deno": "run", "bun": "run", "uv": "run"}  # with a word between th
 _SKILL_TOOLS = {"activate_skill": ("name", "skill"), "Skill": ("skill", "command", "name")}
 
 Words = Sequence[str | None]
+
+_normal = lru_cache(1024)(posixpath.normpath)  # of the rules' own paths, which are asked for at every call
 
 
 def for_command(rules: Sequence[Declared], words: Words, folder: str = "") -> Declared | None:
@@ -82,9 +85,9 @@ def _holds(rule: Declared, words: Words, path: str) -> bool:
 def _begins(words: Words, path: str, rule: Sequence[str]) -> bool:
     first = words[0] or ""
     if "/" in rule[0]:
-        if not _under(path, posixpath.normpath(rule[0]), whole=True):
+        if not _under(path, _normal(rule[0]), whole=True):
             return False
-    elif posixpath.basename(first) != rule[0]:
+    elif not first.endswith(rule[0]) or posixpath.basename(first) != rule[0]:
         return False
     rest, gap = list(words[1:]), False
     for want in rule[1:]:
