@@ -77,9 +77,9 @@ def _paths(word: str, folder: str) -> Sequence[str]:
 def _holds(rule: Declared, words: Words, path: str) -> bool:
     if rule.words and _begins(words, path, rule.words):
         return True
-    if any(_under(path, folder) for folder in rule.folders):
+    if rule.folders and any(_under(path, folder) for folder in rule.folders):
         return True
-    return any(_under(posixpath.splitext(path)[0], file, whole=True) for file in rule.files)
+    return bool(rule.files) and any(_under(posixpath.splitext(path)[0], file, whole=True) for file in rule.files)
 
 
 def _begins(words: Words, path: str, rule: Sequence[str]) -> bool:
