@@ -57,6 +57,10 @@ class GitStopped(Exception):
     """`Git.stop` was called."""
 
 
+class Busy(Exception):
+    """Another process is at work in the repository."""
+
+
 class Own:
     """Processes of ours whose end their own thread waits for. `lock` is held from before one starts until it is known
     here, and by whoever reaps."""
@@ -144,10 +148,12 @@ class Git:
         timeout: float | None = None,
         given: IO[bytes] | None = None,
         literal: bool = True,
+        warned: list[str] | None = None,
     ) -> bytes:
         """Run `git WORDS` to its end; what it wrote, unless `out` takes that. It reads `input`, or the file `given`.
         `user_settings`: the user's own global settings count (to ask what they are). `most`: bytes of output,
-        `timeout`: seconds. `literal`: paths mean just themselves (some commands cannot take that word).
+        `timeout`: seconds. `literal`: paths mean just themselves (some commands cannot take that word). `warned` gets
+        the lines that it said beside its output.
 
         GitFailed, GitMissing, GitStopped. The process is gone when this returns."""
         argv = [self.program(), "--no-pager", "--no-replace-objects"]
@@ -179,9 +185,13 @@ class Git:
                     self._running = None
             if self._stopped:
                 raise GitStopped
-            if code not in ok or len(wrote) > most:
-                said.seek(0)
-                raise GitFailed(words, code, said.read(4096).decode(errors="replace"))
+            said.seek(0)
+            if len(wrote) > most:
+                raise GitFailed(words, code, f"it had more to say than {most} bytes")
+            if code not in ok:
+                raise GitFailed(words, code, os.fsdecode(said.read(4096)))
+            if warned is not None:
+                warned += os.fsdecode(said.read(1 << 20)).split("\n")
         return wrote
 
     def stop(self) -> None:

@@ -23,6 +23,7 @@ from wal_agent.capture.shadow import Shadow
 BATCH = 4000  # files that are hashed by one process
 BATCH_BYTES = 128 << 20
 MOST_IGNORED = 1 << 20  # bytes of their list
+_CLOSED = re.compile(r"warning: could not open directory '(.*)/': .*")
 _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 
 
@@ -68,7 +69,9 @@ class Scanner:
         excludes = ignore.write_excludes(self._git, place, self._env, self._shadow.folder / "info" / "exclude")
         chosen = [word for rule in rules for word in ("-x", rule)]
         rules_now = (place, index_stamp, tuple(rules), excludes, self._above(place))
-        listed = self._list(at, "-t", "-m", "-d", "-o", "--exclude-standard", *chosen, "--", *where)
+        warned: list[str] = []
+        words = ("ls-files", "-z", "-t", "-m", "-d", "-o", "--exclude-standard", *chosen, "--", *where)
+        listed = self._git.run(*words, at=at, warned=warned).split(b"\0")[:-1]
         found = {entry[2:]: entry[:1] for entry in listed}
         if rules_now != self._rules or any(path.endswith(b".gitignore") for path in found):
             self._apply_rules(place, at, chosen, where)
@@ -76,6 +79,8 @@ class Scanner:
         for path in self._forced:
             found.setdefault(path, b"?")
         out = LeftOut()
+        for found_out in filter(None, map(_CLOSED.fullmatch, warned)):
+            out.add(os.fsencode(found_out[1]), left_out.UNREADABLE)
         gone = [path for path in found if _in(path, private)]
         for path in gone:
             del found[path]
@@ -173,6 +178,10 @@ class Scanner:
             path = path.rstrip(b"/")
             try:
                 info = os.lstat(top + b"/" + path)
+            except PermissionError:  # in a folder that was closed; it stays as it was captured
+                if not _in(path, set(out.why)):
+                    out.add(path, left_out.UNREADABLE)
+                continue
             except OSError:
                 removes.append(path)
                 continue

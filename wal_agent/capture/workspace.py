@@ -8,12 +8,14 @@ first are sent again as one; when they outgrow the first, everything is.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wal_agent.capture.git import At, Git, GitFailed
-from wal_agent.capture.mark import mark, marked
+from wal_agent.capture.git import At, Busy, Git, GitFailed
+from wal_agent.capture.mark import MOST, mark, marked
 from wal_agent.capture.objects import changes, file_sizes, object_sizes, reached, trees_of
 from wal_agent.capture.repository import Around, Place, Surroundings, find
 from wal_agent.capture.scan import Caps, Scanned, Scanner
@@ -25,6 +27,8 @@ PART = 4 << 20  # bytes
 PACK = "pack"  # the last one that was made, until the next capture
 MANY = 50  # packs
 SLACK = 4 << 20  # bytes that later packs may always have in all
+PATIENCE = 2.0  # seconds, for another run in the same workspace
+PAUSE = 300.0  # seconds after which something that cannot be captured is tried again
 EXACT = 500  # changed objects above which it is worth to look which of them are elsewhere already
 
 
@@ -66,6 +70,8 @@ class WorkspaceCapture:
         self._next: Saved | None = None
         self._tidy: Place | None = None
         self._logged: Workspace | None = None
+        self._failed: tuple[GitFailed, float] | None = None
+        self._recent = marked(workspace)[: MOST - 1]  # captures that the log has, or is about to have
         self._anew()
 
     def _anew(self) -> None:
@@ -102,14 +108,14 @@ class WorkspaceCapture:
         self._total = logged.size
 
     def capture(self, holds: int, now: float) -> Workspace | None:
-        """What is new, as a record to append; then `commit` it. `holds`: every call up to this number has ended. None:
-        nothing is new, or another run is at work on this workspace right now.
+        """What is new, as a record to append; then `commit` it. None: nothing is. `holds`: every call up to this number
+        has ended. `now`: seconds since 1970.
 
-        GitMissing, GitStopped, GitFailed; BucketError when bulk bytes could not be stored: the next call finds
-        everything again."""
-        with self._shadow.locked() as mine:
-            if not mine:
-                return None
+        Busy: another run is at work on this workspace. GitMissing, GitStopped, GitFailed; BucketError when bulk bytes
+        could not be stored: the next call finds everything again."""
+        with self._alone():
+            if self._failed is not None and abs(now - self._failed[1]) < PAUSE:
+                raise self._failed[0]
             try:
                 return self._capture(holds, now)
             except (GitFailed, Damaged):
@@ -117,7 +123,24 @@ class WorkspaceCapture:
                 self._shadow.wipe()
                 self._saved = None
                 self._anew()
-                return self._capture(holds, now)
+                try:
+                    return self._capture(holds, now)
+                except GitFailed as error:
+                    self._failed = (error, now)  # to hash everything again and again would help nobody
+                    raise
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Under the shadow's lock. Another run of the user's in this workspace holds it for moments only."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            with self._shadow.locked() as mine:
+                if mine:
+                    yield
+                    return
+            if time.monotonic() > until:
+                raise Busy
+            time.sleep(0.02)
 
     def commit(self) -> None:
         """The record of the last `capture` is in the log, or on its way behind all that it builds on."""
@@ -127,9 +150,8 @@ class WorkspaceCapture:
         self._saved, self._next = self._next, None
         if not moved:
             return
-        with self._shadow.locked() as mine:
-            if not mine:
-                return
+        self._recent = (self._saved.contents.commit, *self._recent)[: MOST - 1]
+        with suppress(Busy), self._alone():  # without it the next run sends all
             base = self._saved.base
             self._shadow.save(self._saved.contents.commit, base.commit if base else "")
             if self._tidy is not None:
@@ -157,8 +179,7 @@ class WorkspaceCapture:
             self._next = replace(saved, holds=holds, left_out=lines, more=more)
             return _record(self._next, now, ())
         made = self._shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
-        before = (saved.contents.commit,) if saved is not None else marked(self._workspace)
-        mark(self._workspace, (made.commit, *before))
+        mark(self._workspace, (made.commit, *self._recent))
         at = self._shadow.at(*place.alternates)
         packing = self._packing(at, saved, made, around)
         files, size = self._counted(at, saved, scanned.work)

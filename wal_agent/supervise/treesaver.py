@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from wal_agent.agents.base import Agent
-from wal_agent.capture.git import GitFailed, GitMissing, GitStopped
+from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.scan import Caps
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
@@ -60,7 +60,6 @@ class TreeSaver:
         self._last = False
         self._thread = threading.Thread(target=self._loop, name="treesaver", daemon=True)
         self.problem = ""  # why the last capture did not come about, in a sentence
-        self.saved = 0.0  # wall time of the last look that ended well
 
     def start(self) -> None:
         self._capture.git.go_on()  # the agent may be started again in one run
@@ -122,6 +121,8 @@ class TreeSaver:
             self.problem = UNSAVED.format("it had to be left half-way")
         except GitMissing:
             self.problem = NO_GIT
+        except Busy:
+            self.problem = UNSAVED.format("another run is at work in this folder")
         except (BucketError, GitFailed, OSError) as error:
             self.problem = UNSAVED.format(str(error).rstrip("."))  # the next capture finds everything again
         except WalAgentError:
@@ -143,7 +144,6 @@ class TreeSaver:
                 self._writer.append(record)
                 self._capture.commit()
         self.problem = ""
-        self.saved = self._clock.now()
 
 
 def capture_of(

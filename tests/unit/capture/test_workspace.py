@@ -16,7 +16,8 @@ import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk
 from wal_agent.capture import workspace as module
-from wal_agent.capture.git import GitMissing, GitStopped
+from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.mark import mark, marked
 from wal_agent.capture.repository import without_credentials
 from wal_agent.capture.scan import Caps
 from wal_agent.capture.workspace import WorkspaceCapture
@@ -230,11 +231,14 @@ def test_outside_of_git_our_repository_does_not_keep_a_file_for_each_object(
     assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
 
 
-def test_two_runs_in_one_workspace_do_not_meet(user: User, log: Log, tmp_path: Path) -> None:
+def test_two_runs_in_one_workspace_do_not_meet(
+    user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
     user.write("a")
     capture = capture_of(user, tmp_path, log=log)
-    with capture._shadow.locked():
-        assert log.take(capture) is None
+    with capture._shadow.locked(), pytest.raises(Busy):
+        log.take(capture)
     log.must(capture)
     other = Log()
     beside = capture_of(user, tmp_path, log=other)
@@ -263,6 +267,40 @@ def test_without_git_and_after_a_stop(user: User, log: Log, tmp_path: Path) -> N
         capture.capture(0, 1.0)
     capture.git.go_on()
     log.must(capture)
+
+
+def test_what_cannot_be_captured_is_not_tried_all_the_time(
+    user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user.write("a")
+    capture = capture_of(user, tmp_path, log=log)
+    tried: list[int] = []
+
+    def refuse(*words: object) -> None:
+        tried.append(1)
+        raise GitFailed(("ls-files",), -9, "too much")
+
+    monkeypatch.setattr(capture, "_capture", refuse)
+    for now in (1000.0, 1001.0, 1000.0 + module.PAUSE + 1):
+        with pytest.raises(GitFailed):
+            capture.capture(0, now)
+    assert len(tried) == 4
+
+
+def test_the_folder_is_marked_with_its_captures(user: User, log: Log, tmp_path: Path) -> None:
+    mark(user.top, ("x",))
+    if not marked(user.top):
+        pytest.skip("no extended attributes here")
+    capture = capture_of(user, tmp_path, log=log)
+    user.write("a")
+    first = log.must(capture)
+    user.write("b")
+    second = log.must(capture)
+    assert list(marked(user.top)) == [second.commit, first.commit, "x"]
+    log.must(capture, 2)
+    assert marked(user.top)[0] == second.commit
+    assert capture.capture(3, 1.0) is not None
+    assert marked(user.top)[1] == first.commit
 
 
 # ---- the repository around it
@@ -634,8 +672,20 @@ def test_big_files_and_a_full_workspace(user: User, log: Log, tmp_path: Path) ->
 def test_an_unreadable_file_by_its_mode(user: User, log: Log, tmp_path: Path) -> None:
     user.write("a")
     user.write("secret", mode=0)
-    log.must(capture_of(user, tmp_path, log=log))
-    assert log.now.left_out == ("secret: cannot be read",)
+    user.write("closed/x")
+    user.write("later/x")
+    (user.top / "closed").chmod(0)
+    capture = capture_of(user, tmp_path, log=log)
+    try:
+        log.must(capture)
+        assert list(log.now.left_out) == ["closed: cannot be read", "secret: cannot be read"]
+        (user.top / "later").chmod(0)
+        log.must(capture)
+        assert list(log.now.left_out) == [f"{n}: cannot be read" for n in ("closed", "later", "secret")]
+    finally:
+        for name in ("closed", "later"):
+            (user.top / name).chmod(0o755)
+    assert set(Elsewhere(log, tmp_path).files()) == {b"a", b"later/x"}
 
 
 def test_an_unreadable_file_does_not_hold_the_others_up(
