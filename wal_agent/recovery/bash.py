@@ -13,7 +13,8 @@ MAX_TEXT = 64 << 10  # bytes
 @dataclass(frozen=True, slots=True)
 class Word:
     """One word of a command. `text`: its value once quotes are removed; None where only the shell can know it
-    (expansions, globs, substitutions). `begins`: the literal text that it begins with; all of it if known."""
+    (expansions, globs, substitutions). `begins`: the literal text that it begins with, "~" for
+    somebody's home; all of it if known, "" also where it may be several words of which only the first begins so."""
 
     text: str | None
     begins: str = ""

@@ -96,7 +96,15 @@ class Words:
                 i += 1
         try:
             value = done.decode()
-            begins = "" if splits else value if known is None else done[:known].decode("utf-8", "ignore")
+            begins = (
+                ""
+                if splits
+                else "~"
+                if b[start] == 0x7E
+                else value
+                if known is None
+                else done[:known].decode("utf-8", "ignore")
+            )
         except UnicodeDecodeError:
             return i, Word(None)
         return i, Word(value if known is None else None, begins)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 
-from wal_agent.records import Class, Finding
+from wal_agent.records import Class
 from wal_agent.recovery.bash import Script, Simple, Word, parse
 from wal_agent.recovery.declared_match import for_command, for_tool, moved
 from wal_agent.recovery.effects import builtin, redirected, variables
@@ -19,7 +19,7 @@ from wal_agent.recovery.match import GENERAL, levels, match, program
 from wal_agent.recovery.rules import OURS, Classified, Rules, Shell
 from wal_agent.recovery.wrappers import Inner, inner
 
-__all__ = ["Classified", "Rules", "classify", "classify_command", "next_step", "read_input", "waits"]
+__all__ = ["Classified", "Rules", "classify", "classify_command", "read_input", "waits", "worse_class"]
 
 UNREADABLE = Classified("unknown", "unreadable", "has an input that could not be read")
 NO_RULE = Classified("unknown", "none", "is not known to wal-agent", GENERAL)
@@ -66,11 +66,6 @@ def classify_command(text: str, rules: Rules, folder: str = "") -> Classified:
     return _Parts(rules, folder).text(text)
 
 
-def next_step(cls: Class, finding: Finding, verify: str, rules: Rules) -> str:
-    """What the agent is told to do next about a call in flight."""
-    return rules.next[cls][finding].replace("{verify}", f" ({verify})" if verify else "")
-
-
 def read_input(input: bytes) -> dict[str, object] | None:
     """A call's input as an object with string keys; None when it is not JSON, not an object, or names a key twice."""
     try:
@@ -106,6 +101,10 @@ def worse(one: Classified, other: Classified) -> Classified:
     return one if _BADNESS[one.cls] >= _BADNESS[other.cls] else other
 
 
+def worse_class(one: Class, other: Class) -> Class:
+    return max(one, other, key=_BADNESS.__getitem__)
+
+
 class _Parts:
     """Goes through the commands of a text, and those that they run, and keeps the worst."""
 
@@ -137,7 +136,9 @@ class _Parts:
 
     def _simple(self, c: Simple, script: Script, depth: int) -> Classified:
         found = self._command(c, script, depth) if c.words else _LOOKS if c.redirects else _FUNCTION
-        for part in (*variables(c.assigns), *redirected(c.redirects)):
+        reads = bool(c.words) and c.words[0].text == "read"
+        sets = [name for name in c.assigns if not (reads and name == "IFS")]  # how `read` divides its line
+        for part in (*variables(sets), *redirected(c.redirects)):
             found = worse(found, part)
         return found
 

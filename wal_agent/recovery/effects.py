@@ -83,34 +83,22 @@ _ACTS_LOWER = re.compile(r"(?:c?d?path|fpath|.*_proxy|npm_.*|ifs|_)")
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\+?=.*)?", re.DOTALL)
 _OPTION = re.compile(r"[-+][A-Za-z]+")
 _RUNS_LATER = re.compile(r"\$|`")
-_ALWAYS = frozenset(
-    [
-        "cd",
-        "pushd",
-        "popd",
-        "dirs",
-        "set",
-        "true",
-        "false",
-        ":",
-        "exit",
-        "return",
-        "shift",
-        "wait",
-        "break",
-        "continue",
-        "getopts",
-        "type",
-        "jobs",
-        "times",
-        "umask",
-        "ulimit",
-        "test",
-        "[",
-        "logout",
-        "disown",
-    ]
-)
+_ALWAYS = frozenset(["cd", "pushd", "popd", "dirs", "true", "false", ":", "type", "times", "logout"])
+_COUNTS = frozenset(["exit", "return", "shift", "break", "continue", "wait"])  # a word of theirs is a number
+_PLAIN = {  # what their words may be: others may be evaluated (a name with a subscript) or run (jobs -x)
+    "exit": re.compile(r"\d+"),
+    "return": re.compile(r"\d+"),
+    "shift": re.compile(r"\d+"),
+    "break": re.compile(r"\d+"),
+    "continue": re.compile(r"\d+"),
+    "history": re.compile(r"\d+"),
+    "wait": re.compile(r"-[fn]+|\d+|%\w+"),
+    "jobs": re.compile(r"-[lnprs]+|%\w+"),
+    "disown": re.compile(r"-[ahr]+|\d+|%\w+"),
+    "getopts": re.compile(r"[\w:-]+"),
+    "umask": re.compile(r"-[pS]+|[0-7]+|[ugoa=+rwx,-]+"),
+    "ulimit": re.compile(r"-[A-Za-z]+|\d+|unlimited|hard|soft"),
+}
 _NAMES = frozenset(["export", "declare", "typeset", "local", "readonly", "read", "unset", "mapfile", "readarray"])
 
 
@@ -150,16 +138,27 @@ def _harmless(name: str) -> bool:
     return _ACTS.fullmatch(name) is None
 
 
+def _tests_variable(words: Sequence[Word], i: int) -> bool:
+    """Whether it is asked about a variable by something that may be evaluated (-v 'a[$(b)]')."""
+    if words[i].text not in ("-v", "-R") or i + 1 >= len(words):
+        return False
+    return re.fullmatch(r"\w+|]", words[i + 1].text or "") is None
+
+
 def builtin(words: Sequence[Word]) -> Classified | None:
     """What a command of the shell itself changes; None for other commands, and those that rules or wrappers know."""
     name = words[0].text
     if name in _ALWAYS:
-        later = name in ("test", "[") and any(w.text == "-v" for w in words)
-        return _BUILTIN if later or any(_RUNS_LATER.search(w.text or "") for w in words if name == "set") else READS
+        return READS
+    if name in _PLAIN:
+        known = (name in _COUNTS if w.text is None else _PLAIN[name].fullmatch(w.text) for w in words[1:])
+        return READS if all(known) else _BUILTIN
+    if name == "set":
+        return READS if not any(_RUNS_LATER.search(w.text or "") for w in words) else _BUILTIN
+    if name in ("test", "["):
+        return _BUILTIN if any(_tests_variable(words, i) for i in range(len(words))) else READS
     if name == "let":
         return READS if all(w.text is not None and not _RUNS_LATER.search(w.text) for w in words[1:]) else _BUILTIN
-    if name == "history":
-        return READS if all((w.text or "").isdecimal() for w in words[1:]) else _BUILTIN
     if name not in _NAMES:
         return None
     names: list[str] = []
