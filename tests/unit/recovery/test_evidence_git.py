@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +119,35 @@ def test_a_commit_is_seen_in_a_worktree_and_below_a_folder(stage: Stage) -> None
     assert after(stage, words).finding == "completed"
 
 
+def test_a_repository_of_the_other_hash_is_read(made: Path, tmp_path: Path) -> None:
+    stage = Stage.copy(made, tmp_path / "s")
+    stage.sh("cd ..; rm -rf work; git init -q --object-format=sha256 -b main work; cd work; echo x > a; git add a")
+    stage.settle()
+    assert after(stage, ("git", "add", "b"), run="echo y > b").finding == "not_started"
+    stage.settle()
+    assert after(stage, ("git", "add", "b")).finding == "completed"
+    stage.settle()
+    assert after(stage, COMMIT, run="true").finding == "not_started"
+    assert after(stage, COMMIT).finding == "completed"
+
+
+def test_an_environment_that_sends_git_elsewhere_ends_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = stage.before(COMMIT)
+    monkeypatch.setenv("GIT_DIR", "elsewhere")
+    step = Step("run_shell_command", {}, COMMIT, (), stage.work)
+    budget = Budget(CLOCK, CLOCK.boot() + 5)
+    assert (GIT.reach(step), GIT.before(step, budget), GIT.judge(step, facts, HERE, budget)) == (None, None, None)
+
+
+def test_a_change_in_the_same_tick_is_not_taken_for_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times say nothing while the last change is as near as the next one may be."""
+    assert "git.still" in {f.what for f in stage.before(COMMIT)}
+    (stage.work / ".git/x").touch()
+    changed = (stage.work / ".git/x").stat().st_ctime_ns
+    monkeypatch.setattr(time, "time_ns", lambda: changed + 5_000_000)
+    assert "git.still" not in {f.what for f in stage.before(COMMIT)}
+
+
 @pytest.mark.parametrize(
     "run",
     [
@@ -157,6 +187,37 @@ def test_a_refresh_of_the_index_is_no_add(stage: Stage) -> None:
     stage.settle()
     assert after(stage, ("git", "add", "b"), run="git add b; echo more > b").finding == "unknown"
     assert after(stage, ("git", "add", "-A"), run="echo n > new; git add b").finding == "unknown"
+
+
+@pytest.mark.parametrize(("late", "finding"), [("", "completed"), ("new", "unknown"), ("b", "unknown")])
+def test_an_add_of_all_left_nothing_out(stage: Stage, late: str, finding: str) -> None:
+    words = ("git", "add", "-A")
+    facts = stage.before(words)
+    stage.sh("echo x > a")
+    stage.settle()
+    stage.sh("git add a" if late else "git add -A")
+    if late:
+        (stage.work / late).write_text("more")
+    assert stage.judge(words, facts).finding == finding
+
+
+def test_a_stash_that_did_not_clear_the_tree_is_partial(stage: Stage) -> None:
+    stage.sh("echo x > a")
+    assert after(stage, ("git", "stash"), run="git stash store $(git stash create)").finding == "partial"
+
+
+@pytest.mark.parametrize("hook", ["pre-receive", "update", "post-receive"])
+def test_a_push_that_dies_while_the_remote_works_is_unknown(stage: Stage, hook: str) -> None:
+    """Whether the remote has the branch already or not: it may have it later."""
+    script = stage.root / "remote.git/hooks" / hook
+    script.write_text("#!/bin/sh\nkill -9 $(cat ../pid)\n")
+    script.chmod(0o755)
+    stage.sh("git commit -q --allow-empty -m x")
+    words = ("git", "push", "origin", "main")
+    assert (
+        after(stage, words, run="sh -c 'echo $$ > ../pid; exec git push -q origin main' || true").finding == "unknown"
+    )
+    assert (stage.root / "pid").exists()
 
 
 def test_a_push_is_only_believed_for_one_branch_to_one_place(stage: Stage) -> None:
@@ -295,6 +356,8 @@ def test_a_verdict_runs_nothing_that_the_repository_names(stage: Stage) -> None:
     for w in words:
         stage.judge(w, facts[w])
     assert not evil.exists()
+    stage.sh("touch a; git status || true")  # as git is run by people, it does
+    assert evil.exists()
 
 
 def test_a_lazy_fetch_is_not_made_for_a_verdict(stage: Stage) -> None:
