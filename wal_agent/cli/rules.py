@@ -121,11 +121,10 @@ def lint() -> None:
 
 def _rules() -> tuple[Rules, Rules]:
     """(the built-in rules, those with the project's in front). ConfigError for a wrong wal-agent.toml."""
-    from wal_agent.recovery.project_rules import load_project_rules
-    from wal_agent.recovery.rules import load_rules, with_project
+    from wal_agent.recovery.project_rules import rules_in
 
-    builtin = load_rules()
-    return builtin, with_project(builtin, load_project_rules(Path.cwd().resolve()).rules)
+    rules = rules_in(Path.cwd().resolve())
+    return rules.ours, rules
 
 
 def _check_input(input: bytes) -> None:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from wal_agent.records import Class, Finding, Verdict
-from wal_agent.recovery.classify import NO_RULE, Rules, classify, next_step
+from wal_agent.recovery.advice import advice
+from wal_agent.recovery.classify import NO_RULE, Rules, classify, worse_class
+from wal_agent.recovery.rules import OURS
 from wal_agent.wal.state import EndedCall, OpenCall
 
 
@@ -25,6 +27,9 @@ class InFlight:
     finding: Finding
     because: str
     next: str
+    rule: str = ""
+    source: str = OURS  # whose rule it is: wal-agent's, or a file of the project
+    verify: str = ""
 
 
 def in_flight(
@@ -57,21 +62,25 @@ def _one(
     first = group[0].intent
     data = inputs.get(first.call)
     known = classify(first.tool, data, rules) if data is not None else NO_RULE
-    if known.cls != first.cls:
-        known = NO_RULE  # the intent's own class stands; these rules have another reason for another one
+    # Rules may have changed since; then the call is told as the worse of what it was and what it would be.
+    cls = worse_class(first.cls, known.cls)
     verdicts = [found.get(o.intent.call) or Verdict(call=o.intent.call, finding="unknown", why="") for o in group]
     finding, because = verdicts[0].finding, verdicts[0].why
     if any(v.finding != finding for v in verdicts):
         finding, because = "unknown", "Not the same can be said of each of these identical calls."
+    told = advice(cls, finding, known, rules)
     return InFlight(
         calls=tuple(o.intent.call for o in group),
         issued=len(group) + (ended.get((first.tool, data), 0) if data is not None else 0),
         tool=first.tool,
         input=data,
         started=first.time,
-        cls=first.cls,
+        cls=cls,
         why=known.why,
         finding=finding,
         because=because,
-        next=next_step(first.cls, finding, known.verify, rules),
+        next=told.next,
+        rule=known.rule,
+        source=known.source,
+        verify=told.verify,
     )

@@ -15,9 +15,10 @@ from pathlib import Path
 from wal_agent.inside import inside, read_text
 from wal_agent.recovery.declared import Declared, Problem
 from wal_agent.recovery.markdown_rules import section_rules, table_rules
+from wal_agent.recovery.rules import Rules, load_rules, with_project
 from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
 
-__all__ = ["Declared", "Problem", "ProjectRules", "load_project_rules", "markdown_rules"]
+__all__ = ["Declared", "Problem", "ProjectRules", "load_project_rules", "markdown_rules", "rules_in"]
 
 MOST_BYTES = 256 * 1024  # of one file
 MOST_IN_ALL = 8 * 1024 * 1024
@@ -42,6 +43,11 @@ def load_project_rules(workspace: Path) -> ProjectRules:
     declared = read_toml_rules(workspace)
     more = markdown_rules(workspace, MOST_RULES - len(declared))
     return ProjectRules((*declared, *more.rules), more.problems)
+
+
+def rules_in(workspace: Path) -> Rules:
+    """All rules that hold in `workspace`: the project's, then ours. ConfigError for its wal-agent.toml only."""
+    return with_project(load_rules(), load_project_rules(workspace).rules)
 
 
 def markdown_rules(workspace: Path, most: int = MOST_RULES) -> ProjectRules:

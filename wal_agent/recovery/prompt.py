@@ -13,6 +13,7 @@ from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.quote import fenced, inline, shown_input
+from wal_agent.recovery.rules import OURS
 from wal_agent.recovery.templates import FOLDER, Templates
 from wal_agent.recovery.words import clock_time, counted, span
 from wal_agent.redact import redact
@@ -177,11 +178,17 @@ def _call(c: InFlight) -> dict[str, str]:
         "times": times,
         "started": clock_time(c.started),
         "cls": c.cls,
-        "why": c.why,
+        "why": _why(c),
         "input": shown_input(c.tool, c.input),
         "finding": f"{said} {_sentence(c.because)}".rstrip(),
         "next": c.next,
     }
+
+
+def _why(c: InFlight) -> str:
+    if c.source == OURS:
+        return f"it {c.why}"
+    return f"this project's rule {inline(c.rule, 60)} in {inline(c.source, 80)}: {inline(c.why, 200)}"
 
 
 def _sentence(text: str) -> str:

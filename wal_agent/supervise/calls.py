@@ -12,18 +12,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from wal_agent.records import Class
-
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A call between its before-hook and its end. `began` is wall time, seconds."""
+    """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
+    `began` is wall time, seconds."""
 
     call: int
     tool: str
     input: bytes
     call_id: str
-    cls: Class
+    changes: bool
     began: float
 
 
@@ -76,7 +75,7 @@ class Calls:
 
     def changing(self) -> list[Running]:
         """Running calls that may change something."""
-        return [r for r in self.running.values() if r.cls != "read_only"]
+        return [r for r in self.running.values() if r.changes]
 
 
 def canonical(input: bytes) -> bytes:

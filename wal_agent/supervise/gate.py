@@ -13,7 +13,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, Fenced, WalAgentError
 from wal_agent.records import End, Ending, Finding, Intent, Payload, Teller
 from wal_agent.recovery import evidence
-from wal_agent.recovery.classify import Rules, classify
+from wal_agent.recovery.classify import Rules, classify, waits
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.supervise.calls import Calls, Running
 from wal_agent.wal.blobs import INLINE, Blobs
@@ -70,7 +70,8 @@ class Gate:
         that spools (R9), this machine's disk will do."""
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
-        facts = () if found.cls == "read_only" else evidence.before(event.tool, event.input, self._workspace)
+        reads = not waits(event.tool, event.input, self._rules)
+        facts = () if reads else evidence.before(event.tool, event.input, self._workspace)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0))  # only the bucket holds so much, and it is away
         try:
@@ -82,7 +83,7 @@ class Gate:
                 return Deny(self._refusal, stop=True)
             call = self._writer.next_call()
             now = self._clock.now()
-            running = Running(call, event.tool, event.input, event.call_id, found.cls, now)
+            running = Running(call, event.tool, event.input, event.call_id, not reads, now)
             try:
                 ticket = self._writer.append(
                     Intent(
@@ -105,7 +106,7 @@ class Gate:
             self.begun[event.tool] += 1
             draining = self._draining
         try:
-            return self._answer(call, ticket, began, found.cls == "read_only", draining)
+            return self._answer(call, ticket, began, reads, draining)
         finally:
             with self._lock:
                 self._unanswered.discard(call)
@@ -161,7 +162,7 @@ class Gate:
                 duration_ms=max(0, round((now - running.began) * 1000)),
             )
         )
-        if running.cls != "read_only":
+        if running.changes:
             self.changed()
         if self._sync:
             # The tool has run: an end that stays undecided changes no answer, and the next call will be denied.
@@ -175,7 +176,7 @@ class Gate:
             running = self._calls.end(call, again=by != "session")
         if running is not None:
             self._writer.append(End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding))
-            if running.cls != "read_only" and how != "denied":
+            if running.changes and how != "denied":
                 self.changed()
 
     def _result(self, data: bytes) -> Payload:

@@ -16,7 +16,7 @@ from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
-from wal_agent.recovery.rules import load_rules
+from wal_agent.recovery.project_rules import rules_in
 from wal_agent.supervise import control, processes
 from wal_agent.supervise.acknowledge import end_of
 from wal_agent.supervise.autosave import Autosave
@@ -103,7 +103,7 @@ class Live:
             writer,
             opened.blobs,
             heartbeat.may_allow,
-            load_rules(),
+            rules_in(workspace),
             workspace,
             clock,
             settings.append_deadline,

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from tests.unit.wal.world import World
 from wal_agent.agents.base import Agent, SeenCall, SessionFile, ToolEnded, ToolStarting
 from wal_agent.records import AnyRecord, End, Intent
-from wal_agent.recovery.rules import load_rules
+from wal_agent.recovery.rules import Rules, load_rules
 from wal_agent.supervise.gate import Gate
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import records, replay
@@ -88,7 +88,7 @@ class ScriptAgent:
 class Post:
     """A gate on a job of its own in memory. Nothing is committed but by `commit` or inside `committing`."""
 
-    def __init__(self, workspace: Path, deadline: float = 20.0, sync: bool = False) -> None:
+    def __init__(self, workspace: Path, deadline: float = 20.0, sync: bool = False, rules: Rules | None = None) -> None:
         self.world = World()
         self.job: OpenedJob = self.world.open("a")
         self.fresh = True  # what the last check (R7) says
@@ -96,7 +96,7 @@ class Post:
             self.job.writer,
             self.job.blobs,
             lambda: self.fresh,
-            load_rules(),
+            rules or load_rules(),
             workspace,
             self.world.clock,
             deadline,

@@ -16,6 +16,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.putback import result_of
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
+from wal_agent.recovery.project_rules import rules_in
 from wal_agent.supervise.calls import Calls, Running
 from wal_agent.supervise.gate import RESULT_BUDGET
 from wal_agent.wal.blobs import INLINE
@@ -389,6 +390,21 @@ def test_no_call_ends_while_somebody_looks_at_what_runs(post: Post, monkeypatch:
     looker.join(PATIENCE)
     ender.join(PATIENCE)
     assert [r.call for r in found] == [call] and post.gate.running() == []
+
+
+def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
+    """I1: what a project's own files say is told, and counts at a recovery; what waits is decided by our rules too."""
+    (tmp_path / "GEMINI.md").write_text(
+        "| Tool / Operation | Idempotent? | Verify With | On Ambiguity |\n|---|---|---|---|\n"
+        "| `rm` | read-only | | |\n| `ls` | no | | |\n"
+    )
+    post = Post(tmp_path, deadline=0.0, rules=rules_in(tmp_path))
+    for command, cls in (("rm x", "read_only"), ("ls", "mutation")):
+        refused = post.gate.before(starting("run_shell_command", command=command))
+        assert isinstance(refused, Deny) and "could not be saved" in refused.reason, command
+        post.commit()
+        assert post.intents()[-1].cls == cls
+    assert isinstance(post.gate.before(starting("run_shell_command", command="cat x")), Allow)
 
 
 def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post) -> None:

@@ -1,0 +1,44 @@
+"""What the agent is told to do next about a call in flight, with the command to look with. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal_agent.records import Class, Finding
+from wal_agent.recovery.classify import Classified, Rules, classify_command
+from wal_agent.recovery.quote import inline
+from wal_agent.recovery.rules import OURS
+
+ASK = " If that leaves doubt, stop and ask the operator."
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`next` is for the prompt. `verify`: the command in it that the agent is to look with, "" for none."""
+
+    next: str
+    verify: str
+
+
+def advice(cls: Class, finding: Finding, known: Classified, rules: Rules) -> Advice:
+    """`known`: by which rule the call has its class. A command of ours is named only when it plainly reads: what it is
+    filled with comes from the call."""
+    command = known.verify if known.source != OURS or is_command(known.verify, rules) else ""
+    if command and known.source == OURS and classify_command(command, rules.ours).cls != "read_only":
+        command, sentence = "", ""
+    else:
+        sentence = inline(command, 300) if command else known.verify
+    said = rules.next[cls][finding]
+    if "{verify}" not in said:
+        return Advice(said, "")
+    said = said.replace("{verify}", f" ({sentence})" if sentence else "")
+    if known.ambiguous and known.source == OURS:
+        said = f"{said.removesuffix(ASK)} {known.ambiguous}" + (ASK if said.endswith(ASK) else "")
+    elif known.ambiguous:
+        said = f"{said.removesuffix(ASK)} If that leaves doubt: {inline(known.ambiguous, 200)}."
+    return Advice(said, command)
+
+
+def is_command(verify: str, rules: Rules) -> bool:
+    """Whether a rule's `verify` is a command, and no sentence: it begins with a program of the rules."""
+    return verify.split(" ", 1)[0] in rules.begins
