@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,8 +64,8 @@ class Scanner:
         at = self._begin(place)
         prefix = os.fsencode(place.prefix) + b"/" if place.prefix else b""
         where = [place.prefix] if place.prefix else []
-        private = [*self._below(place.top)]
-        rules = ignore.patterns(self._workspace, place, private)
+        private = {*self._below(place.top)}
+        rules = ignore.patterns(self._workspace, place, sorted(private))
         excludes = ignore.write_excludes(self._git, place, self._env, self._shadow.folder / "info" / "exclude")
         chosen = [word for rule in rules for word in ("-x", rule)]
         rules_now = (place, index_stamp, tuple(rules), excludes, self._above(place))
@@ -179,7 +179,7 @@ class Scanner:
             try:
                 info = os.lstat(top + b"/" + path)
             except PermissionError:  # in a folder that was closed; it stays as it was captured
-                if not _in(path, set(out.why)):
+                if not _in(path, out.why):
                     out.add(path, left_out.UNREADABLE)
                 continue
             except OSError:
@@ -299,10 +299,7 @@ def _lines(paths: Iterable[bytes]) -> bytes:
     return b"".join(path + b"\0" for path in paths)
 
 
-def _in(path: bytes, folders: Iterable[bytes], itself: bool = True) -> bool:
-    """Whether a path is below one of the folders, or (`itself`) one of them."""
-    if isinstance(folders, set) or len(list(folders)) > 8:
-        parts = path.rstrip(b"/").split(b"/")
-        known = set(folders)
-        return any(b"/".join(parts[:n]) in known for n in range(1, len(parts) + itself))
-    return any(path.startswith(each + b"/") or (itself and path.rstrip(b"/") == each) for each in folders)
+def _in(path: bytes, folders: Collection[bytes], itself: bool = True) -> bool:
+    """Whether a path is below one of the folders (a set or the keys of a dict), or (`itself`) one of them."""
+    parts = path.rstrip(b"/").split(b"/")
+    return bool(folders) and any(b"/".join(parts[:n]) in folders for n in range(1, len(parts) + itself))
