@@ -42,8 +42,9 @@ def dirty(workspace: Path) -> None:
 
 
 def test_another_machine_and_another_folder(scene: Scene) -> None:
-    """I4, I7: a clone elsewhere resumes, with a tool output of its own file; neither the run nor the recovery changes a
-    byte of a workspace, of its repository, or of the user's settings."""
+    """I4, I7: a clone elsewhere resumes, with a tool output of its own file, and its working tree is the one that was
+    lost, with what was not committed. Neither the run nor the recovery changes a byte of the workspace that it began
+    in, of either repository, or of the user's settings."""
     dirty(scene.workspace)
     out = scene.root / "out"
     out.mkdir()
@@ -65,11 +66,13 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     outputs = [p.read_bytes() for p in (first.home / ".gemini/tmp").glob("*/tool-outputs/session-*/*")]
     assert len(outputs) == 1
     assert len(outputs[0]) > 40_000
+    until(lambda: scene.replay().state.workspace, "the working tree is saved")
+    lost = {name: hash for name, hash in tree(scene.workspace).items() if not name.startswith(".git/")}
 
     clone = scene.root / "elsewhere" / "project"
     subprocess.run(["git", "clone", "-q", scene.workspace, clone], check=True, capture_output=True)
     second = scene.machine("vm-2", workspace=clone)
-    user = [tree(clone), second.settings.read_bytes()]
+    user = [tree(clone / ".git"), second.settings.read_bytes()]
     refused = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
     assert refused.process.returncode == 78, refused.stderr()
     assert f"belongs to the folder {scene.workspace}" in refused.stderr()
@@ -88,7 +91,11 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     assert [p.read_bytes() for p in (second.home / ".gemini/tmp").glob("*/tool-outputs/session-*/*")] == outputs
     check_log(scene, second, before)
     check_exact(scene, second)
-    assert [tree(clone), second.settings.read_bytes()] == user
+    assert [tree(clone / ".git"), second.settings.read_bytes()] == user
+    assert {name: hash for name, hash in tree(clone).items() if not name.startswith(".git/")} == lost
+    assert set(lost) == {"README.md", "staged", "untracked"}
+    assert "; working tree: 1 changed, 2 new files" in again.stderr()
+    assert "The working tree is as it was saved at" in notices(request)[0]
     assert (out / "side").read_text() == "begun\n"
     assert not list((second.home / ".gemini/extensions").glob("*"))
 

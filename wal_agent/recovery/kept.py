@@ -33,11 +33,13 @@ class Here:
     clean: bool
 
 
-def save_here(shadow: Shadow, workspace: Path, place: Place, env: Mapping[str, str], private: Path, now: float) -> Here:
+def save_here(
+    shadow: Shadow, workspace: Path, place: Place, env: Mapping[str, str], private: tuple[Path, ...], now: float
+) -> Here:
     """Save the folder as a commit in the shadow, as a capture would. Under its lock. GitFailed."""
     surroundings = Surroundings(shadow)
     around = surroundings.look(place)
-    scanned = Scanner(shadow, workspace, env, (private,), Caps()).scan(place, surroundings.index_stamp, 0)
+    scanned = Scanner(shadow, workspace, env, private, Caps()).scan(place, surroundings.index_stamp, 0)
     made = shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
     clean = False
     if around.repository is not None and around.repository.head:

@@ -55,8 +55,10 @@ def stopped_line(leftovers: Sequence[str]) -> str:
     return row("stopped", f"{len(leftovers)} {noun} of the old run ({shown})")
 
 
-def restored_line(session: str, messages: int, bytes: int, seconds: float) -> str:
-    return row("restored", f"session {session[:8]}: {counted(messages, 'message')}, {size(bytes)}", seconds)
+def restored_line(session: str, messages: int, bytes: int, tree: str, seconds: float) -> str:
+    """`tree`: what was put back beside it, "" for nothing."""
+    text = f"session {session[:8]}: {counted(messages, 'message')}, {size(bytes)}"
+    return row("restored", f"{text}; {tree}" if tree else text, seconds)
 
 
 def put_back_line(count: int, agent: str) -> str:

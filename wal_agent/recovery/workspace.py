@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.capture.git import At, Git, GitFailed, GitMissing
+from wal_agent.capture.mark import mark, marked
 from wal_agent.capture.repository import Place, find
 from wal_agent.capture.shadow import Contents, Shadow, is_id
 from wal_agent.clock import SystemClock
@@ -34,6 +35,7 @@ from wal_agent.shown import shown
 from wal_agent.wal.blobs import Blobs
 
 LOCKED = 60.0  # seconds
+PUT_BACK = "put-back"  # file in the shadow: the capture that was put back last, and the note of who did it
 RESTORING = "restoring"  # file in the shadow: the capture whose restore has begun and has not come to its end
 
 
@@ -74,11 +76,13 @@ def what_to_do(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a tree is put back: `folder`, a real path; our own things in `state_dir`. `env`: the user's, for git."""
+    """Where a tree is put back: `folder`, a real path; our own things in `state_dir`. `env`: the user's, for git.
+    `private`: folders that are never captured, and so never saved nor replaced (`state_dir` always)."""
 
     folder: Path
     state_dir: Path
     env: Mapping[str, str]
+    private: tuple[Path, ...] = ()
 
     def shadow(self) -> Shadow:
         return Shadow.of(self.state_dir, self.folder, Git(self.env))
@@ -110,6 +114,13 @@ class Done:
         return isinstance(self.decided, PutBack)
 
 
+def put_back_note(target: Target, captured: Workspace) -> str:
+    """The `note` of the restore that put `captured` back here as the newest; "" where it is not known to be one."""
+    data = moves.read_plain(target.shadow().folder / PUT_BACK)
+    commit, _, note = ("" if data is None else data.decode("utf-8", "replace")).partition(" ")
+    return note if commit == captured.commit else ""
+
+
 def look(target: Target, captured: Workspace | None) -> LocalTree:
     """Reads only."""
     try:
@@ -121,7 +132,7 @@ def look(target: Target, captured: Workspace | None) -> LocalTree:
         return LocalTree(False, empty, False)
     shadow = target.shadow()
     try:
-        known = is_id(captured.commit) and _known(shadow, captured.commit)
+        known = is_id(captured.commit) and _known(shadow, target.folder, captured.commit)
         return LocalTree(known, empty, find(shadow.git, target.folder).git_dir is not None)
     except GitMissing:
         raise ConfigError(
@@ -129,11 +140,11 @@ def look(target: Target, captured: Workspace | None) -> LocalTree:
         ) from None
 
 
-def _known(shadow: Shadow, commit: str) -> bool:
+def _known(shadow: Shadow, folder: Path, commit: str) -> bool:
     """It was made here, also where we were killed before `SAVED` said so; or it was put back here to the end."""
-    if not shadow.ref(f"{commit}^{{tree}}"):
+    if _restoring(shadow) == commit:
         return False
-    return _restoring(shadow) != commit
+    return commit in marked(folder) or bool(shadow.ref(f"{commit}^{{tree}}"))
 
 
 def _restoring(shadow: Shadow) -> str:
@@ -141,15 +152,15 @@ def _restoring(shadow: Shadow) -> str:
     return "" if data is None else data.decode("ascii", "replace").strip()
 
 
-def put_back(target: Target, captured: Workspace, blobs: Blobs, decided: PutBack, now: float) -> Done:
-    """Make the files in the target's folder those of `captured`. `now`: seconds since 1970.
+def put_back(target: Target, captured: Workspace, blobs: Blobs, decided: PutBack, now: float, note: str = "") -> Done:
+    """Make the files in the target's folder those of `captured`. `now`: seconds since 1970. `note`: see put_back_note.
 
     Damaged, with the way out: what the log has is no whole tree, and nothing was changed. ConfigError: this machine
     cannot take it. BucketError."""
     shadow = target.shadow()
     with _alone(shadow, target.folder):
         try:
-            return _Restore(target, shadow, captured, decided, now).go(blobs)
+            return _Restore(target, shadow, captured, decided, now).go(blobs, note)
         except Damaged as error:
             raise offered(error) from error
         except (GitFailed, OSError) as error:
@@ -178,8 +189,9 @@ class _Restore:
     def __init__(self, target: Target, shadow: Shadow, captured: Workspace, decided: PutBack, now: float) -> None:
         self.target, self.shadow, self.captured, self.decided, self.now = target, shadow, captured, decided, now
         self.folder = target.folder
+        self._private = (*target.private, target.state_dir)
 
-    def go(self, blobs: Blobs) -> Done:
+    def go(self, blobs: Blobs, note: str) -> Done:
         shadow, captured = self.shadow, self.captured
         place = self._place()
         sweep(self.folder)
@@ -192,12 +204,15 @@ class _Restore:
         here = self._save_here(place)
         old = listed(shadow, here.contents.work, *place.alternates) if here else {}
         done = self._keep(place, here, contents, changes(old, tree))
+        mark(self.folder, ())
         aside = move_aside(self.folder, old, tree, self.now)
         make_equal(shadow, self.folder, here.contents.work if here else "", contents.work, *place.alternates)
         if self.decided.make_repository:
             rebuild(shadow, contents, self.folder, captured.repository.identity if captured.repository else ())
         failpoint("restore.after_tree")
         shadow.save(captured.commit)
+        mark(self.folder, (captured.commit,))
+        (shadow.folder / PUT_BACK).write_text(f"{captured.commit} {note}")
         (shadow.folder / RESTORING).unlink()
         return replace(done, aside=aside, tree=tree)
 
@@ -249,7 +264,7 @@ class _Restore:
     def _save_here(self, place: Place) -> Here | None:
         if not any(self.folder.iterdir()):
             return None
-        return save_here(self.shadow, self.folder, place, self.target.env, self.target.state_dir, self.now)
+        return save_here(self.shadow, self.folder, place, self.target.env, self._private, self.now)
 
     def _room(self, size: int) -> None:
         free = shutil.disk_usage(self.folder).free

@@ -12,21 +12,24 @@ from pathlib import Path
 from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
+from wal_agent.config import Settings
 from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged
 from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
 from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool
 from wal_agent.recovery.damage import lease_missing, offered
-from wal_agent.recovery.plan import Ambiguity, Plan, Policy, Resume, StartAgain
+from wal_agent.recovery.plan import Plan, Policy, Resume, StartAgain
 from wal_agent.recovery.plan import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.report import in_flight_lines, plain, row
 from wal_agent.recovery.restore import Place, check
-from wal_agent.supervise import notice, processes
+from wal_agent.recovery.tree_words import Effects
+from wal_agent.supervise import notice, processes, worktree
 from wal_agent.supervise.local import lock_state, spools_dir, this_host
 from wal_agent.supervise.situation import Situation, logged_calls, observe
 from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.worktree import TreePlan
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
@@ -37,11 +40,19 @@ from wal_agent.wal.spool import count
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """`plan` is one line; `rows` are further lines; `prompt` is what the agent would be told, empty for no recovery."""
+    """`plan` is one line; `rows` are further lines; `prompt` is what the agent would be told, empty for no recovery.
+
+    The rest is the same as data: `refused` says that no agent would be started; `decided` is the plan's word, None
+    where the lease does not let it come to one; `tree` and `told` are None where there is no recovery."""
 
     plan: str
     rows: list[str]
     prompt: str = ""
+    refused: bool = False
+    decided: Plan | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    tree: TreePlan | None = None
+    told: Told | None = None
 
 
 def foresee(
@@ -49,7 +60,7 @@ def foresee(
     keys: Keys,
     workspace: Path,
     agent_name: str,
-    on_ambiguity: Ambiguity,
+    settings: Settings,
     env: Mapping[str, str],
     key_id: str = "",
 ) -> Foreseen:
@@ -66,7 +77,7 @@ def foresee(
     local = local_view(seen, here, spools_dir(env), bucket.url)
     match admit(keys.job, seen, local):
         case Refuse(sentence, hint):
-            return Foreseen(f"a start would be refused: {sentence} {hint}", [])
+            return Foreseen(f"a start would be refused: {sentence} {hint}", [], refused=True)
         case Wait(seconds, why):
             return Foreseen(f"a start would wait {seconds:.0f} s: {why}", [])
         case Try(cause):
@@ -87,24 +98,27 @@ def foresee(
     found = processes.marked(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
-    verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock)
     agent = AGENTS[agent_name]
-    decided = notice.decide(at, agent, verdicts, Policy(on_ambiguity))
+    tree = worktree.foresee(at, here, workspace, settings, agent, env)
+    verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock, tree.covers(tree.now))
+    decided = notice.decide(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity)
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
     if carries_spool(seen, local):
         rows.append(row("spool", plain(carried(seen.doc.spool), 300)))
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
-        return Foreseen(_words(keys.job, decided), rows)
-    told = notice.told(at, here, workspace, agent, decided, verdicts, running, clock.now())
+        return Foreseen(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
+    told = notice.told(at, here, workspace, agent, decided, verdicts, running, tree.told(tree.then), clock.now())
+    rows += [row("note", plain(text, 300)) for text in decided.warnings]
+    rows += tree.plan.rows()
     rows += in_flight_lines(told.calls)
     prompt = (
-        _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts)
+        _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts, tree.effects(tree.then))
         if isinstance(decided, Resume)
         else recovery_prompt(told)
     )
-    return Foreseen(_words(keys.job, decided), rows, prompt)
+    return Foreseen(_words(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, told)
 
 
 def carried(spool: str) -> str:
@@ -133,6 +147,7 @@ def _resumed(
     agent_name: str,
     told: Told,
     verdicts: tuple[Verdict, ...],
+    effects: Effects,
 ) -> str:
     """The prompt after a trial of the reconciliation, in a scratch folder."""
     agent = AGENTS[agent_name]
@@ -143,7 +158,6 @@ def _resumed(
             write_file(blobs, at.before.files[agent.main_file], main)
         except Damaged as error:
             raise offered(error) from error
-        elsewhere = not at.same_host(at.opening.host)
-        calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, elsewhere)
+        calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, effects)
         reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)
     return notice.prompt(told, reconciled, at, agent, ())

@@ -49,9 +49,11 @@ def told(
     decided: StartAgain | Resume,
     verdicts: Sequence[Verdict],
     ended: Sequence[str],
+    tree: str,
     now: float,
 ) -> Told:
-    """What the prompt is made of. `ended`: the old run's processes that were ended. `now`: seconds since 1970."""
+    """What the prompt is made of. `ended`: the old run's processes that were ended. `tree`: on the working tree.
+    `now`: seconds since 1970."""
     home = at.home
     assert home is not None
     main = at.before.files.get(agent.main_file)
@@ -68,6 +70,7 @@ def told(
         leftovers=tuple(ended),
         moved=None if home.workspace == str(workspace) else (home.workspace, str(workspace)),
         turn_completed=at.before.turn == "completed",
+        tree=tree,
         alone=decided.alone,
         warnings=decided.warnings,
     )

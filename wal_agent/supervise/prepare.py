@@ -15,7 +15,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord, End, FileGone, Host, Recovery, Verdict
-from wal_agent.recovery import evidence
+from wal_agent.recovery import evidence, tree_words
 from wal_agent.recovery.plan import Alert, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.report import (
@@ -31,11 +31,13 @@ from wal_agent.recovery.report import (
     stopped_line,
 )
 from wal_agent.recovery.restore import Place, Restored, plant, prune, restore
+from wal_agent.recovery.workspace import Done
 from wal_agent.redact import redact
 from wal_agent.supervise import notice, processes
 from wal_agent.supervise.local import lock_state, state_dir
 from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
 from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.supervise.worktree import Foreseen, foresee
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState, State
 
@@ -91,6 +93,9 @@ class Preparation:
         self.check = check
         self.began = clock.boot()
         self.at: Situation = situation(opened)
+        self.seconds: dict[str, float] = {}  # of each step
+        self.tree: Foreseen = foresee(self.at, here, wish.workspace, wish.settings, wish.agent, wish.env)
+        self.done: Done = self.tree.now
 
     def go(self) -> Prepared:
         """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
@@ -103,6 +108,7 @@ class Preparation:
             wish.agent,
             verdicts,
             policy_of(wish),
+            self.tree.identity,
         )
         match decided:
             case Refuse():
@@ -139,7 +145,18 @@ class Preparation:
         """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
         nothing of it runs any more."""
         at = self.at
-        return evidence.verdicts(at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock)
+        covers = self.tree.covers(self.done)
+        return evidence.verdicts(
+            at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers
+        )
+
+    def _put_tree_back(self) -> None:
+        """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
+        began = self.clock.boot()
+        self.done = self.tree.do(self.opened.blobs, self.clock.now())
+        if self.done.put_back:
+            self.seconds["tree"] = round(self.clock.boot() - began, 3)
+        self.check()
 
     def _recover(self, decided: StartAgain | Resume, running: list[str]) -> Prepared:
         at, agent, rows = self.at, self.wish.agent, self.screen.rows
@@ -147,6 +164,8 @@ class Preparation:
         assert home is not None
         if isinstance(decided, StartAgain) and decided.alert is None:
             self.screen.say(f"job {self.opened.keys.job} {decided.why}")
+            self._put_tree_back()
+            rows(self._tree_alone())
             return self._start(decided.args)
         alert = decided.alert or "cut_off"
         report = self._report(alert)
@@ -158,15 +177,16 @@ class Preparation:
         if ended:
             rows([stopped_line(ended)])
         gone = lock_state(home.host, self.here) == "dead" and not processes.marked(home.run)
-        verdicts = self._verdicts(
-            ended, gone
-        )  # again: what still ran may have changed something since, or ended by itself
-        told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, self.clock.now())
+        self._put_tree_back()
+        verdicts = self._verdicts(ended, gone)  # again: what still ran may have changed something, or ended by itself
+        tree = self.tree.told(self.done)
+        told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, self.clock.now())
         place = self._place(decided)
         if isinstance(decided, Resume):
             prompt, restored = self._restore(place, decided, told, verdicts)
         else:
             prompt, restored = self._begin_again(place, decided, told), None
+            rows(self._tree_alone())
         rows(in_flight_lines(told.calls))
         self._record(verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
@@ -178,6 +198,12 @@ class Preparation:
             verdicts,
             harmless,
         )
+
+    def _tree_alone(self) -> list[str]:
+        """The rows of a working tree that no session stands beside."""
+        if not self.done.put_back:
+            return []
+        return [row("restored", tree_words.short(self.done), self.seconds["tree"]), *tree_words.rows(self.done)]
 
     def _elapsed(self) -> float:
         return self.clock.boot() - self.began
@@ -215,13 +241,16 @@ class Preparation:
             prompts.append(notice.prompt(told, reconciled, self.at, self.wish.agent, self.wish.args))
             return prompts[-1]
 
-        elsewhere = not self.at.same_host(self.here)
-        calls = logged_calls(self.at, decided.finished, self.opened.blobs, {v.call: v for v in verdicts}, elsewhere)
+        effects = self.tree.effects(self.done)
+        calls = logged_calls(self.at, decided.finished, self.opened.blobs, {v.call: v for v in verdicts}, effects)
         restored = restore(place, self.at.before.files, self.opened.blobs, calls, tell)
         done = restored.reconciled
+        self.seconds["session"] = round(self.clock.boot() - began, 3)
+        took = sum(self.seconds.values())
         self.screen.rows(
             [
-                restored_line(place.session, done.messages, restored.size, self.clock.boot() - began),
+                restored_line(place.session, done.messages, restored.size, tree_words.short(self.done), took),
+                *tree_words.rows(self.done),
                 *(
                     [row("kept", "this machine had more of the session than the log; it was kept")]
                     if restored.extended
@@ -259,7 +288,7 @@ class Preparation:
                 leftovers=tuple(redact(text)[:200] for text in ended[:20]),
                 restored=restored.files if restored else (),
                 put_back=restored.reconciled.put_back if restored else 0,
-                seconds={"all": round(self._elapsed(), 3)},
+                seconds={**self.seconds, "all": round(self._elapsed(), 3)},
             )
         )
         if ticket.wait(RECORD_DEADLINE) == "undecided":

@@ -13,6 +13,7 @@ from wal_agent.errors import Damaged
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.plan import Before
 from wal_agent.recovery.prompt import Finished
+from wal_agent.recovery.tree_words import Effects
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import LeaseDoc
@@ -98,11 +99,11 @@ def fetched(blobs: Blobs, payload: Payload | None) -> bytes | None:
 
 
 def logged_calls(
-    at: Situation, ended: Sequence[EndedCall], blobs: Blobs, verdicts: dict[int, Verdict], elsewhere: bool
+    at: Situation, ended: Sequence[EndedCall], blobs: Blobs, verdicts: dict[int, Verdict], effects: Effects
 ) -> list[LoggedCall]:
     """All calls that the newest session may lack, in the log's order, with what is known of each. `ended`: those of
-    them that ended. `elsewhere`: the files that a finished call changed stayed on another host."""
-    calls = [_ended(e, at.inputs.get(e.intent.call), fetched(blobs, e.end.result), elsewhere) for e in ended]
+    them that ended. `effects`: which of them left their file changes elsewhere."""
+    calls = [_ended(e, at.inputs.get(e.intent.call), fetched(blobs, e.end.result), effects) for e in ended]
     for o in (o for o in at.before.open if o.intent.session == at.before.session):
         verdict = verdicts.get(o.intent.call)
         finding: Finding = verdict.finding if verdict else "unknown"
@@ -111,12 +112,10 @@ def logged_calls(
     return sorted(calls, key=lambda c: c.call)
 
 
-def _ended(e: EndedCall, input: bytes | None, result: bytes | None, elsewhere: bool) -> LoggedCall:
+def _ended(e: EndedCall, input: bytes | None, result: bytes | None, effects: Effects) -> LoggedCall:
     end = e.end
     if end.how in ("done", "failed"):
-        note = ""
-        if elsewhere and end.how == "done" and e.intent.cls != "read_only":
-            note = "completed on the lost machine; its file changes may not be in this workspace"
+        note = effects.note(end.call) if end.how == "done" and e.intent.cls != "read_only" else ""
         return _call(e.intent, input, result or _said("its result was not saved"), end.how == "failed", note)
     return _call(e.intent, input, _said(_why(end)), True, "")
 

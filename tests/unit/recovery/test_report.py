@@ -43,9 +43,12 @@ def test_the_headline(alert: Alert, how: str) -> None:
 def test_the_rows() -> None:
     text = "  fenced     vm-17 can no longer run a tool for this job (epoch 4 begins at record 413)"
     assert fenced_line(REPORT) == f"{text:<96} 0.11 s"
-    assert restored_line("3f2a91c0-1b2c", 214, 1_200_000, 0.62).startswith(
+    assert restored_line("3f2a91c0-1b2c", 214, 1_200_000, "", 0.62).startswith(
         "  restored   session 3f2a91c0: 214 messages, 1.2 MB  "
     )
+    both = restored_line("3f2a91c0-1b2c", 214, 1_200_000, "working tree: 7 changed, 2 new files", 0.62)
+    text = "  restored   session 3f2a91c0: 214 messages, 1.2 MB; working tree: 7 changed, 2 new files"
+    assert both == f"{text:<96} 0.62 s"
     assert put_back_line(1, "gemini").startswith("  put back   1 finished call that gemini ")
     assert resuming_line("gemini", 1.9).endswith(" 1.90 s in all")
     assert stopped_line(["npm test"]) == "  stopped    1 leftover process of the old run (npm test)"

@@ -323,5 +323,21 @@ def test_an_empty_folder_is_another_one(lab: Lab) -> None:
     assert files(first.work) == was
 
 
+def test_a_folder_on_a_volume_that_outlived_its_machine_is_the_truth(lab: Lab) -> None:
+    """Another state folder, the same workspace: what changed after the last capture stands there."""
+    first = lost(lab)
+    write(first.work, a="changed after the capture\n")
+    second = lab.machine("b", first.work)
+    assert second.decide() == Keep("newest")
+    third = lab.machine("c")
+    third.restore()
+    assert lab.machine("d", third.work).decide() == Keep("newest")
+    write(third.work, b="newer\n")
+    third.capture()
+    assert isinstance(second.decide(), PutBack)
+    kept = second.restore()
+    assert kept.files_kept and (first.work / "b").read_text() == "newer\n"
+
+
 def test_nothing_saved_nothing_done(lab: Lab) -> None:
     assert lab.machine("a").decide() == Keep("not_saved")

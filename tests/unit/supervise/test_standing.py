@@ -12,6 +12,7 @@ from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.spooling import Disk, call, cut_off, down, up
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World
 from wal_agent.cli.view import look
+from wal_agent.config import Settings
 from wal_agent.errors import LeaseHeld
 from wal_agent.supervise import local
 from wal_agent.supervise.acknowledge import acknowledge
@@ -20,6 +21,8 @@ from wal_agent.supervise.take import Spooling, take
 from wal_agent.supervise.unlock import Wish, unlock
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import Claim
+
+SETTINGS = Settings(bucket="file:///nowhere", job="job")
 
 
 class Machine:
@@ -70,7 +73,7 @@ def world(folder: Path) -> World:
 
 def test_on_the_machine_of_the_spool_all_say_that_a_start_carries_it_in(world: World, folder: Path) -> None:
     here = Machine(world, folder, "vm-1")
-    seen = foresee(world.bucket, KEYS, folder, "gemini", "ask", here.env)
+    seen = foresee(world.bucket, KEYS, folder, "gemini", SETTINGS, here.env)
     assert "refused" not in seen.plan and any("first carry in 1 segment of" in row for row in seen.rows)
     done = unlock(world.bucket, KEYS, Wish(None), here.env)
     assert not done.done and done.said.endswith("The next `wal-agent run` opens it at once.")
@@ -93,7 +96,7 @@ def test_a_call_is_not_settled_past_what_the_spool_here_holds(world: World, fold
 def test_elsewhere_the_loss_has_to_be_accepted(world: World, folder: Path) -> None:
     away = Machine(world, folder, "vm-2")
     world.clock.at += TTL + 1
-    assert "--accept-loss" in foresee(world.bucket, KEYS, folder, "gemini", "ask", away.env).plan
+    assert "--accept-loss" in foresee(world.bucket, KEYS, folder, "gemini", SETTINGS, away.env).plan
     with pytest.raises(LeaseHeld, match="--accept-loss"):
         acknowledge(world.bucket, KEYS, TTL, 1, True, away.env)
     done = unlock(world.bucket, KEYS, Wish(None), away.env)

@@ -1,0 +1,136 @@
+"""What people and the agent are told of the working tree after a recovery. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal_agent.capture.left_out import IGNORED
+from wal_agent.records import Repository, Workspace
+from wal_agent.recovery.prompt import TREE_NOT_SAVED
+from wal_agent.recovery.quote import inline
+from wal_agent.recovery.report import plain, row
+from wal_agent.recovery.words import clock_time
+from wal_agent.recovery.workspace import Done, Keep
+from wal_agent.recovery.worktree import Changes
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Which finished calls have left their file changes somewhere else: those numbered above `holds` (None: none).
+    `sure`: so it is; else so it may be."""
+
+    holds: int | None = None
+    sure: bool = True
+    elsewhere: bool = False
+
+    def note(self, call: int) -> str:
+        """For a call that completed; "" where its changes are here."""
+        if self.holds is None or call <= self.holds:
+            return ""
+        where = "completed on the lost host" if self.elsewhere else "completed"
+        return f"{where}; its file changes {'are not' if self.sure else 'may not be'} in this workspace"
+
+
+def effects(done: Done, elsewhere: bool, put_back_before: bool) -> Effects:
+    """`elsewhere`: the calls ran on another host. `put_back_before`: an earlier start put this tree back, and no agent
+    was started since."""
+    if (done.put_back or put_back_before) and done.captured is not None:
+        return Effects(done.captured.holds, True, elsewhere)
+    if done.captured is not None:
+        return Effects()  # the folder that they changed
+    return Effects(0, False, elsewhere) if elsewhere else Effects()
+
+
+# ---- for the screen ------------------------------------------------------------------------------------------------
+
+
+def counts(found: Changes) -> str:
+    """ "7 changed, 2 new files"."""
+    parts = [f"{n} {word}" for n, word in ((found.changed, "changed"), (found.new, "new"), (found.gone, "gone")) if n]
+    if not parts:
+        return "as it was saved"
+    return f"{', '.join(parts)} {'file' if found.changed + found.new + found.gone == 1 else 'files'}"
+
+
+def short(done: Done) -> str:
+    """Behind what is said of the session; "" where there is nothing to say."""
+    return f"working tree: {counts(done.changes)}" if done.put_back else ""
+
+
+def rows(done: Done) -> list[str]:
+    """Further lines."""
+    lines = []
+    if done.files_kept and done.kept is not None:
+        lines.append(row("kept", f"what was here: {plain(done.kept.get_files, 400)}"))
+    if done.aside:
+        more = f" and {len(done.aside) - _SHOWN} more" if len(done.aside) > _SHOWN else ""
+        lines.append(row("moved", f"was in the way: {', '.join(plain(p, 80) for p in done.aside[:_SHOWN])}{more}"))
+    if (lost := _lost(done)) and done.repository is not None:
+        get = f": {plain(done.kept.get_commits, 400)}" if done.offers and done.kept else ""
+        lines.append(row("git", f"HEAD here is {_at(done.repository)}, the saved tree was on {_at(lost)}{get}"))
+    if left := _left_out(done.captured) if done.put_back else ():
+        more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        lines.append(row("not saved", f"{'; '.join(plain(line, 120) for line in left[:_SHOWN])}{more}"))
+    return lines
+
+
+def _lost(done: Done) -> Repository | None:
+    """The repository that the tree was saved in, where the one here stands elsewhere."""
+    lost = done.captured.repository if done.captured else None
+    if not done.put_back or lost is None or (done.repository and done.repository.head == lost.head):
+        return None
+    return lost
+
+
+def _at(repository: Repository) -> str:
+    branch = plain(repository.branch.removeprefix("refs/heads/"), 60)
+    head = repository.head[:12] or "no commit"
+    return f"{head} ({branch})" if branch else head
+
+
+def _left_out(captured: Workspace | None) -> tuple[str, ...]:
+    """What nobody chose to leave out."""
+    return tuple(line for line in captured.left_out if not line.endswith(f": {IGNORED}")) if captured else ()
+
+
+# ---- for the agent -------------------------------------------------------------------------------------------------
+
+
+def told(done: Done, put_back_before: bool) -> str:
+    """Sentences for the prompt; bounded, foreign text quoted."""
+    captured = done.captured
+    if captured is None:
+        return TREE_NOT_SAVED
+    if isinstance(done.decided, Keep) and not put_back_before:
+        return "The working tree is the one that you worked in, as it stands now."
+    parts = [f"The working tree is as it was saved at {clock_time(captured.time)} UTC, with what was not committed."]
+    parts += _told_git(done)
+    if done.files_kept and done.kept is not None:
+        parts.append(f"What was in this folder before is kept; to get it: {inline(done.kept.get_files, 400)}.")
+    if done.aside:
+        more = f" and {len(done.aside) - _SHOWN} more" if len(done.aside) > _SHOWN else ""
+        parts.append(f"In the way, and renamed: {', '.join(inline(p, 80) for p in done.aside[:_SHOWN])}{more}.")
+    left = _left_out(captured)
+    if left:
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        parts.append(f"Not saved: {', '.join(inline(line, 120) for line in left[:_SHOWN])}{more}.")
+    parts.append("Ignored files were not saved either.")
+    return " ".join(parts)
+
+
+def _told_git(done: Done) -> list[str]:
+    get = inline(done.kept.get_commits, 400) if done.offers and done.kept is not None else ""
+    here, saved = done.repository, done.captured.repository if done.captured else None
+    if here is None or saved is None:
+        return [f"Get the commit that it stood on by {get}."] if get else []
+    parts = []
+    if _lost(done):
+        parts.append(
+            f"HEAD here is {inline(_at(here))}, and the saved files stood on {inline(_at(saved))}; "
+            + (f"get that commit by {get}." if get else "that commit is here too.")
+        )
+    if saved.busy and saved.busy != here.busy:
+        parts.append(f"A {inline(saved.busy, 20)} was in progress there; here only its files are.")
+    return parts
