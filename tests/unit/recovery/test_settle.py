@@ -1,0 +1,76 @@
+"""I8: what the agent did about a call in flight ends it; what it says, and what merely resembles it, does not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wal_agent.recovery.settle import Answers, Asked
+
+PUSH = Asked(7, "run_shell_command", b'{"command": "git push origin main"}', "git ls-remote origin main")
+
+
+def shell(command: str, **more: str) -> bytes:
+    return json.dumps({"command": command, **more}).encode()
+
+
+def whys(answers: Answers, *open: int) -> dict[int, str]:
+    return {end.call: end.why for end in answers.ends(open, 1.0)}
+
+
+@pytest.mark.parametrize(
+    "command", ["git ls-remote origin main", "git  ls-remote 'origin' main", "cd /w && git ls-remote origin main"]
+)
+def test_looking_as_told_ends_it(command: str) -> None:
+    answers = Answers([PUSH])
+    answers.saw(9, "run_shell_command", shell(command))
+    assert whys(answers, 7) == {7: "the agent looked with #9, as it was told to"}
+    assert whys(answers) == {}  # a person was faster
+
+
+def test_running_it_again_ends_it() -> None:
+    answers = Answers([PUSH])
+    answers.saw(9, "run_shell_command", shell("git push origin main", description="once more"))
+    assert whys(answers, 7) == {7: "the very same call was run again as #9, and ended"}
+    (end,) = answers.ends([7], 1.0)
+    assert (end.how, end.by, end.finding) == ("interrupted", "recovery", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("tool", "command"),
+    [
+        ("run_shell_command", "echo git ls-remote origin main"),
+        ("run_shell_command", "echo 'git ls-remote origin main'"),
+        ("run_shell_command", "false && git ls-remote origin mai"),
+        ("run_shell_command", "if false; then git ls-remote origin main; fi"),
+        ("run_shell_command", "git ls-remote origin $BRANCH"),
+        ("run_shell_command", "git() { :; }; git ls-remote origin main"),
+        ("run_shell_command", "git push origin main --force"),
+        ("run_shell_command", "git push origin 'main"),
+        ("other_tool", "git push origin main"),
+    ],
+)
+def test_what_only_resembles_it_ends_nothing(tool: str, command: str) -> None:
+    answers = Answers([PUSH])
+    answers.saw(9, tool, shell(command))
+    assert whys(answers, 7) == {}
+
+
+def test_of_identical_calls_one_was_run_again_and_one_look_is_for_all() -> None:
+    twins = [PUSH, Asked(8, PUSH.tool, PUSH.input, PUSH.verify)]
+    answers = Answers(twins)
+    answers.saw(9, "run_shell_command", PUSH.input or b"")
+    assert list(whys(answers, 7, 8)) == [7]
+    answers.saw(10, "run_shell_command", shell("git ls-remote origin main"))
+    assert list(whys(answers, 7, 8)) == [7, 8]
+    both = Answers(twins)
+    both.saw(10, "run_shell_command", shell("git ls-remote origin main"))
+    assert list(whys(both, 7, 8)) == [7, 8]
+
+
+@pytest.mark.parametrize("junk", [b"", b"\xff", b"[]", b'{"command": 1}', b'{"command": "\\ud800"}', b"{" * 9999])
+def test_junk_ends_nothing(junk: bytes) -> None:
+    answers = Answers([PUSH, Asked(8, "x", None), Asked(9, "y", b"\xff", "((")])
+    answers.saw(10, "run_shell_command", junk)
+    assert whys(answers, 7, 8, 9) == {}
