@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.unit.recovery.cases import HOST, intent, opening, started, state_of, turn
+from wal_agent.clock import SystemClock
 from wal_agent.records import Fact, Verdict
 from wal_agent.recovery.evidence import before, verdicts
 
@@ -46,6 +47,13 @@ def age(top: Path) -> None:
     time.sleep(0.025)
 
 
+class Unhurried(SystemClock):
+    """A clock by which looking takes no time: a loaded machine changes no verdict. Budgets have tests of their own."""
+
+    def boot(self) -> float:
+        return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of an agent's tool."""
@@ -58,7 +66,7 @@ class Call:
         return json.dumps(self.fields).encode()
 
     def facts(self, top: Path) -> tuple[Fact, ...]:
-        return before(self.tool, self.input, top)
+        return before(self.tool, self.input, top, Unhurried())
 
 
 def shell(command: str) -> Call:
@@ -74,7 +82,7 @@ def judged(top: Path, *calls: tuple[Call, tuple[Fact, ...]], gone: bool = True) 
         *(intent(n, c.tool, c.input, "mutation", before=facts) for n, (c, facts) in enumerate(calls, 1)),
     )
     inputs = {n: c.input for n, (c, _) in enumerate(calls, 1)}
-    return verdicts(state, inputs, HOST, top, [], gone)
+    return verdicts(state, inputs, HOST, top, [], gone, Unhurried())
 
 
 def truth(was: Snapshot, now: Snapshot, after: Snapshot) -> str:

@@ -140,8 +140,12 @@ def judge(
         return Found("unknown", "Its steps work on the same files, so what they look like now says nothing for sure.")
     told = []
     for part in parts:
-        reach = part.reach
-        here = replace(around, restored=reach is not None and all(covers(p) for p in reach.changes))
+        paths = part.reach.changes if part.reach is not None else files(part.step)
+        back = [covers(p) for p in paths]
+        # What was put back is not what the call worked on, even where it is the same machine.
+        here = replace(around, same_place=around.same_place and not any(back))
+        if part.reach is not None and back and all(back):
+            here = replace(here, restored=True)
         told.append(Told(name(part.step), _judge(part, facts, here, budget)))
     return combine(told)
 

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from wal_agent.recovery.step import Found
 
-_DONE = {"completed": "completed", "not_started": "has not begun", "partial": "was begun"}
+_WORDS = {  # of one, of several
+    "completed": ("completed", "completed"),
+    "not_started": ("has not begun", "have not begun"),
+    "partial": ("was begun", "were begun"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +25,8 @@ class Told:
 def combine(steps: Sequence[Told]) -> Found:
     """One finding for a call whose changing steps are all here, in their order.
 
-    Steps whose `completed` holds either way fit to whatever the others say. Steps run one after the other and the
-    agent's shell stops nowhere else, so what has begun must stand in front of what has not: anything else is unknown.
+    Steps whose `completed` holds either way fit to whatever the others say. Steps run one after the other, so what has
+    begun must stand in front of what has not; anything else is unknown.
     """
     if not steps:
         return Found("unknown")
@@ -51,9 +55,9 @@ def _in_order(findings: Sequence[str]) -> bool:
 
 def _said(steps: Sequence[Told]) -> str:
     parts = []
-    for finding, words in _DONE.items():
+    for finding, words in _WORDS.items():
         if names := [s.name for s in steps if s.found.finding == finding]:
-            parts.append(f"{_join(names)} {words}")
+            parts.append(f"{_join(names)} {words[len(names) > 1]}")
     return "; ".join(parts) + "."
 
 

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Sequence
 
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.look import MOST_ENTRIES, Entry, entry, listing, look
+from wal_agent.recovery.evidence.look import MOST_ENTRIES, Entry, children, entry, listing, look
 from wal_agent.recovery.evidence.moves import ends
 from wal_agent.recovery.evidence.notes import MOST_PATHS, Noted, State, noted, notes, told
 from wal_agent.recovery.evidence.paths import place
@@ -61,7 +61,7 @@ def _file(how: Read, was: Noted, then: Noted, now: Entry, around: Around, budget
     if now.absent:
         return "untouched" if then.entry.absent else "unknown"
     if was.content is None:  # too big to be read: only that nothing moved can be told
-        return "untouched" if then.unmoved(now) and around.same_place and not around.restored else "unknown"
+        return "untouched" if then.unmoved(now) and around.same_place else "unknown"
     found = look(then.path, budget)
     if found.value == was.content.value:
         alike = not _keeps(how) or (around.same_place and _same_marks(was.entry, now))
@@ -111,9 +111,8 @@ def _alike(how: Read, one: str, other: str, budget: Budget) -> bool | None:
                 return None
             whole = False
         elif left.kind == "dir":
-            try:
-                ours, theirs = sorted(os.listdir(a)), sorted(os.listdir(b))  # noqa: PTH208
-            except OSError:
+            ours, theirs = children(a), children(b)
+            if ours is None or theirs is None:
                 return None
             if not set(theirs) <= set(ours):
                 return None

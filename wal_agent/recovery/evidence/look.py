@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from itertools import islice
 
 from wal_agent.recovery.step import Budget
 from wal_agent.recovery.verdict import FileNow, sha256
 
 _CHUNK = 256 << 10
 MOST_ENTRIES = 2000  # of a folder's tree
+_LIVE = ("/proc/", "/sys/")  # reading there can consume or change something
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
 
 
@@ -18,7 +20,7 @@ def look(path: str, budget: Budget) -> FileNow:
     """A regular file's bytes, through one descriptor. Unreadable: links, other kinds, bigger than the budget has left,
     changed while it was read, or not read in time."""
     nothing = FileNow(path)
-    if budget.files <= 0:
+    if budget.files <= 0 or os.path.realpath(f"{path}/..").startswith(_LIVE) or path.startswith(_LIVE):
         return nothing
     budget.files -= 1
     try:
@@ -119,12 +121,8 @@ def listing(path: str, budget: Budget) -> str | None:
     todo = [path]
     while todo:
         folder = todo.pop()
-        try:
-            with os.scandir(folder) as found:
-                names = sorted(e.name for e in found)
-        except OSError:
-            return None
-        if budget.over or len(lines) + len(names) > MOST_ENTRIES:
+        names = children(folder)
+        if names is None or budget.over or len(lines) + len(names) > MOST_ENTRIES:
             return None
         for name in names:
             at = f"{folder}/{name}"
@@ -135,3 +133,13 @@ def listing(path: str, budget: Budget) -> str | None:
             if one.kind == "dir":
                 todo.append(at)
     return sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
+
+
+def children(path: str) -> list[str] | None:
+    """The names in a folder; None where it cannot be read, or has too many."""
+    try:
+        with os.scandir(path) as found:
+            names = [e.name for e in islice(found, MOST_ENTRIES + 1)]
+    except (OSError, ValueError):
+        return None
+    return sorted(names) if len(names) <= MOST_ENTRIES else None

@@ -104,7 +104,7 @@ def _touched(was: Noted, now: Entry, around: Around) -> State:
         if now.absent:
             return "untouched"
         return "done" if now.kind == "file" and (around.same_place or around.restored) else "unknown"
-    if was.entry.kind != "file" or not around.same_place or around.restored or was.fresh:
+    if was.entry.kind != "file" or not around.same_place or was.fresh:
         return "unknown"
     if was.entry == now:
         return "untouched"
@@ -113,7 +113,7 @@ def _touched(was: Noted, now: Entry, around: Around) -> State:
 
 
 def _cut(was: Noted, now: Entry, size: int, around: Around) -> State:
-    if not around.same_place or around.restored:
+    if not around.same_place:
         return "unknown"
     if was.entry.absent:
         if now.kind != "file":

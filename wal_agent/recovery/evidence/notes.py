@@ -76,7 +76,7 @@ def untouched(was: Noted, now: Entry | None, around: Around, budget: Budget) -> 
         return False
     if was.entry.absent or now.absent:
         return was.entry.absent and now.absent
-    if around.same_place and not around.restored:
+    if around.same_place:
         return was.entry == now
     return was.content is not None and was.content.value != ABSENT and look(was.path, budget).value == was.content.value
 

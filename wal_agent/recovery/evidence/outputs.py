@@ -68,7 +68,7 @@ def opened(step: Step, facts: Sequence[Fact], around: Around, only_reads: bool) 
     one that was not there may have been removed again by its command, so its folder must be as it was, too. Where the
     command itself only reads, files that are as they were are enough."""
     paths = files(step)
-    if not paths or around.restored or not around.same_place:
+    if not paths or not around.same_place:
         return Found("unknown")
     for path in paths:
         was, now = noted(facts, path), entry(path)

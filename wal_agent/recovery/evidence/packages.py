@@ -69,7 +69,7 @@ class Packages:
         paths = _files(step)
         if not paths:
             return None
-        if around.same_place and not around.restored:
+        if around.same_place:
             return _npm_found(step, facts, around, budget) if _npm(step) else _changed(paths, facts)
         return Found("unknown")
 

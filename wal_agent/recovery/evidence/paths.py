@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def meet(one: Iterable[str], other: Iterable[str]) -> bool:
 
 
 def _names(path: str) -> tuple[str, ...]:
-    return ("/", *(part for part in path.split("/") if part))
+    plain = unicodedata.normalize("NFC", path.casefold())  # some file systems take such names for one
+    return ("/", *(part for part in plain.split("/") if part))
 
 
 def real(reach: Reach) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def _tree(was: Noted, facts: Sequence[Fact], around: Around, budget: Budget) -> 
     before = next((f.value for f in facts if (f.what, f.where) == ("tree", was.path)), None)
     now = listing(was.path, budget)
     top = entry(was.path)
-    if before is None or now is None or top is None or not around.same_place or around.restored:
+    if before is None or now is None or top is None or not around.same_place:
         return "unknown"
     if before == now and top == was.entry:
         return "untouched"

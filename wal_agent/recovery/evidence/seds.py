@@ -39,7 +39,7 @@ class Seds:
                 return "unknown"
             if untouched(was, now, around, budget):
                 return "untouched"
-            if not around.same_place or around.restored or not around.alone or now.kind != "file":
+            if not around.same_place or not around.alone or now.kind != "file":
                 return "unknown"
             other = now.inode != was.entry.inode and now.mtime >= was.entry.mtime
             return "done" if other and now.device == was.entry.device else "unknown"

@@ -23,7 +23,6 @@ _BUILTINS = re.compile(
     "local|logout|mapfile|popd|pushd|read|readarray|readonly|return|select|set|shift|shopt|source|[.]|suspend|trap|"
     "typeset|ulimit|umask|unalias|unset|wait"
 )
-_SET = re.compile(r"-[eux]+|-[eux]*o|pipefail")  # stops where a step fails, which all evidence allows for
 
 
 def steps_of(
@@ -60,8 +59,6 @@ def steps_of(
             if folder is None or one.redirects or not Path(folder).is_dir():
                 return None
             step = replace(step, cwd=Path(folder))
-            continue
-        if name == "set" and len(words) > 1 and all(_SET.fullmatch(w) for w in words[1:]) and not one.redirects:
             continue
         if _BUILTINS.fullmatch(name):
             return None
