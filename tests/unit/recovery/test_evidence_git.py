@@ -175,6 +175,10 @@ def test_a_commit_that_a_hook_may_have_seen_has_not_surely_not_begun(stage: Stag
     stage.sh("mkdir hooks; mv .git/hooks/pre-commit hooks; git config core.hooksPath hooks")
     stage.settle()
     assert after(stage, COMMIT, run="git commit -m 'a message' || true").finding == "unknown"
+    stage.sh("mv hooks/pre-commit hooks/post-commit")
+    stage.settle()
+    assert after(stage, COMMIT, run="true").finding == "not_started"
+    assert after(stage, COMMIT, run="git status; touch .git/x").finding == "not_started"
     stage.sh("git config --unset core.hooksPath; git -c core.commentChar=a status > /dev/null")
     stage.settle()
     assert after(stage, COMMIT, run="true").finding == "not_started"

@@ -283,6 +283,8 @@ def _compared(c: Case) -> str:
         return "HEAD is not where it was before the call, but nothing says that this call moved it."
     if c.moved(c.now.head):
         return "A ref has another value than before the call, but nothing says that this call is the reason."
+    if c.then.index != c.now.index:
+        return "The index was written and HEAD has not moved; whether files were changed is not known."
     return "HEAD is where it was before the call; whether files or the index were changed is not known."
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wal_agent.capture.git import At, Git, GitFailed, GitMissing, GitStopped
 from wal_agent.recovery.evidence.git_files import Line, Repo, Unreadable, since
-from wal_agent.recovery.evidence.git_seen import Seen
+from wal_agent.recovery.evidence.git_seen import Seen, hooks_in
 from wal_agent.recovery.evidence.git_words import Command
 from wal_agent.recovery.step import Budget
 
@@ -105,19 +105,18 @@ class Case:
         return found
 
     def hooks(self) -> frozenset[str] | None:
-        """Names of the hooks that may run here; None where that is not known."""
+        """Names of the hooks (of EARLY_HOOKS) that may run here; None where that is not known."""
         if (settings := self.settings(r"^(core\.hookspath$|hook\.)")) is None:
             return None
         found = {*self.then.hooks, *self.now.hooks}
         if any(key.startswith("hook.") for key in settings):
             return None
-        for folder in settings.get("core.hookspath", []):
-            try:
-                found.update(p.name for p in (self.repo.tree / Path(folder).expanduser()).iterdir())
-            except (OSError, RuntimeError, ValueError):
-                if folder != os.devnull:
-                    return None
-        return frozenset(name for name in found if not name.endswith(".sample"))
+        try:
+            for folder in settings.get("core.hookspath", []):
+                found |= hooks_in(self.repo.tree / Path(folder).expanduser())
+        except (Unreadable, RuntimeError, ValueError):
+            return None
+        return frozenset(found)
 
     def _ask(
         self, *words: str, ok: tuple[int, ...] = (0,), user_settings: bool = False, top: bool = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from wal_agent.records import Fact
 from wal_agent.recovery.evidence import git_index
@@ -14,13 +15,24 @@ from wal_agent.recovery.step import Budget
 
 ABSENT = "absent"
 _MOST_REFS = 10
-_HOOKS_OF_ALL = 64
+EARLY_HOOKS = frozenset(
+    [
+        "pre-commit",
+        "prepare-commit-msg",
+        "commit-msg",
+        "pre-merge-commit",
+        "pre-rebase",
+        "post-index-change",
+        "reference-transaction",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """`head`: the ref that HEAD names, or an object. `oid`: the object that it is, "" if unborn. `refs`, `logs`: by
-    full name (and "HEAD"). `listed`: what the index lists, "" where not known. `whole.still`: "" where not known."""
+    full name (and "HEAD"). `listed`: what the index lists; `whole.still`; both "" where not known.
+    `hooks`: of EARLY_HOOKS."""
 
     head: str
     oid: str
@@ -52,16 +64,18 @@ def look(repo: Repo, refs: Sequence[str], index: bool, budget: Budget) -> Seen:
 
 
 def _hooks(repo: Repo) -> tuple[str, ...]:
+    return tuple(sorted(hooks_in(repo.common / "hooks")))
+
+
+def hooks_in(folder: Path) -> frozenset[str]:
+    """The hooks in a folder that may run before a command has done what it is for."""
     try:
-        with os.scandir(repo.common / "hooks") as found:
-            names = sorted(e.name for e in found if not e.name.endswith(".sample"))
-    except FileNotFoundError:
-        return ()
+        with os.scandir(folder) as found:
+            return frozenset(e.name for e in found if e.name in EARLY_HOOKS)
+    except (FileNotFoundError, NotADirectoryError):  # /dev/null
+        return frozenset()
     except OSError:
         raise Unreadable from None
-    if len(names) > _HOOKS_OF_ALL:
-        raise Unreadable
-    return tuple(names)
 
 
 # ---- as facts ------------------------------------------------------------------------------------------------------
