@@ -57,15 +57,15 @@ def shop(top: Path) -> None:
 
 
 SHELL = {
-    "rm": ["rm a b empty", "rm -f a nope", "rm -rf d", "rm -r deep/e d", "cd d && rm x y"],
+    "rm": ["rm -rf d", "rm a b empty", "rm -f a nope", "rm -r deep/e d", "cd d && rm x y"],
     "rmdir": ["rmdir hollow deep/hollow"],
-    "mv": ["mv a new", "mv a b", "mv a b d", "mv d deep", "mv d new/"],
-    "cp": ["cp a new", "cp a b", "cp big new", "cp -p a b", "cp a b d", "cp -r d new", "cp -a deep new"],
-    "mkdir": ["mkdir new", "mkdir -p new/one/two", "mkdir new d2 d3", "mkdir -p d"],
-    "touch": ["touch new", "touch a b", "touch new a"],
+    "mv": ["mv a b d", "mv a b", "mv a new", "mv d deep", "mv d new/"],
+    "cp": ["cp -r d new", "cp -p a b", "cp a new", "cp a b", "cp big new", "cp a b d", "cp -a deep new"],
+    "mkdir": ["mkdir -p new/one/two", "mkdir new d2 d3", "mkdir new", "mkdir -p d"],
+    "touch": ["touch a b", "touch new a", "touch new"],
     "ln": ["ln -s a new", "ln a new", "ln -sf b a", "ln -sfn b link"],
-    "truncate": ["truncate -s 2 a", "truncate -s 0 b", "truncate -s 10 new"],
-    "sed -i": ["sed -i s/a/b/ a", "sed -i -e 's/b/c/g' b a", "sed -i 2d b"],
+    "truncate": ["truncate -s 10 new", "truncate -s 2 a", "truncate -s 0 b"],
+    "sed -i": ["sed -i -e 's/b/c/g' b a", "sed -i s/a/b/ a", "sed -i 2d b"],
     "write": [
         "echo new > a",
         "echo new > new",
@@ -76,8 +76,8 @@ SHELL = {
         "> a",
         ": > new",
     ],
-    "append": ["echo new >> a", "echo new >> new", "printf 'more\\n' >> b", "cat >> a <<'EOF'\nq\nEOF\n"],
-    "output": ["ls -l > out.log", "bash tool.sh > out.log", "bash tool.sh > new", "cat a b >> out.log", "rm a > new"],
+    "append": ["echo new >> new", "echo new >> a", "printf 'more\\n' >> b", "cat >> a <<'EOF'\nq\nEOF\n"],
+    "output": ["bash tool.sh > new", "ls -l > out.log", "bash tool.sh > out.log", "cat a b >> out.log", "rm a > new"],
     "list": ["mkdir new && touch new/x && cp a new/y", "cp a new && rm a", "rm a; rm b", "touch one && ls && mv b two"],
 }
 

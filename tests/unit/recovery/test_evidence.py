@@ -262,6 +262,16 @@ def test_the_verify_words_are_told(tmp_path: Path) -> None:
     assert said.verify == f"write_file {len(A)}"
 
 
+def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
+    state = state_of(opening(workspace=str(tmp_path)), started(), intent(1))
+    (said,) = verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], True)
+    assert said.finding == "unknown" and "Nothing of it runs any more" in said.why
+    (said,) = verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], False)
+    assert said.why == ""
+    (said,) = verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [shell("make")], True)
+    assert said.finding == "partial" and "was ended then" in said.why
+
+
 def at(tool: str, input: bytes) -> str | None:
     return target(Step(tool, json.loads(input), (), (), WS))
 

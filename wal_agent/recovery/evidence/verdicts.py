@@ -10,6 +10,7 @@ from wal_agent.records import Fact, Host, Intent, Opening, Verdict
 from wal_agent.recovery.evidence.call import apart, changes, judge, parts_of
 from wal_agent.recovery.evidence.paths import moved
 from wal_agent.recovery.evidence.running import still_running
+from wal_agent.recovery.evidence.steps import SHELL
 from wal_agent.recovery.step import Around, Budget, Found
 from wal_agent.wal.state import OpenCall, State
 
@@ -60,6 +61,8 @@ def verdicts(
             )
             parts = parts_of(o.intent.tool, data, workspace, way)
             said = judge(parts, [_here(f, way) for f in o.intent.before], around, covers, share)
+            if said == Found("unknown") and around.same_place and gone and o.intent.tool == SHELL:
+                said = Found("unknown", "Nothing of it runs any more; how it ended was not kept.")
         elif o.intent.call in ended_now:
             said = judge((), (), Around(running=True), covers, share)
         look = "" if verify is None or data is None else verify(o.intent.tool, data)
