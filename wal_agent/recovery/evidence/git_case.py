@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.capture.git import At, Git, GitFailed, GitMissing, GitStopped
-from wal_agent.recovery.evidence.git_files import Line, Repo, Unreadable, since
+from wal_agent.recovery.evidence.git_files import Repo, Unreadable
+from wal_agent.recovery.evidence.git_logs import Line, since
 from wal_agent.recovery.evidence.git_seen import Seen, hooks_in
 from wal_agent.recovery.evidence.git_words import Command
 from wal_agent.recovery.step import Budget

@@ -20,9 +20,7 @@ from wal_agent.recovery.step import Budget
 MOST_SMALL = 8192  # bytes of HEAD, a ref, a .git file
 MOST_PACKED = 4 << 20  # bytes of packed-refs
 MOST_CONFIG = 1 << 20
-MOST_LOG = 256 << 10  # bytes that a reflog may have grown by
 MOST_WALKED = 4000  # files and folders below refs and logs
-_TAIL = 1024  # bytes of a reflog that tell whether it is still the same one
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -208,75 +206,6 @@ def oid(repo: Repo, ref: str) -> str:
     if _OID.fullmatch(text) is None:
         raise Unreadable
     return text
-
-
-# ---- reflogs -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """How far a reflog goes, with a hash of its end; `last`: where its last line begins, with a hash of what is in
-    front of that."""
-
-    size: int
-    end: str
-    last: int
-    front: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One movement of a ref."""
-
-    old: str
-    new: str
-    message: str
-
-
-_LINE = re.compile(rb"([0-9a-f]{40,64}) ([0-9a-f]{40,64}) [^\n]*?> -?\d+ [+-]\d+(?:\t([^\n]*))?")
-
-
-def mark(repo: Repo, ref: str) -> Mark:
-    """Of a reflog as it is now; sizes of 0 where there is none."""
-    found = read_from(repo.at(ref), f"logs/{ref}", -16384, 16384)
-    if found is None or not found[1]:
-        return Mark(0, "", 0, "")
-    data, size = found
-    if not data.endswith(b"\n"):
-        raise Unreadable  # a line is being written, or was torn
-    cut = data.rfind(b"\n", 0, -1) + 1
-    if not cut and size > len(data):
-        raise Unreadable
-    return Mark(size, _digest(data), size - len(data) + cut, _digest(data[:cut]))
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data[-_TAIL:]).hexdigest()[:16]
-
-
-def since(repo: Repo, ref: str, then: Mark) -> tuple[Line, ...] | None:
-    """The lines that a reflog got since; None where it is not the same one any more."""
-    start = max(0, then.size - 16384)
-    found = read_from(repo.at(ref), f"logs/{ref}", start, MOST_LOG)
-    if found is None:
-        return () if not then.size else None
-    data, size = found
-    old, new = data[: then.size - start], data[then.size - start :]
-    if size < then.size or (then.size and _digest(old) != then.end) or (new and not new.endswith(b"\n")):
-        return None
-    lines = []
-    for text in new.splitlines():
-        match = _LINE.fullmatch(text)
-        if match is None:
-            return None
-        lines.append(Line(match[1].decode(), match[2].decode(), (match[3] or b"").decode("utf-8", "replace")))
-    return tuple(lines)
-
-
-def dropped(repo: Repo, ref: str, then: Mark) -> bool:
-    """Whether a reflog is what it was without its last line."""
-    now = mark(repo, ref)
-    return bool(then.size) and (now.size, now.end) == (then.last, then.front if then.last else "")
 
 
 # ---- the whole -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import re
 from itertools import pairwise
 
 from wal_agent.recovery.evidence.git_case import Case, short
-from wal_agent.recovery.evidence.git_files import Line, Unreadable, dropped
+from wal_agent.recovery.evidence.git_files import Unreadable
+from wal_agent.recovery.evidence.git_logs import Line, dropped
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.step import Found
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal_agent.recovery.evidence.git_files import Repo, Unreadable, find, head, mark, oid, read, whole
+from wal_agent.recovery.evidence.git_files import Repo, Unreadable, find, head, oid, read, whole
 from wal_agent.recovery.evidence.git_index import tail
+from wal_agent.recovery.evidence.git_logs import mark
 from wal_agent.recovery.evidence.git_words import Command
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.step import Budget, Found

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from wal_agent.records import Fact
 from wal_agent.recovery.evidence import git_index
-from wal_agent.recovery.evidence.git_files import Mark, Repo, Unreadable, Whole, head, is_ref, mark, oid, whole
+from wal_agent.recovery.evidence.git_files import Repo, Unreadable, Whole, head, is_ref, oid, whole
+from wal_agent.recovery.evidence.git_logs import Mark, mark
 from wal_agent.recovery.step import Budget
 
 ABSENT = "absent"
