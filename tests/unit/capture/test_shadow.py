@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.capture.trees import Log, User, capture_of, user_env
+from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, on_disk, user_env
 from wal_agent.capture.git import At, Git, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, read_state
 from wal_agent.errors import Damaged
@@ -193,3 +193,4 @@ def test_the_users_hooks_filters_and_monitors_are_not_run(tmp_path: Path) -> Non
     log = Log()
     log.must(capture_of(user, tmp_path, log=log))
     assert not ran.exists()
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)

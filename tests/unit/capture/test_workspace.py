@@ -439,6 +439,20 @@ def test_something_in_progress(
     assert set(there.files(there.contents.index)) == {path for head, path in listed if head.endswith(b" 0")}
 
 
+def test_what_is_unmerged_comes_along_also_where_a_remote_has_the_commits(user: User, log: Log, tmp_path: Path) -> None:
+    conflict(user)
+    user.git("clone", "-q", "--bare", str(user.top), str(tmp_path / "remote"))
+    user.git("remote", "add", "origin", str(tmp_path / "remote"))
+    user.git("fetch", "-q", "origin")
+    user.git("merge", "side", ok=False)
+    there, found = taken(user, log, tmp_path)
+    assert (found.remote, found.busy) == (True, "merge")
+    assert there.contents.state.commits == (found.head,)
+    stages = there.contents.state.unmerged.split(b"\0")[:-1]
+    contents = [there.git.run("cat-file", "blob", s.split(b" ")[1].decode(), at=there.shadow.at()) for s in stages]
+    assert contents == [b"base\n", b"main\n", b"side\n"]
+
+
 def test_a_bisect_and_a_stash(user: User, log: Log, tmp_path: Path) -> None:
     conflict(user)
     user.write("a", "stashed\n")
@@ -598,6 +612,24 @@ def test_who_a_repository_is(user: User, log: Log, tmp_path: Path) -> None:
 )
 def test_an_origin_is_told_without_credentials(url: str, told: str) -> None:
     assert without_credentials(url) == told
+
+
+def test_a_folder_that_becomes_a_link_to_one_like_it(user: User, log: Log, tmp_path: Path) -> None:
+    """To a look through the link nothing has changed."""
+    user.write("d/x")
+    user.write("d/y")
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    (user.top / "d").rename(user.top / "e")
+    (user.top / "d").symlink_to("e")
+    log.must(capture)
+    there = Elsewhere(log, tmp_path)
+    assert there.files() == on_disk(user.top)
+    shutil.rmtree(there.shadow.folder)
+    (user.top / "d").unlink()
+    (user.top / "e").rename(user.top / "d")
+    log.must(capture)
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
 
 
 # ---- what is left out

@@ -102,10 +102,13 @@ def test_a_capture_names_no_call_that_still_runs(desk: Desk) -> None:
     assert gate.ended_upto() == 0
     first = desk.post.begin("write_file", file_path="a")
     second = desk.post.begin("write_file", file_path="b")
+    third = desk.post.begin("read_file", file_path="c")
     gate.after(ended("write_file", file_path="b"))
     assert gate.ended_upto() == first - 1
     gate.after(ended("write_file", file_path="a"))
     assert gate.ended_upto() == second
+    gate.after(ended("read_file", file_path="c"))
+    assert gate.ended_upto() == third
     again = Post(desk.user.top)
     again.job.writer.next_call()
     assert again.gate.ended_upto() == 0
@@ -158,9 +161,11 @@ def test_a_capture_that_hangs_in_the_bucket_appends_nothing_once_it_was_given_up
         desk.saver.finish(last=True)
         assert not desk.saver.stop(0.0)
         assert "no time" in desk.saver.problem
+        desk.capture.git.go_on()  # the agent is started again, with captures of its own
         go.set()
-        desk.saver.pause()
+        desk.saver._stop.set()
         desk.saver._thread.join(PATIENCE)
+        assert not desk.saver._thread.is_alive()
     desk.post.commit()
     assert desk.captures() == []
 
