@@ -187,6 +187,7 @@ def changing(draw: st.DrawFn) -> str:
         command = f"{draw(st.sampled_from(FRONT))} {command}"
     for _ in range(draw(st.integers(0, 3))):
         command = draw(st.sampled_from(AROUND))(command, draw(READS), draw(JOINS))
+        command = f" {command}" if command.startswith("(") else command  # $((make)) is arithmetic, and runs nothing
     return command
 
 
