@@ -24,6 +24,7 @@ from wal_agent.recovery.plan import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.report import in_flight_lines, plain, row
 from wal_agent.recovery.restore import Place, check
+from wal_agent.recovery.templates import load_templates
 from wal_agent.recovery.tree_words import Effects
 from wal_agent.supervise import notice, processes, worktree
 from wal_agent.supervise.local import lock_state, spools_dir, this_host
@@ -116,7 +117,7 @@ def foresee(
     prompt = (
         _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts, tree.effects(tree.then))
         if isinstance(decided, Resume)
-        else recovery_prompt(told)
+        else recovery_prompt(told, load_templates(workspace))
     )
     return Foreseen(_words(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, told)
 
@@ -160,4 +161,4 @@ def _resumed(
             raise offered(error) from error
         calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, effects)
         reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)
-    return notice.prompt(told, reconciled, at, agent, ())
+    return notice.prompt(told, reconciled, at, agent, (), load_templates(workspace))

@@ -10,8 +10,9 @@ from wal_agent.agents.base import Agent, Reconciled
 from wal_agent.records import Host, Verdict
 from wal_agent.recovery.inflight import in_flight
 from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Resume, StartAgain, plan
+from wal_agent.recovery.project_rules import rules_in
 from wal_agent.recovery.prompt import Told, recovery_prompt
-from wal_agent.recovery.rules import load_rules
+from wal_agent.recovery.templates import Templates
 from wal_agent.supervise.situation import Situation, finished
 
 
@@ -53,7 +54,7 @@ def told(
     now: float,
 ) -> Told:
     """What the prompt is made of. `ended`: the old run's processes that were ended. `tree`: on the working tree.
-    `now`: seconds since 1970."""
+    `now`: seconds since 1970. ConfigError: the project's rules in wal-agent.toml are wrong."""
     home = at.home
     assert home is not None
     main = at.before.files.get(agent.main_file)
@@ -65,7 +66,7 @@ def told(
         stopped=at.before.time,
         saved=main.layers[-1].time if main and main.layers else at.before.time,
         now=now,
-        calls=in_flight(decided.dangling, decided.finished, at.inputs, verdicts, load_rules()),
+        calls=in_flight(decided.dangling, decided.finished, at.inputs, verdicts, rules_in(workspace)),
         finished=finished(at, decided.finished),
         leftovers=tuple(ended),
         moved=None if home.workspace == str(workspace) else (home.workspace, str(workspace)),
@@ -76,9 +77,11 @@ def told(
     )
 
 
-def prompt(told: Told, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str]) -> str:
+def prompt(
+    told: Told, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str], templates: Templates
+) -> str:
     """The recovery prompt, and behind it what the user asks for with this start, if that is something new."""
-    text = recovery_prompt(replace(told, put_back=finished_put_back(reconciled, at)))
+    text = recovery_prompt(replace(told, put_back=finished_put_back(reconciled, at)), templates)
     asked = agent.prompt_of(args)
     if not asked or (at.home is not None and asked == agent.prompt_of(at.home.args)):
         return text

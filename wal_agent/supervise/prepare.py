@@ -10,11 +10,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from wal_agent.agents.base import NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
 from wal_agent.failpoints import failpoint
-from wal_agent.records import AnyRecord, End, FileGone, Host, Recovery, Verdict
+from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence, tree_words
 from wal_agent.recovery.plan import Alert, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import Told, recovery_prompt
@@ -31,6 +33,8 @@ from wal_agent.recovery.report import (
     stopped_line,
 )
 from wal_agent.recovery.restore import Place, Restored, plant, prune, restore
+from wal_agent.recovery.settle import Asked
+from wal_agent.recovery.templates import Templates, load_templates
 from wal_agent.recovery.workspace import Done
 from wal_agent.redact import redact
 from wal_agent.supervise import notice, processes
@@ -48,17 +52,19 @@ MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that were
-    told to the agent and are settled once its turn has come to its end."""
+    told to the agent and are settled once its turn has come to its end. `asked`: those that it was asked about."""
 
     session: NewSession | ResumeSession
     args: tuple[str, ...]
     captured: dict[str, FileState]
     verdicts: tuple[Verdict, ...] = ()
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
+    asked: tuple[Asked, ...] = ()
 
-    def settling(self, state: State, now: float) -> list[AnyRecord]:
+    def settling(self, state: State, now: float) -> list[End]:
         """I8: the ends of calls that the agent was told of: by evidence, or because doing them again harms nothing.
-        What is unknown and may harm stays open until a person settles it; the agent's own words never do."""
+        What is unknown and may harm stays open until the agent has looked (Answers) or a person settles it; the agent's
+        own words never do."""
         still_open = {o.intent.call for o in state.open}  # a person may have settled one meanwhile
         return [
             End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
@@ -181,11 +187,15 @@ class Preparation:
         verdicts = self._verdicts(ended, gone)  # again: what still ran may have changed something, or ended by itself
         tree = self.tree.told(self.done)
         told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, self.clock.now())
+        verify = {call: c.verify for c in told.calls for call in c.calls}
+        verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
+        templates = load_templates(self.wish.workspace)
+        rows([row("note", plain(text, 300)) for text in templates.problems])
         place = self._place(decided)
         if isinstance(decided, Resume):
-            prompt, restored = self._restore(place, decided, told, verdicts)
+            prompt, restored = self._restore(place, decided, told, verdicts, templates)
         else:
-            prompt, restored = self._begin_again(place, decided, told), None
+            prompt, restored = self._begin_again(place, decided, told, templates), None
             rows(self._tree_alone())
         rows(in_flight_lines(told.calls))
         self._record(verdicts, prompt, ended, restored)
@@ -197,6 +207,7 @@ class Preparation:
             dict(self.at.before.files) if restored else {},
             verdicts,
             harmless,
+            tuple(Asked(call, c.tool, c.input, c.verify) for c in told.calls for call in c.calls),
         )
 
     def _tree_alone(self) -> list[str]:
@@ -232,13 +243,13 @@ class Preparation:
         return Place(self.wish.agent, session, self.wish.workspace, self.wish.env, kept)
 
     def _restore(
-        self, place: Place, decided: Resume, told: Told, verdicts: tuple[Verdict, ...]
+        self, place: Place, decided: Resume, told: Told, verdicts: tuple[Verdict, ...], templates: Templates
     ) -> tuple[str, Restored]:
         prompts: list[str] = []
         began = self.clock.boot()
 
         def tell(reconciled: Reconciled) -> str:
-            prompts.append(notice.prompt(told, reconciled, self.at, self.wish.agent, self.wish.args))
+            prompts.append(notice.prompt(told, reconciled, self.at, self.wish.agent, self.wish.args, templates))
             return prompts[-1]
 
         effects = self.tree.effects(self.done)
@@ -266,12 +277,13 @@ class Preparation:
         )
         return prompts[-1], restored
 
-    def _begin_again(self, place: Place, decided: StartAgain, told: Told) -> str:
+    def _begin_again(self, place: Place, decided: StartAgain, told: Told, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
         kept = fetched(self.opened.blobs, decided.prompt) or b""
         given = self.wish.agent.prompt_of(decided.args) or ""
         whole = given.encode("utf-8", "replace").startswith(kept)  # the log keeps only the beginning of a long one
-        prompt = recovery_prompt(replace(told, task=given if whole else kept.decode("utf-8", "replace")))
+        told = replace(told, task=given if whole else kept.decode("utf-8", "replace"))
+        prompt = recovery_prompt(told, templates)
         plant(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
         return prompt

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from wal_agent import __version__
@@ -25,6 +25,7 @@ from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord
 from wal_agent.recovery.report import plain
+from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
 from wal_agent.supervise import local, processes
 from wal_agent.supervise.child import block_signals
@@ -207,7 +208,7 @@ class _Run:
             session: NewSession | ResumeSession = prepared.session
             args = prepared.args
             tree = capture_of(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
-            settle = once(lambda: prepared.settling(opened.writer.state, self.clock.now()))
+            answers = Answers(prepared.asked)
             while True:
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)
@@ -224,9 +225,10 @@ class _Run:
                     self._capture(opened, prepared, session.id, env),
                     launch,
                     wish.settings,
-                    settle,
+                    lambda: self._settle(prepared, answers, opened),
                     tree,
                 )
+                live.gate.on_clean_end = answers.saw
                 ended = live.run()
                 if ended.exit.code not in agent.again or ended.stopped or ended.drained:
                     return ended
@@ -234,6 +236,13 @@ class _Run:
         finally:
             remove(injected)
             keeper.stop()
+
+    def _settle(self, prepared: Prepared, answers: Answers, opened: OpenedJob) -> list[AnyRecord]:
+        """At the end of a turn: what it has settled of the calls that this run was told of (I8)."""
+        state, now = opened.writer.state, self.clock.now()
+        ends = prepared.settling(state, now)
+        known = {end.call for end in ends}
+        return [*ends, *answers.ends([o.intent.call for o in state.open if o.intent.call not in known], now)]
 
     def _again(self, session: str, env: dict[str, str]) -> NewSession | ResumeSession:
         """The agent asked to be started again: in its session, or in a new one where that holds nothing yet."""
@@ -299,19 +308,6 @@ class _Run:
                 f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on "
                 "anywhere."
             )
-
-
-def once(make: Callable[[], list[AnyRecord]]) -> Callable[[], list[AnyRecord]]:
-    """Give the records at the first call, nothing later."""
-    done = threading.Event()
-
-    def give() -> list[AnyRecord]:
-        if done.is_set():
-            return []
-        done.set()
-        return make()
-
-    return give
 
 
 def remove(injected: Injected) -> None:
