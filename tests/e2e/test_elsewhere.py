@@ -58,6 +58,7 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     run = first.run("-y", "-p", TASK)
     scene.asked(2)
     scene.saved(1)
+    until(lambda: scene.replay().state.workspace, "the working tree is saved")
     hold.set()
     until(lambda: (out / "started").exists(), "the second call runs")
     run.kill()
@@ -66,7 +67,6 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     outputs = [p.read_bytes() for p in (first.home / ".gemini/tmp").glob("*/tool-outputs/session-*/*")]
     assert len(outputs) == 1
     assert len(outputs[0]) > 40_000
-    until(lambda: scene.replay().state.workspace, "the working tree is saved")
     lost = {name: hash for name, hash in tree(scene.workspace).items() if not name.startswith(".git/")}
 
     clone = scene.root / "elsewhere" / "project"

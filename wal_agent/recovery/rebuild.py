@@ -62,7 +62,7 @@ def _build(shadow: Shadow, contents: Contents, built: Path, identity: Collection
     for name, id in state.refs.items():
         if id in had and _is_ref(git, name):
             with suppress(GitFailed):  # a/b beside a
-                git.run("update-ref", name, id, at=at)
+                git.run("update-ref", *_logged(git, at, name, id), name, id, at=at)
     _head(git, at, state.branch, state.head if state.head in had else "")
     for name, data in state.files.items():
         if _is_known(name):
@@ -72,6 +72,13 @@ def _build(shadow: Shadow, contents: Contents, built: Path, identity: Collection
     if _URL.fullmatch(url):
         git.run("config", "remote.origin.url", url, at=at)
         git.run("config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*", at=at)
+
+
+def _logged(git: Git, at: At, name: str, id: str) -> list[str]:
+    """A stash is listed only out of its log. Older ones than the newest are not captured."""
+    if name != "refs/stash":
+        return []
+    return ["--create-reflog", "-m", git.text("log", "-1", "--format=%s", id, at=at)[:200] or "WIP"]
 
 
 def _had(shadow: Shadow, ids: Collection[str]) -> frozenset[str]:

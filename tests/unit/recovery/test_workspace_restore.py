@@ -57,7 +57,8 @@ def lost(lab: Lab) -> Machine:
 def test_an_empty_machine_gets_files_and_repository(lab: Lab) -> None:
     first = lost(lab)
     git(first.work, "branch", "side", "HEAD~1")
-    write(first.work, stashed="x\n")
+    write(first.work, b="stashed\n", stashed="x\n")
+    git(first.work, "stash", "push", "-q", "-u", "-m", "for later", "b", "stashed")
     git(first.work, "remote", "add", "origin", "https://user:secret@example.invalid/acme/shop.git")
     first.capture()
     second = lab.machine("b")
@@ -67,11 +68,12 @@ def test_an_empty_machine_gets_files_and_repository(lab: Lab) -> None:
     assert git(second.work, "status", "--porcelain=v2", "--branch", "-z") == git(
         first.work, "status", "--porcelain=v2", "--branch", "-z"
     )
-    for words in (["log", "--format=%H %T"], ["diff", "--cached"], ["diff"], ["for-each-ref", "refs/heads"]):
+    for words in (["log", "--format=%H %T"], ["diff", "--cached"], ["diff"], ["for-each-ref"], ["stash", "list"]):
         assert git(second.work, *words) == git(first.work, *words), words
     assert git(second.work, "remote", "get-url", "origin") == "https://example.invalid/acme/shop.git"
     git(second.work, "fsck", "--strict", "--no-dangling")
     git(second.work, "commit", "-qam", "goes on")
+    assert git(second.work, "show", "stash@{0}:b") == "stashed" and git(second.work, "show", "stash^3:stashed") == "x"
     assert (done.changes.new, done.changes.changed, done.changes.gone) == (len(files(second.work)), 0, 0)
     assert not [p for p in second.work.iterdir() if "wal-agent" in p.name]
 
@@ -89,7 +91,7 @@ def test_the_next_capture_goes_on_from_there_and_sends_little(lab: Lab) -> None:
     assert files(third.work) == files(second.work)
 
 
-@pytest.mark.parametrize("how", ["detached", "unborn", "plain", "worktree"])
+@pytest.mark.parametrize("how", ["detached", "unborn", "plain", "shallow", "worktree"])
 def test_kinds_of_places(lab: Lab, how: str) -> None:
     first = lab.machine("a")
     match how:
@@ -102,7 +104,7 @@ def test_kinds_of_places(lab: Lab, how: str) -> None:
             git(first.work, "add", "s")
         case "plain":
             write(first.work, a="a\n", b__c="c\n")
-        case "tag of a shallow clone":
+        case "shallow":
             origin = repository(lab.root / "origin")
             git(lab.root, "clone", "-q", "--depth", "1", f"file://{origin}", str(first.work))
             write(first.work, a="changed\n")

@@ -1,0 +1,73 @@
+"""A new machine with nothing but the bucket: the working tree comes back, with what was never committed or tracked."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.e2e.scene import Scene, check_log, notices, responses_in, shell, until
+from tests.e2e.test_elsewhere import TASK, dirty, tree
+from tests.mocks.gemini_model import Turn
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_new_machine_gets_the_working_tree_back(scene: Scene) -> None:
+    """I3: uncommitted, staged and untracked work is there again, in a repository like the lost one; ignored files are
+    not. The agent is told so, and which finished calls left their changes behind."""
+    dirty(scene.workspace)
+    (scene.workspace / ".gitignore").write_text("started\n")
+    scene.script(
+        Turn(text="First.", calls=[shell("mkdir -p made && echo by the agent > made/file && chmod +x made/file")]),
+        Turn(text="Now the long one.", calls=[shell("touch started; sleep 600")]),
+    )
+    hold = scene.hold_turn(1)
+    first = scene.machine("vm-1")
+    run = first.run("-y", "-p", TASK)
+    scene.asked(2)
+    scene.saved(1)
+
+    def saved() -> bool:
+        captured = scene.replay().state.workspace
+        return captured is not None and captured.holds >= 1
+
+    until(saved, "the working tree is saved with what the first call did")
+    hold.set()
+    until(lambda: (scene.workspace / "started").exists(), "the second call runs")
+    run.kill()
+    run.died()
+    words = (["status", "--porcelain=v2", "--branch"], ["diff", "--cached"], ["log", "--format=%H"], ["stash", "list"])
+    lost = {name: hash for name, hash in tree(scene.workspace).items() if not name.startswith(".git/")}
+    said = [git(scene.workspace, *each) for each in words]
+    first.end()
+    shutil.rmtree(scene.workspace)
+    shutil.rmtree(first.home)
+
+    before = scene.records()
+    new = scene.root / "new" / "work"
+    new.mkdir(parents=True)
+    second = scene.machine("vm-2", workspace=new)
+    ahead = until(
+        lambda: "would resume" in (said := second.cli("recover", "--dry-run").stderr) and said, "its lease ends"
+    )
+    assert "the saved one would be put back: 5 files" in ahead, ahead
+    assert "with a repository like the lost one" in ahead
+    assert not list(new.iterdir()), "a look changes nothing"
+
+    scene.script(Turn(text="I looked. I stop here."))
+    again = second.run("-y", "-p", TASK, options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    found = {name: hash for name, hash in tree(new).items() if not name.startswith(".git/")}
+    assert found == {name: hash for name, hash in lost.items() if name != "started"}
+    assert (new / "made/file").stat().st_mode & 0o100
+    assert [git(new, *each) for each in words] == said
+    assert "; working tree: 5 new files" in again.stderr()
+    [notice] = notices(scene.model.requests[-1])
+    assert "The working tree is as it was saved at" in notice
+    assert "not in this workspace" not in str(responses_in(scene.model.requests[-1])[0]), "the capture holds call 1"
+    log = check_log(scene, second, before)
+    recovery = next(r for r in reversed(log) if r["type"] == "recovery")
+    assert {"tree", "session", "all"} <= recovery["seconds"].keys()
