@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -750,6 +751,34 @@ def test_a_file_that_goes_while_git_reads_takes_no_other_with_it(
     monkeypatch.setattr(capture._scanner, "_add", late)
     log.must(capture)
     assert set(Elsewhere(log, tmp_path).files()) == {b"a", b"c", b"d"}
+
+
+def test_files_that_change_while_they_are_read_are_right_in_the_end(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    capture = capture_of(user, tmp_path, log=log)
+    stop = threading.Event()
+
+    def work() -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+            path = user.write(f"d{n % 3}/{n % 7}", bytes([n % 256]) * (n % 4) * 9000)  # often of equal size
+            if n % 11 == 0:
+                path.unlink()
+            if n % 50 == 0:
+                shutil.rmtree(user.top / "d0", ignore_errors=True)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for n in range(6):
+            log.take(capture, n)
+    finally:
+        stop.set()
+        worker.join()
+    log.take(capture, 99)
+    assert log.records[-1].holds == 99
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
 
 
 def test_pipes_sockets_and_repositories_inside(user: User, log: Log, tmp_path: Path) -> None:

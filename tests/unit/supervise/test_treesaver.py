@@ -16,7 +16,8 @@ from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
 from wal_agent.capture.git import OWN, Git
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
-from wal_agent.config import Settings
+from wal_agent.config import Settings, load
+from wal_agent.errors import UsageError
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes
 from wal_agent.supervise.child import Child
@@ -324,3 +325,15 @@ def test_captures_that_are_off_are_said(desk: Desk, tmp_path: Path, how: str) ->
     assert capture_of(settings, cli, env, desk.user.top.resolve(), desk.post.job, said.append) is None  # type: ignore[arg-type]
     assert len(said) == 1
     assert "not saved" in said[0]
+
+
+def test_the_settings_of_captures(tmp_path: Path) -> None:
+    def of(**env: str) -> tuple[str, float]:
+        found = load("gemini", tmp_path, {"HOME": str(tmp_path), **env}, {})
+        return found.workspace, found.workspace_cap
+
+    assert of() == ("save", 1024)
+    assert of(WAL_AGENT_WORKSPACE="off", WAL_AGENT_WORKSPACE_CAP="10") == ("off", 10)
+    for wrong in ({"WAL_AGENT_WORKSPACE": "no"}, {"WAL_AGENT_WORKSPACE_CAP": "0"}, {"WAL_AGENT_WORKSPACE_CAP": "x"}):
+        with pytest.raises(UsageError, match="WAL_AGENT_WORKSPACE"):
+            of(**wrong)
