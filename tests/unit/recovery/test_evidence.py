@@ -203,7 +203,7 @@ def test_the_file_as_it_was(tmp_path: Path, host: Host, gone: bool, finding: str
         opening(workspace=str(tmp_path)),
         started(),
         turn(),
-        intent(1, "write_file", data, "idempotent", before=before("write_file", data, tmp_path)),
+        intent(1, "write_file", data, "idempotent", before=told(file, tmp_path)),
     )
     (said,) = verdicts(state, {1: data}, host, tmp_path, [], gone)
     assert said.finding == finding
@@ -224,7 +224,7 @@ def test_an_older_run_on_another_machine_is_not_this_place(tmp_path: Path) -> No
     state = state_of(
         opening(1, host=OTHER, workspace=str(tmp_path)),
         started(),
-        intent(1, "write_file", data, "idempotent", before=before("write_file", data, tmp_path)),
+        intent(1, "write_file", data, "idempotent", before=told(tmp_path / "a", tmp_path)),
         opening(2, "dead", host=HOST, workspace=str(tmp_path)),
         started(),
     )

@@ -145,12 +145,17 @@ def test_output_that_was_opened(shop: Path) -> None:
     (shop / "out").write_text("old\n")
     age(shop)
     assert findings("make > out", shop) == ("not_started", "unknown")
+    (shop / "out").write_text("old\n")
+    age(shop)
     call = shell("make 2> new > out")
     facts = call.facts(shop)
+    assert judged(shop, (call, facts))[0].finding == "not_started"
     (shop / "new").touch()
     (shop / "new").unlink()  # the command may have run and have removed it
     assert judged(shop, (call, facts))[0].finding == "unknown"
+    age(shop)
     assert findings("make >> out", shop)[0] == "unknown"  # opening it leaves no mark
+    age(shop)
     assert findings("ls >> out", shop)[0] == "not_started"  # but here a mark is all that there is to leave
 
 
@@ -197,6 +202,39 @@ def test_a_tree_that_was_put_back_on_the_same_machine(shop: Path) -> None:
     assert told.finding == "unknown"
     (told,) = verdicts(state, {1: call.input}, host, shop, [], True, Unhurried())
     assert told.finding == "completed"
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        ("mv a c", "rm a; echo other > c"),
+        ("mv a c", "rm a"),
+        ("cp a c", "echo aa > c"),
+        ("ln a new", "cp a new"),
+        ("ln -s a new", "ln -s b new"),
+        ("mkdir new", "touch new"),
+        ("touch new", "mkdir new"),
+        ("sed -i s/a/b/ a", "echo b > a"),
+        ("truncate -s 0 a", "rm a; mkdir a"),
+        ("rm a", "rm a; echo a > a"),
+        ("echo hi > a", "echo ho > a"),
+        ("echo hi >> a", "echo ho >> a"),
+    ],
+)
+def test_something_else_that_was_done(command: str, instead: str, shop: Path) -> None:
+    call = shell(command)
+    facts = call.facts(shop)
+    run(instead, shop)
+    assert judged(shop, (call, facts))[0].finding == "unknown"
+
+
+@pytest.mark.parametrize("command", ["touch a", "truncate -s 1 a", "sed -i s/a/b/ a", "echo hi >> a"])
+def test_what_another_call_may_have_done(command: str, shop: Path) -> None:
+    """A command that cannot be read was in flight, too."""
+    call, other = shell(command), shell("./x.sh")
+    facts = call.facts(shop)
+    run(command, shop)
+    assert judged(shop, (call, facts), (other, ()))[0].finding == "unknown"
 
 
 # ---- npm -----------------------------------------------------------------------------------------------------------
