@@ -65,6 +65,8 @@ def listed(shadow: Shadow, tree: str, *alternates: Path) -> dict[str, Entry]:
         head, _, name = line.partition(b"\t")
         path = os.fsdecode(name)
         mode, _, id, size = head.decode().split()
+        if size == "BAD":
+            raise Damaged(f"The captured working tree is not whole: {shown(path)} is missing.")
         if path in entries or mode not in (*FILE_MODES, INSIDE) or not _stays_inside(path):
             raise Damaged(f"The captured working tree names what cannot be restored: {shown(path)}.")
         entries[path] = Entry(mode, id, int(size) if size != "-" else 0)

@@ -101,13 +101,11 @@ def test_a_link_that_stands_here_is_not_followed(lab: Lab) -> None:
     assert not list((lab.root / "outside").iterdir())
 
 
-@pytest.mark.parametrize("what", ["mode", "missing blob", "missing tree", "no commit", "no work", "huge state"])
+@pytest.mark.parametrize("what", ["missing blob", "missing tree", "no commit", "no work", "huge state"])
 def test_what_is_no_working_tree(lab: Lab, what: str) -> None:
     forge = Forge(lab)
     blob = forge.object("blob", b"x\n")
     match what:
-        case "mode":
-            captured = forge.capture(forge.tree(("100666", "a", blob), ("104000", "b", blob)))
         case "missing blob":
             captured = forge.capture(forge.tree(("100644", "a", "1" * 40)))
         case "missing tree":
