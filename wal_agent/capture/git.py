@@ -118,7 +118,9 @@ class Git:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def program(self) -> str:
-        found = shutil.which("git", path=self.env.get("PATH", os.defpath))
+        """Never one of a relative folder of PATH: that would be the project's."""
+        folders = [f for f in self.env.get("PATH", os.defpath).split(os.pathsep) if f.startswith("/")]
+        found = shutil.which("git", path=os.pathsep.join(folders)) if folders else None
         if found is None:
             raise GitMissing
         return found

@@ -141,6 +141,20 @@ def test_no_git_and_a_git_that_fails_are_told_apart(tmp_path: Path) -> None:
         Git(user_env(tmp_path)).run("rev-parse", "HEAD", at=At(tmp_path / "none"))
 
 
+def test_a_git_of_the_projects_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "git"
+    script.write_text("#!/bin/sh\necho evil\n")
+    script.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    for path in (".", "", f":.:{os.environ['PATH']}"):
+        git = Git({"PATH": path})
+        if len(path) < 2:
+            with pytest.raises(GitMissing):
+                git.run("version")
+        else:
+            assert git.run("version").startswith(b"git version")
+
+
 def test_more_output_than_is_taken_ends_it(tmp_path: Path) -> None:
     git = Git(user_env(tmp_path))
     assert git.run("version", most=1000).startswith(b"git version")
