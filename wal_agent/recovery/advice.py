@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wal_agent.records import Class, Finding
-from wal_agent.recovery.classify import Classified, Rules, classify_command
-from wal_agent.recovery.quote import inline
+from wal_agent.recovery.classify import AWAY, Classified, Rules, classify_command
+from wal_agent.recovery.quote import inline, safe
 from wal_agent.recovery.rules import OURS
 
 ASK = " If that leaves doubt, stop and ask the operator."
@@ -23,11 +23,14 @@ class Advice:
 def advice(cls: Class, finding: Finding, known: Classified, rules: Rules) -> Advice:
     """`known`: by which rule the call has its class. A command of ours is named only when it plainly reads: what it is
     filled with comes from the call."""
-    command = known.verify if known.source != OURS or is_command(known.verify, rules) else ""
+    text, away, _ = known.verify.partition(AWAY)
+    command = text if known.source != OURS or is_command(text, rules) else ""
     if command and known.source == OURS and classify_command(command, rules.ours).cls != "read_only":
         command, sentence = "", ""
     else:
-        sentence = inline(command, 300) if command else known.verify
+        sentence = (inline(text, 300) if command else text) + " ".join(
+            ["", *safe(known.verify[len(text) :], 100).split()]
+        )
     said = rules.next[cls][finding]
     if "{verify}" not in said:
         return Advice(said, "")
@@ -36,7 +39,7 @@ def advice(cls: Class, finding: Finding, known: Classified, rules: Rules) -> Adv
         said = f"{said.removesuffix(ASK)} {known.ambiguous}" + (ASK if said.endswith(ASK) else "")
     elif known.ambiguous:
         said = f"{said.removesuffix(ASK)} If that leaves doubt: {inline(known.ambiguous, 200)}."
-    return Advice(said, command)
+    return Advice(said, "" if away else command)
 
 
 def is_command(verify: str, rules: Rules) -> bool:

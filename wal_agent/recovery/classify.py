@@ -19,7 +19,7 @@ from wal_agent.recovery.match import GENERAL, levels, match, program
 from wal_agent.recovery.rules import OURS, Classified, Rules, Shell
 from wal_agent.recovery.wrappers import Inner, inner
 
-__all__ = ["Classified", "Rules", "classify", "classify_command", "read_input", "waits", "worse_class"]
+__all__ = ["AWAY", "Classified", "Rules", "classify", "classify_command", "read_input", "waits", "worse_class"]
 
 UNREADABLE = Classified("unknown", "unreadable", "has an input that could not be read")
 NO_RULE = Classified("unknown", "none", "is not known to wal-agent", GENERAL)
@@ -32,6 +32,7 @@ _FUNCTION = Classified("read_only", "function", "runs what the text itself says"
 _FIELDS = Classified("unknown", "shell-field", "has a field whose meaning is not known to wal-agent", GENERAL)
 _LOOKS = Classified("read_only", "wrapper", "only prints")
 
+AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
 _FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
 _MOST_COMMANDS = 200
@@ -182,7 +183,7 @@ class _Parts:
         for part in variables(r.sets):
             found = worse(found, part)
         if r.away and found.verify:
-            found = replace(found, verify=f"{found.verify} (there, not here: it ran {r.away})")
+            found = replace(found, verify=f"{found.verify}{AWAY}: it ran {r.away})")
         return found
 
     def _declared(self, c: Simple) -> Classified | None:

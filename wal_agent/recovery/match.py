@@ -21,7 +21,7 @@ _BIN = re.compile(r"/(?:usr/(?:local/)?)?s?bin/([^/]+)|/opt/homebrew/bin/([^/]+)
 _PLACES = re.compile(r"\{(operands|first|last)\}")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 # Reading these can consume or change something (a FIFO of a service, a device, a kernel file).
-_LIVE_FILE = re.compile(r"(?:^|[/=])(?:dev|proc|sys|run)(?:/|$)")
+_LIVE_FILE = re.compile(r"(?:^|=|\.\.)(?:/(?:dev|proc|sys|run)(?:/|$)|/?(?:dev|proc|sys|run)/)")
 _STILL_FILE = re.compile(
     r"(?:/dev/(?:null|stdin|zero)|/proc/(?:cpuinfo|meminfo|version|loadavg|uptime|mounts|stat|filesystems|cmdline)"
     r"|/proc/(?:\d+|self)/(?:status|stat|cmdline|limits|cgroup|maps|mounts)|/sys/fs/cgroup/[a-z0-9._/-]+)"

@@ -1,4 +1,4 @@
-"""The classification rules as data, read from rules.toml (its head explains the fields)."""
+"""The classification rules as data, read from rules.d (00-about.toml explains the fields)."""
 
 from __future__ import annotations
 
@@ -240,4 +240,10 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 @cache
 def load_rules() -> Rules:
-    return parse_rules(files("wal_agent.recovery").joinpath("rules.toml").read_text("utf-8"))
+    return parse_rules(rules_text())
+
+
+def rules_text() -> str:
+    """All files of rules.d in the order of their names, which is the order of the rules."""
+    folder = files("wal_agent.recovery").joinpath("rules.d")
+    return "\n".join(file.read_text("utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name))

@@ -25,6 +25,7 @@ from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord
 from wal_agent.recovery.report import plain
+from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
 from wal_agent.supervise import local, processes
@@ -67,6 +68,7 @@ def run(wish: Wish, screen: Screen) -> int:
     timing = Timing(wish.settings.ttl)
     key = load_key(wish.settings.encryption_key_file, wish.settings.encryption_key_command, env)
     block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C
+    threading.Thread(target=load_rules, name="rules", daemon=True).start()  # 0.1 s; the first hook must not pay for it
     runtime = local.runtime_dir(env)
     local.sweep(runtime)
     sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))

@@ -55,3 +55,9 @@ def test_a_command_that_may_change_something_is_not_told(verify: str) -> None:
 def test_a_sentence_is_told_as_it_is() -> None:
     told = advice("unknown", "unknown", replace(PUSH, verify="look at the file", ambiguous=""), RULES)
     assert told.next == f"Verify first (look at the file).{ASK}" and told.verify == ""
+
+
+def test_what_ran_elsewhere_is_to_be_looked_at_there() -> None:
+    found = classify_command("ssh web1 'systemctl restart nginx'", RULES)
+    told = advice(found.cls, "unknown", found, RULES)
+    assert "(`systemctl status nginx` (there, not here: it ran on web1))" in told.next and told.verify == ""

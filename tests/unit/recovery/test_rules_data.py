@@ -6,13 +6,12 @@ import json
 import re
 import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import pytest
 
 from wal_agent.recovery.classify import classify, classify_command
-from wal_agent.recovery.rules import load_rules
+from wal_agent.recovery.rules import load_rules, rules_text
 
 # The programs that agents are known to run; the rest of the file is more than this.
 PROGRAMS = """
@@ -32,7 +31,7 @@ PROGRAMS = """
 
 @cache
 def document() -> dict[str, Any]:
-    return tomllib.loads(files("wal_agent.recovery").joinpath("rules.toml").read_text("utf-8"))
+    return tomllib.loads(rules_text())
 
 
 def rules() -> list[dict[str, Any]]:
