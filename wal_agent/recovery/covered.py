@@ -55,11 +55,13 @@ def _ignored(shadow: Shadow, folder: Path, name: str) -> bool:
     try:
         place = find(shadow.git, folder)
         at = shadow.at(*place.alternates, work_tree=place.top)
-        path = f"{place.prefix}/{name}" if place.prefix else name
-        return bool(
-            shadow.git.run(
-                "check-ignore", "--no-index", "-z", "--stdin", at=at, input=os.fsencode(path) + b"\0", ok=(0, 1)
-            )
-        )
+        path = f"./{place.prefix}/{name}" if place.prefix else f"./{name}"
+        words = (
+            "check-ignore",
+            "--no-index",
+            "-z",
+            "--stdin",
+        )  # it knows no literal paths; "./" leaves no room for magic
+        return bool(shadow.git.run(*words, at=at, input=os.fsencode(path) + b"\0", ok=(0, 1), literal=False))
     except (GitFailed, GitMissing):
         return True
