@@ -77,7 +77,7 @@ SHELL = {
         ": > new",
     ],
     "append": ["echo new >> new", "echo new >> a", "printf 'more\\n' >> b", "cat >> a <<'EOF'\nq\nEOF\n"],
-    "output": ["bash tool.sh > new", "ls -l > out.log", "bash tool.sh > out.log", "cat a b >> out.log", "rm a > new"],
+    "output": ["bash tool.sh > new", "rm a > new", "ls -l > out.log", "bash tool.sh > out.log", "cat a b >> out.log"],
     "list": ["mkdir new && touch new/x && cp a new/y", "cp a new && rm a", "rm a; rm b", "touch one && ls && mv b two"],
 }
 

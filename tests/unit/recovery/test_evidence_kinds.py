@@ -13,7 +13,7 @@ import pytest
 from tests.faults.evidence.stage import Unhurried, age, judged, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
 from wal_agent.recovery.evidence import verdicts
-from wal_agent.recovery.evidence.call import MOST_FACTS, MOST_VALUE
+from wal_agent.recovery.evidence.call import MOST_FACTS, MOST_VALUE, entangled, parts_of
 from wal_agent.recovery.evidence.look import MOST_ENTRIES, Entry, entry, listing, look, read_entry, settled
 from wal_agent.recovery.step import Budget
 
@@ -228,6 +228,33 @@ def test_something_else_that_was_done(command: str, instead: str, shop: Path) ->
     assert judged(shop, (call, facts))[0].finding == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("commands", "apart"),
+    [
+        (("echo x > b", "cp b c"), False),  # reads what was changed
+        (("rm a", "touch a"), False),
+        (("mv d new", "touch d/x"), False),
+        (("mkdir new", "cp a new"), False),  # whether it is a folder already decides what cp does
+        (("mkdir new", "cp a new/a"), True),
+        (("cp a c", "rm a"), True),  # reads what is changed later
+        (("rm a", "rm b"), True),
+        (("touch a", "ls -l a > out"), True),
+    ],
+)
+def test_steps_that_work_on_one_thing(commands: tuple[str, ...], apart: bool, shop: Path) -> None:
+    call = shell(" && ".join(commands))
+    assert entangled(parts_of(call.tool, call.input, shop)) is not apart
+    assert bool(call.facts(shop)) is apart
+
+
+def test_a_copy_that_was_the_same_before_its_source_changed(shop: Path) -> None:
+    (shop / "c").write_text("b\n")
+    call = shell("echo x > b && cp b c")
+    facts = call.facts(shop)
+    run("echo x > b", shop)
+    assert judged(shop, (call, facts))[0].finding == "unknown"
+
+
 @pytest.mark.parametrize("command", ["touch a", "truncate -s 1 a", "sed -i s/a/b/ a", "echo hi >> a"])
 def test_what_another_call_may_have_done(command: str, shop: Path) -> None:
     """A command that cannot be read was in flight, too."""
@@ -264,6 +291,16 @@ def test_npm_writes_its_mark_last(shop: Path) -> None:
     assert after(shop, "npm ci", '{"packages": {') == "partial"
     age(shop)
     assert after(shop, "npm install --save-dev alpha", '{"packages": {}}') == "completed"
+
+
+def test_an_old_mark_of_npm_says_nothing_of_this_call(shop: Path) -> None:
+    mark = project(shop)
+    mark.parent.mkdir()
+    mark.write_text("{}")
+    age(shop)
+    call = shell("npm install delta")
+    assert judged(shop, (call, call.facts(shop)))[0].finding == "not_started"
+    assert after(shop, "npm install delta", None) == "partial"
 
 
 @pytest.mark.parametrize("script", ["prepare", "postinstall", "dependencies"])
