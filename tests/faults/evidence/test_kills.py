@@ -13,7 +13,7 @@ from tests.faults.evidence.tally import Tally
 from tests.faults.evidence.trials import TRIALS, Stage, Trial, npm_trials
 
 MOST = 2  # trials of each kind
-UNKNOWN = {"output": 80, "replace": 20}  # percent that may be unknown; none elsewhere
+UNKNOWN = {"output": 80, "replace": 20, "cp": 20}  # percent that may be unknown; none elsewhere
 
 
 @pytest.fixture(scope="session")
