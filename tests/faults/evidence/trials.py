@@ -122,8 +122,6 @@ class Stage:
 
     def kill(self, trial: Trial, stop: int | None, after: Snapshot | None, tally: Tally) -> tuple[int, Snapshot]:
         """Runs a trial up to a place, judges it, and counts; how many places there are, and what it left."""
-        if trial.outside is not None:
-            trial.outside.unlink(missing_ok=True)
         top = self.folder(trial.setup)
         fields = {k: _at(v, top) if isinstance(v, str) else v for k, v in trial.call.fields.items()}
         call = Call(trial.call.tool, fields)
@@ -137,6 +135,8 @@ class Stage:
             elif said.finding == "partial":
                 raise AssertionError(f"{trial.name}: {said.why}")
         shutil.rmtree(top.parent)
+        if trial.outside is not None:
+            trial.outside.unlink(missing_ok=True)
         return count, now
 
     def trial(self, trial: Trial) -> Tally:
