@@ -88,6 +88,12 @@ def test_a_link_and_files_behind_it(lab: Lab) -> None:
     assert not list(outside.iterdir())
 
 
+def test_one_name_twice(lab: Lab) -> None:
+    forge = Forge(lab)
+    one, two = forge.object("blob", b"1\n"), forge.object("blob", b"2\n")
+    nothing_changes(lab, forge.capture(forge.tree(("100644", "a", one), ("100644", "a", two))))
+
+
 def test_a_link_that_stands_here_is_not_followed(lab: Lab) -> None:
     forge = Forge(lab)
     blob = forge.object("blob", b"new\n")

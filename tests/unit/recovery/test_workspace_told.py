@@ -116,6 +116,8 @@ def test_what_is_covered(lab: Lab) -> None:
         assert covers(str(work / name)), name
     for name in ("x.log", "build/x", "out/x", "a/b", "nest", "nest/a", "fat/x", ".", "..", "../work2/a"):
         assert not covers(str(work / name)), name
+    (work / "elsewhere").symlink_to(lab.root)
+    assert not covers(str(work / "elsewhere" / "x")), "a link that came later"
     assert not covers("relative") and not covers("/etc/passwd")
     (work / ".wal-agentignore").write_text("new\n")
     assert covers(str(work / "a")) and not covers(str(work / "new"))
