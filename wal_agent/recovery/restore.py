@@ -33,13 +33,14 @@ MOST_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a session goes: the agent's folder on this machine, and `kept`, a new folder of ours for the exact copies
-    and for what is replaced."""
+    and for what is replaced. `foreign`: what is there is another job's, so it never counts as more of this one's."""
 
     agent: Agent
     session: str
     workspace: Path
     env: Env
     kept: Path
+    foreign: bool = False
 
     @property
     def root(self) -> Path:
@@ -162,6 +163,8 @@ def _longer(place: Place, name: str, file: FileState) -> bytes | None:
 
     What an earlier restore put there is more only by our own words; then what that restore itself found longer counts
     again, for else a second crash would lose it."""
+    if place.foreign:
+        return None
     is_main = name == place.agent.main_file
     here = place.agent.existing(place.session, place.workspace, place.env) if is_main else [place.path(name)]
     ours = placed(place.kept.parent)

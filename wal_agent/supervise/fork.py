@@ -32,6 +32,7 @@ from wal_agent.recovery.words import stamp
 from wal_agent.recovery.workspace import RESTORING, Target
 from wal_agent.supervise.local import RunDir, runtime_dir, spools_dir, state_dir, this_host
 from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.whose import Whose
 from wal_agent.supervise.wish import Wish
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
@@ -87,6 +88,9 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
             key=id_of(key),
         )
         fields = Fields(home.agent_version, __version__, home.args, home.interactive)
+        whose = Whose(state_dir(env), found.state.session, wish.workspace)
+        if not whose.known():
+            whose.give(keys.job)
         fork(source, new, claim, fields, clock, rng)
         _put_tree_back_first(found.state.workspace, wish)
     finally:

@@ -40,6 +40,7 @@ from wal_agent.redact import redact
 from wal_agent.supervise import notice, processes
 from wal_agent.supervise.local import lock_state, state_dir
 from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
+from wal_agent.supervise.whose import NOBODY, Whose
 from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.supervise.worktree import Foreseen, foresee
 from wal_agent.wal.job import OpenedJob
@@ -240,7 +241,11 @@ class Preparation:
         prune(jobs)
         kept = jobs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self.clock.now()))}-{self.at.opening.epoch}"
         session = decided.session if isinstance(decided, Resume) else str(uuid.uuid4())
-        return Place(self.wish.agent, session, self.wish.workspace, self.wish.env, kept)
+        foreign = self._whose(session).foreign(self.opened.keys.job)
+        return Place(self.wish.agent, session, self.wish.workspace, self.wish.env, kept, foreign)
+
+    def _whose(self, session: str) -> Whose:
+        return Whose(state_dir(self.wish.env), session, self.wish.workspace)
 
     def _restore(
         self, place: Place, decided: Resume, told: Told, verdicts: tuple[Verdict, ...], templates: Templates
@@ -254,7 +259,11 @@ class Preparation:
 
         effects = self.tree.effects(self.done)
         calls = logged_calls(self.at, decided.finished, self.opened.blobs, {v.call: v for v in verdicts}, effects)
+        if place.foreign:
+            self._whose(place.session).give(NOBODY)  # a crash in between must not make them ours
         restored = restore(place, self.at.before.files, self.opened.blobs, calls, tell)
+        if place.foreign:
+            self._whose(place.session).give(self.opened.keys.job)
         done = restored.reconciled
         self.seconds["session"] = round(self.clock.boot() - began, 3)
         took = sum(self.seconds.values())

@@ -8,7 +8,7 @@ import random
 import re
 import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -165,6 +165,18 @@ def test_the_local_copy_wins_only_where_it_extends_the_logs(machine: Machine, lo
     assert machine.main.read_bytes() == (local if kept else b"one\ntwo\n") + b"call 1\nnotice\n"
     assert got.extended == ((MAIN,) if kept else ())
     assert (got.kept / "exact" / MAIN).read_bytes() == b"one\ntwo\n"
+
+
+def test_what_another_job_wrote_is_no_more_of_this_one(machine: Machine) -> None:
+    """I4: a fork's place in its source's session is the log's, though the source went on in its file, which is kept."""
+    longer = b"one\ntwo\nthree, after the fork\n"
+    machine.main.parent.mkdir(parents=True)
+    machine.main.write_bytes(longer)
+    place = replace(machine.place(), foreign=True)
+    got = restore.restore(place, {MAIN: file(b"one\ntwo\n")}, BLOBS, CALLS, lambda r: "notice\n")
+    assert got.extended == ()
+    assert machine.main.read_bytes() == b"one\ntwo\ncall 1\nnotice\n"
+    assert [p.read_bytes() for p in (place.kept / "replaced").rglob("*.jsonl")] == [longer]
 
 
 def test_any_file_extends_an_empty_one_and_none_wins_by_that(machine: Machine) -> None:
