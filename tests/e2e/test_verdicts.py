@@ -151,8 +151,8 @@ def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
     scene.script(Turn(text="I write.", calls=[write]))
     first, second = scene.machine("vm-1", kernel="k"), scene.machine("vm-2", kernel="k")
     # The first record after the file is there: the end of the write, or of the session, whichever comes.
-    kill = {"WAL_AGENT_GEMINI": str(limited), "WAL_AGENT_FAILPOINT": f"append.before_put@{target}"}
-    run = first.run("-y", "-p", TASK, **kill)
+    kill = f"append.before_put@{target}"
+    run = first.run("-y", "-p", TASK, WAL_AGENT_GEMINI=str(limited), WAL_AGENT_FAILPOINT=kill)
     run.died()
     first.end()
     part = target.read_text()
@@ -168,7 +168,7 @@ def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
 
 def test_a_rule_of_the_project_is_what_the_agent_is_told(scene: Scene) -> None:
     """The project's own table says what a script is, how to look and whom to ask; the prompt quotes it and names its
-    file. The table is in the tree that was put back."""
+    file."""
     (scene.workspace / "GEMINI.md").write_text(
         "# Deploying\n\n"
         "| Tool / Operation | Idempotent? | Verify With | On Ambiguity |\n"
