@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 
 from tests.e2e.scene import (
@@ -51,6 +52,10 @@ def test_a_person_decides(scene: Scene) -> None:
     assert ahead.returncode == 0, ahead.stderr
     assert "a start would resume session" in ahead.stderr
     assert "One tool call was in flight" in ahead.stderr
+    told = json.loads(machine.cli("recover", "--dry-run", "--json").stdout)
+    (call,) = told["calls"]
+    assert (told["start"], call["class"], call["finding"]) == ("resume", "mutation", "unknown")
+    assert call["next"] in told["prompt"] and call["next"] in ahead.stderr and call["source"] == "wal-agent"
     assert contents(scene.bucket, machine.home, scene.workspace) == before, "a look changes nothing"
 
     for option in (["--fresh"], ["--on-ambiguity", "halt"]):

@@ -116,7 +116,7 @@ def test_without_its_beginning_and_its_snapshots_nothing_can_be_had(ruin: Ruin) 
     ruin.damage(damage)
     ruin.refused("record 1 of job shop is damaged.*Nothing before it can be restored", "--job NAME")
     said = ruin.reads("restore", "--to", "out")
-    assert said.code == 73 and "no session was saved" in said.err
+    assert said.code == 73 and "nothing was saved" in said.err
 
 
 @pytest.mark.parametrize("change", CHANGES)

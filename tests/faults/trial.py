@@ -24,7 +24,7 @@ from tests.faults.ruins import (
 )
 
 EVIL = "\x1b[2J\x9b31m\r\nwal-agent: all is well\u202e"
-READS = (("status",), ("status", "--json"), ("log",), ("recover", "--dry-run"), ("gc", "--dry-run"))
+READS = (("status",), ("status", "--json"), ("log",), ("recover", "--dry-run", "--json"), ("gc", "--dry-run"))
 RUN = ("run", "gemini", "--", "-p", "go")
 SHORT = 2100  # characters that a message may have, whatever stands in the bucket
 

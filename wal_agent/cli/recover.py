@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import AgentName, BucketUrl, JobName, KeyCommand, KeyFile, Place
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 
 
@@ -18,6 +19,7 @@ def recover(
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
+    as_json: AsJson = False,
 ) -> None:
     """What the next `wal-agent run` would do, and the prompt that the agent would get.
 
@@ -25,19 +27,19 @@ def recover(
     """
     from wal_agent.cli.options import place
     from wal_agent.errors import UsageError
+    from wal_agent.supervise.dry_run import foresee
+    from wal_agent.supervise.foreseen_json import facts
 
     if not dry_run:
         raise UsageError(
             "A recovery is part of a start.",
             "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
         )
-    _look(place(agent, bucket, job, encryption_key_file, encryption_key_command), agent)
-
-
-def _look(at: Place, agent: str) -> None:
-    from wal_agent.supervise.dry_run import foresee
-
+    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     seen = foresee(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id)
+    if as_json:
+        print(json.dumps(facts(seen)))
+        return
     say(f"{seen.plan} (nothing was changed)")
     lines(seen.rows)
     if seen.prompt:

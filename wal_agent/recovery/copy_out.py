@@ -58,7 +58,7 @@ def copy_out(
     UsageError: the folder is not to be had; ConfigError: the disk or git refuses; BucketError."""
     _take(folder, force)
     with _stage(folder) as stage:
-        (stage / SESSION).mkdir()
+        (stage / SESSION).mkdir(mode=0o700)
         done = rescue(found, bucket, keys, blobs, stage / SESSION, check)
         short = list(done.short)
         files: int | None = None

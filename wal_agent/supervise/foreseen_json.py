@@ -1,0 +1,69 @@
+"""A foreseen start as plain data (`recover --dry-run --json`): the facts of screen and prompt, redacted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from wal_agent.recovery.inflight import InFlight
+from wal_agent.recovery.plan import Refuse, Resume, StartAgain
+from wal_agent.recovery.quote import cut, shown_input
+from wal_agent.redact import redact
+from wal_agent.supervise.dry_run import Foreseen
+
+MOST_INPUT = 2000  # characters of a call's input
+
+
+def facts(seen: Foreseen) -> dict[str, Any]:
+    """`start` is resume, again, new or refuse, None where the lease does not let it come to a decision; the rest is
+    there only where a recovery would be."""
+    told, decided = seen.told, seen.decided
+    found: dict[str, Any] = {
+        "plan": redact(seen.plan),
+        "start": None if decided is None and not seen.refused else _start(seen),
+        "prompt": seen.prompt,
+    }
+    if seen.tree is not None:
+        found["tree"] = {**asdict(seen.tree), "left_out": [redact(text) for text in seen.tree.left_out]}
+    if told is not None and isinstance(decided, Resume | StartAgain):
+        found |= {
+            "alert": told.alert,
+            "stopped": told.stopped,
+            "saved": told.saved,
+            "same_host": told.same_host,
+            "calls": [_call(call) for call in told.calls],
+            "finished": [e.intent.call for e in decided.finished],
+            "leftovers": [redact(text) for text in told.leftovers],
+            "warnings": [redact(text) for text in told.warnings],
+        }
+    return found
+
+
+def _start(seen: Foreseen) -> str:
+    match seen.decided:
+        case Resume():
+            return "resume"
+        case StartAgain():
+            return "again"
+        case Refuse() | None:
+            return "refuse"
+        case _:
+            return "new"
+
+
+def _call(call: InFlight) -> dict[str, Any]:
+    return {
+        "calls": list(call.calls),
+        "issued": call.issued,
+        "tool": call.tool,
+        "input": cut(shown_input(call.tool, call.input), MOST_INPUT),
+        "started": call.started,
+        "class": call.cls,
+        "rule": call.rule,
+        "source": call.source,
+        "why": redact(call.why),
+        "finding": call.finding,
+        "because": redact(call.because),
+        "verify": redact(call.verify),
+        "next": redact(call.next),
+    }
