@@ -34,6 +34,7 @@ from wal_agent.agents.base import (
     ToolEnded,
     ToolStarting,
 )
+from wal_agent.recovery.templates import standing_protocol
 
 GEMINI = AGENTS["gemini"]
 SETTINGS = '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
@@ -154,7 +155,8 @@ class Run:
 
     def command(self, model: GeminiModel, args: Sequence[str], resume: str | None, tty: bool) -> Command:
         env = self.box.env(model)
-        env |= GEMINI.inject(HookSetup(self.run, self.dir, self.client, self.skip), env).env
+        setup = HookSetup(self.run, self.dir, self.client, self.skip, standing_protocol(self.dir))
+        env |= GEMINI.inject(setup, env).env
         session = NewSession(self.session) if resume is None else ResumeSession(self.session, resume)
         made = GEMINI.command(Cli(self.box.gemini, ""), args, session, tty, env)
         return Command(made.argv, env | made.env)

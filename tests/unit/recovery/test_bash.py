@@ -202,7 +202,7 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with programs a and b that write down their words."""
     folder = tmp_path_factory.mktemp("recorder")
     program = folder / "a"
-    program.write_text('#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" >> "$OUT"; printf "\\001" >> "$OUT"\n')
+    program.write_text('#!/bin/sh\nprintf "%s\\0" "${0##*/}" "$@" > "$OUT.$$"\n')  # one for each: pipes run at once
     program.chmod(0o755)
     (folder / "b").symlink_to(program)
     (folder / "w").mkdir()
@@ -211,14 +211,17 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ran(text: str, folder: Path) -> Shown:
     out = folder / "out"
-    out.write_bytes(b"")
     env = {"PATH": str(folder), "OUT": str(out), "LC_ALL": "C.UTF-8", "HOME": "/h"}
     subprocess.run(
         ["/bin/bash", "-c", text], env=env, cwd=folder / "w", capture_output=True, stdin=subprocess.DEVNULL, timeout=20
     )
     for made in (folder / "w").iterdir():
         made.unlink()
-    return [[w.decode() for w in one.split(b"\0")[:-1]] for one in out.read_bytes().split(b"\1")[:-1]]
+    found = sorted(folder.glob("out.*"), key=lambda path: path.stat().st_mtime_ns)
+    words: Shown = [[w.decode() for w in path.read_bytes().split(b"\0")[:-1]] for path in found]
+    for path in found:
+        path.unlink()
+    return words
 
 
 def fits(words: list[str | None], wanted: list[str | None]) -> bool:
