@@ -17,6 +17,7 @@ from wal_agent.records import Fact
 from wal_agent.recovery.evidence.git import GIT
 from wal_agent.recovery.step import Around, Budget, Found, Step
 
+Truths = dict[str, object]
 HERE = Around(same_place=True, gone=True, alone=True)
 _CLOCK = SystemClock()
 _STATES = (
@@ -28,12 +29,7 @@ _STATES = (
     "rebase-apply",
     "sequencer",
 )
-_REFS = """
-git symbolic-ref -q HEAD || git rev-parse HEAD || true
-git for-each-ref
-git ls-files -s
-git log -g --format=%H refs/stash -- || true
-"""
+_REFS = "git for-each-ref; git ls-files -s; test ! -e {own}/logs/refs/stash || git log -g --format=%H refs/stash --"
 _MAKE = """
 git init -q --bare -b main remote.git
 git init -q -b main work && cd work
@@ -107,18 +103,20 @@ class Stage:
         while time.time_ns() - changed < 25_000_000:
             time.sleep(0.005)
 
-    def truth(self) -> dict[str, object]:
+    def truth(self) -> Truths:
         """All that a command here may change, and that means anything."""
-        told: dict[str, object] = {"files": self._files()}
+        told: Truths = {"files": self._files()}
         for name in ("work", "remote.git", "made", "work/made"):
             folder = self.root / name
-            if not (folder / ".git").exists() and name != "remote.git":
+            own = folder if name == "remote.git" else folder / ".git"
+            if own.is_file():  # a worktree's
+                own = folder / own.read_text().partition(": ")[2].strip()
+            if not own.exists():
                 continue
-            own = Path(sh("git rev-parse --absolute-git-dir || true", folder, self.env).strip() or "/nowhere")
-            said = _REFS
-            told[name] = sh(said, folder, self.env) if (own / "HEAD").exists() else "broken"
+            head, config = own / "HEAD", own / "config"
+            told[f"{name} HEAD"] = head.read_text() if head.exists() else "none"
+            told[name] = sh(_REFS.format(own=own), folder, self.env) if head.exists() else "broken"
             told[f"{name} states"] = [s for s in _STATES if (own / s).exists()]
-            config = own / "config"
             told[f"{name} config"] = config.read_text() if config.exists() else ""
         return told
 

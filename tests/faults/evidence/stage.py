@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.faults.evidence.tally import Truth
 from tests.unit.recovery.cases import HOST, intent, opening, started, state_of, turn
 from wal_agent.clock import SystemClock
 from wal_agent.records import Fact, Verdict
@@ -85,6 +86,8 @@ def judged(top: Path, *calls: tuple[Call, tuple[Fact, ...]], gone: bool = True) 
     return verdicts(state, inputs, HOST, top, [], gone, Unhurried())
 
 
-def truth(was: Snapshot, now: Snapshot, after: Snapshot) -> str:
+def truth(was: object, now: object, after: object) -> Truth:
     """What became of an operation, by all that it leaves when it is let alone."""
-    return "done" if now == after else "untouched" if now == was else "between"
+    if now == after:
+        return "same" if was == after else "done"
+    return "untouched" if now == was else "between"

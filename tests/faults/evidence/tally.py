@@ -3,40 +3,52 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
-FINDINGS = ("completed", "not_started", "partial", "unknown")
-TRUTHS = ("done", "untouched", "between")
-RIGHT = {"completed": "done", "not_started": "untouched", "partial": "between"}
+from wal_agent.records import Finding
+
+FINDINGS: tuple[Finding, ...] = ("completed", "not_started", "partial", "unknown")
+
+# "same": what would be there at the end was there at the start, so that both are true.
+Truth = Literal["done", "untouched", "between", "same"]
+RIGHT: dict[Finding, tuple[Truth, ...]] = {
+    "completed": ("done", "same"),
+    "not_started": ("untouched", "same"),
+    "partial": ("between",),
+    "unknown": ("done", "untouched", "between", "same"),
+}
 
 
 @dataclass(slots=True)
 class Tally:
-    """`seen`: by kind, finding and truth."""
+    """`seen`: by kind, finding and truth. `wrong`: each verdict that is not true, in words."""
 
-    seen: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    seen: Counter[tuple[str, Finding, Truth]] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
 
-    def add(self, kind: str, finding: str, truth: str) -> None:
+    def add(self, kind: str, finding: Finding, truth: Truth, where: str) -> None:
         self.seen[kind, finding, truth] += 1
+        if truth not in RIGHT[finding]:
+            self.wrong.append(f"{where}: {finding}, and it was {truth}")
 
-    def wrong(self) -> dict[tuple[str, str, str], int]:
-        return {k: n for k, n in self.seen.items() if k[1] != "unknown" and RIGHT[k[1]] != k[2]}
+    def extend(self, other: Tally) -> None:
+        self.seen += other.seen
+        self.wrong += other.wrong
+
+    def findings(self) -> Counter[Finding]:
+        found: Counter[Finding] = Counter()
+        for (_, finding, _), n in self.seen.items():
+            found[finding] += n
+        return found
 
     def table(self) -> str:
         """A line for each kind: kills, the share of each finding in percent, wrong ones."""
-        rows = [f"{'kind':<12}{'kills':>7}" + "".join(f"{f:>13}" for f in FINDINGS) + f"{'wrong':>7}"]
-        for kind in sorted({k for k, _, _ in self.seen}):
-            mine = {(f, t): n for (k, f, t), n in self.seen.items() if k == kind}
-            total = sum(mine.values())
-            shares = (100 * sum(n for (f, _), n in mine.items() if f == finding) / total for finding in FINDINGS)
-            wrong = sum(n for (k, _, _), n in self.wrong().items() if k == kind)
-            rows.append(f"{kind:<12}{total:>7}" + "".join(f"{s:>12.0f}%" for s in shares) + f"{wrong:>7}")
+        rows = [f"{'kind':<16}{'kills':>7}" + "".join(f"{f:>13}" for f in FINDINGS) + f"{'wrong':>7}"]
+        for kind in [*sorted({k for k, _, _ in self.seen}), "all"]:
+            mine = Tally(Counter({k: n for k, n in self.seen.items() if kind in (k[0], "all")}))
+            total, found = mine.seen.total(), mine.findings()
+            wrong = sum(n for (_, finding, truth), n in mine.seen.items() if truth not in RIGHT[finding])
+            shares = "".join(f"{100 * found[f] / total:>12.0f}%" for f in FINDINGS)
+            rows.append(f"{kind:<16}{total:>7}{shares}{wrong:>7}")
         return "\n".join(rows)
-
-
-def report(progress: Callable[[str], None] = lambda text: None) -> str:
-    """Kills every real operation of the trials at many places, and says how the verdicts compare with the truth."""
-    from tests.faults.evidence.trials import kill_all
-
-    return kill_all(progress).table()

@@ -1,26 +1,22 @@
-"""Real operations, killed at many places: in front of any system call of theirs, found by halving where the files
-change from one call to the next."""
+"""Real operations of the shell, of file tools and of npm, killed at places of theirs and let run to their end."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
-from tests.faults.evidence.halt import Halter
-from tests.faults.evidence.registry import Registry
+from tests.faults.evidence.halt import Halter, places
 from tests.faults.evidence.stage import Call, Snapshot, age, judged, shell, snapshot, truth
 from tests.faults.evidence.tally import Tally
 
-SPREAD = 3  # places that are tried in any case
-NPM_PLACES = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 0.995)  # of all its system calls: threads take them in turns
 WRITER = Path(__file__).with_name("writer.py")
 
 
@@ -120,53 +116,30 @@ class Stage:
         age(made)
         return made
 
-    def kill(self, trial: Trial, stop: int | None, after: Snapshot | None, tally: Tally) -> tuple[int, Snapshot]:
-        """Runs a trial up to a place, judges it, and counts; how many places there are, and what it left."""
+    def trial(self, trial: Trial, most: int) -> Tally:
+        """Lets it run to its end, and kills it at `most` places (0: all)."""
+        tally = Tally()
+        stops, after = self._run(trial, None, None, tally)
+        for stop in places(stops, most, random.Random(trial.name)):
+            self._run(trial, stop, after, tally)
+        return tally
+
+    def _run(self, trial: Trial, stop: int | None, after: Snapshot | None, tally: Tally) -> tuple[int, Snapshot]:
+        """Runs it up to a place, judges and counts; how many places there are, and what it left, which is the `after`
+        of the others."""
         top = self.folder(trial.setup)
         fields = {k: _at(v, top) if isinstance(v, str) else v for k, v in trial.call.fields.items()}
         call = Call(trial.call.tool, fields)
         was, facts = snapshot(top, trial.outside), call.facts(top)
-        count, _ = self._halter.run([_at(w, top) for w in trial.command()], top, stop)
+        stops = self._halter.run([_at(w, top) for w in trial.command()], top, stop)
         now = snapshot(top, trial.outside)
-        if after is not None:
-            (said,) = judged(top, (call, facts))
-            if was != after:  # else both are true
-                tally.add(trial.kind, said.finding, truth(was, now, after))
-            elif said.finding == "partial":
-                raise AssertionError(f"{trial.name}: {said.why}")
+        (said,) = judged(top, (call, facts))
+        where = f"{trial.name}, at {stop or 'its end'} ({said.why})"
+        tally.add(trial.kind, said.finding, truth(was, now, now if after is None else after), where)
         shutil.rmtree(top.parent)
         if trial.outside is not None:
             trial.outside.unlink(missing_ok=True)
-        return count, now
-
-    def trial(self, trial: Trial) -> Tally:
-        """Kills at places all over it, and at both sides of each change that it makes."""
-        tally = Tally()
-        whole, after = self.kill(trial, None, None, tally)
-        left: dict[int, Snapshot] = {}
-
-        def at(stop: int) -> Snapshot:
-            if stop not in left:
-                left[stop] = self.kill(trial, stop, after, tally)[1]
-            return left[stop]
-
-        places = sorted({1, whole, whole + 1, *(1 + n * whole // SPREAD for n in range(1, SPREAD))})
-        spans = list(pairwise(places))
-        while spans:
-            low, high = spans.pop()
-            if at(low) != at(high) and high - low > 1:
-                middle = (low + high) // 2
-                spans += [(low, middle), (middle, high)]
-        return tally
-
-    def some(self, trial: Trial, places: Iterable[float]) -> Tally:
-        """Kills at a few places, told as shares of the way."""
-        tally = Tally()
-        whole, after = self.kill(trial, None, None, tally)
-        for place in places:
-            self.kill(trial, int(whole * place), after, tally)
-        self.kill(trial, None, after, tally)
-        return tally
+        return stops, now
 
 
 def _at(text: str, top: Path) -> str:
@@ -199,22 +172,3 @@ def npm_trials(url: str, folder: Path) -> list[Trial]:
         Trial("npm", shell("npm ci"), installed),
         Trial("npm", shell("npm install delta"), installed),
     ]
-
-
-def kill_all(progress: Callable[[str], None] = lambda text: None) -> Tally:
-    """All trials."""
-    tally, halter, registry = Tally(), Halter(), Registry()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            stage = Stage(halter, Path(folder))
-            for trial in TRIALS:
-                progress(trial.name)
-                tally.seen += stage.trial(trial).seen
-            (Path(folder) / "npm").mkdir()
-            for trial in npm_trials(registry.url, Path(folder) / "npm"):
-                progress(trial.name)
-                tally.seen += stage.some(trial, NPM_PLACES).seen
-    finally:
-        halter.close()
-        registry.close()
-    return tally
