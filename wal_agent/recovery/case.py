@@ -77,6 +77,12 @@ class Case:
         return after.cause
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """Of the repository whose working tree is saved, as `records.Repository` has it."""
+        captured = self.state.workspace
+        return captured.repository.identity if captured is not None and captured.repository is not None else ()
+
+    @property
     def args(self) -> tuple[str, ...]:
         """What the user typed now; where that is nothing, what was typed before."""
         home = self.before.home

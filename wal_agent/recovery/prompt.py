@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.recovery.inflight import InFlight
-from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.quote import fenced, inline, shown_input
 from wal_agent.recovery.rules import OURS
 from wal_agent.recovery.templates import FOLDER, Templates

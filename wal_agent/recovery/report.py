@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.inflight import InFlight
-from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.quote import safe, shown_input
 from wal_agent.recovery.words import clock_time, counted, size, span
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from wal_agent.recovery.decided import Refuse, Resume, StartAgain
 from wal_agent.recovery.inflight import InFlight
-from wal_agent.recovery.plan import Refuse, Resume, StartAgain
 from wal_agent.recovery.quote import cut, shown_input
 from wal_agent.redact import redact
 from wal_agent.supervise.dry_run import Foreseen

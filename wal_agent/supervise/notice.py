@@ -8,8 +8,10 @@ from pathlib import Path
 
 from wal_agent.agents.base import Agent, Reconciled
 from wal_agent.records import Host, Verdict
+from wal_agent.recovery.case import LocalFacts, Policy
+from wal_agent.recovery.decided import Plan, Resume, StartAgain
 from wal_agent.recovery.inflight import in_flight
-from wal_agent.recovery.plan import LocalFacts, Plan, Policy, Resume, StartAgain, plan
+from wal_agent.recovery.plan import plan
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.templates import Templates

@@ -11,7 +11,7 @@ import msgspec
 from wal_agent.agents.base import LoggedCall
 from wal_agent.errors import Damaged
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
-from wal_agent.recovery.plan import Before
+from wal_agent.recovery.case import Before
 from wal_agent.recovery.prompt import Finished
 from wal_agent.recovery.tree_words import Effects
 from wal_agent.wal.blobs import Blobs

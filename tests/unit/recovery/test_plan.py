@@ -24,19 +24,9 @@ from tests.unit.recovery.cases import (
 )
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
 from wal_agent.records import AnyRecord, Cause, Opening, Repository, Workspace
-from wal_agent.recovery.plan import (
-    TABLE,
-    Before,
-    LocalFacts,
-    Plan,
-    Policy,
-    Refuse,
-    Resume,
-    Start,
-    StartAgain,
-    plan,
-    table,
-)
+from wal_agent.recovery.case import Before, LocalFacts, Policy
+from wal_agent.recovery.decided import Plan, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.plan import TABLE, plan, table
 from wal_agent.wal.reader import Damage
 
 LOCAL = LocalFacts(main_file=MAIN)

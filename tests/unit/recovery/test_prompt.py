@@ -13,8 +13,8 @@ from markdown_it import MarkdownIt
 from tests.unit.recovery.cases import end, intent, opening, state_of
 from wal_agent.records import Verdict
 from wal_agent.recovery import deny
+from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.inflight import InFlight, in_flight
-from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import MAX_TOKENS, Finished, Told, recovery_prompt, tokens
 from wal_agent.recovery.quote import cut, escape, fenced, inline, safe, shown_input
 from wal_agent.recovery.rules import load_rules

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.inflight import InFlight
-from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.report import (
     Report,
     fenced_line,

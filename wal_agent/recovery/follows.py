@@ -1,0 +1,139 @@
+"""What follows from each row of the plan, with the sentences that people read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
+from wal_agent.recovery.case import Case
+from wal_agent.recovery.damage import damaged
+from wal_agent.recovery.decided import Alert, Plan, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.identity import project
+from wal_agent.recovery.quote import safe
+from wal_agent.recovery.words import counted
+
+_SETTLE = "Settle each with: wal-agent ack N --done | --not-done"
+
+
+def refuse_damaged(c: Case) -> Plan:
+    assert c.local.damage is not None
+    error = damaged(c.local.damage)
+    return Refuse(Damaged, error.what, error.hint)
+
+
+def refuse_agent(c: Case) -> Plan:
+    assert c.before.home is not None
+    what = f"This job belongs to {c.before.home.agent}, not to {c.opening.agent}. Nothing was run."
+    return Refuse(ConfigError, what, "Choose another name with --job.")
+
+
+def refuse_workspace(c: Case) -> Plan:
+    assert c.before.home is not None
+    what = f"This job belongs to the folder {c.before.home.workspace}, not to {c.opening.workspace}. Nothing was run."
+    return Refuse(ConfigError, what, "Run it there, or choose another name with --job.")
+
+
+def refuse_foreign(c: Case) -> Plan:
+    theirs, ours = project(c.identity), project(c.local.identity)
+    what = f"This job belongs to another repository ({theirs}), not to the one here ({ours}). Nothing was run."
+    return Refuse(ConfigError, what, "Run it in that repository, or choose another name with --job.")
+
+
+def halt_crash_loop(c: Case) -> Plan:
+    last = f" The last tool was {c.state.last_tool}." if c.state.last_tool else ""
+    what = (
+        f"{len(c.crashes)} crashes in {c.policy.crash_window / 60:.0f} minutes.{last}"
+        f"{_in_flight(c)} Stopped; a person is needed."
+    )
+    return Refuse(CrashLoop, what, "See: wal-agent log --crashes")
+
+
+def halt_unknown(c: Case) -> Plan:
+    calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.state.open[:5])
+    what = f"Cannot tell what became of calls in flight ({calls}). Stopped, as the policy says; a person is needed."
+    return Refuse(PersonNeeded, what, _SETTLE)
+
+
+def refuse_to_forget(c: Case) -> Plan:
+    calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.state.open[:5])
+    return Refuse(PersonNeeded, f"--fresh would forget calls that are not settled ({calls}).", _SETTLE)
+
+
+# ---- going on --------------------------------------------------------------------------------------------------------
+
+
+def start_as_asked(c: Case) -> Plan:
+    return Start(c.opening.args, "a new session, as asked")
+
+
+def resume_alone(c: Case) -> Plan:
+    decided = resume_dangling(c)
+    assert isinstance(decided, Resume | StartAgain)
+    return replace(decided, alone=True)
+
+
+def resume_dangling(c: Case) -> Plan:
+    alert: Alert
+    if c.cause == "released":
+        alert = "preempted"
+    elif c.state.ended is not None or c.cause in ("closed", "first"):
+        alert = "unsettled"
+    else:
+        alert = "crash"
+    return _go_on(c, alert, f"{_how(c)}{_in_flight(c)}")
+
+
+def start(c: Case) -> Plan:
+    if c.before.home is None or c.cause in ("first", "closed"):
+        return Start(c.opening.args, "nothing to recover")
+    why = f"{_how(c)} before anything was recorded: starting it again"
+    return StartAgain(c.args, None, None, (), (), why)
+
+
+def resume_released(c: Case) -> Plan:
+    return _go_on(c, "preempted", f"{_how(c)}; nothing was in flight")
+
+
+def resume_cut_off(c: Case) -> Plan:
+    return _go_on(c, "cut_off", f"{_how(c)}; nothing was in flight")
+
+
+def resume_closed(c: Case) -> Plan:
+    return _go_on(c, "cut_off", "its last run had come to its end; continuing it, as asked")
+
+
+def start_fresh(c: Case) -> Plan:
+    return Start(c.opening.args, "its last run had come to its end")
+
+
+def _go_on(c: Case, alert: Alert, why: str) -> Plan:
+    if c.captured:
+        return Resume(c.state.session, c.args, alert, c.state.open, c.finished, why)
+    prompt = c.state.prompt.prompt if c.state.prompt else None
+    told = alert if c.state.open or c.finished else None
+    why = f"{why}; its session was not saved yet: starting it again"
+    return StartAgain(c.args, told, prompt, c.state.open, c.finished, why)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def say_version(c: Case) -> str:
+    assert c.before.home is not None
+    then, now = safe(c.before.home.agent_version, 40), safe(c.opening.agent_version, 40)
+    return f"{c.opening.agent} is {now} here; it was {then} when this session was saved."
+
+
+def _how(c: Case) -> str:
+    host = c.before.home.host.name if c.before.home else "its host"
+    match c.cause:
+        case "released":
+            return f"was given up in good order on {host}"
+        case "closed":
+            return f"ended on {host} without completing its turn"
+        case _:
+            return f"was cut off on {host}"
+
+
+def _in_flight(c: Case) -> str:
+    return f" with {counted(len(c.state.open), 'call')} in flight" if c.state.open else ""
