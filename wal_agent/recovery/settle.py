@@ -8,19 +8,21 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from wal_agent.records import End
+from wal_agent.records import End, Finding
 from wal_agent.recovery.bash import Simple, parse
 from wal_agent.recovery.classify import read_input
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call in flight that the agent was asked about; `verify` is the command that it was told to look with."""
+    """A call in flight that the agent was asked about; `verify` is the command that it was told to look with, and
+    `finding` what it was told to be known."""
 
     call: int
     tool: str
     input: bytes | None
     verify: str = ""
+    finding: Finding = "unknown"
 
 
 class Answers:
@@ -29,6 +31,7 @@ class Answers:
     def __init__(self, asked: Iterable[Asked]) -> None:
         self._asked = tuple(asked)
         self._found: dict[int, str] = {}
+        self.given: set[int] = set()  # calls whose end was given
 
     def saw(self, call: int, tool: str, input: bytes) -> None:
         """A later call that ended well."""
@@ -46,11 +49,13 @@ class Answers:
         return [a for a in self._asked if a.call not in self._found]
 
     def ends(self, open: Iterable[int], now: float) -> list[End]:
-        """The ends of those that are still open. `now`: seconds since 1970."""
+        """The ends of those that are still open, each once. `now`: seconds since 1970."""
+        settled = {*open} & self._found.keys() - self.given
+        self.given |= settled
         return [
-            End(time=now, call=call, how="interrupted", by="recovery", why=self._found[call], finding="unknown")
-            for call in open
-            if call in self._found
+            End(time=now, call=a.call, how="interrupted", by="recovery", why=self._found[a.call], finding=a.finding)
+            for a in self._asked
+            if a.call in settled
         ]
 
 

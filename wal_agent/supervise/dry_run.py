@@ -22,6 +22,7 @@ from wal_agent.recovery.damage import lease_missing, offered
 from wal_agent.recovery.plan import Plan, Policy, Resume, StartAgain
 from wal_agent.recovery.plan import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
+from wal_agent.recovery.proven import standing
 from wal_agent.recovery.report import in_flight_lines, plain, row
 from wal_agent.recovery.restore import Place, check
 from wal_agent.recovery.templates import load_templates
@@ -101,7 +102,8 @@ def foresee(
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
     agent = AGENTS[agent_name]
     tree = worktree.foresee(at, here, workspace, settings, agent, env)
-    verdicts = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock, tree.covers(tree.now))
+    found_now = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock, tree.covers(tree.now))
+    verdicts = standing(found_now, at.before.recovery, tree.has)
     decided = notice.decide(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity)
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,8 +60,9 @@ class Gate:
         self.last: Running | None = None
         self.changed: Callable[[], None] = lambda: None
         """Called when a call that may have changed something has ended; must not block."""
-        self.on_clean_end: Callable[[int, str, bytes], None] = lambda call, tool, input: None
-        """Told of each call that ended well: number, tool, input. From hook threads, one at a time."""
+        self.on_clean_end: Callable[[int, str, bytes], Sequence[End]] = lambda call, tool, input: ()
+        """Told of each call that ended well: number, tool, input; gives the ends of calls that are settled by it, which
+        are logged with its own or not at all. From hook threads, one at a time."""
 
     # ---- before and after
 
@@ -149,8 +150,8 @@ class Gate:
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
-            if event.clean and not event.failed:
-                self.on_clean_end(running.call, event.tool, event.input)
+            well = event.clean and not event.failed
+            settled = self.on_clean_end(running.call, event.tool, event.input) if well else ()
         now = self._clock.now()
         ticket = self._writer.append(
             End(
@@ -160,7 +161,8 @@ class Gate:
                 by="hook",
                 result=self._result(event.result),
                 duration_ms=max(0, round((now - running.began) * 1000)),
-            )
+            ),
+            *settled,
         )
         if running.changes:
             self.changed()

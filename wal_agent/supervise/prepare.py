@@ -20,6 +20,7 @@ from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence, tree_words
 from wal_agent.recovery.plan import Alert, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import Told, recovery_prompt
+from wal_agent.recovery.proven import standing
 from wal_agent.recovery.report import (
     Report,
     fenced_line,
@@ -153,9 +154,10 @@ class Preparation:
         nothing of it runs any more."""
         at = self.at
         covers = self.tree.covers(self.done)
-        return evidence.verdicts(
+        found = evidence.verdicts(
             at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers
         )
+        return standing(found, at.before.recovery, self.tree.has)
 
     def _put_tree_back(self) -> None:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
@@ -208,7 +210,7 @@ class Preparation:
             dict(self.at.before.files) if restored else {},
             verdicts,
             harmless,
-            tuple(Asked(call, c.tool, c.input, c.verify) for c in told.calls for call in c.calls),
+            tuple(Asked(call, c.tool, c.input, c.verify, c.finding) for c in told.calls for call in c.calls),
         )
 
     def _tree_alone(self) -> list[str]:

@@ -23,7 +23,7 @@ from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.hookwire import client_command
-from wal_agent.records import AnyRecord
+from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.report import plain
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
@@ -230,7 +230,7 @@ class _Run:
                     lambda: self._settle(prepared, answers, opened),
                     tree,
                 )
-                live.gate.on_clean_end = answers.saw
+                live.gate.on_clean_end = lambda *seen: self._answered(answers, opened, *seen)
                 ended = live.run()
                 if ended.exit.code not in agent.again or ended.stopped or ended.drained:
                     return ended
@@ -240,11 +240,15 @@ class _Run:
             keeper.stop()
 
     def _settle(self, prepared: Prepared, answers: Answers, opened: OpenedJob) -> list[AnyRecord]:
-        """At the end of a turn: what it has settled of the calls that this run was told of (I8)."""
-        state, now = opened.writer.state, self.clock.now()
-        ends = prepared.settling(state, now)
-        known = {end.call for end in ends}
-        return [*ends, *answers.ends([o.intent.call for o in state.open if o.intent.call not in known], now)]
+        """At the end of a turn: what was told of the calls in flight settles those that it can (I8)."""
+        ends = prepared.settling(opened.writer.state, self.clock.now())
+        return [end for end in ends if end.call not in answers.given]
+
+    def _answered(self, answers: Answers, opened: OpenedJob, call: int, tool: str, input: bytes) -> list[End]:
+        """At once, not at the end of the turn: another crash before that must not ask again about what the agent has
+        looked at."""
+        answers.saw(call, tool, input)
+        return answers.ends([o.intent.call for o in opened.writer.state.open], self.clock.now())
 
     def _again(self, session: str, env: dict[str, str]) -> NewSession | ResumeSession:
         """The agent asked to be started again: in its session, or in a new one where that holds nothing yet."""

@@ -108,6 +108,10 @@ class Foreseen:
     def told(self, done: Done) -> str:
         return told(done, self.before)
 
+    def has(self, call: int) -> bool:
+        """Whether the file changes of an earlier run's call will be in this workspace when the agent starts."""
+        return not self.effects(self.then).note(call)
+
     def effects(self, done: Done) -> Effects:
         return effects(done, self.elsewhere, self.before)
 

@@ -25,16 +25,24 @@ def whys(answers: Answers, *open: int) -> dict[int, str]:
 def test_looking_as_told_ends_it(command: str) -> None:
     answers = Answers([PUSH])
     answers.saw(9, "run_shell_command", shell(command))
-    assert whys(answers, 7) == {7: "the agent looked with #9, as it was told to"}
     assert whys(answers) == {}  # a person was faster
+    assert whys(answers, 7) == {7: "the agent looked with #9, as it was told to"}
+    assert whys(answers, 7) == {}  # each has one end
 
 
 def test_running_it_again_ends_it() -> None:
     answers = Answers([PUSH])
     answers.saw(9, "run_shell_command", shell("git push origin main", description="once more"))
-    assert whys(answers, 7) == {7: "the very same call was run again as #9, and ended"}
     (end,) = answers.ends([7], 1.0)
     assert (end.how, end.by, end.finding) == ("interrupted", "recovery", "unknown")
+    assert end.why == "the very same call was run again as #9, and ended"
+    assert answers.given == {7}
+
+
+def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
+    answers = Answers([Asked(7, PUSH.tool, PUSH.input, PUSH.verify, "partial")])
+    answers.saw(9, "run_shell_command", shell("git ls-remote origin main"))
+    assert [end.finding for end in answers.ends([7], 1.0)] == ["partial"]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +71,7 @@ def test_of_identical_calls_one_was_run_again_and_one_look_is_for_all() -> None:
     answers.saw(9, "run_shell_command", PUSH.input or b"")
     assert list(whys(answers, 7, 8)) == [7]
     answers.saw(10, "run_shell_command", shell("git ls-remote origin main"))
-    assert list(whys(answers, 7, 8)) == [7, 8]
+    assert list(whys(answers, 7, 8)) == [8]
     both = Answers(twins)
     both.saw(10, "run_shell_command", shell("git ls-remote origin main"))
     assert list(whys(both, 7, 8)) == [7, 8]

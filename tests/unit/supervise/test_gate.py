@@ -15,6 +15,7 @@ from tests.unit.wal.world import KEYS
 from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.putback import result_of
 from wal_agent.errors import Damaged, Fenced, WalAgentError
+from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.supervise.calls import Calls, Running
@@ -407,10 +408,24 @@ def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
     assert isinstance(post.gate.before(starting("run_shell_command", command="cat x")), Allow)
 
 
-def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post) -> None:
-    """I8: a look that failed has shown nothing."""
+def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I8: a look that failed has shown nothing; one that showed something settles in the very segment of its end."""
     told: list[tuple[int, str, bytes]] = []
-    post.gate.on_clean_end = lambda call, tool, input: told.append((call, tool, input))
+    settled = End(time=1.0, call=77, how="interrupted", by="recovery", finding="unknown")
+
+    def tell(call: int, tool: str, input: bytes) -> list[End]:
+        told.append((call, tool, input))
+        return [settled]
+
+    post.gate.on_clean_end = tell
+    append = post.job.writer.append
+    together: list[tuple[AnyRecord, ...]] = []
+
+    def recorded(*records: AnyRecord) -> Ticket:
+        together.append(records)
+        return append(*records)
+
+    monkeypatch.setattr(post.job.writer, "append", recorded)
     read: dict[str, Any] = {"file_path": "a"}
     for end in (
         ended("read_file", **read),
@@ -421,3 +436,5 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post) -> None:
         assert post.gate.after(end)
     assert post.gate.after(ended("read_file", **read)) is False
     assert told == [(1, "read_file", json.dumps(read).encode())]
+    [with_it] = [records for records in together if settled in records]
+    assert [isinstance(end, End) and end.call for end in with_it] == [1, 77]
