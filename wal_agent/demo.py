@@ -6,105 +6,38 @@ hold. `wal-agent demo` and `make demo` run it.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
-import time
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from wal_agent.agents.gemini.loopback import GeminiModel, Turn
+from wal_agent.demo_stage import SECONDS, Stage, end_all
 
-SECONDS = 60.0
-TASK = "Write down the plan, then charge the customer with ./charge.sh, then report."
+TASK = "Write down the plan, charge the customer with ./charge.sh, then commit, push and report."
 CHARGE = "./charge.sh 49.90"
-SCRIPT = """\
-#!/bin/sh
-# Not idempotent: each run charges the customer again.
-echo "charged $1" >> ledger.txt
-sleep 300            # the slow half: here the machine dies
-echo "receipt sent" >> ledger.txt
-"""
+LOOK = "cat ledger.txt"
+COMMIT = "git add -A && git commit -qm 'Charge once'"
+PUSH = "git push origin main && sleep 300"
 
-
-@dataclass
-class Stage:
-    """A scratch machine: home, repository, bucket. `failed` collects what did not hold."""
-
-    root: Path
-    env: Mapping[str, str]
-    show: Callable[[str], None]
-    failed: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.work = self.root / "shop"
-        self.bucket = self.root / "bucket"
-        self.work.mkdir()
-        (self.work / "README.md").write_text("A small shop.\n")
-        script = self.work / "charge.sh"
-        script.write_text(SCRIPT)
-        script.chmod(0o755)
-        git = ["git", "-c", "user.name=demo", "-c", "user.email=demo@example.invalid"]
-        for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "A small shop"]):
-            subprocess.run([*git, *words], cwd=self.work, check=True, env={**self.env, "HOME": str(self.root)})
-
-    def home(self, name: str) -> Path:
-        home = self.root / name
-        (home / ".gemini").mkdir(parents=True)
-        (home / ".gemini" / "settings.json").write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n')
-        return home
-
-    def start(self, home: Path, model: GeminiModel) -> subprocess.Popen[str]:
-        kept = {k: self.env[k] for k in ("PATH", "LANG", "TERM", "WAL_AGENT_GEMINI", "PYTHONPATH") if k in self.env}
-        scratch = {
-            **kept,
-            **model.env,
-            "HOME": str(home),
-            "GEMINI_CLI_TRUST_WORKSPACE": "true",
-            "WAL_AGENT_RUNTIME_DIR": str(self.root / "run"),
-        }
-        argv = ["run", "gemini", "--bucket", f"file://{self.bucket}", "--", "--yolo", "--prompt", TASK]
-        self.show(f"$ wal-agent run gemini --bucket file://{self.bucket} -- --yolo --prompt '{TASK}'")
-        return subprocess.Popen(
-            [sys.executable, "-m", "wal_agent", *argv], cwd=self.work, env=scratch, stdin=subprocess.DEVNULL, text=True
-        )
-
-    def ledger(self) -> list[str]:
-        path = self.work / "ledger.txt"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def check(self, what: str, held: bool) -> None:
-        self.show(f"  {'held ' if held else 'FAILED'}  {what}")
-        if not held:
-            self.failed.append(what)
-
-    def wait(self, what: str, test: Callable[[], bool]) -> None:
-        end = time.monotonic() + SECONDS
-        while not test():
-            if time.monotonic() > end:
-                raise TimeoutError(f"waited {SECONDS:.0f} s in vain until {what}")
-            time.sleep(0.05)
+Json = dict[str, Any]
 
 
 def run_demo(env: Mapping[str, str], show: Callable[[str], None]) -> int:
     """Play the story; 0 when everything held, else 1."""
-    root = Path(tempfile.mkdtemp(prefix="wal-agent-demo-"))
-    stage = Stage(root, env, show)
-    (root / "run").mkdir(mode=0o700)
+    root = Path(tempfile.mkdtemp(prefix="wal-agent-demo-")).resolve()
     try:
+        stage = Stage(root, env, show, TASK)
         with GeminiModel() as model:
-            _story(stage, model)
+            _Story(stage, model).play()
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
+        stage.check(f"the story came to its end ({error})", False)
     finally:
-        _sweep(root)
+        end_all(root)
         shutil.rmtree(root, ignore_errors=True)
     show("")
     if stage.failed:
@@ -114,76 +47,161 @@ def run_demo(env: Mapping[str, str], show: Callable[[str], None]) -> int:
     return 0
 
 
-def _story(stage: Stage, model: GeminiModel) -> None:
-    show = stage.show
-    show("1. Gemini works on a task. The model is a script on this machine; the CLI, the log and the crash are real.\n")
-    model.turns[:] = [
-        Turn(
-            text="First I write down the plan.",
-            calls=[
-                ("write_file", {"file_path": str(stage.work / "PLAN.md"), "content": "1. charge once\n2. report\n"})
-            ],
-        ),
-        Turn(text="Now I charge the customer.", calls=[("run_shell_command", {"command": CHARGE})]),
-    ]
-    home = stage.home("home-of-the-first-machine")
-    first = stage.start(home, model)
-    stage.wait("the customer is charged", lambda: bool(stage.ledger()))
-    saved = _session(home)
+class _Story:
+    """Three deaths of a machine, and what comes after each. What the acts find is checked at the end."""
 
-    show("\n2. The machine dies in the middle of ./charge.sh: SIGKILL to wal-agent and to Gemini. Its HOME is lost.\n")
-    agents = [p for p in psutil.Process(first.pid).children(recursive=True) if "node" in p.name()]
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
-    for process in agents:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            pass  # it died with its wrapper, as it should
-    shutil.rmtree(home)
-    shutil.rmtree(stage.work / ".gemini", ignore_errors=True)
+    def __init__(self, stage: Stage, model: GeminiModel) -> None:
+        self.stage, self.model = stage, model
+        self.prompts: list[str] = []  # of the three recoveries
+        self.histories: list[Json] = []  # what the model saw first after each
 
-    show("3. The same command again, with an empty HOME.\n")
-    seen = len(model.requests)
-    model.turns[:] = [
-        Turn(text="I look before I do anything.", calls=[("run_shell_command", {"command": "cat ledger.txt"})]),
-        Turn(
-            text="I verified: the ledger holds one charge. I do not charge again. No receipt was sent: please decide."
-        ),
-    ]
-    second_home = stage.home("home-of-the-second-machine")
-    second = stage.start(second_home, model)
-    code = second.wait(SECONDS)
-    requests = model.requests[seen:]
-    prompt = _prompt(requests[0]) if requests else ""
-    show("\n4. What the agent was told:\n")
-    show("\n".join(f"    {line}" for line in prompt.splitlines()))
-    show("\n5. What was promised, checked:\n")
-    _check(stage, code, requests, prompt, saved, second_home)
+    def play(self) -> None:
+        show = self.stage.show
+        show("1. Gemini works on a task. The model is a script on this machine; CLI, log and deaths are real.\n")
+        self._charge()
+        show("\n2. The machine dies in the middle of ./charge.sh, by SIGKILL to all of it, and its HOME is lost.")
+        show("   The same command again:\n")
+        self._push()
+        self._told(0)
+        show("\n3. It dies again: the push has just landed, and nobody wrote that down. The same command again:\n")
+        receipt = self._after_the_push()
+        self._told(1)
+        show(
+            "\n4. It dies while the model thinks, and now the folder is lost too. In an empty folder, the same again:\n"
+        )
+        tree, session = self._lose_the_folder(receipt)
+        code, home = self._finish()
+        self._told(2)
+        show("\n5. What was promised, checked:\n")
+        self._check(tree, session, code, home)
+
+    # ---- the acts
+
+    def _charge(self) -> None:
+        plan = _write(self.stage.work / "PLAN.md", "1. charge once\n2. push\n")
+        self.model.turns[:] = [
+            Turn(text="First I write down the plan.", calls=[plan]),
+            Turn(text="Now I charge the customer.", calls=[_shell(CHARGE)]),
+        ]
+        home = self.stage.home("home-1")
+        run = self.stage.start(home, self.model)
+        self.stage.wait("the customer is charged", lambda: self.stage.ledger() and self.stage.state().workspace)
+        self.stage.die(run, home)
+        shutil.rmtree(home)
+
+    def _push(self) -> None:
+        self._script(
+            Turn(text="I look before I do anything.", calls=[_shell(LOOK)]),
+            Turn(text="The ledger holds one charge: done. I commit.", calls=[_shell(COMMIT)]),
+            Turn(text="I push.", calls=[_shell(PUSH)]),
+        )
+        home = self.stage.home("home-2")
+        run = self.stage.start(home, self.model)
+        self.stage.wait("the push has landed", self.stage.landed)
+        self._heard()
+        self.stage.die(run, home)
+        shutil.rmtree(home)
+
+    def _after_the_push(self) -> Path:
+        receipt = self.stage.work / "receipt.txt"
+        shop = self.stage.work / "README.md"
+        hold = threading.Event()
+        self._script(
+            Turn(
+                text="The push is done; I go on after it.",
+                calls=[_write(receipt, "49.90, paid\n"), _write(shop, "A small shop that was paid.\n")],
+            ),
+            Turn(text="never said", hold=hold),
+        )
+        home = self.stage.home("home-3")
+        run = self.stage.start(home, self.model)
+        self.stage.wait("all is saved", lambda: receipt.exists() and self.stage.all_saved())
+        self._heard()
+        self.stage.die(run, home)
+        hold.set()
+        return home
+
+    def _lose_the_folder(self, home: Path) -> tuple[dict[str, str], bytes]:
+        """The tree and the session as they were."""
+        lost, session = self.stage.tree(), _session(home)
+        shutil.rmtree(home)
+        shutil.rmtree(self.stage.work)
+        self.stage.work = self.stage.root / "another-machine" / "shop"
+        self.stage.work.mkdir(parents=True)
+        return lost, session
+
+    def _finish(self) -> tuple[int, Path]:
+        self._script(Turn(text="All is as I left it: charged once, pushed once, the receipt is written."))
+        home = self.stage.home("home-4")
+        code = self.stage.start(home, self.model).wait(SECONDS)
+        self._heard()
+        return code, home
+
+    def _script(self, *turns: Turn) -> None:
+        self.model.requests.clear()
+        self.model.turns[:] = turns
+
+    def _heard(self) -> None:
+        """Keep what the model was told at this start."""
+        first: Json = self.model.requests[0] if self.model.requests else {"contents": []}
+        self.histories.append(first)
+        self.prompts.append(_prompt(first))
+
+    def _told(self, n: int) -> None:
+        self.stage.show("\n   The agent was told:\n")
+        self.stage.show("\n".join(f"    {line}".rstrip() for line in _gist(self.prompts[n]).splitlines()))
+
+    # ---- what is checked
+
+    def _check(self, tree: dict[str, str], session: bytes, code: int, home: Path) -> None:
+        check, stage = self.stage.check, self.stage
+        charged, pushed, _ = self.prompts
+        state = stage.state()
+        check(f"the customer was charged once: {stage.ledger()}", stage.ledger() == ["charged 49.90"])
+        check("of ./charge.sh the agent was told by this project's own rule, and how to look", _ruled(charged))
+        check("the push was told as completed, not to be repeated", _said(pushed, PUSH, "Finding: completed."))
+        check(
+            f"the remote's branch was moved once by it ({stage.updates()} updates with the first)", stage.updates() == 2
+        )
+        check(f"the working tree is back in an empty folder ({len(tree) - 2} files)", stage.tree() == tree)
+        check("with what was never committed", " M README.md\n?? receipt.txt" in tree["git status"])
+        check(
+            "the conversation is back: the model saw the task each time", all(TASK in _text(h) for h in self.histories)
+        )
+        calls = [c for c in _calls(self.histories[-1]) if c != LOOK]
+        check("each call is in it, once", calls == ["PLAN.md", CHARGE, COMMIT, PUSH, "receipt.txt", "README.md"])
+        exact = sorted((home / ".local/state/wal-agent").rglob("exact/session.jsonl"))
+        check(f"byte for byte ({len(session)} bytes)", bool(exact and session) and exact[-1].read_bytes() == session)
+        check("the last run ended well (exit 0), and nothing is left to settle", code == 0 and not state.open)
+        left = list((home / ".gemini").glob("extensions/wal-agent-*"))
+        check("nothing of ours is left in Gemini's folders", not left)
 
 
-def _check(stage: Stage, code: int, requests: list[dict[str, Any]], prompt: str, saved: bytes, home: Path) -> None:
-    history = requests[0] if requests else {"contents": []}
-    calls = [
-        (p["functionCall"]["name"], p["functionCall"].get("args", {}).get("command", ""))
-        for content in history["contents"]
-        for p in content.get("parts", [])
-        if "functionCall" in p
-    ]
-    exact = sorted((home / ".local/state/wal-agent").rglob("exact/session.jsonl"))
-    stage.check("the second run ended well (exit 0)", code == 0)
-    stage.check(f"the customer was charged once: {stage.ledger()}", stage.ledger() == ["charged 49.90"])
-    stage.check("the conversation is back: the model saw the task", TASK in json.dumps(history))
-    stage.check("the finished call is in it", ("write_file", "") in calls)
-    stage.check("the call in flight is in it, once", calls.count(("run_shell_command", CHARGE)) == 1)
-    stage.check("the agent was told of it by name, and not to repeat it", CHARGE in prompt and "Next:" in prompt)
-    stage.check("the call was classified and its finding told", "class: unknown" in prompt and "Finding:" in prompt)
-    held = bool(exact) and exact[-1].read_bytes().startswith(saved) and len(saved) > 0
-    digest = hashlib.sha256(saved).hexdigest()[:12]
-    stage.check(f"the session came back byte for byte ({len(saved)} bytes, sha256 {digest}...)", held)
-    stage.check(
-        "nothing of ours is left in Gemini's folders", not list((home / ".gemini").glob("extensions/wal-agent-*"))
-    )
+def _ruled(prompt: str) -> bool:
+    return _said(prompt, CHARGE, "class: mutation (this project's rule", "GEMINI.md", f"`{LOOK}`")
+
+
+def _said(prompt: str, *words: str) -> bool:
+    return all(text in prompt for text in words)
+
+
+def _shell(command: str) -> tuple[str, Json]:
+    return "run_shell_command", {"command": command}
+
+
+def _write(path: Path, content: str) -> tuple[str, Json]:
+    return "write_file", {"file_path": str(path), "content": content}
+
+
+def _calls(request: Json) -> list[str]:
+    """The calls in the conversation: a command, or the name of a file that was written."""
+    parts = [p for content in request["contents"] for p in content.get("parts", []) if "functionCall" in p]
+    args = [p["functionCall"].get("args", {}) for p in parts]
+    return [str(a.get("command") or Path(a.get("file_path", "")).name) for a in args]
+
+
+def _text(request: Json) -> str:
+    return json.dumps(request)
 
 
 def _session(home: Path) -> bytes:
@@ -192,8 +210,8 @@ def _session(home: Path) -> bytes:
     return found[-1].read_bytes() if found else b""
 
 
-def _prompt(request: dict[str, Any]) -> str:
-    """The recovery prompt as the model received it."""
+def _prompt(request: Json) -> str:
+    """The recovery prompt as the model received it: the newest."""
     texts = [
         str(part["text"])
         for content in request["contents"]
@@ -203,11 +221,6 @@ def _prompt(request: dict[str, Any]) -> str:
     return texts[-1] if texts else ""
 
 
-def _sweep(root: Path) -> None:
-    """End whatever of the story still runs."""
-    for process in psutil.process_iter(["pid"]):
-        try:
-            if process.environ().get("HOME", "").startswith(str(root)):
-                process.kill()
-        except psutil.Error:
-            continue
+def _gist(prompt: str) -> str:
+    """Without the rules that every prompt ends with."""
+    return prompt.partition("\nRules: ")[0].strip()

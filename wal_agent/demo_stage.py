@@ -1,0 +1,161 @@
+"""The stage of `wal-agent demo`: a scratch machine with a shop's repository, its remote, a bucket, and a death."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from wal_agent.agents.gemini.loopback import GeminiModel
+from wal_agent.bucket import open_bucket
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import replay
+from wal_agent.wal.state import State
+
+SECONDS = 60.0  # after which a thing that should have happened counts as not happening
+JOB = "gemini-shop"
+SCRIPT = """\
+#!/bin/sh
+echo "charged $1" >> ledger.txt
+sleep 300            # the slow half: here the machine dies
+echo "receipt sent" >> ledger.txt
+"""
+RULES = """\
+| Tool / Operation | Idempotent? | Verify With | On Ambiguity |
+|---|---|---|---|
+| `./charge.sh` | No. Each run charges the customer again | `cat ledger.txt` | ask the shop's owner |
+"""
+
+
+@dataclass
+class Stage:
+    """`failed` collects what did not hold; `work` is the folder that the job is in now."""
+
+    root: Path
+    env: Mapping[str, str]
+    show: Callable[[str], None]
+    task: str
+    failed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.work = self.root / "shop"
+        self.remote = self.root / "origin.git"
+        self.bucket = self.root / "bucket"
+        (self.root / "run").mkdir(mode=0o700)
+        self.work.mkdir()
+        (self.work / "README.md").write_text("A small shop.\n")
+        (self.work / "GEMINI.md").write_text(RULES)
+        script = self.work / "charge.sh"
+        script.write_text(SCRIPT)
+        script.chmod(0o755)
+        self.git("init", "-q", "--bare", str(self.remote))
+        (self.remote / "logs").mkdir()
+        self.git("--git-dir", str(self.remote), "config", "core.logAllRefUpdates", "true")
+        self.git("init", "-q")
+        for name, value in (("user.name", "demo"), ("user.email", "demo@example.invalid")):
+            self.git("config", name, value)
+        self.git("symbolic-ref", "HEAD", "refs/heads/main")
+        self.git("add", "-A")
+        self.git("commit", "-qm", "A small shop")
+        self.git("remote", "add", "origin", str(self.remote))
+        self.git("push", "-q", "origin", "main")
+
+    def git(self, *words: str) -> str:
+        kept = {name: value for name, value in self.env.items() if not name.startswith("GIT_")}
+        env = {**kept, "HOME": str(self.root), "GIT_CONFIG_NOSYSTEM": "1"}
+        done = subprocess.run(["git", *words], cwd=self.work, check=True, env=env, stdout=subprocess.PIPE, text=True)
+        return done.stdout
+
+    # ---- what happens
+
+    def home(self, name: str) -> Path:
+        home = self.root / name
+        (home / ".gemini").mkdir(parents=True)
+        (home / ".gemini" / "settings.json").write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n')
+        return home
+
+    def start(self, home: Path, model: GeminiModel) -> subprocess.Popen[str]:
+        kept = {k: self.env[k] for k in ("PATH", "LANG", "TERM", "WAL_AGENT_GEMINI", "PYTHONPATH") if k in self.env}
+        scratch = {
+            **kept,
+            **model.env,
+            "HOME": str(home),
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+            "WAL_AGENT_RUNTIME_DIR": str(self.root / "run"),
+        }
+        argv = ["run", "gemini", "--bucket", f"file://{self.bucket}", "--", "--yolo", "--prompt", self.task]
+        self.show(f"$ wal-agent run gemini --bucket file://{self.bucket} -- --yolo --prompt '{self.task}'")
+        return subprocess.Popen(
+            [sys.executable, "-m", "wal_agent", *argv], cwd=self.work, env=scratch, stdin=subprocess.DEVNULL, text=True
+        )
+
+    def die(self, run: subprocess.Popen[str], home: Path) -> None:
+        """The machine: the wrapper first, so that the log hears nothing more, then all that it left."""
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        end_all(home)
+
+    def wait(self, what: str, test: Callable[[], object]) -> None:
+        end = time.monotonic() + SECONDS
+        while not test():
+            if time.monotonic() > end:
+                raise TimeoutError(f"waited {SECONDS:.0f} s in vain until {what}")
+            time.sleep(0.05)
+
+    # ---- what is true
+
+    def state(self) -> State:
+        """What the log says."""
+        bucket = open_bucket(f"file://{self.bucket}")
+        try:
+            return replay(bucket, Keys(JOB)).state
+        finally:
+            bucket.close()
+
+    def all_saved(self) -> bool:
+        """The log has the conversation with every call so far, and the tree with what they did."""
+        state = self.state()
+        tree = state.workspace
+        return not state.unsettled and tree is not None and tree.holds == state.next_call - 1
+
+    def ledger(self) -> list[str]:
+        path = self.work / "ledger.txt"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def updates(self) -> int:
+        """How often the remote's branch was moved."""
+        return len((self.remote / "logs/refs/heads/main").read_text().splitlines())
+
+    def landed(self) -> bool:
+        """The remote took the second push, and git here knows it."""
+        tracking = self.work / ".git/logs/refs/remotes/origin/main"
+        return self.updates() == 2 and len(tracking.read_text().splitlines()) == 2
+
+    def tree(self) -> dict[str, str]:
+        """Every file of the shop by hash, and where git stands."""
+        files = (p for p in self.work.rglob("*") if p.is_file() and ".git" not in p.relative_to(self.work).parts)
+        found = {str(p.relative_to(self.work)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+        return {**found, "git status": self.git("status", "--porcelain", "-b"), "HEAD": self.git("rev-parse", "HEAD")}
+
+    def check(self, what: str, held: bool) -> None:
+        self.show(f"  {'held ' if held else 'FAILED'}  {what}")
+        if not held:
+            self.failed.append(what)
+
+
+def end_all(home: Path) -> None:
+    """End whatever still runs under a HOME that is, or is below, this one."""
+    for process in psutil.process_iter(["pid"]):
+        try:
+            if Path(process.environ().get("HOME") or "/").is_relative_to(home):
+                process.kill()
+        except psutil.Error:
+            continue
