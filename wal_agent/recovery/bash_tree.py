@@ -24,7 +24,8 @@ from wal_agent.recovery.bash_words import Unread
 _BUDGET = 0.25  # seconds for the grammar, whose time can grow with the square of a text that is wrong
 _READ = 1024  # bytes that the lexer is given at a time; it asks anew for each word, so not all that is left
 _MAX_COMMANDS = 2000
-_MAX_PIPES = 1000  # of a pipe that is cut off the grammar makes a square of work in one step, which nothing stops
+# Where a text is cut off the grammar makes a square of work of these in one step, which nothing stops.
+_MOST = {"|": 1000, "`": 200}
 _LANGUAGE = Language(tree_sitter_bash.language())
 _LOCAL = threading.local()
 
@@ -39,7 +40,12 @@ _KEYWORDS = names("if then elif else fi while until do done { }")
 
 def read(text: str) -> Script | None:
     """See bash.parse, which is the way in."""
-    if len(text) > MAX_TEXT or text.count("|") > _MAX_PIPES or _ODD.search(text) or text[:1] in ("-", "+"):  # bash -c -x: options
+    if (
+        len(text) > MAX_TEXT
+        or any(text.count(c) > n for c, n in _MOST.items())
+        or _ODD.search(text)
+        or text[:1] in ("-", "+")
+    ):  # bash -c -x: options
         return None
     if "\\\n" in text and _SPOILS.search(text) is None:
         text = text.replace("\\\n", "")  # as bash does; the grammar does not where it stands inside a word

@@ -260,6 +260,9 @@ def test_literal_words_are_what_bash_passes_on(recorder: Path, values: list[str]
 
 LONG = [
     "a|",
+    "x=`>",
+    "]] { ",
+    "\\${",
     "x=(",
     "<<a\n",
     "((a)",
