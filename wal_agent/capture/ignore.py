@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from wal_agent.capture.git import Git, GitFailed
-from wal_agent.capture.repository import Place, read_file
+from wal_agent.capture.place import Place
+from wal_agent.plainfile import read_plain
 
 FILE = ".wal-agentignore"
 MOST = 1 << 20  # bytes of a file of patterns
@@ -23,9 +24,9 @@ MOST_LINES = 500
 def write_excludes(git: Git, place: Place, env: Mapping[str, str], target: Path) -> bytes:
     """Bring the user's info/exclude and global ignore file together in ours, `target`; the same order, so that the last
     word is the same. What was written."""
-    texts = [read_file(path, MOST) or b"" for path in (_global(git, place, env), _local(place)) if path is not None]
+    texts = [read_plain(path, MOST) or b"" for path in (_global(git, place, env), _local(place)) if path is not None]
     text = b"\n".join(texts)
-    if read_file(target, 3 * MOST) != text:
+    if read_plain(target, 3 * MOST) != text:
         target.write_bytes(text)
     return text
 
@@ -48,7 +49,7 @@ def _global(git: Git, place: Place, env: Mapping[str, str]) -> Path | None:
 def patterns(workspace: Path, place: Place, private: Iterable[bytes]) -> list[str]:
     """Patterns for git's command line, the last match wins: those of `.wal-agentignore`, then the folders (below `top`)
     that are never captured."""
-    text = read_file(workspace / FILE, MOST) or b""
+    text = read_plain(workspace / FILE, MOST) or b""
     found = []
     for line in os.fsdecode(text).split("\n")[:MOST_LINES]:
         line = line.removesuffix("\r")

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.capture import ignore, left_out
+from wal_agent.capture.candidates import Caps, judge, within
 from wal_agent.capture.git import At, GitFailed, GitStopped
 from wal_agent.capture.left_out import LeftOut
-from wal_agent.capture.repository import Place
+from wal_agent.capture.place import Place
 from wal_agent.capture.shadow import Shadow
 
 BATCH = 4000  # files that are hashed by one process
@@ -25,14 +25,6 @@ BATCH_BYTES = 128 << 20
 MOST_IGNORED = 1 << 20  # bytes of their list
 _CLOSED = re.compile(r"warning: could not open directory '(.*)/': .*")
 _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class Caps:
-    """Bytes: of all files, and of one."""
-
-    total: int = 1 << 30
-    file: int = 50 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +73,18 @@ class Scanner:
         out = LeftOut()
         for found_out in filter(None, map(_CLOSED.fullmatch, warned)):
             out.add(os.fsencode(found_out[1]), left_out.UNREADABLE)
-        gone = [path for path in found if _in(path, private)]
+        gone = [path for path in found if within(path, private)]
         for path in gone:
             del found[path]
-        adds, removes, links = self._judge(place, found, total, out)
-        self._remove(at, [*removes, *gone])
-        self._add(at, place.top, links, out)
-        self._links |= {path for path, _ in links} - out.why.keys()
-        self._add(at, place.top, adds, out)
+        todo = judge(place.top, found, total, self._caps, out)
+        self._remove(at, [*todo.removes, *gone])
+        self._add(at, place.top, todo.nested, out)
+        self._links |= {path for path, _ in todo.nested} - out.why.keys()
+        self._add(at, place.top, todo.adds, out)
         for link in sorted(self._links):
             out.add(link, left_out.NESTED)
         for path in self._ignored:
-            out.add(path, left_out.PRIVATE if _in(path, private) else left_out.IGNORED)
+            out.add(path, left_out.PRIVATE if within(path, private) else left_out.IGNORED)
         told = LeftOut()
         for path, why in out.why.items():
             told.add(path.removeprefix(prefix), why)
@@ -161,81 +153,6 @@ class Scanner:
         except GitFailed:
             self._ignored = []
 
-    # ---- candidates
-
-    def _judge(
-        self, place: Place, found: Mapping[bytes, bytes], total: int, out: LeftOut
-    ) -> tuple[list[tuple[bytes, int]], list[bytes], list[tuple[bytes, int]]]:
-        """What of `found` (path and ls-files' letter) is to be hashed, what leaves the index, and which are
-        repositories inside. Each path to be added has its size beside it."""
-        top = os.fsencode(place.top)
-        adds: list[tuple[bytes, int]] = []
-        fresh: list[tuple[bytes, int]] = []
-        removes: list[bytes] = []
-        nested: list[tuple[bytes, int]] = []
-        links: set[bytes] = set()
-        for path, letter in found.items():
-            path = path.rstrip(b"/")
-            try:
-                info = os.lstat(top + b"/" + path)
-            except PermissionError:  # in a folder that was closed; it stays as it was captured
-                if not _in(path, out.why):
-                    out.add(path, left_out.UNREADABLE)
-                continue
-            except OSError:
-                removes.append(path)
-                continue
-            if stat.S_ISLNK(info.st_mode):
-                links.add(path)
-            elif stat.S_ISDIR(info.st_mode):
-                if os.path.lexists(top + b"/" + path + b"/.git"):
-                    nested.append((path, 0))
-                else:
-                    removes.append(path)
-                continue
-            elif (why := self._why_not(top + b"/" + path, info)) is not None:
-                out.add(path, why)
-                removes.append(path)
-                continue
-            (fresh if letter == b"?" else adds).append((path, info.st_size))
-        if sum(size for _, size in fresh) > self._caps.total - total or total > self._caps.total:
-            adds, fresh = self._fit(adds, fresh, total, removes, out)
-        chosen = [(path, size) for path, size in (*adds, *fresh) if not _in(path, links, itself=False)]
-        return chosen, removes, nested
-
-    def _why_not(self, path: bytes, info: os.stat_result) -> str | None:
-        if not stat.S_ISREG(info.st_mode):
-            return left_out.SPECIAL
-        if info.st_size > self._caps.file:
-            return left_out.too_big(self._caps.file)
-        return None if os.access(path, os.R_OK) else left_out.UNREADABLE
-
-    def _fit(
-        self,
-        adds: list[tuple[bytes, int]],
-        fresh: list[tuple[bytes, int]],
-        total: int,
-        removes: list[bytes],
-        out: LeftOut,
-    ) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
-        """The smallest files first, so that a few giants do not cost the many small ones their place. A file that grows
-        may take the whole over its cap until the next scan."""
-        room = self._caps.total - total
-        kept: list[tuple[bytes, int]] = []
-        for path, size in sorted(fresh, key=lambda each: (each[1], each[0])):
-            if size > room:
-                out.add(path, left_out.FULL)
-                removes.append(path)
-            else:
-                room -= size
-                kept.append((path, size))
-        if total > self._caps.total:
-            for path, _ in adds:
-                out.add(path, left_out.FULL)
-                removes.append(path)
-            adds = []
-        return adds, kept
-
     # ---- our index
 
     def _remove(self, at: At, paths: Sequence[bytes]) -> None:
@@ -297,9 +214,3 @@ class Scanner:
 
 def _lines(paths: Iterable[bytes]) -> bytes:
     return b"".join(path + b"\0" for path in paths)
-
-
-def _in(path: bytes, folders: Collection[bytes], itself: bool = True) -> bool:
-    """Whether a path is below one of the folders (a set or the keys of a dict), or (`itself`) one of them."""
-    parts = path.rstrip(b"/").split(b"/")
-    return bool(folders) and any(b"/".join(parts[:n]) in folders for n in range(1, len(parts) + itself))

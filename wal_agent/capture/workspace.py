@@ -1,51 +1,28 @@
 """A workspace's captures, one after the other: what is new since the last one goes into a pack, the pack into blobs,
-and a record names them (I9: what is sent is what is new).
-
-The first pack holds everything; each later one only what the packs before it lack. When there are many, all but the
-first are sent again as one; when they outgrow the first, everything is.
-"""
+and a record names them."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import At, Busy, Git, GitFailed
 from wal_agent.capture.mark import MOST, mark, marked
-from wal_agent.capture.objects import changes, file_sizes, object_sizes, reached, trees_of
-from wal_agent.capture.repository import Around, Place, Surroundings, find
-from wal_agent.capture.scan import Caps, Scanned, Scanner
-from wal_agent.capture.shadow import BASE, SAVED, Contents, Shadow, read_state
+from wal_agent.capture.objects import changes, file_sizes, object_sizes
+from wal_agent.capture.packing import PACK, Packer, Saved
+from wal_agent.capture.place import Place, find
+from wal_agent.capture.repository import Around, Surroundings
+from wal_agent.capture.scan import Scanned, Scanner
+from wal_agent.capture.shadow import BASE, SAVED, Shadow, read_state
 from wal_agent.errors import Damaged
-from wal_agent.records import Pack, Payload, Repository, Workspace
+from wal_agent.records import Pack, Payload, Workspace
 
-PART = 4 << 20  # bytes
-PACK = "pack"  # the last one that was made, until the next capture
-MANY = 50  # packs
-SLACK = 4 << 20  # bytes that later packs may always have in all
 PATIENCE = 2.0  # seconds, for another run in the same workspace
 PAUSE = 300.0  # seconds after which something that cannot be captured is tried again
-EXACT = 500  # changed objects above which it is worth to look which of them are elsewhere already
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """What the log holds: its newest capture, the one that the first pack holds ("" where that is not known here), and
-    the sizes of its packs."""
-
-    contents: Contents
-    base: Contents | None
-    packs: tuple[int, ...]
-    repository: Repository | None
-    holds: int
-    files: int
-    size: int
-    left_out: tuple[str, ...]
-    more: int
 
 
 class WorkspaceCapture:
@@ -63,7 +40,8 @@ class WorkspaceCapture:
         """`workspace`: a real path. `private`: folders that are never captured."""
         self.git = Git(env)
         self._shadow = Shadow.of(state_dir, workspace, self.git)
-        self._workspace, self._env, self._put = workspace, env, put
+        self._packer = Packer(self._shadow, put)
+        self._workspace, self._env = workspace, env
         self._private = (*private, state_dir)
         self._caps = caps or Caps()
         self._saved: Saved | None = None
@@ -181,7 +159,7 @@ class WorkspaceCapture:
         made = self._shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
         mark(self._workspace, (made.commit, *self._recent))
         at = self._shadow.at(*place.alternates)
-        packing = self._packing(at, saved, made, around)
+        packing = self._packer.pack(at, saved, made, around)
         files, size = self._counted(at, saved, scanned.work)
         pack = packing.pack
         self._total = size
@@ -219,72 +197,6 @@ class WorkspaceCapture:
         sizes = object_sizes(self.git, at, [*minus, *plus])
         grown = sum(sizes[len(minus) :]) - sum(sizes[: len(minus)])
         return saved.files + len(plus) - len(minus), saved.size + grown
-
-    # ---- packs
-
-    def _packing(self, at: At, saved: Saved | None, made: Contents, around: Around) -> Packing:
-        """The pack that this capture needs: of what is new, of all that is new since the first pack, or of all."""
-        if saved is not None and sum(saved.packs[1:]) <= max(SLACK, saved.packs[0]):
-            since, dropped = saved.contents, 0
-            if len(saved.packs) >= MANY and saved.base is not None:
-                since, dropped = saved.base, len(saved.packs) - 1
-            if len(saved.packs) < MANY or dropped:
-                return Packing(self._packed(at, self._needed(at, since, made, around)), False, dropped)
-        return Packing(self._packed(at, self._needed(at, None, made, around)), True, 0)
-
-    def _needed(self, at: At, since: Contents | None, made: Contents, around: Around) -> Iterator[bytes]:
-        """Lines of `id path` of the objects that the packs lack. The working tree's must all be there (GitFailed); of
-        the index and of commits what is not on this machine is passed over, as in a partial clone."""
-        yield made.commit.encode()
-        yield self.git.run("rev-parse", f"{made.commit}^{{tree}}", at=at).strip()
-        if made.state_id and (since is None or made.state_id != since.state_id):
-            yield made.state_id.encode()
-        known: list[str] = []
-        if since is None:
-            yield from reached(self.git, at, [made.work], [])
-        elif since.work != made.work:
-            changed = [*changes(self.git, at, since.work, made.work, trees=True)]
-            if len(changed) > EXACT:
-                yield from reached(self.git, at, [made.work], [since.work])
-            else:
-                yield made.work.encode()
-                yield from (c.new.encode() + b" " + c.path for c in changed if c.new_blob or c.new_tree)
-        if since is not None:
-            known = [t for t in (since.work, since.index) if t]
-            if since.state.head:
-                known += trees_of([since.state.head])
-        had = set(since.state.commits) if since is not None else set()
-        commits = [id for id in made.state.commits if id not in had]
-        wanted = [made.index] if made.index and (since is None or made.index != since.index) else []
-        if wanted or commits:
-            yield from (id.encode() for id in commits)
-            yield from reached(self.git, at, [*wanted, *trees_of(commits)], [*known, made.work], strict=False)
-        if around.extra and (since is None or since.state.unmerged != made.state.unmerged):
-            yield from (id.encode() for id in around.extra)
-
-    def _packed(self, at: At, needed: Iterable[bytes]) -> Pack:
-        """Into a file of ours first, since the whole may be big, and then in parts into the bucket."""
-        path = self._shadow.tmp / PACK
-        listed = b"".join(line + b"\n" for line in needed)
-        with path.open("w+b") as file:
-            words = ("pack-objects", "-q", "--stdout", "--delta-base-offset", "--threads=1")
-            self.git.run(*words, at=at, input=listed, out=file)
-            file.seek(0)
-            sha256, parts = hashlib.sha256(), []
-            while part := file.read(PART):
-                sha256.update(part)
-                parts.append(self._put(part))
-            size = file.tell()
-        return Pack(size=size, sha256=sha256.hexdigest(), parts=tuple(parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Packing:
-    """A pack; `whole`: it stands on no other; `dropped`: how many packs, from the newest on, it takes the place of."""
-
-    pack: Pack
-    whole: bool
-    dropped: int
 
 
 def _record(saved: Saved, now: float, packs: tuple[Pack, ...], *, whole: bool = False, replaces: int = 0) -> Workspace:

@@ -12,7 +12,7 @@ from pathlib import Path
 from wal_agent.capture.git import GitFailed, GitMissing
 from wal_agent.capture.ignore import FILE
 from wal_agent.capture.left_out import FULL, IGNORED
-from wal_agent.capture.repository import find
+from wal_agent.capture.place import find
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import Damaged
 from wal_agent.records import Workspace

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import At, GitFailed
-from wal_agent.capture.repository import Place, Surroundings
-from wal_agent.capture.scan import Caps, Scanner
+from wal_agent.capture.place import Place
+from wal_agent.capture.repository import Surroundings
+from wal_agent.capture.scan import Scanner
 from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow
 from wal_agent.records import Repository
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from wal_agent.capture.git import At, Git, GitFailed
-from wal_agent.capture.repository import FILES, FOLDERS
+from wal_agent.capture.progress import FILES, FOLDERS
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.errors import ConfigError
 from wal_agent.shown import shown

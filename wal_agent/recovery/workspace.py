@@ -18,7 +18,7 @@ from typing import Literal
 
 from wal_agent.capture.git import At, Git, GitFailed, GitMissing
 from wal_agent.capture.mark import mark, marked
-from wal_agent.capture.repository import Place, find
+from wal_agent.capture.place import Place, find
 from wal_agent.capture.shadow import Contents, Shadow, is_id
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged

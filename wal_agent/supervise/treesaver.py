@@ -13,8 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from wal_agent.agents.base import Agent
+from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
-from wal_agent.capture.scan import Caps
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
 from wal_agent.config import Settings

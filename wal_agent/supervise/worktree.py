@@ -10,7 +10,8 @@ from typing import Literal
 
 from wal_agent.agents.base import Agent
 from wal_agent.capture.git import GitFailed, GitMissing
-from wal_agent.capture.repository import Surroundings, find
+from wal_agent.capture.place import find
+from wal_agent.capture.repository import Surroundings
 from wal_agent.capture.shadow import Shadow
 from wal_agent.config import Settings
 from wal_agent.records import Host, Workspace

@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk
+from wal_agent.capture import packing
 from wal_agent.capture import workspace as module
+from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.history import without_credentials
 from wal_agent.capture.mark import mark, marked
-from wal_agent.capture.repository import without_credentials
-from wal_agent.capture.scan import Caps
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import Payload, Repository
@@ -83,7 +84,7 @@ def test_the_first_capture_sends_all_later_ones_what_is_new(user: User, log: Log
 
 
 def test_a_folder_that_was_moved_is_not_sent_again(user: User, log: Log, tmp_path: Path) -> None:
-    for n in range(module.EXACT + 1):
+    for n in range(packing.EXACT + 1):
         user.write(f"old/{n}", os.urandom(400))
     capture = capture_of(user, tmp_path, log=log)
     log.must(capture)
@@ -131,8 +132,8 @@ def test_a_run_whose_log_has_another_capture_sends_all(user: User, log: Log, tmp
 def test_many_packs_become_one_and_too_much_of_them_a_new_beginning(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MANY", 4)
-    monkeypatch.setattr(module, "SLACK", 0)
+    monkeypatch.setattr(packing, "MANY", 4)
+    monkeypatch.setattr(packing, "SLACK", 0)
     user.init()
     user.write("base", os.urandom(12_000))
     user.commit()
@@ -382,10 +383,26 @@ def test_commits_that_no_remote_has_come_along(user: User, log: Log, tmp_path: P
     assert there.contents.state.commits == (new,)
 
 
+def test_folders_and_links_in_place_of_files_that_are_read_are_passed_over(
+    user: User, log: Log, tmp_path: Path
+) -> None:
+    user.init()
+    user.write("a")
+    user.commit()
+    for name in (".wal-agentignore", ".git/MERGE_MSG", ".git/info/sparse-checkout", ".git/shallow"):
+        (user.top / name).mkdir(parents=True)
+    (user.top / ".git/SQUASH_MSG").symlink_to("/etc/passwd")
+    (user.top / ".git/info/exclude").unlink(missing_ok=True)
+    os.mkfifo(user.top / ".git/info/exclude")
+    there, _ = taken(user, log, tmp_path)
+    assert there.contents.state.files == {}
+    assert there.contents.state.sparse == b""
+
+
 def test_the_history_that_comes_along_is_bounded(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wal_agent.capture import repository as bounds
+    from wal_agent.capture import history as bounds
 
     user.init()
     ids = []

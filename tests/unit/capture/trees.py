@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Git
-from wal_agent.capture.scan import Caps
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.records import Pack, Payload, Workspace

@@ -1,0 +1,110 @@
+"""What of a capture goes into a pack, and the pack into blobs (I9: what is sent is what is new).
+
+The first pack holds everything; each later one only what the packs before it lack. When there are many, all but the
+first are sent again as one; when they outgrow the first, everything is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from wal_agent.capture.git import At
+from wal_agent.capture.objects import changes, reached, trees_of
+from wal_agent.capture.repository import Around
+from wal_agent.capture.shadow import Contents, Shadow
+from wal_agent.records import Pack, Payload, Repository
+
+PART = 4 << 20  # bytes
+PACK = "pack"  # the last one that was made, until the next capture
+MANY = 50  # packs
+SLACK = 4 << 20  # bytes that later packs may always have in all
+EXACT = 500  # changed objects above which it is worth to look which of them are elsewhere already
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What the log holds: its newest capture, the one that the first pack holds ("" where that is not known here), and
+    the sizes of its packs."""
+
+    contents: Contents
+    base: Contents | None
+    packs: tuple[int, ...]
+    repository: Repository | None
+    holds: int
+    files: int
+    size: int
+    left_out: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A pack; `whole`: it stands on no other; `dropped`: how many packs, from the newest on, it takes the place of."""
+
+    pack: Pack
+    whole: bool
+    dropped: int
+
+
+class Packer:
+    """Used under the shadow's lock. `put` stores bulk bytes."""
+
+    def __init__(self, shadow: Shadow, put: Callable[[bytes], Payload]) -> None:
+        self._shadow, self._git, self._put = shadow, shadow.git, put
+
+    def pack(self, at: At, saved: Saved | None, made: Contents, around: Around) -> Packing:
+        """The pack that this capture needs: of what is new, of all that is new since the first pack, or of all."""
+        if saved is not None and sum(saved.packs[1:]) <= max(SLACK, saved.packs[0]):
+            since, dropped = saved.contents, 0
+            if len(saved.packs) >= MANY and saved.base is not None:
+                since, dropped = saved.base, len(saved.packs) - 1
+            if len(saved.packs) < MANY or dropped:
+                return Packing(self._packed(at, self._needed(at, since, made, around)), False, dropped)
+        return Packing(self._packed(at, self._needed(at, None, made, around)), True, 0)
+
+    def _needed(self, at: At, since: Contents | None, made: Contents, around: Around) -> Iterator[bytes]:
+        """Lines of `id path` of the objects that the packs lack. The working tree's must all be there (GitFailed); of
+        the index and of commits what is not on this machine is passed over, as in a partial clone."""
+        yield made.commit.encode()
+        yield self._git.run("rev-parse", f"{made.commit}^{{tree}}", at=at).strip()
+        if made.state_id and (since is None or made.state_id != since.state_id):
+            yield made.state_id.encode()
+        known: list[str] = []
+        if since is None:
+            yield from reached(self._git, at, [made.work], [])
+        elif since.work != made.work:
+            changed = [*changes(self._git, at, since.work, made.work, trees=True)]
+            if len(changed) > EXACT:
+                yield from reached(self._git, at, [made.work], [since.work])
+            else:
+                yield made.work.encode()
+                yield from (c.new.encode() + b" " + c.path for c in changed if c.new_blob or c.new_tree)
+        if since is not None:
+            known = [t for t in (since.work, since.index) if t]
+            if since.state.head:
+                known += trees_of([since.state.head])
+        had = set(since.state.commits) if since is not None else set()
+        commits = [id for id in made.state.commits if id not in had]
+        wanted = [made.index] if made.index and (since is None or made.index != since.index) else []
+        if wanted or commits:
+            yield from (id.encode() for id in commits)
+            yield from reached(self._git, at, [*wanted, *trees_of(commits)], [*known, made.work], strict=False)
+        if around.extra and (since is None or since.state.unmerged != made.state.unmerged):
+            yield from (id.encode() for id in around.extra)
+
+    def _packed(self, at: At, needed: Iterable[bytes]) -> Pack:
+        """Into a file of ours first, since the whole may be big, and then in parts into the bucket."""
+        path = self._shadow.tmp / PACK
+        listed = b"".join(line + b"\n" for line in needed)
+        with path.open("w+b") as file:
+            words = ("pack-objects", "-q", "--stdout", "--delta-base-offset", "--threads=1")
+            self._git.run(*words, at=at, input=listed, out=file)
+            file.seek(0)
+            sha256, parts = hashlib.sha256(), []
+            while part := file.read(PART):
+                sha256.update(part)
+                parts.append(self._put(part))
+            size = file.tell()
+        return Pack(size=size, sha256=sha256.hexdigest(), parts=tuple(parts))
