@@ -5,12 +5,13 @@ the very call again. Either ends the intent. Only calls that the log saw count, 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from wal_agent.records import End, Finding
-from wal_agent.recovery.bash import Simple, parse
-from wal_agent.recovery.classify import read_input
+from wal_agent.recovery.bash import parse
+from wal_agent.recovery.classify import FOLDERS, read_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,32 +27,32 @@ class Asked:
 
 
 class Answers:
-    """What is known of the calls that were asked about. Not for two threads at once."""
+    """What is known of the calls that were asked about. Threads may share it."""
 
     def __init__(self, asked: Iterable[Asked]) -> None:
         self._asked = tuple(asked)
+        self._lock = threading.Lock()
         self._found: dict[int, str] = {}
         self.given: set[int] = set()  # calls whose end was given
 
     def saw(self, call: int, tool: str, input: bytes) -> None:
         """A later call that ended well."""
-        if len(self._found) == len(self._asked):
-            return
-        same = [a for a in self._left() if a.tool == tool and a.input is not None and _same(a.input, input)]
-        for asked in same[:1]:  # of identical ones, one was run again
-            self._found[asked.call] = f"the very same call was run again as #{call}, and ended"
-        commands = _commands(_text(input))
-        for asked in self._left():
-            if commands and asked.verify and _runs(commands, asked.verify):
-                self._found[asked.call] = f"the agent looked with #{call}, as it was told to"
+        with self._lock:
+            same = [a for a in self._left() if a.tool == tool and a.input is not None and _same(a.input, input)]
+            for asked in same[:1]:  # of identical ones, one was run again
+                self._found[asked.call] = f"the very same call was run again as #{call}, and ended"
+            for asked in self._left():
+                if asked.verify and _looks(input, asked):
+                    self._found[asked.call] = f"the agent looked with #{call}, as it was told to"
 
     def _left(self) -> Sequence[Asked]:
         return [a for a in self._asked if a.call not in self._found]
 
     def ends(self, open: Iterable[int], now: float) -> list[End]:
         """The ends of those that are still open, each once. `now`: seconds since 1970."""
-        settled = {*open} & self._found.keys() - self.given
-        self.given |= settled
+        with self._lock:
+            settled = {*open} & self._found.keys() - self.given
+            self.given |= settled
         return [
             End(time=now, call=a.call, how="interrupted", by="recovery", why=self._found[a.call], finding=a.finding)
             for a in self._asked
@@ -69,24 +70,23 @@ def _said(fields: dict[str, object]) -> str:
     return json.dumps({k: v for k, v in fields.items() if k != "description"}, sort_keys=True)
 
 
-def _text(input: bytes) -> str:
-    command = (read_input(input) or {}).get("command")
-    return command if isinstance(command, str) else ""
-
-
-def _commands(text: str) -> tuple[Simple, ...]:
-    script = parse(text) if text else None
-    return script.commands if script is not None and not script.functions else ()
-
-
-def _runs(commands: tuple[Simple, ...], verify: str) -> bool:
-    """Whether `verify`, a single plain command, is among the commands that ran for sure."""
-    wanted = _commands(verify)
-    if len(wanted) != 1 or (words := _words(wanted[0])) is None:
+def _looks(input: bytes, asked: Asked) -> bool:
+    """Whether a command is the one to look with and nothing else, where the call in flight ran, and shows what it says:
+    one behind `cd` looks elsewhere, one in a list may not have run, one whose output is thrown away shows nothing."""
+    fields, meant = read_input(input) or {}, read_input(asked.input or b"") or {}
+    if any(fields.get(name) != meant.get(name) for name in FOLDERS):
         return False
-    return any(c.sure and _words(c) == words for c in commands)
+    words = _words(fields.get("command"))
+    return words is not None and words == _words(asked.verify)
 
 
-def _words(command: Simple) -> tuple[str, ...] | None:
+def _words(text: object) -> tuple[str, ...] | None:
+    """Of a single plain command; None for anything else."""
+    script = parse(text) if isinstance(text, str) and text else None
+    if script is None or len(script.commands) != 1 or script.functions:
+        return None
+    (command,) = script.commands
     words = tuple(w.text for w in command.words)
-    return None if not words or None in words else tuple(w for w in words if w is not None)
+    if not command.sure or command.redirects or command.assigns or not words or None in words:
+        return None
+    return tuple(w for w in words if w is not None)

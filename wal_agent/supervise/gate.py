@@ -62,7 +62,7 @@ class Gate:
         """Called when a call that may have changed something has ended; must not block."""
         self.on_clean_end: Callable[[int, str, bytes], Sequence[End]] = lambda call, tool, input: ()
         """Told of each call that ended well: number, tool, input; gives the ends of calls that are settled by it, which
-        are logged with its own or not at all. From hook threads, one at a time."""
+        are logged with its own or not at all. From hook threads."""
 
     # ---- before and after
 
@@ -150,8 +150,8 @@ class Gate:
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
-            well = event.clean and not event.failed
-            settled = self.on_clean_end(running.call, event.tool, event.input) if well else ()
+        well = event.clean and not event.failed
+        settled = self.on_clean_end(running.call, event.tool, event.input) if well else ()
         now = self._clock.now()
         ticket = self._writer.append(
             End(

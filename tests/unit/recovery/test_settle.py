@@ -20,7 +20,7 @@ def whys(answers: Answers, *open: int) -> dict[int, str]:
 
 
 @pytest.mark.parametrize(
-    "command", ["git ls-remote origin main", "git  ls-remote 'origin' main", "cd /w && git ls-remote origin main"]
+    "command", ["git ls-remote origin main", "git  ls-remote 'origin' main", " git ls-remote origin main # look"]
 )
 def test_looking_as_told_ends_it(command: str) -> None:
     answers = Answers([PUSH])
@@ -28,6 +28,12 @@ def test_looking_as_told_ends_it(command: str) -> None:
     assert whys(answers) == {}  # a person was faster
     assert whys(answers, 7) == {7: "the agent looked with #9, as it was told to"}
     assert whys(answers, 7) == {}  # each has one end
+
+
+def test_looking_in_another_folder_is_no_look() -> None:
+    answers = Answers([PUSH])
+    answers.saw(9, "run_shell_command", shell("git ls-remote origin main", dir_path="other"))
+    assert whys(answers, 7) == {}
 
 
 def test_running_it_again_ends_it() -> None:
@@ -53,6 +59,10 @@ def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
         ("run_shell_command", "false && git ls-remote origin mai"),
         ("run_shell_command", "if false; then git ls-remote origin main; fi"),
         ("run_shell_command", "git ls-remote origin $BRANCH"),
+        ("run_shell_command", "cd /elsewhere && git ls-remote origin main"),
+        ("run_shell_command", "test -f nope && git ls-remote origin main; true"),
+        ("run_shell_command", "git ls-remote origin main > /dev/null 2>&1"),
+        ("run_shell_command", "GIT_DIR=x git ls-remote origin main"),
         ("run_shell_command", "git() { :; }; git ls-remote origin main"),
         ("run_shell_command", "git push origin main --force"),
         ("run_shell_command", "git push origin 'main"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.unit.cli.shelf import KEYS, payload
+from tests.unit.cli.shelf import KEYS, commit, intent, payload
 from tests.unit.cli.test_restore import MAIN, Story
 from wal_agent.clock import SystemClock
-from wal_agent.records import End, Host, Turn
+from wal_agent.records import End, Fact, Host, Turn
 from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.supervise.fork import Source, fork, free_name
 from wal_agent.wal import lease as leases
@@ -89,6 +90,16 @@ def test_a_fork_says_what_its_source_said_there(story: Story, tmp_path: Path) ->
     seen = leases.read(of.bucket, NEW)
     assert seen and (seen.doc.state, seen.doc.reason) == ("released", f"forked from shop at record {of.found.seq}")
     assert {p: p.read_bytes() for p in (tmp_path / "bucket" / "shop").rglob("*") if p.is_file()} == before
+
+
+def test_what_was_true_on_the_sources_machine_is_no_evidence_on_the_forks(story: Story) -> None:
+    """A wrong verdict: a file that is absent here was never deleted by a call that ran elsewhere."""
+    fact = Fact(what="entry", where="/outside/a", value="x")
+    story.job.writer.append(msgspec.structs.replace(intent(9, command="rm /outside/a"), before=(fact,)))
+    commit(story.job)
+    state = go(source(story))
+    assert [o.intent.before for o in state.open] == [(), ()]
+    assert [o.intent.before for o in source(story).found.state.open] == [(), (fact,)]
 
 
 def test_a_fork_of_an_earlier_place(story: Story) -> None:
