@@ -34,7 +34,7 @@ _LOOKS = Classified("read_only", "wrapper", "only prints")
 
 AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
-_FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
+FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
 _MOST_COMMANDS = 200
 _MOST_DEPTH = 8
 
@@ -85,7 +85,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _shell(fields: dict[str, object], shell: Shell, rules: Rules) -> Classified:
     command = fields.get(shell.field)
-    folder = next((v for name in _FOLDERS if isinstance(v := fields.get(name), str)), "")
+    folder = next((v for name in FOLDERS if isinstance(v := fields.get(name), str)), "")
     if isinstance(command, str):
         found = classify_command(command, rules, folder)
     elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
