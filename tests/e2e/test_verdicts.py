@@ -72,7 +72,7 @@ def test_a_push_that_landed_is_told_before_it_can_be_repeated(scene: Scene) -> N
     not to is told, with its first request, and the remote takes nothing twice."""
     remote = origin(scene)
     head = git(scene.workspace, "rev-parse", "HEAD")
-    push = shell("git push origin main && sleep 600")
+    push = shell("git push origin main && sleep 60")
     scene.script(Turn(text="I push.", calls=[push]))
     first, second = scene.machine("vm-1", kernel="k"), scene.machine("vm-2", kernel="k")
     run = first.run("-y", "-p", TASK)
