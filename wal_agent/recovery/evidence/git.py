@@ -2,61 +2,25 @@
 
 Before the command everything is read by hand, no process is started. At a recovery git itself is asked for objects and
 settings, in a way that runs nothing of the project's (capture/git.py).
-
-Not begun: nothing in the git dir was written at all (times, sizes and inodes of all in it). Every command here takes a
-lock in there, or writes there, before it does anything else, hooks and filters included (cmd_commit, cmd_checkout, ...
-of git's sources), so this is proof of the whole command; the exceptions are named in `_EARLY`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence import git_moves, git_places, git_refs, git_tree
+from wal_agent.recovery.evidence import git_places, git_refs, git_verdict
 from wal_agent.recovery.evidence.git_case import Case
 from wal_agent.recovery.evidence.git_files import Repo, Unreadable, find, head, is_ref
 from wal_agent.recovery.evidence.git_seen import facts as told
 from wal_agent.recovery.evidence.git_seen import look, recall
 from wal_agent.recovery.evidence.git_words import Command, read
 from wal_agent.recovery.evidence.paths import place
-from wal_agent.recovery.quote import inline
 from wal_agent.recovery.step import Around, Budget, Found, Reach, Step
 
-_JUDGES: dict[str, Callable[[Case], Found | None]] = {
-    "commit": git_moves.commit,
-    "merge": git_moves.merge,
-    "rebase": git_moves.rebase,
-    "checkout": git_moves.checkout,
-    "switch": git_moves.checkout,
-    "reset": git_moves.reset,
-    "cherry-pick": git_moves.pick,
-    "revert": git_moves.pick,
-    "stash": git_moves.stash,
-    "pull": git_moves.pull,
-    "tag": git_refs.tag,
-    "branch": git_refs.branch,
-    "push": git_refs.push,
-    "add": git_tree.judge,
-    "rm": git_tree.judge,
-    "mv": git_tree.judge,
-}
 _LISTS = ("add", "rm", "mv")  # what they do shows in what the index lists
-# Hooks that may run before the first write; "reference-transaction" has a state before the locks since git 2.54.
-_EARLY = {"rebase": {"pre-rebase"}, "pull": {"pre-rebase"}}
-_MOVES_REF = ("commit", "tag", "branch")  # all that is left of them is the value of a ref
-_STATES = {
-    "MERGE_HEAD": "A merge",
-    "CHERRY_PICK_HEAD": "A cherry-pick",
-    "REVERT_HEAD": "A revert",
-    "BISECT_LOG": "A bisection",
-    "MERGE_AUTOSTASH": "A merge with its autostash",
-    "rebase-merge": "A rebase",
-    "rebase-apply": "A rebase or an am",
-    "sequencer": "A cherry-pick or revert of several commits",
-}
 _ELSEWHERE = (  # in the environment: git then works elsewhere, or says other things in its logs
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
     *("GIT_REFLOG_ACTION", "GIT_CEILING_DIRECTORIES", "GIT_CONFIG", "GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS"),
@@ -197,22 +161,7 @@ def _judge(command: Command, step: Step, cwd: Path, facts: Sequence[Fact], aroun
     if why or repo is None or then is None:
         return Found("unknown", tell or why or "Nothing is known of the repository before the call.")
     now = look(repo, tuple(then.refs), command.verb in _LISTS, budget)
-    case = Case(command, repo, cwd, then, now, budget)
-    if command.verb != "push" and _untouched(case):
-        return Found("not_started", "Nothing in the repository was written since before the call.")
-    done = _done(case)
-    if case.new_locks or case.new_states:
-        return _left(case, done, tell)
-    if done is not None:
-        return done
-    if tell:
-        return Found("unknown", tell)
-    if command.verb in _MOVES_REF and not command.has("force", "move", "M") and _as_before(case):
-        return Found(
-            "not_started", "HEAD and the refs are where they were before the call, and their logs are the same ones."
-        )
-    begun = git_moves.checkout_begun(case) if command.verb in ("checkout", "switch") else None
-    return begun or Found("unknown", _compared(case))
+    return git_verdict.judge(Case(command, repo, cwd, then, now, budget), tell)
 
 
 def _not_here(around: Around) -> str:
@@ -235,57 +184,9 @@ def _judge_place(command: Command, step: Step, cwd: Path, facts: Sequence[Fact],
     seen = None if repo is None else recall(repo, facts)
     if repo is not None and seen is not None:
         case = Case(command, repo, cwd, seen, look(repo, tuple(seen.refs), False, budget), budget)
-        if _untouched(case):
+        if git_verdict.untouched(case):
             return found
     return Found("unknown", f"{found.why} Whether a branch was made for it is not known.")
-
-
-def _untouched(c: Case) -> bool:
-    """Nothing was written, and no hook can have run before the first write."""
-    if not c.then.whole.still or c.then.whole.still != c.now.whole.still:
-        return False
-    hooks = c.hooks()
-    return hooks is not None and not hooks & {"reference-transaction", *_EARLY.get(c.command.verb, set())}
-
-
-def _as_before(c: Case) -> bool:
-    """Something was written and all is as before, as git leaves it when a signal that it can answer to ends it. A hook
-    may have done anything by then."""
-    then, now = c.then, c.now
-    if c.command.verb == "commit":
-        same = git_moves.not_committed(c)
-    else:
-        same = (then.head, then.oid, then.refs, then.logs) == (now.head, now.oid, now.refs, now.logs)
-    same = same and then.whole.states == now.whole.states and then.whole.locks == now.whole.locks
-    return same and c.hooks() == frozenset()
-
-
-def _done(c: Case) -> Found | None:
-    judge = _JUDGES.get(c.command.verb)
-    return None if judge is None else judge(c)
-
-
-def _left(c: Case, done: Found | None, tell: str) -> Found:
-    """Locks or operations in progress that were not there before."""
-    said = [done.why] if done is not None else []
-    if c.new_locks:
-        names = ", ".join(inline(str(c.repo.own.name + "/" + lock), 80) for lock in c.new_locks[:3])
-        said.append(f"Left behind: {names}; remove it once no git runs there, since git stops at it.")
-    if c.new_states:
-        said.append(f"{_STATES.get(c.new_states[0], 'Something')} is in progress that was not before the call.")
-    if tell:
-        return Found("unknown", " ".join([tell, *said]))
-    return Found("partial", " ".join(said))
-
-
-def _compared(c: Case) -> str:
-    if c.then.oid != c.now.oid or c.then.head != c.now.head:
-        return "HEAD is not where it was before the call, but nothing says that this call moved it."
-    if c.moved(c.now.head):
-        return "A ref has another value than before the call, but nothing says that this call is the reason."
-    if c.then.index != c.now.index:
-        return "The index was written and HEAD has not moved; whether files were changed is not known."
-    return "HEAD is where it was before the call; whether files or the index were changed is not known."
 
 
 GIT = GitKind()
