@@ -9,7 +9,7 @@ import typer
 
 
 def demo() -> None:
-    """Watch the crash story: the machine of a real Gemini CLI dies three times, and it carries on, at last from nothing.
+    """Watch the crash story: the machine of a real Gemini CLI dies three times, at last with its folder, and it goes on.
 
     Needs `gemini` on PATH (or WAL_AGENT_GEMINI) and git; no key, no network. Exits 1 if anything did not hold.
     """

@@ -6,6 +6,7 @@ intent never does (DESIGN 3), and while the log has a backlog captures wait so t
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,9 @@ from pathlib import Path
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
 from watchdog.observers.api import BaseObserver
+
+# It warns of events that come while it ends; the terminal is the agent's.
+logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
 DEBOUNCE = 0.02  # seconds; an agent writes several lines for one event
 

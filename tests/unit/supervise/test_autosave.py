@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,3 +123,10 @@ def test_a_last_save_that_fails_is_told(saves: Saves, autosave: Autosave) -> Non
     saves.failing = OSError("vanished")
     assert autosave.stop(PATIENCE, saves.save)
     assert [str(f) for f in saves.failures] == ["vanished"]
+
+
+def test_the_watcher_writes_nothing_into_the_agents_terminal() -> None:
+    """I6. In a process of its own: a test's logging is set up in another way."""
+    told = "import wal_agent.supervise.autosave, logging; logging.getLogger('watchdog.observers.x').warning('inactive')"
+    done = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
