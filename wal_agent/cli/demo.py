@@ -9,7 +9,7 @@ import typer
 
 
 def demo() -> None:
-    """Watch the crash story: the machine of a real Gemini CLI dies three times, at last with its folder, and it goes on.
+    """Watch the crash story: a real Gemini CLI loses its machine three times, at last with the folder, and goes on.
 
     Needs `gemini` on PATH (or WAL_AGENT_GEMINI) and git; no key, no network. Exits 1 if anything did not hold.
     """
