@@ -10,7 +10,7 @@ A capture is a commit without parents. Its tree has up to three entries:
            captured).
 * `index`  tree: the user's whole index (from the top of the repository), without unmerged entries; absent outside of
            git and where it cannot be written.
-* `state`  blob: JSON of `GitState`, absent outside of git.
+* `state`  blob: JSON of `GitState`; absent outside of git where it would say nothing.
 
 `refs/wal-agent/saved` names the capture that the log holds as its newest, whoever made it: a run whose replay has this
 commit in `State.workspace` goes on from it, any other one sends everything. A restore that unpacked a capture here sets
@@ -36,7 +36,7 @@ from wal_agent.errors import Damaged
 FOLDER = "workspaces"  # in the user's state folder
 SAVED = "refs/wal-agent/saved"
 BASE = "refs/wal-agent/base"
-MOST_STATE = 4 << 20  # bytes of `state`
+MOST_STATE = 12 << 20  # bytes of `state`
 WORK, INDEX, STATE = "work", "index", "state"
 
 # The highest place that git looks for attributes in: whatever the project says, bytes stay what they are. (`-eol` or
@@ -77,7 +77,12 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     user's that the packs hold whole, with all their files: HEAD, and what no remote-tracking ref has. `shallow`: those
     of them with parents that the packs do not hold, as git's `shallow` file wants it. `missing`: some files of these
     commits were not on the machine (a partial clone). `unmerged`: `git ls-files -u -z`. `sparse`: what of the
-    repository was checked out (info/sparse-checkout), where not all was."""
+    repository was checked out (info/sparse-checkout), where not all was.
+
+    The last two are of any folder, also outside of git; paths below the workspace, raw bytes, bounded. `left_out`: what
+    stood there and could not be saved, though nobody chose to leave it out. Each names a file or a folder: what is at
+    or below it, and not in `work`, was there and stays as it is where the capture is put back. `private`: files of
+    `work` that nobody but their owner may open (mode & 077 is 0)."""
 
     head: str = ""
     branch: str = ""
@@ -88,6 +93,8 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     missing: bool = False
     unmerged: bytes = b""
     sparse: bytes = b""
+    left_out: tuple[bytes, ...] = ()
+    private: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
