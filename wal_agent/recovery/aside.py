@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from wal_agent.plainfile import open_plain
 from wal_agent.recovery.worktree import INSIDE, Entry, Tree, above
 
 ASIDE = ".wal-agent-aside-"
@@ -93,10 +94,10 @@ def _same_bytes(path: Path, size: int, wanted: Entry) -> bool:
         return False
     digest = hashlib.new("sha1" if len(wanted.id) == 40 else "sha256", b"blob %d\0" % size)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = open_plain(path)
     except OSError:
         return False
-    with os.fdopen(fd, "rb") as file:
+    with file:
         while part := file.read(1 << 20):
             digest.update(part)
     return digest.hexdigest() == wanted.id

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from wal_agent.errors import ConfigError
 from wal_agent.failpoints import failpoint
+from wal_agent.plainfile import read_plain
 
 STAGED = ".wal-agent-staged-"
 _AWAY = "Move it away, then start again."
@@ -28,19 +29,6 @@ class Move:
     staged: Path
     target: Path
     sha256: str
-
-
-def read_plain(path: Path) -> bytes | None:
-    """A regular file's bytes, links not followed; None for anything else, and for what cannot be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        return None
-    with os.fdopen(fd, "rb") as file:
-        return file.read()
 
 
 def stage(target: Path, data: bytes, root: Path) -> Move:

@@ -39,13 +39,13 @@ def write_verdict(wanted: Sequence[bytes], before: Fact | None, now: FileNow, ab
     this file and no other one."""
     path = inline(now.path)
     if now.value is None:
-        return Found("unknown", f"The file {path} could not be read.")
+        return _not_known(path, now)
     # A relative path may have meant another folder (plan mode); that the file changed to just this content proves it.
     changed = before is not None and before.value != now.value
     if now.data is not None and now.data in wanted and (absolute or changed):
         return Found("completed", f"The file {path} holds exactly what the call was to write.", either=not changed)
     if before is None:
-        return Found("unknown", f"Nothing is known of the file {path} before the call.")
+        return _not_known(path, now)
     if before.value == now.value:
         return unchanged(path, absolute, around)
     begun = now.data is not None and any(w.startswith(now.data) for w in wanted)
@@ -54,13 +54,18 @@ def write_verdict(wanted: Sequence[bytes], before: Fact | None, now: FileNow, ab
     return Found("unknown", f"The file {path} is neither as it was before the call nor as the call would leave it.")
 
 
+def _not_known(path: str, now: FileNow) -> Found:
+    """One of the two sides that would be compared is missing."""
+    if now.value is None:
+        return Found("unknown", f"The file {path} could not be read.")
+    return Found("unknown", f"Nothing is known of the file {path} before the call.")
+
+
 def replace_verdict(old: str, new: str, before: Fact | None, now: FileNow, absolute: bool, around: Around) -> Found:
     """What became of a step that was to put `new` in the place of `old` in a file."""
     path = inline(now.path)
-    if now.value is None:
-        return Found("unknown", f"The file {path} could not be read.")
-    if before is None:
-        return Found("unknown", f"Nothing is known of the file {path} before the call.")
+    if before is None or now.value is None:
+        return _not_known(path, now)
     if before.value == now.value:
         return unchanged(path, absolute, around)
     if now.data is not None and any(sha256(d) == before.value for d in _undone(now.data, old, new)):
@@ -77,10 +82,8 @@ def append_verdict(added: bytes, before: Fact | None, size: int | None, now: Fil
     """What became of a step that was to put `added` at the end of a file, `size` bytes long before it where known. A
     second call may add the same bytes, so nothing is said unless this one is alone."""
     path = inline(now.path)
-    if now.value is None:
-        return Found("unknown", f"The file {path} could not be read.")
-    if before is None:
-        return Found("unknown", f"Nothing is known of the file {path} before the call.")
+    if before is None or now.value is None:
+        return _not_known(path, now)
     if before.value == now.value:
         return unchanged(path, True, around)
     if now.data is not None and added and around.alone:

@@ -23,6 +23,7 @@ from wal_agent.capture.shadow import Contents, Shadow, is_id
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
+from wal_agent.plainfile import read_plain
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery import moves
 from wal_agent.recovery.aside import move_aside
@@ -116,7 +117,7 @@ class Done:
 
 def put_back_note(target: Target, captured: Workspace) -> str:
     """The `note` of the restore that put `captured` back here as the newest; "" where it is not known to be one."""
-    data = moves.read_plain(target.shadow().folder / PUT_BACK)
+    data = read_plain(target.shadow().folder / PUT_BACK)
     commit, _, note = ("" if data is None else data.decode("utf-8", "replace")).partition(" ")
     return note if commit == captured.commit else ""
 
@@ -148,7 +149,7 @@ def _known(shadow: Shadow, folder: Path, commit: str) -> bool:
 
 
 def _restoring(shadow: Shadow) -> str:
-    data = moves.read_plain(shadow.folder / RESTORING)
+    data = read_plain(shadow.folder / RESTORING)
     return "" if data is None else data.decode("ascii", "replace").strip()
 
 

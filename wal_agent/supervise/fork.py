@@ -72,7 +72,7 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
             raise damaged(found.damage)
         if not found.state.ran:
             raise UsageError(f"Up to record {found.seq} job {keys.job} had done nothing.", "See: wal-agent log")
-        home = next((o.opening for o in reversed(found.state.openings) if o.opening.epoch == found.state.home), None)
+        home = found.state.home_opening
         if home is None or home.agent != wish.agent.name:
             raise ConfigError(f"Job {keys.job} is not one of {wish.agent.name}'s.", "See: wal-agent status")
         here = this_host(env, run_dir.lock)

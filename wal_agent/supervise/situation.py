@@ -61,8 +61,9 @@ def situation(opened: OpenedJob) -> Situation:
 def observe(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
     """What `opening` would find, or found, behind the log of `replay`."""
     state = replay.state
-    home = next((o.opening for o in reversed(state.openings) if o.opening.epoch == state.home), None)
-    return Situation(opening, state, home, replay.damage, {} if replay.damage else inputs_of(state, blobs))
+    return Situation(
+        opening, state, state.home_opening, replay.damage, {} if replay.damage else inputs_of(state, blobs)
+    )
 
 
 def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Opening:

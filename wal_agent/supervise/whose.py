@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.errors import ConfigError
+from wal_agent.plainfile import read_plain
 from wal_agent.recovery import moves
 
 NOBODY = "?"  # while one job's files take the place of another's; no job has this name
@@ -33,7 +34,7 @@ class Whose:
 
     def foreign(self, job: str) -> bool:
         """Whether they are known to be another job's."""
-        data = moves.read_plain(self._path)
+        data = read_plain(self._path)
         return data is not None and data.decode("utf-8", "replace") != job
 
     def known(self) -> bool:

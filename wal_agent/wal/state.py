@@ -92,6 +92,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Whether anything was recorded that a start from nothing would lose or do twice."""
         return self.turn != "none" or self.calls > 0
 
+    @property
+    def home_opening(self) -> Opening | None:
+        """The newest opening under which the agent was started, as long as it is kept."""
+        return next((o.opening for o in reversed(self.openings) if o.opening.epoch == self.home), None)
+
 
 def apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
     """The state after `record`, which stands in segment `seq` of `epoch`. Pure; total: any record in any order.
