@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import resource
+import subprocess
+import sys
 import tomllib
 from functools import cache
 from typing import Any
@@ -179,6 +182,93 @@ TRAPS = r"""
     shuf -o f ;; exiftool -a=b f ;; timedatectl set-time x ;; apt-mark hold x ;; base64 -o f ;;
     split f ;; bat --pager=x f ;; getent -i x y ;; tmux display-message "#(rm x)" ;; vault read database/creds/x ;;
 """.strip()
+
+
+# What a bare split at ;; would tear apart, or what needs a line of its own.
+DEEP_TRAPS = [
+    """awk '{print "INSERT (" $1 ");" > "out.sql"}' x""",
+    """awk '{print "a}" > "f"}' x""",
+    """awk '{print "a;" > "out"}' d""",
+    """awk '{ printf("%s;\\n", $1) > "f" }' x""",
+    """awk '/a;/ { x = "print" } { print; print "};" >> x }' x""",
+    """awk '{print ";" | "sh"}' x""",
+    """awk '{print "a;" |& "sh"}' x""",
+    r"""sed -n '/x\/p;/e touch T;/p' f""",
+    r"""sed -n '/x\/p;/w out;/p' f""",
+    r"""sed -n '\|x\|p;|w out;|p' f""",
+    r"""sed 'y/a\/b/c/;w out' f""",
+    r"""sed -e p -e '/x\/p;/w out;/p' f""",
+    # Some seds end this address at the first slash, and others at the one behind the bracket.
+    "sed '/[/p;s/]/w out/' f",
+    "sed 's/[/]/w out/;s/]/x/' f",
+    "sed -e p -e r/dev/tty f",
+]
+
+
+@pytest.mark.parametrize("command", DEEP_TRAPS)
+def test_what_ends_a_text_inside_of_a_program_does_not_hide_what_comes_behind_it(command: str) -> None:
+    assert classify_command(command, load_rules()).cls != "read_only"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "awk '$3 > 5 {print $1, $2}' f",
+        "awk 'BEGIN{n=0} $2>n {n=$2} END{print n >= 3}' f",
+        "awk '$1 > 3 && $2 >= 4 { printf \"%s;\\n\", $1 }' f",
+        r"sed -n 's|.*/\([^/]*\)$|\1|p' f",
+        r"sed -n '/a\/b/,/c\/d/p' f",
+        "sed 's/[[:space:]]*$//;/^$/d' f",
+        "sed -n '/a/{p;q}' f",
+        "sed 's|/a/|/b|g' f",
+        "git config user.name",
+        "git config branch.a.b.remote",
+    ],
+)
+def test_forms_that_only_read_are_told_so(command: str) -> None:
+    assert classify_command(command, load_rules()).cls == "read_only"
+
+
+# Every pattern of a rule over texts that go on and on, and fail at their end. It prints the name before each.
+SLOW = """
+from wal_agent.recovery.rules import load_rules
+
+units = ["\\n", " ", "\\t", "a", "a.", ".", "/", "a/", "/a/p;", "\\\\/", "|", ";", " ;", "1", "1,", "-", "{", "}", "'"]
+units += ["p;", "p\\n", "s/a/b/;", "[", "[a]", ">=", "print ", "a=", "(", "select ", "_", ",", "--\\n", '"', "commit "]
+patterns = {}
+for rules in load_rules().commands.values():
+    for rule in rules:
+        for pattern in (rule.first, rule.operands, rule.line):
+            if pattern is not None:
+                patterns[pattern.pattern] = (rule.rule, pattern)
+for name, pattern in patterns.values():
+    print(name, flush=True)
+    for times in (40, 3000):
+        for unit in units:
+            for before in ("", "1", "/", "select ", "print ", "http://a/", "s/"):
+                for after in ("", "!", "w x"):
+                    pattern.fullmatch(before + unit * times + after)
+print("all", len(patterns))
+"""
+
+
+def test_no_pattern_of_a_rule_takes_long_over_any_text() -> None:
+    """Patterns run in the hook: a minute over one text is an agent that stands still."""
+    done = subprocess.run(
+        [sys.executable, "-c", SLOW],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (40, 45)),
+    )
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("all "), f"{last} {done.stderr[-500:]}"
+    assert int(last.split()[1]) > 100
+
+
+def test_scripts_of_sed_are_read_up_to_a_length() -> None:
+    assert classify_command(f"sed '{'p;' * 240}' f", load_rules()).cls == "read_only"
+    assert classify_command(f"sed '{'p;' * 260}' f", load_rules()).cls == "unknown"
 
 
 @pytest.mark.parametrize("command", [c for part in TRAPS.split(";;") if (c := part.strip())])
