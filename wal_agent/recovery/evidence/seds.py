@@ -1,37 +1,50 @@
-"""sed -i: it writes a new file beside the old one and renames it over that, so another file there is proof."""
+"""sed -i: it writes a new file beside the old one and renames it over that. Another file there may be anybody's: proof
+is one that holds what the script makes of the text that was there before."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.look import Entry
+from wal_agent.recovery.evidence.look import Entry, look
 from wal_agent.recovery.evidence.notes import Noted, State, each, notes, told, untouched
 from wal_agent.recovery.evidence.paths import place
+from wal_agent.recovery.evidence.sed_text import SCRIPT, edited
 from wal_agent.recovery.evidence.words import program
 from wal_agent.recovery.step import Around, Budget, Found, Reach, Step
+from wal_agent.recovery.verdict import sha256
 
-# One address or two, and a substitution or deletion. No flag or command that writes elsewhere or executes (w, e, r).
-_PLACE = r"(?:[0-9]+|\$|/(?:\\[^\n]|[^/\\\n])*/)"
-_SCRIPT = re.compile(
-    rf"(?:{_PLACE}(?:,{_PLACE})?)?(?:d|s(?P<by>[/|#,@:])(?:\\[^\n]|(?!(?P=by))[^\\\n])*(?P=by)"
-    r"(?:\\[^\n]|(?!(?P=by))[^\\\n])*(?P=by)[gIi0-9]*);?"
-)
+
+@dataclass(frozen=True, slots=True)
+class _Sed:
+    paths: tuple[str, ...]
+    scripts: tuple[str, ...]
+    extended: bool
 
 
 class Seds:
     def reach(self, step: Step) -> Reach | None:
-        paths = _operands(step)
-        return None if paths is None else Reach(paths)
+        how = _read(step)
+        return None if how is None else Reach(how.paths)
 
     def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        paths = _operands(step)
-        return None if paths is None else notes(paths, budget, content=True)
+        how = _read(step)
+        if how is None:
+            return None
+        found = notes(how.paths, budget)
+        for path in how.paths if found else ():
+            was = look(path, budget)
+            if was.value is not None:
+                found += (Fact(what="file", where=path, value=was.value),)
+            after = None if was.data is None else edited(how.scripts, how.extended, was.data, budget)
+            if after is not None:
+                found += (Fact(what="sed", where=path, value=sha256(after)),)
+        return found
 
     def judge(self, step: Step, facts: Sequence[Fact], around: Around, budget: Budget) -> Found | None:
-        paths = _operands(step)
-        if paths is None:
+        how = _read(step)
+        if how is None:
             return None
 
         def state(was: Noted, now: Entry) -> State:
@@ -41,23 +54,24 @@ class Seds:
                 return "untouched"
             if not around.same_place or not around.alone or now.kind != "file":
                 return "unknown"
-            other = now.inode != was.entry.inode and now.mtime >= was.entry.mtime
-            return "done" if other and now.device == was.entry.device else "unknown"
+            wanted = next((f.value for f in facts if (f.what, f.where) == ("sed", was.path)), None)
+            other = now.inode != was.entry.inode and now.device == was.entry.device and now.mtime >= was.entry.mtime
+            return "done" if other and wanted is not None and look(was.path, budget).value == wanted else "unknown"
 
-        done = "is another file than before, as `sed -i` leaves it" if len(paths) == 1 else "were written anew by sed"
-        return told(each(paths, facts, state), around, done, "written anew")
+        holds = "holds" if len(how.paths) == 1 else "hold"
+        return told(each(how.paths, facts, state), around, f"{holds} what sed makes of the text before", "edited")
 
 
-def _operands(step: Step) -> tuple[str, ...] | None:
-    """The files of `sed -i [-E|-r] (SCRIPT | -e SCRIPT...) FILE...`."""
+def _read(step: Step) -> _Sed | None:
+    """`sed -i [-E|-r] (SCRIPT | -e SCRIPT...) FILE...`."""
     if program(step) != "sed":
         return None
     scripts: list[str] = []
-    rest, files, inplace = list(step.words[1:]), [], False
+    rest, files, inplace, extended = list(step.words[1:]), [], False, False
     while rest:
         word = rest.pop(0)
         if word in ("-i", "-E", "-r"):  # anything behind -i is a suffix: two files would change
-            inplace = inplace or word == "-i"
+            inplace, extended = inplace or word == "-i", extended or word != "-i"
         elif word == "-e" and rest:
             scripts.append(rest.pop(0))
         elif word.startswith("-"):
@@ -66,12 +80,12 @@ def _operands(step: Step) -> tuple[str, ...] | None:
             files.append(word)
     if not scripts and files:
         scripts.append(files.pop(0))
-    if not inplace or not files or not all(_SCRIPT.fullmatch(s) for s in scripts):
+    if not inplace or not files or not all(SCRIPT.fullmatch(s) for s in scripts):
         return None
     paths = [place(step, f) for f in files]
     if None in paths or len(set(paths)) != len(paths):
         return None
-    return tuple(p for p in paths if p is not None)
+    return _Sed(tuple(p for p in paths if p is not None), tuple(scripts), extended)
 
 
 SEDS = Seds()
