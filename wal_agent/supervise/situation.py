@@ -61,9 +61,8 @@ def situation(opened: OpenedJob) -> Situation:
 def observe(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
     """What `opening` would find, or found, behind the log of `replay`."""
     state = replay.state
-    return Situation(
-        opening, state, state.home_opening, replay.damage, {} if replay.damage else inputs_of(state, blobs)
-    )
+    inputs = {} if replay.damage else inputs_of(state, blobs)
+    return Situation(opening, state, state.home_opening, replay.damage, inputs)
 
 
 def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Opening:
