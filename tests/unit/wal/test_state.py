@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.test_segment import some_records
 from tests.unit.wal.world import World, end, intent
-from wal_agent.records import AnyRecord, FileDelta, FileGone, Intent
+from wal_agent.records import AgentStarted, AnyRecord, FileDelta, FileGone, Intent
 from wal_agent.wal.state import KEEP_OPENINGS, KEEP_UNSETTLED, State, apply, apply_all
 
 session = st.builds(intent, st.integers(1, 6)) | st.builds(end, st.integers(1, 6)) | some_records
@@ -56,3 +56,15 @@ def test_it_does_not_grow_with_the_session() -> None:
     for n in range(KEEP_OPENINGS + 9):
         state = apply(state, n, n, opening)
     assert (len(state.openings), state.opened) == (KEEP_OPENINGS, KEEP_OPENINGS + 9)
+
+
+def test_the_home_is_the_newest_opening_under_which_the_agent_was_started() -> None:
+    opening = World().open("a").replay.state.openings[0].opening
+    state = State()
+    assert state.home_opening is None
+    for epoch in (1, 2, 3):
+        state = apply(state, epoch, epoch, msgspec.structs.replace(opening, epoch=epoch))
+        if epoch < 3:  # the third run was refused
+            state = apply(state, epoch, epoch, AgentStarted(time=1.0, pid=1, session="s", resumed=False))
+    assert state.home_opening == msgspec.structs.replace(opening, epoch=2)
+    assert msgspec.structs.replace(state, openings=state.openings[2:]).home_opening is None
