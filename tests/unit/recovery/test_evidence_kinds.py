@@ -264,6 +264,29 @@ def test_what_another_call_may_have_done(command: str, shop: Path) -> None:
     assert judged(shop, (call, facts), (other, ()))[0].finding == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("command", "other"),
+    [
+        ("rm a", "mv a c"),
+        ("rm -rf d", "mv d new"),
+        ("mkdir new", "cp -r d new"),
+        ("touch new", "cp a new"),
+        ("mv a c", "mv -f a c"),
+        ("cp a c", "cp -p a c"),
+        ("ln -s a new", "ln -sfn a new"),
+        ("truncate -s 0 new", "touch new"),
+    ],
+)
+def test_what_another_call_is_known_to_have_changed(command: str, other: str, shop: Path) -> None:
+    """It looks as the call would leave it, and the call never ran."""
+    call = shell(command)
+    facts = call.facts(shop)
+    run(other, shop)
+    assert judged(shop, (call, facts))[0].finding == "completed"
+    (said, _) = judged(shop, (call, facts), (shell(other), ()))
+    assert said.finding == "unknown"
+
+
 # ---- npm -----------------------------------------------------------------------------------------------------------
 
 

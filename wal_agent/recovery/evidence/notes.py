@@ -93,6 +93,8 @@ def told(states: Sequence[tuple[str, State]], around: Around, done: str, verb: s
     kinds = {s for _, s in open_}
     paths = [p for p, _ in open_]
     if kinds == {"done"}:
+        if around.contested:
+            return Found("unknown", f"{names(paths)} {done}, but another call may have done that.")
         return Found("completed", f"{names(paths)} {done}.")
     if kinds == {"untouched"}:
         are = "is as it was" if len(paths) == 1 else "are as they were"
