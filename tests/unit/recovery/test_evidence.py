@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,7 +123,6 @@ def test_alone() -> None:
     assert is_alone(file_call(1), end(1), captured(settled=1), file_call(2), inputs={2: A})  # long over
     assert is_alone(file_call(1, "/w/shop/b"), file_call(2), inputs={1: B, 2: A})
     assert is_alone(intent(1, "read_file", cls="read_only"), file_call(2), inputs={2: A})
-    assert is_alone(intent(1), end(1), file_call(2, time=6.5), inputs={2: A})  # ended before
 
 
 def test_not_alone() -> None:
@@ -134,6 +134,21 @@ def test_not_alone() -> None:
     assert not is_alone(file_call(2), intent(3), end(3), inputs={2: A})  # began and ended since
     assert not is_alone(file_call(2), intent(3), end(3), captured(settled=3), inputs={2: A})  # the same, forgotten
     assert not is_alone(file_call(2), inputs={})
+
+
+@pytest.mark.parametrize("ended", [500.0, 1005.0, 1020.0])
+def test_a_clock_that_steps_back_makes_nothing_alone(tmp_path: Path, ended: float) -> None:
+    """Two same calls, of which one ran and ended while the other was in flight and never began."""
+    (tmp_path / "log").write_text("old\n")
+    data = b'{"command":"echo x >> log"}'
+    facts = before("run_shell_command", data, tmp_path)
+    (tmp_path / "log").write_text("old\nx\n")
+    first = intent(1, input=data, cls="mutation", before=facts, time=1000.0)
+    second = intent(2, input=data, cls="mutation", before=facts, time=1010.0)
+    over = msgspec.structs.replace(end(1), time=ended)
+    state = state_of(opening(workspace=str(tmp_path)), started(), turn(), first, second, over)
+    (said,) = verdicts(state, {1: data, 2: data}, HOST, tmp_path, [], True)
+    assert said.finding == "unknown"
 
 
 def shell(command: str, file: str = "x", newline: str = "\n") -> str:

@@ -100,9 +100,10 @@ class _Beside:
         return mine is None or any(its is not None and not apart(mine, its) for its in self._others(o))
 
     def _others(self, o: OpenCall) -> Iterator[tuple[str, ...] | None]:
-        me = o.intent
-        others = [x.intent for x in self._state.open if x.intent.call != me.call]
-        others += [e.intent for e in self._state.unsettled if e.intent.call > me.call or e.end.time >= me.time]
+        """What each other call changes that may have been beside this one. Also those that ended before it was logged:
+        what was true before it was looked at earlier than that, and clocks step back, so no times are compared."""
+        others = [x.intent for x in self._state.open if x.intent.call != o.intent.call]
+        others += [e.intent for e in self._state.unsettled]
         return (self._changes(x) for x in others if x.cls != "read_only")
 
     def _changes(self, call: Intent) -> tuple[str, ...] | None:
