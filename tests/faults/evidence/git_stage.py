@@ -29,7 +29,10 @@ _STATES = (
     "rebase-apply",
     "sequencer",
 )
-_REFS = "git for-each-ref; git ls-files -s; test ! -e {own}/logs/refs/stash || git log -g --format=%H refs/stash --"
+_SOUND = "git rev-parse --git-dir >/dev/null 2>&1 && echo yes || true"
+_REFS = (
+    "git for-each-ref; git ls-files -s; test ! -e {own}/logs/refs/stash || git log -g --format=%H refs/stash -- || true"
+)
 _MAKE = """
 git init -q --bare -b main remote.git
 git init -q -b main work && cd work
@@ -115,7 +118,8 @@ class Stage:
                 continue
             head, config = own / "HEAD", own / "config"
             told[f"{name} HEAD"] = head.read_text() if head.exists() else "none"
-            told[name] = sh(_REFS.format(own=own), folder, self.env) if head.exists() else "broken"
+            sound = name in ("work", "remote.git") or sh(_SOUND, folder, self.env)
+            told[name] = sh(_REFS.format(own=own), folder, self.env) if sound else "broken"
             told[f"{name} states"] = [s for s in _STATES if (own / s).exists()]
             told[f"{name} config"] = config.read_text() if config.exists() else ""
         return told

@@ -106,8 +106,8 @@ def trial(name: str, halter: Halter, made: Path, top: Path, most: int) -> Tally:
         stops = halter.run(words, stage.work, stop, stage.env, sig)
         now, locks, found = stage.truth(), stage.locks(), stage.judge(words, facts)
         became = truth(was, now, now if after is None else after)
-        if locks or (name in UNFINISHED and became == "done"):
-            became = "between"
+        if locks or (became == "done" and (name in UNFINISHED or found.finding == "partial")):
+            became = "between"  # partial is the careful word where there is more in a git dir than truth() looks at
         where = f"{name}, {sig.name} at {stop or 'its end'} ({found.why}, locks: {locks})"
         tally.add(kind, found.finding, became, where)
         shutil.rmtree(stage.root)

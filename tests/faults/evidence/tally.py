@@ -43,8 +43,8 @@ class Tally:
         return found
 
     def table(self) -> str:
-        """A line for each kind: kills, the share of each finding in percent, wrong ones."""
-        rows = [f"{'kind':<16}{'kills':>7}" + "".join(f"{f:>13}" for f in FINDINGS) + f"{'wrong':>7}"]
+        """A line for each kind: runs, the share of each finding in percent, wrong ones."""
+        rows = [f"{'kind':<16}{'runs':>7}" + "".join(f"{f:>13}" for f in FINDINGS) + f"{'wrong':>7}"]
         for kind in [*sorted({k for k, _, _ in self.seen}), "all"]:
             mine = Tally(Counter({k: n for k, n in self.seen.items() if kind in (k[0], "all")}))
             total, found = mine.seen.total(), mine.findings()
