@@ -122,7 +122,9 @@ def test_alone() -> None:
     assert is_alone(file_call(2), inputs={2: A})
     assert is_alone(file_call(1), end(1), captured(settled=1), file_call(2), inputs={2: A})  # long over
     assert is_alone(file_call(1, "/w/shop/b"), file_call(2), inputs={1: B, 2: A})
-    assert is_alone(intent(1, "read_file", cls="read_only"), file_call(2), inputs={2: A})
+    reads = b'{"command":"git status"}'
+    assert is_alone(intent(1, "read_file", cls="read_only"), file_call(2), inputs={1: A, 2: A})
+    assert is_alone(intent(1, input=reads, cls="read_only"), file_call(2), inputs={1: reads, 2: A})
 
 
 def test_not_alone() -> None:
@@ -134,6 +136,14 @@ def test_not_alone() -> None:
     assert not is_alone(file_call(2), intent(3), end(3), inputs={2: A})  # began and ended since
     assert not is_alone(file_call(2), intent(3), end(3), captured(settled=3), inputs={2: A})  # the same, forgotten
     assert not is_alone(file_call(2), inputs={})
+
+
+@pytest.mark.parametrize(
+    ("tool", "input"), [("run_shell_command", b'{"command":"./look.sh"}'), ("run_shell_command", None), ("look", b"{}")]
+)
+def test_what_only_the_project_calls_reading_may_change_anything(tool: str, input: bytes | None) -> None:
+    inputs = {2: A} if input is None else {1: input, 2: A}
+    assert not is_alone(intent(1, tool, input or b"", "read_only"), file_call(2), inputs=inputs)
 
 
 @pytest.mark.parametrize("ended", [500.0, 1005.0, 1020.0])

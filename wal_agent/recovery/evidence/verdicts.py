@@ -7,10 +7,12 @@ from pathlib import Path
 
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.records import Fact, Host, Intent, Opening, Verdict
+from wal_agent.recovery.classify import classify
 from wal_agent.recovery.evidence.call import apart, changes, judge, parts_of
 from wal_agent.recovery.evidence.paths import moved
 from wal_agent.recovery.evidence.running import still_running
 from wal_agent.recovery.evidence.steps import SHELL
+from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.step import Around, Budget, Found
 from wal_agent.wal.state import OpenCall, State
 
@@ -104,13 +106,19 @@ class _Beside:
         what was true before it was looked at earlier than that, and clocks step back, so no times are compared."""
         others = [x.intent for x in self._state.open if x.intent.call != o.intent.call]
         others += [e.intent for e in self._state.unsettled]
-        return (self._changes(x) for x in others if x.cls != "read_only")
+        return (self._changes(x) for x in others)
 
     def _changes(self, call: Intent) -> tuple[str, ...] | None:
         if call.call not in self._known:
             data = self._inputs.get(call.call)
-            self._known[call.call] = None if data is None else changes(parts_of(call.tool, data, self._workspace))
+            self._known[call.call] = None if data is None else self._read(call, data)
         return self._known[call.call]
+
+    def _read(self, call: Intent, data: bytes) -> tuple[str, ...] | None:
+        # A rule of the project may have said that it only reads, which makes nothing else sure.
+        if call.cls == "read_only" and classify(call.tool, data, load_rules()).cls == "read_only":
+            return ()
+        return changes(parts_of(call.tool, data, self._workspace))
 
 
 def _same_place(run: Opening | None, here: Host, workspace: Path) -> bool:
