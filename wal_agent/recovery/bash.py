@@ -34,7 +34,7 @@ class Redirect:
 class Simple:
     """A simple command. `words` is empty for assignments or redirections alone; `assigns` are the names set in front.
 
-    `input`: text that stands in a heredoc or here-string, where it is literal (a shell reads it as commands).
+    `input`: what stands on its standard input, where that is literal: a heredoc, a here-string, "" for /dev/null.
     `sure`: it runs exactly once, one after the other, unless an earlier one in an && list fails: no loop, no condition,
     no pipe, no background, no function, no subshell around it."""
 

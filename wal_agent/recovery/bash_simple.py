@@ -94,7 +94,8 @@ class Commands(Expansions):
         hung.sort(key=lambda r: r.start_byte)
         for r in hung:
             if r.type == "heredoc_redirect":
-                redirect, given, inside, more, follow = heredoc(self._b, r)
+                redirect, text, inside, more, follow = heredoc(self._b, r)
+                given = text if redirect.fd in (None, 0) else given
                 self._inner(inside)
                 hung.extend(m for m in more if m.type.endswith("_redirect"))
                 if (dash := self._lone_dash(r)) >= 0:
@@ -103,7 +104,11 @@ class Commands(Expansions):
             else:
                 redirect, more_words = self._redirect(r)
                 words += more_words
-                if redirect.op == "<<<":
+                if redirect.fd not in (None, 0):
+                    pass
+                elif redirect.op == "<" and redirect.to is not None and redirect.to.text == "/dev/null":
+                    given = ""
+                elif redirect.op == "<<<":
                     given = None if redirect.to is None or redirect.to.text is None else redirect.to.text + "\n"
             redirects.append(redirect)
         if sum(r.op in ("<", "<<", "<<-", "<<<", "<&") for r in redirects) > 1:

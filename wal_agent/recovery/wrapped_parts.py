@@ -1,4 +1,5 @@
-"""Commands that are given the words of another command among their own: xargs, find -exec, git rebase --exec. Pure."""
+"""Commands that are given the words of another command among their own: xargs, find -exec, git rebase --exec; and
+openssl, which may send its input. Pure."""
 
 from __future__ import annotations
 
@@ -110,10 +111,18 @@ def _git(c: Simple) -> tuple[Inner, ...] | None:
     return (replace(found[0], own=words), *found[1:])
 
 
+def _openssl(c: Simple) -> tuple[Inner, ...] | None:
+    """s_client sends its input to a host: nothing is sent where that is empty, or a Q, which ends it."""
+    if len(c.words) < 2 or c.words[1].text != "s_client" or (c.input is not None and c.input.strip() in ("", "Q")):
+        return None
+    return unknown("sends its input to a host")
+
+
 PARTS: Mapping[str, Callable[[Simple], tuple[Inner, ...] | None]] = {
     "xargs": _xargs,
     "gxargs": _xargs,
     "find": _find,
     "gfind": _find,
     "git": _git,
+    "openssl": _openssl,
 }

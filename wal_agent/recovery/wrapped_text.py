@@ -17,6 +17,7 @@ _SSH_SAFE = re.compile(
     r"|ForwardAgent|RequestTTY|AddressFamily|CheckHostIP|VisualHostKey|HostKeyAlgorithms)[= ].*",
     re.IGNORECASE,
 )
+_HOST = re.compile(r"[\w.@:-]{1,60}", re.ASCII)  # what may stand in the prompt as it is
 
 
 def _shell(c: Simple) -> tuple[Inner, ...]:
@@ -78,7 +79,8 @@ def _ssh(c: Simple) -> tuple[Inner, ...] | None:
             return unknown("has options that are not known here")
         rest = rest[1:]
     text = joined(rest) if rest else c.input
-    return (Inner(text=text, shell=True, input=c.input if rest else None, away=f"on {host}", least=unless(text)),)
+    away = f"on {host}" if _HOST.fullmatch(host) else "on another machine"
+    return (Inner(text=text, shell=True, input=c.input if rest else None, away=away, least=unless(text)),)
 
 
 def _eval(c: Simple) -> tuple[Inner, ...]:

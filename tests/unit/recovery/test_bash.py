@@ -127,6 +127,9 @@ def test_redirections_assignments_and_what_stands_on_the_input() -> None:
     assert command("sh <<E\na\\$b\nE").input == "a$b\n"
     assert command("sh <<-'E'\n\ta $b\n\tE").input == "a $b\n"
     assert command("sh <<E\na $b\nE").input is None
+    assert command("sh 3<<E\na\nE").input is command("sh 3</dev/null").input is None
+    assert command("sh </dev/null").input == command("sh </dev/null 2>&1").input == ""
+    assert command("sh </dev/null <f").input is None
     assert command("echo a 'b' | sh").input == "a b\n"
     assert command("cat <<E | sh\na\nE").input == "a\n"
     assert command("echo $a | sh").input is None

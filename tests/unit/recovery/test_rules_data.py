@@ -180,6 +180,12 @@ TRAPS = r"""
     ldconfig ;; mount a b ;; top ;; nc -l 1 ;; openssl req -new -out f ;; openssl x509 -in a -out b ;;
     printf -v PATH x ;; less -o f g ;; man -P x ls ;; pandoc -o a b ;; 7z x a ;; nvidia-smi -pl 1 ;; tee f ;;
     shuf -o f ;; exiftool -a=b f ;; timedatectl set-time x ;; apt-mark hold x ;; base64 -o f ;;
+    arch -x86_64 rm -rf build ;; ptx -G in out ;; lastlog -C -u x ;; lastlog -S -u x ;; lastlog -Cu x ;; sensors -s ;;
+    sensors --set ;; lz4 -l big.txt ;; lz4 -t a b ;; lz4 -c a b ;; lz4 big.txt ;; compress -l f ;; ruff check . ;;
+    ruff check --no-fix . ;; golangci-lint run ;; golangci-lint run --no-config --fix ;; stylelint a.css ;; rubocop ;;
+    openssl s_client -connect a:1 ;; echo DELETE / | openssl s_client -connect a:1 ;; rubocop --only=A --version a ;;
+    openssl s_client -connect a:1 < f ;; openssl s_client -connect a:1 <<< x ;; openssl s_client 3</dev/null ;;
+    openssl s_client </dev/null <f ;; sudo openssl s_client -connect a:1 ;; bash </dev/null 0<f ;;
     split f ;; bat --pager=x f ;; getent -i x y ;; tmux display-message "#(rm x)" ;; vault read database/creds/x ;;
 """.strip()
 
@@ -221,6 +227,16 @@ def test_what_ends_a_text_inside_of_a_program_does_not_hide_what_comes_behind_it
         "sed 's/[[:space:]]*$//;/^$/d' f",
         "sed -n '/a/{p;q}' f",
         "sed 's|/a/|/b|g' f",
+        "arch",
+        "lastlog -u root -t 3",
+        "sensors -A",
+        "lz4 -dc big.lz4",
+        "ruff check --diff src",
+        "ruff check --isolated --select F .",
+        "golangci-lint run --no-config",
+        "openssl s_client -connect a:443 </dev/null 2>/dev/null | openssl x509 -noout -dates",
+        "timeout 5 openssl s_client -connect a:443 -servername a < /dev/null",
+        "echo | openssl s_client -connect a:443",
         "git config user.name",
         "git config branch.a.b.remote",
     ],
