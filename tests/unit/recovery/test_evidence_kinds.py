@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.evidence.stage import Unhurried, age, judged, shell
+from tests.faults.evidence.stage import Call, Unhurried, age, judged, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
 from wal_agent.recovery.evidence import verdicts
 from wal_agent.recovery.evidence.call import MOST_FACTS, MOST_VALUE, entangled, parts_of
@@ -285,6 +285,31 @@ def test_what_another_call_is_known_to_have_changed(command: str, other: str, sh
     assert judged(shop, (call, facts))[0].finding == "completed"
     (said, _) = judged(shop, (call, facts), (shell(other), ()))
     assert said.finding == "unknown"
+
+
+@pytest.mark.parametrize("command", ["echo hi >> a", "touch a", "truncate -s 1 a"])
+@pytest.mark.parametrize("other", ["cp b two", "rm two", "echo hi >> two"])
+def test_a_file_with_two_names_is_nobodys_alone(command: str, other: str, shop: Path) -> None:
+    (shop / "two").hardlink_to(shop / "a")
+    age(shop)
+    call = shell(command)
+    facts = call.facts(shop)
+    run(command, shop)
+    assert judged(shop, (call, facts))[0].finding == "completed"
+    (shop / "two").unlink()  # the name that it had is gone, too
+    assert judged(shop, (call, facts), (shell(other), ()))[0].finding == "unknown"
+
+
+def test_a_replacement_by_the_other_name(shop: Path) -> None:
+    (shop / "two").hardlink_to(shop / "a")
+    calls = [
+        Call("replace", {"file_path": str(shop / n), "old_string": "a", "new_string": "q"}) for n in ("a", "two", "b")
+    ]
+    facts = [c.facts(shop) for c in calls]
+    (shop / "two").write_text("q\n")
+    both = judged(shop, (calls[0], facts[0]), (calls[1], facts[1]))
+    assert [v.finding for v in both] == ["unknown", "unknown"]
+    assert judged(shop, (calls[0], facts[0]), (calls[2], facts[2]))[0].finding == "completed"
 
 
 # ---- npm -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.records import Fact, Host, Intent, Opening, Verdict
 from wal_agent.recovery.classify import classify
 from wal_agent.recovery.evidence.call import apart, changes, judge, parts_of
+from wal_agent.recovery.evidence.names import named_twice, same_file
 from wal_agent.recovery.evidence.paths import moved
 from wal_agent.recovery.evidence.running import still_running
 from wal_agent.recovery.evidence.steps import SHELL
@@ -94,12 +95,18 @@ class _Beside:
         mine = self._changes(o.intent)
         if mine is None or self._forgotten > o.intent.call:
             return False
-        return all(apart(mine, its) for its in self._others(o))
+        others = [its for its in self._others(o) if its != ()]
+        if others and named_twice(mine, o.intent.before):
+            return False  # any of them may change it by its other name
+        return all(apart(mine, its) for its in others)
 
     def contested(self, o: OpenCall) -> bool:
         """Whether another call since this one began is known to change what it changes."""
         mine = self._changes(o.intent)
-        return mine is None or any(its is not None and not apart(mine, its) for its in self._others(o))
+        if mine is None:
+            return True
+        known = [its for its in self._others(o) if its is not None]
+        return any(not apart(mine, its) or same_file(mine, its) for its in known)
 
     def _others(self, o: OpenCall) -> Iterator[tuple[str, ...] | None]:
         """What each other call changes that may have been beside this one. Also those that ended before it was logged:
