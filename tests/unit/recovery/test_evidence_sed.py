@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from wal_agent.recovery.step import Budget
 
 def sed(*words: str, text: bytes) -> bytes:
     """What the real one makes of a text."""
-    return subprocess.run(["sed", *words], input=text, capture_output=True, check=True).stdout
+    return subprocess.run(
+        ["sed", *words],
+        input=text,
+        env={"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        check=True,
+    ).stdout
 
 
 def ours(*scripts: str, text: bytes, extended: bool = False) -> bytes | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from wal_agent.recovery.step import Budget
 
 MOST_TEXT = 256 << 10  # bytes: every line is looked at, on the way of a call
-_MOST_LINE = 2000  # bytes: a pattern with a star takes the square of a line's length
+_MOST_LINE = 1000  # bytes: a pattern with a star takes the square of a line's length
 _MOST_PATTERN = 200
 
 _PLACE = r"(?:[0-9]+|\$|/(?:\\[^\n]|[^/\\\n])*/)"
@@ -23,6 +23,8 @@ SCRIPT = re.compile(
     r"(?P<old>(?:\\[^\n]|(?!(?P=by))[^\\\n])*)(?P=by)(?P<new>(?:\\[^\n]|(?!(?P=by))[^\\\n])*)(?P=by)"
     r"(?P<flags>[gIi0-9]*));?"
 )
+# What a dot is in UTF-8, which no locale but C reads in another way.
+_ANY = r"(?:[\x00-\x7f]|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3})"
 _ITSELF = frozenset(".*[]^$/\\")  # behind a backslash, in basic and extended expressions
 
 
@@ -121,7 +123,7 @@ def _pattern(text: str, by: str, extended: bool, any_case: bool) -> re.Pattern[b
         elif c in special:
             return None
         else:
-            atoms.append("." if c == "." else re.escape(c))
+            atoms.append(_ANY if c == "." else re.escape(c))
         if rest[:1] == ["*"]:
             stars += 1
             atoms.append(rest.pop(0))
