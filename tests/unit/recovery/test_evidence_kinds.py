@@ -312,6 +312,25 @@ def test_a_replacement_by_the_other_name(shop: Path) -> None:
     assert judged(shop, (calls[0], facts[0]), (calls[2], facts[2]))[0].finding == "completed"
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        """awk '{print "a;" > "out"}' a""",
+        """awk '{print "INSERT (" $1 ");" > "out"}' a""",
+        """awk '{print "a;" | "cat > out"}' a""",
+        "sed -n '/x\\/p;/!w out\n' a",
+        "sort -o out a",
+    ],
+)
+def test_a_step_that_writes_though_it_looks_like_reading(first: str, shop: Path) -> None:
+    """Stopped behind it: the rest of the call has not begun, but the call has."""
+    call = shell(f"{first} && rm b")
+    facts = call.facts(shop)
+    run(first, shop)
+    assert (shop / "out").exists()
+    assert judged(shop, (call, facts))[0].finding in ("unknown", "partial")
+
+
 # ---- npm -----------------------------------------------------------------------------------------------------------
 
 
