@@ -274,6 +274,20 @@ def test_every_open_call_gets_a_verdict_within_the_time(tmp_path: Path, monkeypa
     assert len(said) == 30 and {v.finding for v in said[-5:]} == {"unknown"} and len(reads) < 50
 
 
+@pytest.mark.parametrize(("step", "finding"), [(0.0, "not_started"), (0.02, "unknown")])
+def test_reading_what_other_calls_did_takes_no_more_than_half_of_the_time(
+    tmp_path: Path, step: float, finding: str
+) -> None:
+    """What there was no time to read may have changed anything."""
+    mine, reads = write(tmp_path / "a"), b'{"command":"git status"}'
+    ended = [r for n in range(1, 101) for r in (intent(n, input=reads, cls="read_only"), end(n))]
+    last = intent(101, "write_file", mine, "idempotent", before=told(tmp_path / "a", tmp_path))
+    state = state_of(opening(workspace=str(tmp_path)), started(), turn(), *ended, last)
+    inputs = {**dict.fromkeys(range(1, 101), reads), 101: mine}
+    (said,) = verdicts(state, inputs, HOST, tmp_path, [], True, Ticking(step))
+    assert said.finding == finding and ("other calls" in said.why) == (step > 0)
+
+
 def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
     budget = Budget(Ticking(), 1e9)
     (tmp_path / "a").write_bytes(b"x")

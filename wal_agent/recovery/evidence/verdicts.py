@@ -46,7 +46,7 @@ def verdicts(
     runs = {o.opening.epoch: o.opening for o in state.openings}
     ended_now = still_running(state.open, inputs, running)
     until = clock.boot() + NOW_BUDGET
-    beside = _Beside(state, inputs, workspace)
+    beside = _Beside(state, inputs, workspace, Budget(clock, until - NOW_BUDGET / 2))
     found: list[Verdict] = []
     for n, o in enumerate(state.open):
         data, run = inputs.get(o.intent.call), runs.get(o.epoch)
@@ -80,10 +80,13 @@ def alone(o: OpenCall, state: State, inputs: Mapping[int, bytes], workspace: Pat
 
 
 class _Beside:
-    """What calls change, read once for each call, and which calls ran beside others."""
+    """What calls change, read once for each call, and which calls ran beside others. `budget`: what is not read in its
+    time may change anything."""
 
-    def __init__(self, state: State, inputs: Mapping[int, bytes], workspace: Path) -> None:
-        self._state, self._inputs, self._workspace = state, inputs, workspace
+    def __init__(
+        self, state: State, inputs: Mapping[int, bytes], workspace: Path, budget: Budget | None = None
+    ) -> None:
+        self._state, self._inputs, self._workspace, self._budget = state, inputs, workspace, budget
         self._known: dict[int, tuple[str, ...] | None] = {}
         calls = {x.intent.call for x in state.open} | {e.intent.call for e in state.unsettled}
         # A call that has ended and is no longer told by the state may have done anything.
@@ -118,7 +121,8 @@ class _Beside:
     def _changes(self, call: Intent) -> tuple[str, ...] | None:
         if call.call not in self._known:
             data = self._inputs.get(call.call)
-            self._known[call.call] = None if data is None else self._read(call, data)
+            late = self._budget is not None and self._budget.over
+            self._known[call.call] = None if data is None or late else self._read(call, data)
         return self._known[call.call]
 
     def _read(self, call: Intent, data: bytes) -> tuple[str, ...] | None:
