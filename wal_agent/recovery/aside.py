@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.plainfile import open_plain
@@ -18,9 +19,17 @@ from wal_agent.recovery.worktree import INSIDE, Entry, Tree, above
 ASIDE = ".wal-agent-aside-"
 
 
-def move_aside(folder: Path, here: Tree, tree: Tree, now: float) -> tuple[str, ...]:
-    """Rename what `tree` would replace in `folder` and what is not in `here`, the save of it; the new names, relative.
-    OSError where that cannot be."""
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """`moved`: the new names, relative. `same`: paths that are not in the save and hold what is wanted already."""
+
+    moved: tuple[str, ...]
+    same: tuple[str, ...]
+
+
+def move_aside(folder: Path, here: Tree, tree: Tree, now: float) -> Aside:
+    """Rename what `tree` would replace in `folder` and what is not in `here`, the save of it. OSError where that cannot
+    be."""
     return _Way(folder, here, tree, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))).clear()
 
 
@@ -30,13 +39,14 @@ class _Way:
         self.saved_folders = {parent for path in here for parent in above(path)}
         self.folders: dict[str, bool] = {}  # paths above: whether they are folders that may be written into
         self.moved: list[str] = []
+        self.same: list[str] = []
 
-    def clear(self) -> tuple[str, ...]:
+    def clear(self) -> Aside:
         for path in sorted(p for p, e in self.tree.items() if p not in self.here or _hides(self.here[p], e)):
             # below what is no folder nothing can stand; what it is itself is in the save, or has just been moved
             if all(self._is_folder(parent) for parent in above(path)):
                 self._look(path, self.tree[path])
-        return tuple(self.moved)
+        return Aside(tuple(self.moved), tuple(self.same))
 
     def _look(self, path: str, wanted: Entry) -> None:
         info = self._lstat(path)
@@ -45,7 +55,8 @@ class _Way:
         if stat.S_ISDIR(info.st_mode):
             stays = wanted.mode == INSIDE or (path in self.saved_folders and self._only_saved(path))
         else:
-            stays = stat.S_ISREG(info.st_mode) and _same_bytes(self.folder / path, info.st_size, wanted)
+            stays = path not in self.here and _is_same(self.folder / path, info, wanted)
+            self.same += [path] if stays else []
         if not stays:
             self._aside(path)
 
@@ -88,9 +99,10 @@ def _hides(old: Entry, new: Entry) -> bool:
     return old.mode == INSIDE and new.mode != INSIDE
 
 
-def _same_bytes(path: Path, size: int, wanted: Entry) -> bool:
+def _is_same(path: Path, info: os.stat_result, wanted: Entry) -> bool:
     """Whether a plain file already is what the tree wants there, by the id that git gives to its bytes."""
-    if size != wanted.size:
+    size, mode = info.st_size, "100755" if info.st_mode & 0o100 else "100644"
+    if not stat.S_ISREG(info.st_mode) or (size, mode) != (wanted.size, wanted.mode):
         return False
     digest = hashlib.new("sha1" if len(wanted.id) == 40 else "sha256", b"blob %d\0" % size)
     try:

@@ -1,14 +1,19 @@
 """What a restore of the working tree replaces is kept first: a small bare repository for each restore, whole in itself,
 out of which plain git commands get it back.
 
-Its branch `local` is the files of the folder as they were; its HEAD, where there is one, is the user's commit that the
-captured tree stood on, for a clone that lacks it.
+Its branch `local` is the files of the folder as they were; `local-2` and so on are what came to be there while the
+restore went on, or before it was done again. Its HEAD, where there is one, is the user's commit that the captured tree
+stood on, for a clone that lacks it.
 """
 
 from __future__ import annotations
 
+import calendar
 import shlex
+import shutil
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +24,12 @@ from wal_agent.capture.repository import Surroundings
 from wal_agent.capture.scan import Scanner
 from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow
 from wal_agent.records import Repository
+from wal_agent.recovery.worktree import Tree, flush, listed
 
-KEEP = 5  # restores
-LOCAL = "refs/heads/local"
+KEEP = 5  # restores; older ones are dropped where they are older than YOUNG as well
+YOUNG = 14 * 86400.0  # seconds
+STAMP = "%Y%m%dT%H%M%SZ"
+LOCAL = "local"
 _AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 
@@ -58,10 +66,10 @@ class Kept:
     folder: Path
 
     def make(self, shadow: Shadow, alternates: tuple[Path, ...], local: str, head: str, cut: tuple[str, ...]) -> None:
-        """`local`: commit to keep whole, "" for none. `head`: commit to offer, "" for none; `cut`: commits
-        that the shadow has without their parents. GitFailed, OSError."""
+        """Make it, or add to it. `local`: commit to keep whole, "" for none. `head`: commit to offer, "" for none;
+        `cut`: commits that the shadow has without their parents. GitFailed, OSError."""
         git, at = shadow.git, At(self.folder, cwd=self.folder)
-        self.folder.mkdir(mode=0o700, parents=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         chosen = ["--object-format=sha256"] if len(local or head) == 64 else []
         git.run("init", "-q", "--bare", "--template=", *chosen, ".", cwd=self.folder)
         (self.folder / "info").mkdir(exist_ok=True)
@@ -71,11 +79,13 @@ class Kept:
         words = ("pack-objects", "-q", "--revs", "--delta-base-offset", str(pack))
         if local:
             git.run(*words, at=shadow.at(*alternates), input=f"{local}\n".encode())
-            git.run("update-ref", LOCAL, local, at=at)
+            n = len(self.saves) + 1
+            git.run("update-ref", f"refs/heads/{LOCAL}{f'-{n}' if n > 1 else ''}", local, at=at)
         if head:
             asked = "".join(f"--shallow {id}\n" for id in cut) + f"{head}\n"
             git.run(*words, at=shadow.at(), input=asked.encode())
             self._offer(shadow, alternates, head, cut)
+        flush(self.folder)
 
     def _offer(self, shadow: Shadow, alternates: tuple[Path, ...], head: str, cut: tuple[str, ...]) -> None:
         """Where the clone here has the history behind the commits, they are fetched as what they are; else shallow."""
@@ -91,16 +101,40 @@ class Kept:
             (self.folder / "shallow").write_text("".join(f"{id}\n" for id in cut))
 
     @property
+    def saves(self) -> tuple[str, ...]:
+        """Its branches, the first save first."""
+        found = [path.name for path in (self.folder / "refs" / "heads").glob(f"{LOCAL}*")]
+        return tuple(sorted(found, key=lambda name: (len(name), name)))
+
+    def trees(self, shadow: Shadow) -> list[Tree]:
+        """The files of each save. GitFailed, Damaged."""
+        git, at = shadow.git, At(self.folder, cwd=self.folder)
+        ids = [git.text("rev-parse", "--verify", f"refs/heads/{name}:work", at=at) for name in self.saves]
+        return [listed(shadow, id, self.folder / "objects") for id in ids]
+
+    @property
     def shallow(self) -> bool:
         return (self.folder / "shallow").exists()
 
     @property
     def get_files(self) -> str:
-        """The command that writes the files that were here into a new folder."""
-        return f"mkdir before && git --git-dir={shlex.quote(str(self.folder))} archive local:work | tar -x -C before"
+        """The command that writes the files that were here into a new folder, one for each save."""
+        archive = f"git --git-dir={shlex.quote(str(self.folder))} archive"
+        into = {name: name.replace(LOCAL, "before", 1) for name in self.saves or (LOCAL,)}
+        return " && ".join(f"mkdir {to} && {archive} {name}:work | tar -x -C {to}" for name, to in into.items())
 
     @property
     def get_commits(self) -> str:
         """The command that brings the commit that the captured tree stood on into the repository here."""
         more = " --update-shallow" if self.shallow else ""
         return f"git fetch{more} {shlex.quote(str(self.folder))} HEAD"
+
+
+def prune(folder: Path, now: float) -> None:
+    """Drop what restores before the newest `KEEP` kept, where it is not young. Only after a restore that came to its
+    end: what the others kept may be the only copy that is told of."""
+    with suppress(OSError):
+        for old in sorted(folder.iterdir())[:-KEEP]:
+            with suppress(ValueError):  # somebody else's
+                if now - calendar.timegm(time.strptime(old.name[:16], STAMP)) > YOUNG:
+                    shutil.rmtree(old, ignore_errors=True)

@@ -2,22 +2,25 @@
 
 The folder that the newest capture came from is the truth and stays as it is. Anywhere else what is there is kept first,
 then its files are made those of the capture; of the user's `.git` nothing is changed, and where there is none, one like
-the lost one is made. A crash in between is found by `RESTORING`, and all of it is done again.
+the lost one is made. A crash in between is found by its note (begun.py), and all of it is done again; what was here
+before the first try is not saved over.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from wal_agent.capture.git import At, Git, GitFailed, GitMissing
-from wal_agent.capture.mark import mark, marked
+from wal_agent.capture.mark import NAME, mark, marked
 from wal_agent.capture.place import Place, find
 from wal_agent.capture.shadow import Contents, Shadow, is_id
 from wal_agent.clock import SystemClock
@@ -25,25 +28,36 @@ from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.plainfile import read_plain
 from wal_agent.records import Repository, Workspace
-from wal_agent.recovery import moves
 from wal_agent.recovery.aside import move_aside
+from wal_agent.recovery.begun import Begun, end, is_wanted, read_begun, write_begun
 from wal_agent.recovery.damage import offered
-from wal_agent.recovery.kept import KEEP, Here, Kept, save_here
+from wal_agent.recovery.kept import STAMP, Here, Kept, prune, save_here
 from wal_agent.recovery.packs import bring, check
 from wal_agent.recovery.rebuild import rebuild, sweep
-from wal_agent.recovery.worktree import NO_CHANGES, Changes, Tree, changes, listed, make_equal, size_of
+from wal_agent.recovery.worktree import (
+    NO_CHANGES,
+    Changes,
+    Moved,
+    Tree,
+    above,
+    changes,
+    listed,
+    make_equal,
+    size_of,
+)
 from wal_agent.shown import shown
 from wal_agent.wal.blobs import Blobs
 
 LOCKED = 60.0  # seconds
 PUT_BACK = "put-back"  # file in the shadow: the capture that was put back last, and the note of who did it
-RESTORING = "restoring"  # file in the shadow: the capture whose restore has begun and has not come to its end
+TRIES = 3  # times that what is here is saved, where it changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTree:
     """The workspace folder here, as a look tells. `known`: the newest capture was made from this very folder, or was
-    put back into it. `empty`: nothing is in it. `repository`: one is around it."""
+    put back into it. `empty`: nothing is in it. `repository`: there is one that the tree belongs into, or `.git` is
+    something that git cannot read."""
 
     known: bool
     empty: bool
@@ -78,12 +92,13 @@ def what_to_do(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where a tree is put back: `folder`, a real path; our own things in `state_dir`. `env`: the user's, for git.
-    `private`: folders that are never captured, and so never saved nor replaced (`state_dir` always)."""
+    `private`: folders that are never captured, and so never saved nor replaced (`state_dir` always). `job`: whose."""
 
     folder: Path
     state_dir: Path
     env: Mapping[str, str]
     private: tuple[Path, ...] = ()
+    job: str = ""
 
     def shadow(self) -> Shadow:
         return Shadow.of(self.state_dir, self.folder, Git(self.env))
@@ -91,7 +106,7 @@ class Target:
     def kept(self, now: float) -> Path:
         """The folder for what this restore replaces."""
         shadow = self.shadow().folder
-        return shadow.with_name(f"{shadow.name}-kept") / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+        return shadow.with_name(f"{shadow.name}-kept") / time.strftime(STAMP, time.gmtime(now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,24 +148,49 @@ def look(target: Target, captured: Workspace | None) -> LocalTree:
         return LocalTree(False, empty, False)
     shadow = target.shadow()
     try:
-        known = is_id(captured.commit) and _known(shadow, target.folder, captured.commit)
-        return LocalTree(known, empty, find(shadow.git, target.folder).git_dir is not None)
+        known = is_id(captured.commit) and _known(shadow, target, captured.commit)
+        return LocalTree(known, empty, _has_repository(shadow.git, target.folder, captured.repository))
     except GitMissing:
         raise ConfigError(
             "A working tree is saved for this job, and there is no git here to put it back with.", "Install git."
         ) from None
 
 
-def _known(shadow: Shadow, folder: Path, commit: str) -> bool:
-    """It was made here, also where we were killed before `SAVED` said so; or it was put back here to the end."""
-    if _restoring(shadow) == commit:
+def _known(shadow: Shadow, target: Target, commit: str) -> bool:
+    """It was made here, also where we were killed before `SAVED` said so; or it was put back here to the end. A folder
+    that could be marked and is not is another one of the same name."""
+    if read_begun(shadow) is not None or is_wanted(shadow, target.job, commit):
         return False
-    return commit in marked(folder) or bool(shadow.ref(f"{commit}^{{tree}}"))
+    if commit in marked(target.folder):
+        return True
+    return not _can_be_marked(target.folder) and bool(shadow.ref(f"{commit}^{{tree}}"))
 
 
-def _restoring(shadow: Shadow) -> str:
-    data = read_plain(shadow.folder / RESTORING)
-    return "" if data is None else data.decode("ascii", "replace").strip()
+def _can_be_marked(folder: Path) -> bool:
+    """Whether `mark` works here, as far as can be told without changing anything."""
+    try:
+        os.getxattr(folder, NAME, follow_symlinks=False)
+    except AttributeError:
+        return False
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            return False
+    info = folder.stat()
+    ours = not info.st_mode & stat.S_ISVTX or os.geteuid() in (0, info.st_uid)
+    return ours and os.access(folder, os.W_OK)
+
+
+def _has_repository(git: Git, folder: Path, lost: Repository | None) -> bool:
+    """A repository around the folder that has no file in it is none for a tree that stood at the top of its own."""
+    if os.path.lexists(folder / ".git"):
+        return True
+    place = find(git, folder)
+    if place.git_dir is None or lost is None or lost.prefix or not place.prefix:
+        return place.git_dir is not None
+    try:
+        return bool(git.run("ls-files", "-z", "--", place.prefix, at=place.at))
+    except GitFailed:
+        return True
 
 
 def put_back(target: Target, captured: Workspace, blobs: Blobs, decided: PutBack, now: float, note: str = "") -> Done:
@@ -190,6 +230,7 @@ class _Restore:
     def __init__(self, target: Target, shadow: Shadow, captured: Workspace, decided: PutBack, now: float) -> None:
         self.target, self.shadow, self.captured, self.decided, self.now = target, shadow, captured, decided, now
         self.folder = target.folder
+        self.begun = Begun(captured.commit)
         self._private = (*target.private, target.state_dir)
 
     def go(self, blobs: Blobs, note: str) -> Done:
@@ -197,43 +238,69 @@ class _Restore:
         place = self._place()
         sweep(self.folder)
         check(captured)
-        (shadow.folder / RESTORING).write_text(captured.commit)
+        before = read_begun(shadow)
+        self.begun = replace(before, commit=captured.commit) if before else Begun(captured.commit)
+        write_begun(shadow, self.begun)
         bring(shadow, captured, blobs)
         contents = shadow.contents(captured.commit)
         tree = listed(shadow, contents.work)
         self._room(size_of(tree))
-        here = self._save_here(place)
-        old = listed(shadow, here.contents.work, *place.alternates) if here else {}
-        done = self._keep(place, here, contents, changes(old, tree))
-        mark(self.folder, ())
-        aside = move_aside(self.folder, old, tree, self.now)
-        make_equal(shadow, self.folder, here.contents.work if here else "", contents.work, *place.alternates)
+        done = self._replace(place, contents, tree)
         if self.decided.make_repository:
             rebuild(shadow, contents, self.folder, captured.repository.identity if captured.repository else ())
         failpoint("restore.after_tree")
         shadow.save(captured.commit)
         mark(self.folder, (captured.commit,))
         (shadow.folder / PUT_BACK).write_text(f"{captured.commit} {note}")
-        (shadow.folder / RESTORING).unlink()
-        return replace(done, aside=aside, tree=tree)
+        end(shadow, self.target.job)
+        prune(self.target.kept(self.now).parent, self.now)
+        return done
 
-    def _keep(self, place: Place, here: Here | None, contents: Contents, found: Changes) -> Done:
-        """What is replaced is kept, where no commit of the user's has it; so are the commits that the captured tree
-        stood on, where the repository here lacks them."""
-        files = here is not None and found.any and not here.clean
+    def _replace(self, place: Place, contents: Contents, tree: Tree) -> Done:
+        """Save what is here, and put the tree over it; again where it is not what was saved any more."""
+        aside: tuple[str, ...] = ()
+        for _ in range(TRIES):
+            here = self._save_here(place)
+            old = listed(self.shadow, here.contents.work, *place.alternates) if here else {}
+            leave = _left_out(old, tree, contents)
+            old = {path: entry for path, entry in old.items() if path not in leave}
+            done = self._keep(place, here, contents, old, tree)
+            mark(self.folder, ())
+            way = move_aside(self.folder, old, tree, self.now)
+            aside += way.moved
+            was = here.contents.work if here else ""
+            try:
+                make_equal(self.shadow, self.folder, was, contents.work, leave, way.same, *place.alternates)
+            except Moved as error:
+                moved = str(error)
+                continue
+            return replace(done, aside=aside, tree=tree)
+        raise ConfigError(
+            f"Files in {self.folder} change while the working tree is put back: {moved}", "Stop what writes there."
+        )
+
+    def _keep(self, place: Place, here: Here | None, contents: Contents, old: Tree, tree: Tree) -> Done:
+        """What is replaced is kept, where no commit of the user's and no save of a restore that was cut has it; so are
+        the commits that the captured tree stood on, where the repository here lacks them."""
+        shadow, found = self.shadow, changes(old, tree)
+        kept = Kept(self.target.kept(self.now).with_name(self.begun.kept)) if self.begun.kept else None
+        if kept is not None and not kept.folder.is_dir():
+            kept = None
+        saves = kept.trees(shadow) if kept else []
+        files = here is not None and found.any and not here.clean and _is_more(old, tree, saves)
         head = contents.state.head
         offers = bool(head) and not self.decided.make_repository and not self._has(place, head)
-        kept = None
         if files or offers:
-            kept = self._new_kept()
+            kept = kept or self._new_kept()
             local = here.contents.commit if here is not None and files else ""
-            kept.make(self.shadow, place.alternates, local, head if offers else "", contents.state.shallow)
-        repository = here.repository if here else None
-        return Done(self.decided, self.captured, found, kept, files, (), repository, offers)
+            kept.make(shadow, place.alternates, local, head if offers else "", contents.state.shallow)
+            self.begun = replace(self.begun, kept=kept.folder.name)
+            write_begun(shadow, self.begun)
+        repository = here.repository if here and not self.decided.make_repository else None
+        return Done(self.decided, self.captured, found, kept, bool(saves) or files, (), repository, offers)
 
     def _new_kept(self) -> Kept:
         folder = self.target.kept(self.now)
-        moves.prune(folder.parent, KEEP - 1)
         n = 1
         while folder.exists():
             n += 1
@@ -271,3 +338,18 @@ class _Restore:
         free = shutil.disk_usage(self.folder).free
         if size > free:
             raise ConfigError(f"The working tree has {size} bytes, and {free} are free in {self.folder}.", "Make room.")
+
+
+def _is_more(here: Tree, tree: Tree, saves: Sequence[Tree]) -> bool:
+    """Whether something here is not of a save; where a restore was cut, part of it is the captured tree already."""
+    return not saves or any(all(of.get(path) != entry for of in (tree, *saves)) for path, entry in here.items())
+
+
+def _left_out(here: Tree, tree: Tree, contents: Contents) -> frozenset[str]:
+    """What the capture could not hold, though it was there: it stays as it is here."""
+    out = {os.fsdecode(path) for path in contents.state.left_out}
+    if not out:
+        return frozenset()
+    return frozenset(
+        path for path in here.keys() - tree.keys() if path in out or any(parent in out for parent in above(path))
+    )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.capture.git import GitFailed
+from wal_agent.capture.git import At, GitFailed
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
@@ -23,6 +24,7 @@ MOST_LISTED = 512 << 20  # bytes of a tree's listing
 MOST_FILES = 5_000_000
 FILE_MODES = frozenset({"100644", "100755", "120000"})
 INSIDE = "160000"  # a repository inside: its files are not saved
+_REFUSED = re.compile("not uptodate|would be overwritten|would be removed|would lose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,19 @@ def size_of(tree: Tree) -> int:
     return sum(entry.size for entry in tree.values())
 
 
-def make_equal(shadow: Shadow, folder: Path, here: str, tree: str, *alternates: Path) -> None:
+class Moved(Exception):
+    """Something in the folder is not as it was saved a moment ago."""
+
+
+def make_equal(
+    shadow: Shadow, folder: Path, here: str, tree: str, leave: Iterable[str], same: Iterable[str], *alternates: Path
+) -> None:
     """Make the files in `folder` those of the tree `tree`. Under the shadow's lock.
 
-    `here`: the tree that was saved of what is there, "" for an empty folder; what it lacks was moved aside before.
-    ConfigError: this machine cannot take it; it may stand half done, and can be done again."""
+    `here`: the tree that was saved of what is there, "" for an empty folder; what it lacks was moved aside before, or
+    has the wanted bytes already (`same`). `leave`: paths of `here` that stay as they are. Moved: nothing was written,
+    and what is there is to be saved again. ConfigError: this machine cannot take it; it may stand half done, and can be
+    done again."""
     index = shadow.tmp / "restore-index"
     with suppress(FileNotFoundError):
         index.unlink()
@@ -115,18 +125,42 @@ def make_equal(shadow: Shadow, folder: Path, here: str, tree: str, *alternates: 
     try:
         if here:
             shadow.git.run("read-tree", here, at=at)
-            shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
+            if name := _differs(shadow, at):
+                raise Moved(name)
+        _update(shadow, at, "--force-remove", leave)
+        base = shadow.git.text("write-tree", at=at)
+        _update(shadow, at, "--add", same)
         failpoint("restore.before_tree")
-        shadow.git.run("read-tree", "--reset", "-u", tree, at=at)
-        shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
-        differs = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=at)
+        _merge(shadow, at, base, tree)
+        name = _differs(shadow, at)
     except GitFailed as error:
         raise ConfigError(f"The working tree could not be put back into {folder}: {shown(str(error))}") from error
-    if differs:
-        name = shown(os.fsdecode(differs.split(b"\0")[0]))
+    if name:
         raise ConfigError(f"The working tree could not be put back into {folder}: {name} is not as it was saved.")
     flush(folder)
     index.replace(shadow.folder / "index")
+
+
+def _merge(shadow: Shadow, at: At, base: str, tree: str) -> None:
+    """git itself refuses, before it writes anything, to replace what is not as the index has it."""
+    try:
+        shadow.git.run("read-tree", "-m", "-u", base, tree, at=at)
+    except GitFailed as error:
+        if _REFUSED.search(error.said):
+            raise Moved(shown(error.said.strip(), 200)) from error
+        raise
+
+
+def _update(shadow: Shadow, at: At, how: str, paths: Iterable[str]) -> None:
+    if listed := b"".join(os.fsencode(path) + b"\0" for path in paths):
+        shadow.git.run("update-index", how, "-z", "--stdin", at=at, input=listed)
+
+
+def _differs(shadow: Shadow, at: At) -> str:
+    """The first file that is not as the index has it, for people; "" for none."""
+    shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
+    found = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=at)
+    return shown(os.fsdecode(found.split(b"\0")[0]))
 
 
 def flush(folder: Path) -> None:

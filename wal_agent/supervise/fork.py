@@ -26,10 +26,11 @@ from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
 from wal_agent.recovery.admit import Refuse, admit
+from wal_agent.recovery.begun import want
 from wal_agent.recovery.damage import damaged
 from wal_agent.recovery.point import replay_at
 from wal_agent.recovery.words import stamp
-from wal_agent.recovery.workspace import RESTORING, Target
+from wal_agent.recovery.workspace import Target
 from wal_agent.supervise.local import RunDir, runtime_dir, spools_dir, state_dir, this_host
 from wal_agent.supervise.standing import local_view
 from wal_agent.supervise.whose import Whose
@@ -92,7 +93,7 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
         if not whose.known():
             whose.give(keys.job)
         fork(source, new, claim, fields, clock, rng)
-        _put_tree_back_first(found.state.workspace, wish)
+        _put_tree_back_first(found.state.workspace, wish, new.job)
     finally:
         run_dir.end()
         bucket.close()
@@ -103,13 +104,10 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
     return replace(wish, settings=replace(settings, job=new.job))
 
 
-def _put_tree_back_first(captured: Workspace | None, wish: Wish) -> None:
+def _put_tree_back_first(captured: Workspace | None, wish: Wish, job: str) -> None:
     """The fork's tree was captured in this very folder perhaps; it does not stand here all the same."""
-    if captured is None:
-        return
-    shadow = Target(wish.workspace, state_dir(wish.env), wish.env).shadow()
-    if shadow.folder.is_dir():
-        (shadow.folder / RESTORING).write_text(captured.commit)
+    if captured is not None:
+        want(Target(wish.workspace, state_dir(wish.env), wish.env).shadow(), job, captured.commit)
 
 
 def free_name(bucket: Bucket, job: str, record: int) -> Keys:

@@ -122,7 +122,7 @@ def foresee(
 ) -> Foreseen:
     """Changes nothing. ConfigError: there is no git to look with."""
     private = tuple(never_captured(settings, agent, env, workspace))
-    target = Target(workspace, state_dir(env), env, private)
+    target = Target(workspace, state_dir(env), env, private, settings.job)
     captured = at.before.workspace if at.damage is None and settings.workspace != "off" else None
     local = look(target, captured)
     decided = what_to_do(captured, local)

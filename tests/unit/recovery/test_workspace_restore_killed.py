@@ -67,7 +67,7 @@ MOMENTS = {
     "before the tree": at("restore.before_tree"),
     "after the tree": at("restore.after_tree"),
     "while packs are read": while_git("index-pack"),
-    "while files are written": while_git("read-tree", "--reset", "-u"),
+    "while files are written": while_git("read-tree", "-m", "-u"),
     "while it is looked at": while_git("diff-files"),
     "while the repository is made": while_git("pack-objects"),
     "before the repository is moved": before_the_repository_stands,

@@ -1,0 +1,79 @@
+"""Notes beside the shadow of a workspace, which outlive it: of a restore that has begun and has not come to its end,
+and of a tree that is to be put back whatever the folder looks like.
+
+Each is one small file that is replaced whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from wal_agent.capture.shadow import Shadow
+from wal_agent.plainfile import read_plain
+
+MOST = 4096  # bytes of a note
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A restore of `commit`. `kept`: name of the folder with what was here before the first of the restores that were
+    cut, "" while there is none. `mode`: the workspace's own, where it was closed to others meanwhile, else 0."""
+
+    commit: str
+    kept: str = ""
+    mode: int = 0
+
+
+def read_begun(shadow: Shadow) -> Begun | None:
+    """The restore that was cut here, whichever capture it was of: the folder may hold a part of each."""
+    data = read_plain(_restoring(shadow), MOST)
+    if data is None:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=Begun)
+    except (msgspec.DecodeError, ValueError):
+        return Begun("")
+    return found if Path(found.kept).name == found.kept else Begun(found.commit)
+
+
+def write_begun(shadow: Shadow, begun: Begun) -> None:
+    _write(_restoring(shadow), msgspec.json.encode(begun))
+
+
+def end(shadow: Shadow, job: str) -> None:
+    """The restore for `job` has come to its end."""
+    _restoring(shadow).unlink(missing_ok=True)
+    _wanted(shadow, job).unlink(missing_ok=True)
+
+
+def want(shadow: Shadow, job: str, commit: str) -> None:
+    """`job` needs `commit` put back here, though this folder may have had it once."""
+    shadow.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(_wanted(shadow, job), commit.encode())
+
+
+def is_wanted(shadow: Shadow, job: str, commit: str) -> bool:
+    return read_plain(_wanted(shadow, job), MOST) == commit.encode()
+
+
+def _restoring(shadow: Shadow) -> Path:
+    return shadow.folder.with_name(f"{shadow.folder.name}-restoring")
+
+
+def _wanted(shadow: Shadow, job: str) -> Path:
+    return shadow.folder.with_name(f"{shadow.folder.name}-wanted-{hashlib.sha256(job.encode()).hexdigest()[:16]}")
+
+
+def _write(path: Path, data: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+    new.replace(path)
