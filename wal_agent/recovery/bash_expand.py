@@ -9,6 +9,7 @@ from tree_sitter import Node
 
 from wal_agent.recovery.bash import Simple, Word
 from wal_agent.recovery.bash_places import Places, names
+from wal_agent.recovery.bash_values import assigned
 from wal_agent.recovery.bash_words import Unread
 
 _MAX_DEPTH = 40
@@ -79,7 +80,9 @@ class Expansions(Places):
                 or re.match(rb"\$\{\w+:[^-=?+]", text) is not None
                 or text.startswith(b"${!")
             )
+            self._evaluated(text)
             if m := re.match(rb"\$\{([A-Za-z_][A-Za-z0-9_]*):?=", text):
+                self._values.sets(m[1], text[m.end() :])
                 self._emit(n, Simple((), (m[1].decode(),)))
         elif n.type == "arithmetic_expansion":
             if text[:3] != b"$((" or text[-2:] != b"))":
@@ -98,6 +101,17 @@ class Expansions(Places):
             self._substituted(n.children[1:-1], n.start_byte + 2, n.end_byte - 1)
         else:
             raise Unread
+
+    def _evaluated(self, text: bytes) -> None:
+        """What of ${...} is arithmetic: a subscript, an offset, and all that a name leads to (${!a})."""
+        m = re.match(rb"\$\{([!#]?)[A-Za-z0-9_@*]+", text)
+        rest = text[m.end() :] if m else text
+        if m and m[1] == b"!":
+            self._values.evaluates(text)
+        elif rest[:1] == b"[" or re.match(rb":[^-=?+]", rest):
+            self._values.evaluates(rest)
+            if assigned(rest) != ():
+                raise Unread
 
     def _substituted(self, nodes: Sequence[Node], start: int, end: int) -> None:
         if len(nodes) == 1 and nodes[0].type == "file_redirect":
@@ -125,6 +139,15 @@ class Expansions(Places):
                 raise Unread
         if depth:
             raise Unread
+        text = self._b[start:end]
+        self._values.evaluates(text)
+        sets = assigned(text)
+        if sets is None:
+            raise Unread
+        for name in sets:
+            self._values.sets(name.encode(), text)
+        if sets:
+            self._emit(n, Simple((), sets))
 
     def _test(self, n: Node) -> None:
         """[[ ... ]]: words and operators; nothing in it runs but what is substituted."""
@@ -134,6 +157,8 @@ class Expansions(Places):
             raise Unread
         self._edges(n.start_byte, n.end_byte)
         self._arithmetic = self._arithmetic or _TEST_ARITHMETIC.search(self._b, start, end) is not None
+        if self._values.compares(self._b[start:end]):
+            raise Unread
         i = start
         while i < end:
             c = self._b[i]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from tree_sitter import Node
 
+from wal_agent.recovery.bash_values import Values
 from wal_agent.recovery.bash_words import Unread, Words
 
 _GAP = re.compile(rb"(?:[ \t\n]|\\\n)*")
@@ -23,6 +24,7 @@ class Places:
     def __init__(self, source: bytes) -> None:
         self._b = source
         self._words = Words(source)
+        self._values = Values()
         self._arithmetic = False  # something is evaluated that may run what stands in a variable
         self._depth = 0
 

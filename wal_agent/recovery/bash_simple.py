@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 
 from tree_sitter import Node
@@ -12,9 +12,11 @@ from wal_agent.recovery.bash import Redirect, Simple, Word
 from wal_agent.recovery.bash_expand import Expansions
 from wal_agent.recovery.bash_heredoc import heredoc
 from wal_agent.recovery.bash_places import ENDS, names
+from wal_agent.recovery.bash_values import POSITIONAL
 from wal_agent.recovery.bash_words import Unread
 
 _ASSIGN = re.compile(rb"([A-Za-z_][A-Za-z0-9_]*)(\[[A-Za-z0-9_$]*\])?\+?=")
+_FILLS = names("read mapfile readarray")
 _RESERVED = names("if then elif else fi for in while until do done case esac select function { } ! [[ ]]")
 _DASH = re.compile(rb"[ \t]-[ \t]+")
 _OPERATORS = names("< > >> &> &>> <& >& >| <&- >&-")
@@ -27,6 +29,7 @@ class Commands(Expansions):
         super().__init__(source)
         self._out: list[Simple] = []
         self._at: list[int] = []  # where each of them begins
+        self._given: set[str] = set()  # commands that are given words which only the shell knows
 
     def _statement(self, n: Node, sure: bool, extra: tuple[Node, ...] = ()) -> None:
         raise NotImplementedError
@@ -59,6 +62,7 @@ class Commands(Expansions):
             if n.type == "test_command" and (words[0][1].text, words[-1][1].text) != ("[", "]"):
                 raise Unread
             self._arithmetic = self._arithmetic or n.type != "test_command"
+            self._declared(n)
         else:
             kids = (n,) if n.type == "variable_assignment" else n.children
             last, was_word = n.start_byte, False
@@ -83,6 +87,27 @@ class Commands(Expansions):
         """A word of a declaration: as an assignment it is not split, so that it is known what it sets."""
         m = _ASSIGN.match(self._b, start) if word.text is None else None
         return word if m is None else Word(None, m[0].decode())
+
+    def _declared(self, n: Node) -> None:
+        """The values that a declaration gives."""
+        text = self._text(n)
+        if re.match(rb"(?:declare|typeset|local)\b.*\s-[A-Za-z]*i", text):
+            self._values.evaluates(text)
+            if re.search(rb"=[^=\s]*=", text):
+                raise Unread
+        for c in n.children:
+            if c.type == "variable_assignment" and (m := _ASSIGN.match(self._text(c))):
+                self._values.sets(m[1], self._text(c)[m.end() :])
+
+    def _evaluates(self, n: Node, functions: Container[str]) -> None:
+        """Where arithmetic may run what stands in a value: raises Unread (x='a[$(rm y)]'; echo $((x))), or adds a
+        command that nothing is known of (x=$(cat f); echo $((x)))."""
+        if self._arithmetic and self._words.hides and b"[" in self._b:
+            raise Unread
+        if any(name == "set" or name in functions for name in self._given):
+            self._values.fills(POSITIONAL)
+        if self._values.unsafe():
+            self._emit(n, Simple((Word(None),)))
 
     def _hang(self, n: Node, hung: Iterable[Node]) -> None:
         self._command(n, [], [], list(hung), False)
@@ -114,6 +139,12 @@ class Commands(Expansions):
         if sum(r.op in ("<", "<<", "<<-", "<<<", "<&") for r in redirects) > 1:
             given = None
         ordered = tuple(word for _at, word in sorted(words, key=lambda w: w[0]))
+        if any(w.text in _FILLS for w in ordered[:3]):
+            self._values.fills(b"REPLY", b"MAPFILE", *((w.text or "").encode() for w in ordered))
+        if ordered and ordered[0].text == "let":
+            self._values.evaluates(" ".join(w.text or "" for w in ordered).encode())
+        if ordered and any(w.text is None for w in ordered[1:]):
+            self._given.add(ordered[0].text or "")
         for i, word in enumerate(ordered[:3]):
             if word.text in _RESERVED and (i == 0 or ordered[0].text in ("time", "coproc")):
                 raise Unread
@@ -175,6 +206,8 @@ class Commands(Expansions):
             raise Unread
         self._arithmetic = self._arithmetic or m[2] is not None
         value = n.children[-1]
+        self._values.sets(m[1], self._b[m.end() : n.end_byte])
+        self._values.indexes(self._text(n))
         if value.type == "array":
             if self._b[m.end()] != 0x28 or value.start_byte != m.end():
                 raise Unread

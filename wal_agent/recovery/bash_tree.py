@@ -83,8 +83,7 @@ class _Reader(Commands):
     def script(self) -> Script:
         root = _parse(self._b)
         self._block(root.children, 0, len(self._b), True)
-        if self._arithmetic and self._words.hides and b"[" in self._b:
-            raise Unread  # x='a[$(rm y)]'; echo $((x)): arithmetic runs what stands in a value
+        self._evaluates(root, self._functions)
         for at, c in zip(self._at, self._out, strict=True):
             if c.words and c.words[0].text in self._functions and at < self._functions[c.words[0].text or ""]:
                 raise Unread  # called before it is defined: that is the program of this name
@@ -247,6 +246,7 @@ class _Reader(Commands):
                 raise Unread
         if not self._gap(last, body.start_byte, lines=True) and kids[-2].type != ";" and len(kids) > 3:
             raise Unread
+        self._values.sets(name.encode(), self._b[kids[1].end_byte : body.start_byte])
         self._emit(n, Simple((), (name,)))
         self._block(body.children, body.start_byte, body.end_byte, False)
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from wal_agent.recovery.bash import Redirect, Word
+from wal_agent.recovery.bash_values import assigned
 from wal_agent.recovery.match import live
 from wal_agent.recovery.rules import Classified
 
@@ -102,6 +103,10 @@ _PLAIN = {  # what their words may be: others may be evaluated (a name with a su
 _NAMES = frozenset(["export", "declare", "typeset", "local", "readonly", "read", "unset", "mapfile", "readarray"])
 
 
+_REFERS = frozenset(["declare", "typeset", "local"])  # -n: another variable is set by this one's name
+_VALUES = {"read": "adinNptu", "mapfile": "dnOsucC", "readarray": "dnOsucC"}  # options that take a value
+
+
 def redirected(redirects: Iterable[Redirect]) -> list[Classified]:
     """What redirections change, one for each that does."""
     found = []
@@ -145,6 +150,22 @@ def _tests_variable(words: Sequence[Word], i: int) -> bool:
     return re.fullmatch(r"\w+|]", words[i + 1].text or "") is None
 
 
+def _valued(letters: str, values: str) -> tuple[str, str, str]:
+    """The letters of a word of options, the one of them that takes a value, and the value if it stands there too."""
+    at = next((i for i, c in enumerate(letters) if c in values), None)
+    return (letters, "", "") if at is None else (letters[: at + 1], letters[at], letters[at + 1 :])
+
+
+def _let(words: Sequence[Word]) -> Classified:
+    names: list[str] = []
+    for w in words:
+        found = None if w.text is None or _RUNS_LATER.search(w.text) else assigned(w.text.encode())
+        if found is None:
+            return _BUILTIN
+        names += found
+    return _SETS if variables(names) else READS
+
+
 def builtin(words: Sequence[Word]) -> Classified | None:
     """What a command of the shell itself changes; None for other commands, and those that rules or wrappers know."""
     name = words[0].text
@@ -158,20 +179,29 @@ def builtin(words: Sequence[Word]) -> Classified | None:
     if name in ("test", "["):
         return _BUILTIN if any(_tests_variable(words, i) for i in range(len(words))) else READS
     if name == "let":
-        return READS if all(w.text is not None and not _RUNS_LATER.search(w.text) for w in words[1:]) else _BUILTIN
+        return _let(words[1:])
     if name not in _NAMES:
         return None
     names: list[str] = []
     value = False
     for w in words[1:]:
         text = w.text if w.text is not None else w.begins
+        if value and w.text is None and not text:
+            return _BUILTIN  # may be several words, and names among them
         if value or text == "--":
             value = False
             continue
-        if _OPTION.fullmatch(text) and w.text is not None:
-            if name == "unset" or (name in ("mapfile", "readarray") and "C" in text):
+        if name in _VALUES and w.text is not None and len(text) > 1 and text[0] == "-":
+            letters, taken, rest = _valued(text[1:], _VALUES[name])
+            if "C" in taken or not letters.isalpha():
                 return _BUILTIN
-            value = name in ("read", "mapfile", "readarray") and text[-1] in "adinNptusOc" and text[-1] != "a"
+            if taken == "a" and rest:
+                names.append(rest)
+            value = taken not in ("", "a") and not rest
+            continue
+        if _OPTION.fullmatch(text) and w.text is not None:
+            if name == "unset" or ("n" in text and name in _REFERS):
+                return _BUILTIN
             continue
         m = _NAME.fullmatch(text)
         if m is None or (w.text is None and "=" not in text):

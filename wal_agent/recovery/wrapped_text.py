@@ -22,7 +22,7 @@ _HOST = re.compile(r"[\w.@:-]{1,60}", re.ASCII)  # what may stand in the prompt 
 
 def _shell(c: Simple) -> tuple[Inner, ...]:
     words = c.words[1:]
-    i, checks = 0, False
+    i, checks, undone = 0, False, False
     while i < len(words):
         text = words[i].text
         if text is None:
@@ -42,13 +42,15 @@ def _shell(c: Simple) -> tuple[Inner, ...]:
             return (Inner(text=rest[0].text, shell=True, least=unless(rest[0].text)),) if rest else ()
         elif set(text[1:]) <= set("lixeuvns"):
             checks |= text[0] == "-" and "n" in text
+            undone |= text[0] == "+" or "i" in text  # a shell that talks to somebody does not heed -n
             i += 1
         elif text[1:] in ("o", "eo", "euo", "euxo") and i + 1 < len(words):
+            undone = True
             i += 2
         else:
             return unknown("has options that are not known here")
     reads_input = i >= len(words) or words[i].text == "-" or any("s" in (w.text or "") for w in words[:i])
-    if checks and i < len(words):
+    if checks and not undone and i < len(words):
         return ()
     if reads_input:
         return (Inner(text=c.input, shell=True, least=unless(c.input)),)

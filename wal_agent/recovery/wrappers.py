@@ -47,7 +47,15 @@ _PLAIN: Mapping[str, Front] = {
     "exec": Front("cl", "a"),
     "caffeinate": Front("dimsu", "tw"),
     "unbuffer": Front("p"),
-    "chroot": Front("", "", long_ones("--userspec= --groups= --skip-chdir"), skip=1, away=True),
+    "chroot": Front(
+        "",
+        "",
+        long_ones("--userspec= --groups= --skip-chdir"),
+        skip=1,
+        away=True,
+        least="unknown",
+        why="runs a program of another root",
+    ),
     "busybox": Front(),
     "coproc": Front(least="unknown", why="runs a command beside the rest"),
     "systemd-run": Front(

@@ -262,6 +262,117 @@ def test_parts_that_are_worse_than_what_they_stand_around(command: str, cls: str
     assert (found.cls, found.rule) == (cls, rule)
 
 
+# Arithmetic runs a[$(b)] where that is a variable's value, and sets variables; options of builtins name some.
+EVALUATED = r"""
+    declare -n x=y
+    typeset -n x=PATH; x=.
+    local -n r=$1
+    chroot a ls
+    sudo chroot a ls
+    bash -n +n x.sh
+    bash -in x.sh
+    bash -n +o noexec x.sh
+    read -aPATH
+    read -raPATH
+    read -ra PATH
+    mapfile -t PATH < f
+    mapfile -tn5 PATH
+    readarray -n 5 PATH
+    read -t $x
+    ((PATH=1))
+    let PATH=1
+    let 'PATH = 1'
+    echo $((PATH=1))
+    echo $((PATH++))
+    echo $((a[PATH=1]))
+    [[ PATH=1 -gt 0 ]]
+    [[ "PATH = 1" -gt 0 ]]
+    echo ${a[PATH=1]}
+    echo ${a:PATH=1}
+    (($n=1))
+    ((${n}=1))
+    n=$(cat f); [[ $n -gt 3 ]]
+    n=$(cat f); [[ 3 -gt n ]]
+    n=$(cat f); echo $((n+1))
+    n=`cat f`; echo $((n+1))
+    read n <f; echo $((n+1))
+    read -r n; m=$n; ((m))
+    read -r n; m=n; ((m))
+    cat f | while read -r n; do ((n>1)); done
+    for n in $(cat f); do ((n>1)); done
+    n=$(cat f); declare -i m=$n
+    declare -i m; m=$(cat f)
+    n=$(cat f); let n+=1
+    export n=$(cat f); ((n))
+    n=$(cat f); a[n]=1
+    n=$(cat f); a=([n]=1)
+    n=$(cat f); echo ${a[n]}
+    n=$(cat f); echo ${x:n}
+    n=$(cat f); echo ${!n}
+    set -- $(cat f); (($1))
+    echo $(( $(cat f) + 1 ))
+    let() { ls; }; echo $(( $(cat f) + 1 ))
+    (( $(cat f) ))
+    [[ $(cat f) -gt 3 ]]
+    [[ 3 -gt "$(cat f)" ]]
+    echo ${a[$(cat f)]}
+    f() { (($1 > 2)); }; f $(cat f)
+    mapfile -t a < f; ((a[0]))
+    read <f; ((REPLY))
+    builtin read n <f; ((n))
+    : ${n:=$(cat f)}; ((n))
+    for ((PATH=0;PATH<3;PATH++)); do ls; done
+    declare -i x=PATH=1
+    f() { local n=$(cat f); echo $((n)); }; f
+"""
+PLAIN = r"""
+    bash -n x.sh
+    read -p x y
+    read -r a b
+    read -t 5 x
+    mapfile -t a < f
+    ((i++))
+    [[ $n -gt 3 ]]
+    echo $((n+1))
+    for i in 1 2 3; do echo $((i*2)); done
+    i=0; while [ $i -lt 5 ]; do echo $i; i=$((i+1)); done
+    n=$(cat f); [ "$n" -gt 3 ]
+    n=$(cat f); [[ $n == 3 ]]
+    n=$(cat f); [[ $n =~ ^[0-9]+$ ]]
+    n=$(cat f); echo ${n%%[a-z]*}
+    n=$(cat f); i=3; [[ $i -gt 3 && $n == x ]]
+    for ((i=0;i<3;i++)); do echo $i; done
+    a=(1 2 3); echo ${a[1]} ${#a[@]}
+    mapfile -t a < f; echo "${a[0]}"
+    declare -A m; m[x]=1
+    let i+=1
+    read -r x < f; echo ${x:0:3}
+    [[ $a = b && $n -gt 3 ]]
+    [[ $# -gt 1 && $1 == --foo ]]
+    echo $((a == b))
+    echo $((a <= b ? 1 : 2))
+    (( a >= 3 )) && ls
+    s=$(date +%s); echo $s
+    declare -x x=1
+    x=$(ls); for f in $x; do echo $f; done; echo $((1+1))
+    while IFS= read -r x; do true $x; done < a
+"""
+
+
+def lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().splitlines()]
+
+
+@pytest.mark.parametrize("command", lines(EVALUATED))
+def test_what_the_shell_evaluates_or_sets_in_roundabout_ways_is_not_taken_for_reading(command: str) -> None:
+    assert shell(command) != "read_only"
+
+
+@pytest.mark.parametrize("command", lines(PLAIN))
+def test_arithmetic_and_variables_that_nobody_can_fill_only_read(command: str) -> None:
+    assert shell(command) == "read_only"
+
+
 @pytest.mark.parametrize(
     ("host", "told"),
     [

@@ -216,9 +216,10 @@ def test_most_compositions_are_read_and_not_only_given_up_on() -> None:
 
 @pytest.mark.parametrize("wrap", range(len(AROUND)))
 def test_the_same_around_what_reads_is_no_worse_than_it_must_be(wrap: int) -> None:
-    """What stands around is not what made the others worse: a text that is only read stays what it is."""
+    """What stands around is not what made the others worse: a text that is only read stays what it is. Arithmetic is an
+    exception: it may run what a command printed."""
     text = AROUND[wrap]("ls", "ls", ";")
-    worse = ("find", "git", "GIT", "parallel", "flock", "coproc", "printf", "ls >(", "function ls")
+    worse = ("find", "git", "GIT", "parallel", "flock", "coproc", "printf", "ls >(", "function ls", "echo $((", "(( $(")
     if not text.startswith(worse):
         assert classify_command(text, RULES).cls == "read_only", text
 

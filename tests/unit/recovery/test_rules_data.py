@@ -186,6 +186,7 @@ TRAPS = r"""
     openssl s_client -connect a:1 ;; echo DELETE / | openssl s_client -connect a:1 ;; rubocop --only=A --version a ;;
     openssl s_client -connect a:1 < f ;; openssl s_client -connect a:1 <<< x ;; openssl s_client 3</dev/null ;;
     openssl s_client </dev/null <f ;; sudo openssl s_client -connect a:1 ;; bash </dev/null 0<f ;;
+    aws ec2 get-console-screenshot --instance-id i --wake-up ;;
     split f ;; bat --pager=x f ;; getent -i x y ;; tmux display-message "#(rm x)" ;; vault read database/creds/x ;;
 """.strip()
 
