@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +29,17 @@ class Candidates:
     nested: list[tuple[bytes, int]]
 
 
-def judge(folder: Path, found: Mapping[bytes, bytes], total: int, caps: Caps, out: LeftOut) -> Candidates:
+def judge(
+    folder: Path,
+    found: Mapping[bytes, bytes],
+    total: int,
+    caps: Caps,
+    out: LeftOut,
+    edited: Callable[[], Collection[bytes]] = frozenset,
+) -> Candidates:
     """What becomes of `found` (path below `folder`, and ls-files' letter). `total`: bytes of the files as of the last
-    scan. What is left out goes to `out`."""
+    scan. What is left out goes to `out`. `edited`: files that the user tracks and that are not as git has them; asked
+    where not all have room."""
     top = os.fsencode(folder)
     adds: list[tuple[bytes, int]] = []
     fresh: list[tuple[bytes, int]] = []
@@ -62,8 +70,10 @@ def judge(folder: Path, found: Mapping[bytes, bytes], total: int, caps: Caps, ou
             removes.append(path)
             continue
         (fresh if letter == b"?" else adds).append((path, info.st_size))
-    if sum(size for _, size in fresh) > caps.total - total or total > caps.total:
-        adds, fresh = _fit(adds, fresh, total, removes, caps, out)
+    if fresh and sum(size for _, size in fresh) > caps.total - total:
+        edits = edited()
+        adds += [each for each in fresh if each[0] in edits]
+        fresh = _fit([each for each in fresh if each[0] not in edits], caps.total - total, removes, out)
     chosen = [(path, size) for path, size in (*adds, *fresh) if not within(path, links, itself=False)]
     return Candidates(chosen, removes, nested)
 
@@ -76,17 +86,9 @@ def _why_not(path: bytes, info: os.stat_result, caps: Caps) -> str | None:
     return None if os.access(path, os.R_OK) else left_out.UNREADABLE
 
 
-def _fit(
-    adds: list[tuple[bytes, int]],
-    fresh: list[tuple[bytes, int]],
-    total: int,
-    removes: list[bytes],
-    caps: Caps,
-    out: LeftOut,
-) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
-    """The smallest files first, so that a few giants do not cost the many small ones their place. A file that grows
-    may take the whole over its cap until the next scan."""
-    room = caps.total - total
+def _fit(fresh: list[tuple[bytes, int]], room: int, removes: list[bytes], out: LeftOut) -> list[tuple[bytes, int]]:
+    """Of the files that are new here, the smallest first, so that a few giants do not cost the many small ones their
+    place. Work on a file that is captured, or tracked, is never dropped for room: the bound of one file bounds it."""
     kept: list[tuple[bytes, int]] = []
     for path, size in sorted(fresh, key=lambda each: (each[1], each[0])):
         if size > room:
@@ -95,12 +97,7 @@ def _fit(
         else:
             room -= size
             kept.append((path, size))
-    if total > caps.total:
-        for path, _ in adds:
-            out.add(path, left_out.FULL)
-            removes.append(path)
-        adds = []
-    return adds, kept
+    return kept
 
 
 def within(path: bytes, folders: Collection[bytes], itself: bool = True) -> bool:

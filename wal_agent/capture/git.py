@@ -113,17 +113,24 @@ class Git:
     env: Mapping[str, str]
     keep: Collection[int] = ()
     timeout: float = TIMEOUT
+    project: Path | None = None  # a real path; what is in it is never run
     _running: subprocess.Popen[bytes] | None = None
     _stopped: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def program(self) -> str:
-        """Never one of a relative folder of PATH: that would be the project's."""
-        folders = [f for f in self.env.get("PATH", os.defpath).split(os.pathsep) if f.startswith("/")]
-        found = shutil.which("git", path=os.pathsep.join(folders)) if folders else None
+        """Never one of a relative folder of PATH, or of one in the project."""
+        found = shutil.which("git", path=path) if (path := self._path()) else None
         if found is None:
             raise GitMissing
         return found
+
+    def _path(self) -> str:
+        folders = [f for f in self.env.get("PATH", os.defpath).split(os.pathsep) if f.startswith("/")]
+        project = self.project
+        if project is not None and not Path(self.env.get("HOME") or "/").resolve().is_relative_to(project):
+            folders = [f for f in folders if not Path(f).resolve().is_relative_to(project)]
+        return os.pathsep.join(folders)
 
     def text(
         self,
@@ -235,13 +242,14 @@ class Git:
         return process
 
     def _environment(self, at: At | None, user_settings: bool) -> dict[str, str]:
-        kept = ("PATH", "HOME", "TMPDIR", *(("XDG_CONFIG_HOME",) if user_settings else ()))
-        env = {name: self.env[name] for name in kept if name in self.env}
+        kept = ("HOME", "TMPDIR", *(("XDG_CONFIG_HOME",) if user_settings else ()))
+        env = {name: self.env[name] for name in kept if name in self.env} | {"PATH": self._path()}
         env |= {
             "LC_ALL": "C",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_NO_LAZY_FETCH": "1",
+            "GIT_ALLOW_PROTOCOL": "",  # also above what the project's settings allow, and for a git that lacks the last
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_PAGER": "cat",
         }

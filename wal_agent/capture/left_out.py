@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wal_agent.shown import shown
 
 MOST = 20  # that are named; the others are counted
 LENGTH = 160  # characters of each path
+MOST_PATHS = 1 << 20  # bytes of a list of paths that goes into a capture
 
 
 @dataclass(slots=True)
@@ -27,6 +29,26 @@ class LeftOut:
     @property
     def more(self) -> int:
         return max(0, len(self.why) - MOST)
+
+    @property
+    def stays(self) -> tuple[bytes, ...]:
+        """What a restore must leave alone: nobody chose to leave it out, and no tree has it. Where the names are too
+        many, the folders that they are in."""
+        paths = sorted(path for path, why in self.why.items() if why not in (IGNORED, NESTED))
+        if sum(map(len, paths)) > MOST_PATHS:
+            paths = sorted({path.partition(b"/")[0] for path in paths})
+        return bounded(paths)
+
+
+def bounded(paths: Iterable[bytes]) -> tuple[bytes, ...]:
+    """The first of them, MOST_PATHS bytes in all."""
+    room, chosen = MOST_PATHS, []
+    for path in paths:
+        room -= len(path)
+        if room < 0:
+            break
+        chosen.append(path)
+    return tuple(chosen)
 
 
 IGNORED = "ignored"

@@ -9,31 +9,36 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.capture import ignore, left_out
 from wal_agent.capture.candidates import Caps, judge, within
 from wal_agent.capture.git import At, GitFailed, GitStopped
-from wal_agent.capture.left_out import LeftOut
+from wal_agent.capture.left_out import LeftOut, bounded
 from wal_agent.capture.place import Place
 from wal_agent.capture.shadow import Shadow
 
 BATCH = 4000  # files that are hashed by one process
 BATCH_BYTES = 128 << 20
 MOST_IGNORED = 1 << 20  # bytes of their list
+MOST_MODES = 10_000  # files; where there are more, only those that changed are asked for their modes again
 _CLOSED = re.compile(r"warning: could not open directory '(.*)/': .*")
 _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """`work`: tree of the workspace folder. `candidates`: how many files were looked at closer."""
+    """`work`: tree of the workspace folder. `candidates`: how many files were looked at closer. `private`: as in
+    shadow.GitState."""
 
     work: str
     left_out: LeftOut
     candidates: int
+    private: tuple[bytes, ...]
 
 
 class Scanner:
@@ -49,6 +54,8 @@ class Scanner:
         self._forced: set[bytes] = set()  # files that the user tracks although they are ignored
         self._ignored: list[bytes] = []
         self._links: set[bytes] = set()  # repositories inside, as our index has them
+        self._theirs: set[bytes] | None = None  # files of which only their owner may open any; None: not known yet
+        self._many = False
 
     def scan(self, place: Place, index_stamp: object, total: int) -> Scanned:
         """Bring our index up to date and write its tree. `index_stamp`: changes with the user's index; `total`: bytes
@@ -76,7 +83,7 @@ class Scanner:
         gone = [path for path in found if within(path, private)]
         for path in gone:
             del found[path]
-        todo = judge(place.top, found, total, self._caps, out)
+        todo = judge(place.top, found, total, self._caps, out, lambda: self._edited(place, where))
         self._remove(at, [*todo.removes, *gone])
         self._add(at, place.top, todo.nested, out)
         self._links |= {path for path, _ in todo.nested} - out.why.keys()
@@ -85,10 +92,12 @@ class Scanner:
             out.add(link, left_out.NESTED)
         for path in self._ignored:
             out.add(path, left_out.PRIVATE if within(path, private) else left_out.IGNORED)
+        self._look_at_modes(at, place.top, where, [path for path, _ in todo.adds], bool(todo.removes or gone))
         told = LeftOut()
         for path, why in out.why.items():
             told.add(path.removeprefix(prefix), why)
-        return Scanned(self._tree(at, place), told, len(found))
+        theirs = bounded(path.removeprefix(prefix) for path in sorted(self._theirs or ()))
+        return Scanned(self._tree(at, place), told, len(found), theirs)
 
     def _begin(self, place: Place) -> At:
         """Our index stands for one top folder and prefix; elsewhere it begins anew."""
@@ -97,7 +106,7 @@ class Scanner:
         if not mark.exists() or mark.read_bytes() != now:
             (self._shadow.folder / "index").unlink(missing_ok=True)
             mark.write_bytes(now)
-            self._rules = None
+            self._rules = self._theirs = None
         at = self._shadow.at(*place.alternates, work_tree=place.top)
         if self._rules is None:
             staged = self._git.run("ls-files", "-s", "-z", at=at).split(b"\0")
@@ -128,6 +137,34 @@ class Scanner:
 
     def _list(self, at: At, *words: str) -> list[bytes]:
         return self._git.run("ls-files", "-z", *words, at=at).split(b"\0")[:-1]
+
+    def _edited(self, place: Place, where: list[str]) -> set[bytes]:
+        """Files that the user tracks and that are not as their index has them."""
+        tracked = self._shadow.folder / "user-index"
+        if place.git_dir is None or not tracked.exists():
+            return set()
+        theirs = self._shadow.at(*place.alternates, work_tree=place.top, index=tracked)
+        try:
+            return set(self._list(theirs, "-m", "--", *where))
+        except GitFailed:
+            return set()
+
+    def _look_at_modes(self, at: At, top: Path, where: list[str], changed: list[bytes], fewer: bool) -> None:
+        if self._theirs is not None and not changed and not fewer and self._many:
+            return
+        paths = self._list(at, "--", *where)
+        self._many = len(paths) > MOST_MODES
+        if self._theirs is None or not self._many:
+            self._theirs, looked = set(), paths
+        else:
+            self._theirs = self._theirs.intersection(paths).difference(changed)
+            looked = sorted({*changed}.intersection(paths))
+        folder = os.fsencode(top) + b"/"
+        for path in looked:
+            with suppress(OSError):
+                mode = os.lstat(folder + path).st_mode
+                if stat.S_ISREG(mode) and not mode & 0o077:
+                    self._theirs.add(path)
 
     # ---- ignored files
 

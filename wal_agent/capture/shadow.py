@@ -119,6 +119,7 @@ class Shadow:
     def of(cls, state_dir: Path, workspace: Path, git: Git) -> Shadow:
         """`workspace`: a real path. Nothing is made yet."""
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:16]
+        git.project = workspace
         return cls(state_dir / FOLDER / name, git)
 
     @property

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import At, Busy, Git, GitFailed
 from wal_agent.capture.mark import MOST, mark, marked
@@ -17,7 +19,7 @@ from wal_agent.capture.packing import PACK, Packer, Saved
 from wal_agent.capture.place import Place, find
 from wal_agent.capture.repository import Around, Surroundings
 from wal_agent.capture.scan import Scanned, Scanner
-from wal_agent.capture.shadow import BASE, SAVED, Shadow, read_state
+from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, read_state
 from wal_agent.errors import Damaged
 from wal_agent.records import Pack, Payload, Workspace
 
@@ -150,13 +152,14 @@ class WorkspaceCapture:
         scanned = self._scanner.scan(place, self._around.index_stamp, self._total)
         saved = self._saved
         lines, more = scanned.left_out.lines(), scanned.left_out.more
-        same = saved is not None and self._is_same(saved, scanned, around)
+        state = _state(around.state, scanned)
+        same = saved is not None and self._is_same(saved, scanned, around, state)
         if saved is not None and same and (holds, lines, more) == (saved.holds, saved.left_out, saved.more):
             return None
         if saved is not None and same:
             self._next = replace(saved, holds=holds, left_out=lines, more=more)
             return _record(self._next, now, ())
-        made = self._shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
+        made = self._shadow.commit(scanned.work, around.index, state, now, *place.alternates)
         mark(self._workspace, (made.commit, *self._recent))
         at = self._shadow.at(*place.alternates)
         packing = self._packer.pack(at, saved, made, around)
@@ -179,13 +182,11 @@ class WorkspaceCapture:
         )
         return _record(self._next, now, (pack,), whole=whole, replaces=dropped)
 
-    def _is_same(self, saved: Saved, scanned: Scanned, around: Around) -> bool:
+    def _is_same(self, saved: Saved, scanned: Scanned, around: Around, state: bytes) -> bool:
         old = saved.contents
         if (old.work, old.index, saved.repository) != (scanned.work, around.index, around.repository):
             return False
-        return (
-            around.state == b"" if not old.state_id else around.state != b"" and read_state(around.state) == old.state
-        )
+        return state == b"" if not old.state_id else state != b"" and read_state(state) == old.state
 
     def _counted(self, at: At, saved: Saved | None, work: str) -> tuple[int, int]:
         """How many files the tree has, and their bytes."""
@@ -197,6 +198,15 @@ class WorkspaceCapture:
         sizes = object_sizes(self.git, at, [*minus, *plus])
         grown = sum(sizes[len(minus) :]) - sum(sizes[: len(minus)])
         return saved.files + len(plus) - len(minus), saved.size + grown
+
+
+def _state(around: bytes, scanned: Scanned) -> bytes:
+    """With what the look at the files told; empty where there is nothing to say."""
+    stays = scanned.left_out.stays
+    if not stays and not scanned.private:
+        return around
+    state = read_state(around) if around else GitState()
+    return msgspec.json.encode(msgspec.structs.replace(state, left_out=stays, private=scanned.private))
 
 
 def _record(saved: Saved, now: float, packs: tuple[Pack, ...], *, whole: bool = False, replaces: int = 0) -> Workspace:

@@ -7,8 +7,11 @@ while the log has a backlog (I9).
 
 from __future__ import annotations
 
+import os
+import pwd
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -29,6 +32,11 @@ REST = 4.0  # times the work
 MOST_REST = 60.0  # seconds
 PAUSE = 3.0  # seconds in which a git that was killed is gone
 NO_GIT = "The working tree was not saved: there is no git on this machine."
+AGENTS = (".gemini", ".claude", ".claude.json", ".codex", ".local/share/opencode", ".qwen", ".copilot")  # in HOME
+CREDENTIALS = (
+    *(".ssh", ".gnupg", ".netrc", ".npmrc", ".git-credentials", ".aws", ".azure", ".kube", ".docker/config.json"),
+    *(".config/gh", ".config/gcloud"),
+)
 UNSAVED = "The last changes of the working tree are not saved, only on this machine: {}."
 
 
@@ -157,10 +165,11 @@ def capture_of(
     """The workspace's captures, as the settings say; they go on from what the log holds. None: they are off, or the
     workspace lies in a folder that is never captured, which is said."""
     private = never_captured(settings, agent, env, workspace)
-    off = settings.workspace == "off"
     inside = next((folder for folder in private if workspace.is_relative_to(folder.resolve())), None)
-    if off or inside is not None:
-        why = "as the settings say" if off else f"it lies in {inside}"
+    why = "as the settings say" if settings.workspace == "off" else too_wide(workspace, env)
+    if inside is not None and not why:
+        why = f"it lies in {inside}"
+    if why:
         say(f"the files of this folder are not saved, {why}; the session is")
         return None
     total = int(settings.workspace_cap * (1 << 20))
@@ -170,9 +179,30 @@ def capture_of(
     return capture
 
 
+def too_wide(workspace: Path, env: Mapping[str, str]) -> str:
+    """Why a folder holds too much to be saved or put back, in words; "" for one that does not. `workspace`: a real
+    path."""
+    if workspace == Path("/"):
+        return "it is the root of the file system"
+    if workspace in (homes := _homes(env)):
+        return "it is your home folder"
+    return "your home folder is in it" if any(home.is_relative_to(workspace) for home in homes) else ""
+
+
+def _homes(env: Mapping[str, str]) -> list[Path]:
+    """The user's, as a real path; by the environment, else by the system's list of users."""
+    if env.get("HOME", "").startswith("/"):
+        return [Path(env["HOME"]).resolve()]
+    with suppress(KeyError):
+        return [Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()]
+    return []
+
+
 def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], workspace: Path) -> list[Path]:
-    """The agent's own state with its credentials, what is wal-agent's, its key, and the bucket itself."""
+    """The agents' own state with its credentials, other programs' credentials, what is wal-agent's, its key, and the
+    bucket itself."""
     found = [agent.folder(env), local.state_dir(env), local.runtime_dir(env)]
+    found += [home / name for home in _homes(env) for name in (*AGENTS, *CREDENTIALS)]
     url = urlsplit(settings.bucket)
     if settings.bucket.startswith("/") or url.scheme == "file":
         bucket = Path(settings.bucket if settings.bucket.startswith("/") else unquote(url.path))

@@ -155,6 +155,48 @@ def test_a_git_of_the_projects_is_not_run(tmp_path: Path, monkeypatch: pytest.Mo
             assert git.run("version").startswith(b"git version")
 
 
+def test_a_git_in_the_project_is_not_run_though_path_names_its_folder(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    ran = tmp_path / "ran"
+    user.write("node_modules/.bin/git", f"#!/bin/sh\ntouch {ran}\n", 0o755)
+    (tmp_path / "link").symlink_to(user.top / "node_modules")
+    env = {**user.env, "PATH": f"{user.top}/node_modules/.bin:{tmp_path}/link/.bin:{user.env['PATH']}"}
+    git = Shadow.of(tmp_path / "state", user.top.resolve(), Git(env)).git
+    assert git.run("version").startswith(b"git version")
+    assert "node_modules" not in git._environment(None, False)["PATH"]
+    git.env = {**env, "PATH": f"{user.top}/node_modules/.bin"}
+    with pytest.raises(GitMissing):
+        git.run("version")
+    git.env = {**env, "HOME": str(user.top / "home")}  # a folder that holds the user's own programs too
+    git.run("version")
+    assert ran.exists()
+
+
+def test_a_project_that_allows_a_protocol_runs_nothing_by_it(tmp_path: Path) -> None:
+    """A partial clone whose missing objects would be fetched by a command; by a git that knows no GIT_NO_LAZY_FETCH."""
+    user = User(tmp_path)
+    user.init()
+    user.commit()
+    ran = tmp_path / "ran"
+    settings = {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": f"ext::sh -c 'touch% {ran}'",
+        "protocol.ext.allow": "always",
+        "protocol.allow": "always",
+    }
+    for key, value in settings.items():
+        user.git("config", key, value)
+    git = Git(user.env)
+    with pytest.raises(GitFailed):
+        git.run("cat-file", "-e", "1" * 40, at=At(user.top / ".git"))
+    assert not ran.exists()
+    with pytest.raises(GitFailed):
+        git.run("-c", "protocol.ext.allow=always", "ls-remote", f"ext::sh -c touch% {ran}", at=At(user.top / ".git"))
+    assert not ran.exists()
+
+
 def test_more_output_than_is_taken_ends_it(tmp_path: Path) -> None:
     git = Git(user_env(tmp_path))
     assert git.run("version", most=1000).startswith(b"git version")

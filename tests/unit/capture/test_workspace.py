@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk
-from wal_agent.capture import packing
+from wal_agent.capture import left_out, packing
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.history import without_credentials
+from wal_agent.capture.left_out import LeftOut
 from wal_agent.capture.mark import mark, marked
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.errors import Unavailable
@@ -889,3 +890,88 @@ def test_what_is_left_out_is_told_within_bounds(user: User, log: Log, tmp_path: 
     assert len(log.now.left_out) == 20
     assert log.now.left_out_more == 11
     assert all(line.isprintable() for line in log.now.left_out)
+
+
+# ---- what a restore must know
+
+
+def test_over_the_cap_it_is_not_the_edits_that_are_left_out(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("asset", b"x" * 1000)
+    user.write("src", "v0\n")
+    user.write("giant", b"g" * 1500)
+    user.commit()
+    capture = capture_of(user, tmp_path, caps=Caps(total=1010, file=2000), log=log)
+    log.must(capture)
+    user.write("src", "grown " * 100)
+    log.must(capture)
+    user.write("asset", b"y" * 1000)
+    user.write("giant", b"edited" * 200)  # was left out
+    user.write("new", b"z" * 100)
+    log.must(capture)
+    there = Elsewhere(log, tmp_path)
+    assert there.files() == {k: v for k, v in on_disk(user.top).items() if k != b"new"}
+    assert there.contents.state.left_out == (b"new",)
+
+
+def test_what_is_left_out_by_need_is_named_whole(user: User, log: Log, tmp_path: Path) -> None:
+    user.init()
+    user.write("sub/big\udcff", b"x" * 2000)
+    user.write("big2", b"x" * 2000)
+    user.write(".gitignore", "ignored\n")
+    user.write("ignored", b"x" * 2000)
+    user.commit()
+    (user.top / "inner").mkdir()
+    user.git("init", "-q", cwd=user.top / "inner")
+    caps = Caps(total=10_000, file=1000)
+    log.must(capture_of(user, tmp_path, caps=caps, log=log))
+    assert Elsewhere(log, tmp_path).contents.state.left_out == (b"big2", b"inner", b"sub/big\xff")
+    below, there = Log(), tmp_path / "below"
+    there.mkdir()
+    below.must(capture_of(user, there, "sub", caps=caps, log=below))
+    assert Elsewhere(below, there).contents.state.left_out == (b"big\xff",)
+
+
+def test_the_list_of_what_stays_is_bounded() -> None:
+    out = LeftOut()
+    for n in range(30_000):
+        out.add(b"folder/" + b"x" * 40 + b"%d" % n, left_out.FULL)
+    out.add(b"lost", left_out.IGNORED)
+    out.add(b"top", left_out.UNREADABLE)
+    assert out.stays == (b"folder", b"top")
+    for n in range(30_000):
+        out.add(b"x" * 40 + b"%d" % n, left_out.FULL)
+    assert sum(map(len, out.stays)) <= left_out.MOST_PATHS
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_files_that_only_their_owner_may_open_are_named(
+    user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    if many:
+        monkeypatch.setattr("wal_agent.capture.scan.MOST_MODES", 1)
+    for name, mode in (("open", 0o644), ("group", 0o640), ("key", 0o600), ("sub/run", 0o700)):
+        user.write(name, mode=mode)
+    (user.top / "link").symlink_to("key")
+
+    def told(sub: str = "") -> tuple[bytes, ...]:
+        there = Elsewhere(log, tmp_path / "there")
+        shutil.rmtree(there.shadow.folder)
+        return there.contents.state.private
+
+    (tmp_path / "there").mkdir()
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    assert told() == (b"key", b"sub/run")
+    user.write("open", "more\n", 0o600)
+    (user.top / "key").unlink()
+    log.must(capture)
+    assert told() == (b"open", b"sub/run")
+    (user.top / "group").chmod(0o600)  # only its mode
+    (user.top / "sub" / "run").chmod(0o755)
+    if many:
+        assert capture.capture(0, 1.0) is None
+        capture = capture_of(user, tmp_path, log=log)  # the next run sees it
+        capture.go_on_from(log.now)
+    log.must(capture)
+    assert told() == (b"group", b"open")

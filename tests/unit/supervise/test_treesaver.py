@@ -21,7 +21,7 @@ from wal_agent.errors import UsageError
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes
 from wal_agent.supervise.child import Child
-from wal_agent.supervise.treesaver import NO_GIT, TreeSaver, capture_of, never_captured
+from wal_agent.supervise.treesaver import CREDENTIALS, NO_GIT, TreeSaver, capture_of, never_captured, too_wide
 
 
 class Desk:
@@ -325,6 +325,41 @@ def test_captures_that_are_off_are_said(desk: Desk, tmp_path: Path, how: str) ->
     assert capture_of(settings, cli, env, desk.user.top.resolve(), desk.post.job, said.append) is None  # type: ignore[arg-type]
     assert len(said) == 1
     assert "not saved" in said[0]
+
+
+def test_a_home_is_not_captured_nor_what_is_around_it(desk: Desk, tmp_path: Path) -> None:
+    home = desk.user.home.resolve()
+    (home / "project").mkdir()
+    (tmp_path / "link").symlink_to(home)
+    settings, cli, said = Settings(bucket="memory://x", job="j"), Cli(tmp_path / "cli"), list[str]()
+    env = {**desk.user.env, "HOME": str(tmp_path / "link"), "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
+    for wide in (home, home.parent, Path("/")):
+        assert capture_of(settings, cli, env, wide, desk.post.job, said.append) is None  # type: ignore[arg-type]
+        assert said.pop() == f"the files of this folder are not saved, {too_wide(wide, env)}; the session is"
+    assert said == []
+    assert [too_wide(folder, env) for folder in (home / "project", desk.user.top.resolve())] == ["", ""]
+    assert too_wide(Path("/"), {}) != ""
+
+
+def test_credentials_and_other_agents_folders_are_never_captured(desk: Desk, tmp_path: Path) -> None:
+    """Of the user's; a project's own files of these names are the project's."""
+    home = desk.user.home.resolve()
+    settings, said = Settings(bucket="memory://x", job="j"), list[str]()
+    env = {**desk.user.env, "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
+    for name in (*CREDENTIALS, ".claude", ".codex"):
+        (home / name).mkdir(parents=True)
+        inside = home / name
+        assert capture_of(settings, Cli(tmp_path / "cli"), env, inside, desk.post.job, said.append) is None  # type: ignore[arg-type]
+        assert said.pop().startswith("the files of this folder are not saved, it lies in ")
+    (home / ".config" / "gh" / "hosts.yml").write_text("oauth_token: x")
+    (home / ".config" / ".npmrc").write_text("mine")
+    made = capture_of(settings, Cli(tmp_path / "cli"), env, home / ".config", desk.post.job, said.append)  # type: ignore[arg-type]
+    assert made is not None
+    record = made.capture(0, 1.0)
+    assert record is not None
+    desk.post.job.writer.append(record)
+    desk.post.commit()
+    assert set(desk.restored(tmp_path)) == {b".npmrc"}
 
 
 def test_the_settings_of_captures(tmp_path: Path) -> None:
