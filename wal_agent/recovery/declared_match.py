@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -25,9 +26,11 @@ def for_command(rules: Sequence[Declared], words: Words, folder: str = "") -> De
     `folder`: where it may run, relative to the workspace; it may also run in the workspace itself."""
     if not words or words[0] is None:
         return None
-    forms = [(words, path) for path in _paths(words[0], folder)] if "/" in words[0] else [(words, "")]
+    whole = _Said(words)
+    forms = [(whole, path) for path in _paths(words[0], folder)] if "/" in words[0] else [(whole, "")]
     if (inner := _interpreted(words)) is not None:
-        forms += [(inner, path) for path in _paths(str(inner[0]), folder)]
+        said = _Said(inner)
+        forms += [(said, path) for path in _paths(str(inner[0]), folder)]
     return next((r for r in rules if any(_holds(r, form, path) for form, path in forms)), None)
 
 
@@ -74,40 +77,60 @@ def _paths(word: str, folder: str) -> Sequence[str]:
     return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(place, word)) for place in (folder, "")))
 
 
-def _holds(rule: Declared, words: Words, path: str) -> bool:
-    if rule.words and _begins(words, path, rule.words):
+class _Said:
+    """The words of one command, and where each is mentioned: all rules ask, and a word may be a long text."""
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self._places: dict[str, list[int]] | None = None  # "=" in front of a whole word
+
+    def mentioned(self, want: str, start: int) -> int | None:
+        """The first word from `start` on that is `want`, or has it among its own words, in whatever case."""
+        if want == ANY:
+            return next((i for i in range(start, len(self.words)) if self.words[i] is not None), None)
+        if self._places is None:
+            self._places = {}
+            for i, word in enumerate(self.words):
+                for part in () if word is None else {f"={word}", *re.split(r"\W+", word.lower())}:
+                    self._places.setdefault(part, []).append(i)
+        found = []
+        for key in (f"={want}", want.lower()):
+            places = self._places.get(key, [])
+            at = bisect_left(places, start)
+            found += places[at : at + 1]
+        return min(found, default=None)
+
+
+def _holds(rule: Declared, said: _Said, path: str) -> bool:
+    if rule.words and _begins(said, path, rule.words):
         return True
     if rule.folders and any(_under(path, folder) for folder in rule.folders):
         return True
     return bool(rule.files) and any(_under(posixpath.splitext(path)[0], file, whole=True) for file in rule.files)
 
 
-def _begins(words: Words, path: str, rule: Sequence[str]) -> bool:
+def _begins(said: _Said, path: str, rule: Sequence[str]) -> bool:
+    words = said.words
     first = words[0] or ""
     if "/" in rule[0]:
         if not _under(path, _normal(rule[0]), whole=True):
             return False
     elif not first.endswith(rule[0]) or posixpath.basename(first) != rule[0]:
         return False
-    rest, gap = list(words[1:]), False
+    next_one, gap = 1, False
     for want in rule[1:]:
         if want == GAP:
             gap = True
         elif gap:
-            at = next((i for i, word in enumerate(rest) if word is not None and _mentions(word, want)), None)
+            at = said.mentioned(want, next_one)
             if at is None:
                 return False
-            rest = rest[at:]  # several may stand in one word
-        elif not rest or (want != ANY and rest[0] != want):
+            next_one = at  # several may stand in one word
+        elif next_one >= len(words) or (want != ANY and words[next_one] != want):
             return False
         else:
-            rest = rest[1:]
+            next_one += 1
     return True
-
-
-def _mentions(word: str, want: str) -> bool:
-    """Whether it is the word, or text that has it among its own words, in whatever case."""
-    return want == ANY or want.lower() in re.split(r"\W+", word.lower()) or word == want
 
 
 def _under(path: str, named: str, whole: bool = False) -> bool:

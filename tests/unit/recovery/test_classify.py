@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Class
 from wal_agent.recovery.classify import NO_RULE, UNREADABLE, classify, classify_command, waits
 from wal_agent.recovery.declared import Declared
+from wal_agent.recovery.declared_match import for_command
 from wal_agent.recovery.rules import load_rules, with_project
 
 RULES = load_rules()
@@ -408,6 +411,46 @@ def test_a_project_can_make_a_call_wait_and_never_keeps_it_from_waiting() -> Non
     assert waiting("git push", "read_only")
     assert waiting("ls", "mutation")
     assert not waiting("ls", "read_only")
+
+
+def test_many_rules_of_a_project_do_not_each_take_a_long_command_apart() -> None:
+    rules = [Declared(f"r{i}", "mutation", "GEMINI.md", words=("git", "commit", "...", f"z{i}")) for i in range(200)]
+    words = ["git", "commit", "-m", "fix this; " * 1500]
+    began = time.process_time()
+    assert not any(for_command(rules, words) for _ in range(20))
+    assert time.process_time() - began < 2
+    assert for_command(rules, [*words, "a Z7 b"]) is rules[7]
+
+
+def plainly(words: list[str | None], rule: tuple[str, ...]) -> bool:
+    """What a rule's words hold for, said once more."""
+    rest, gap = words[1:], False
+    for want in rule[1:]:
+        if want == "...":
+            gap = True
+            continue
+        if not gap:
+            if not rest or (want != "*" and rest[0] != want):
+                return False
+            rest = rest[1:]
+            continue
+        while rest and not (
+            (word := rest[0]) is not None and (want in ("*", word) or want.lower() in re.split(r"\W+", word.lower()))
+        ):
+            rest = rest[1:]
+        if not rest:
+            return False
+    return True
+
+
+PIECES = st.sampled_from(["a", "A", "b", "--a", "--A", "a b", "a-B", "", "="])
+
+
+@settings(max_examples=400)
+@given(st.lists(PIECES | st.none(), max_size=5), st.lists(PIECES | st.sampled_from(["*", "..."]), max_size=5))
+def test_words_of_a_rule_are_found_in_their_order(words: list[str | None], wanted: list[str]) -> None:
+    rule = Declared("x", "mutation", "GEMINI.md", words=("git", *wanted))
+    assert (for_command([rule], ["git", *words]) is rule) == plainly(["git", *words], rule.words)
 
 
 @pytest.mark.parametrize(
