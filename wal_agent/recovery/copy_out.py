@@ -101,7 +101,8 @@ def _tree(found: Replay, blobs: Blobs, stage: Path, env: Mapping[str, str], now:
     if captured is None:
         return None
     # Imported here: what reads no working tree needs no git.
-    from wal_agent.recovery.workspace import Keep, Target, look, put_back, what_to_do
+    from wal_agent.recovery.target import Keep, Target, look, what_to_do
+    from wal_agent.recovery.workspace import put_back
 
     target = Target(stage / WORKSPACE, stage / "state", env)
     decided = what_to_do(captured, look(target, captured))

@@ -16,13 +16,15 @@ from pathlib import Path, PurePosixPath
 from wal_agent.capture.git import At, Git, GitFailed
 from wal_agent.capture.progress import FILES, FOLDERS
 from wal_agent.capture.shadow import Contents, Shadow
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, Damaged
 from wal_agent.shown import shown
 
 BUILT = ".wal-agent-git"  # in the workspace, while it is built
 _URL = re.compile(
     r"(?:https?|ssh|git|file)://[^\s\x00-\x1f]+|/[^\x00-\x1f]+|[A-Za-z0-9._-]+@[A-Za-z0-9._-]+:[^\s\x00-\x1f]+"
 )
+_EXEC = re.compile(r"\s*(?:exec|x)\s+(.+)")
+_UNMERGED = re.compile(rb"[0-7]{6} [0-9a-f]{40,64} [0-3]\t.+", re.DOTALL)
 
 
 def sweep(folder: Path) -> None:
@@ -30,6 +32,19 @@ def sweep(folder: Path) -> None:
     left = folder / BUILT
     if left.is_dir() and not left.is_symlink():
         shutil.rmtree(left, ignore_errors=True)
+
+
+def check_state(contents: Contents) -> None:
+    """Damaged for what stands around no repository. Before anything is changed."""
+    if not all(map(_UNMERGED.fullmatch, contents.state.unmerged.split(b"\0")[:-1])):
+        raise Damaged("The captured index has an unmerged entry that is none.")
+
+
+def commands(contents: Contents) -> tuple[str, ...]:
+    """What a rebase in progress would run when it goes on: its `exec` lines, as they are."""
+    todo = contents.state.files.get("rebase-merge/git-rebase-todo", b"").decode("utf-8", "replace")
+    found = (_EXEC.fullmatch(line) for line in todo.splitlines())
+    return tuple(line[1] for line in found if line)
 
 
 def rebuild(shadow: Shadow, contents: Contents, folder: Path, identity: Collection[str]) -> None:

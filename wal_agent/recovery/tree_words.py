@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from wal_agent.capture.left_out import IGNORED
@@ -9,11 +10,13 @@ from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.prompt import TREE_NOT_SAVED
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.report import plain, row
+from wal_agent.recovery.target import Keep, PutBack
 from wal_agent.recovery.words import clock_time
-from wal_agent.recovery.workspace import Done, Keep
+from wal_agent.recovery.workspace import Done
 from wal_agent.recovery.worktree import Changes
 
 _SHOWN = 3
+HOME = "this folder is your home folder or above it; nothing is put back here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ def short(done: Done) -> str:
 def rows(done: Done) -> list[str]:
     """Further lines."""
     lines = []
+    if done.decided == Keep("home"):
+        lines.append(row("tree", HOME))
     if done.files_kept and done.kept is not None:
         lines.append(row("kept", f"what was here: {plain(done.kept.get_files, 400)}"))
     if done.aside:
@@ -70,10 +75,29 @@ def rows(done: Done) -> list[str]:
     if (lost := _lost(done)) and done.repository is not None:
         get = f": {plain(done.kept.get_commits, 400)}" if done.offers and done.kept else ""
         lines.append(row("git", f"HEAD here is {_at(done.repository)}, the saved tree was on {_at(lost)}{get}"))
+    if done.unread:
+        lines.append(row("git", "no repository was made: git cannot read the .git that is here"))
+    if busy := _in_progress(done):
+        lines.append(
+            row("git", f"a {plain(busy, 20)} is in progress in the repository that was made{_runs(done, plain)}")
+        )
     if left := _left_out(done.captured) if done.put_back else ():
         more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
         lines.append(row("not saved", f"{'; '.join(plain(line, 120) for line in left[:_SHOWN])}{more}"))
     return lines
+
+
+def _in_progress(done: Done) -> str:
+    saved = done.captured.repository if done.captured else None
+    made = isinstance(done.decided, PutBack) and done.decided.make_repository
+    return saved.busy if saved is not None and made else ""
+
+
+def _runs(done: Done, quoted: Callable[[str, int], str]) -> str:
+    if not done.runs:
+        return ""
+    more = f" and {len(done.runs) - _SHOWN} more" if len(done.runs) > _SHOWN else ""
+    return f"; going on with it runs {', '.join(quoted(each, 120) for each in done.runs[:_SHOWN])}{more}"
 
 
 def _lost(done: Done) -> Repository | None:
@@ -123,6 +147,10 @@ def told(done: Done, put_back_before: bool) -> str:
 def _told_git(done: Done) -> list[str]:
     get = inline(done.kept.get_commits, 400) if done.offers and done.kept is not None else ""
     here, saved = done.repository, done.captured.repository if done.captured else None
+    if done.unread:
+        return ["git cannot read the .git of this folder, so no repository was made."]
+    if busy := _in_progress(done):
+        return [f"A {inline(busy, 20)} is in progress in the repository{_runs(done, inline)}."]
     if here is None or saved is None:
         return [f"Get the commit that it stood on by {get}."] if get else []
     parts = []

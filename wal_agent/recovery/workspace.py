@@ -8,32 +8,31 @@ before the first try is not saved over.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
-from wal_agent.capture.git import At, Git, GitFailed, GitMissing
-from wal_agent.capture.mark import NAME, mark, marked
+from wal_agent.capture.git import At, GitFailed, GitMissing
+from wal_agent.capture.mark import mark
 from wal_agent.capture.place import Place, find
-from wal_agent.capture.shadow import Contents, Shadow, is_id
+from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.plainfile import read_plain
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.aside import move_aside
-from wal_agent.recovery.begun import Begun, end, is_wanted, read_begun, write_begun
+from wal_agent.recovery.begun import Begun, end, read_begun, write_begun
 from wal_agent.recovery.damage import offered
-from wal_agent.recovery.kept import STAMP, Here, Kept, prune, save_here
+from wal_agent.recovery.kept import Here, Kept, prune, save_here
 from wal_agent.recovery.packs import bring, check
-from wal_agent.recovery.rebuild import rebuild, sweep
+from wal_agent.recovery.rebuild import check_state, commands, rebuild, sweep
+from wal_agent.recovery.target import Keep, PutBack, Target
 from wal_agent.recovery.worktree import (
     NO_CHANGES,
     Changes,
@@ -41,6 +40,7 @@ from wal_agent.recovery.worktree import (
     Tree,
     above,
     changes,
+    close,
     listed,
     make_equal,
     size_of,
@@ -54,66 +54,12 @@ TRIES = 3  # times that what is here is saved, where it changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
-class LocalTree:
-    """The workspace folder here, as a look tells. `known`: the newest capture was made from this very folder, or was
-    put back into it. `empty`: nothing is in it. `repository`: there is one that the tree belongs into, or `.git` is
-    something that git cannot read."""
-
-    known: bool
-    empty: bool
-    repository: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """The folder stays as it is."""
-
-    why: Literal["not_saved", "newest"]
-
-
-@dataclass(frozen=True, slots=True)
-class PutBack:
-    """Make the folder's files those of the capture. `make_repository`: the lost one again, as there is none."""
-
-    make_repository: bool
-
-
-def what_to_do(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
-    """Pure. What changed in the newest capture's own folder after it is newer than the log, and stands; but a folder
-    that is empty now is another one under the same name."""
-    if captured is None:
-        return Keep("not_saved")
-    if here.known and not (here.empty and captured.files):
-        return Keep("newest")
-    lost = captured.repository
-    return PutBack(lost is not None and not lost.prefix and not here.repository)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a tree is put back: `folder`, a real path; our own things in `state_dir`. `env`: the user's, for git.
-    `private`: folders that are never captured, and so never saved nor replaced (`state_dir` always). `job`: whose."""
-
-    folder: Path
-    state_dir: Path
-    env: Mapping[str, str]
-    private: tuple[Path, ...] = ()
-    job: str = ""
-
-    def shadow(self) -> Shadow:
-        return Shadow.of(self.state_dir, self.folder, Git(self.env))
-
-    def kept(self, now: float) -> Path:
-        """The folder for what this restore replaces."""
-        shadow = self.shadow().folder
-        return shadow.with_name(f"{shadow.name}-kept") / time.strftime(STAMP, time.gmtime(now))
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """What was done with the working tree. `kept`: where what was here is. `files_kept`: files of it differed from what
     any commit here holds. `aside`: what stood in the way, under its new name. `repository`: around the folder before.
-    `offers`: `kept` has the commit that the captured tree stood on, which the repository here lacks."""
+    `offers`: `kept` has the commit that the captured tree stood on, which the repository here lacks.
+    `unread`: `.git` here is one that git cannot read, so no repository was made. `runs`: commands that the rebase in
+    the repository that was made would run when it goes on."""
 
     decided: Keep | PutBack
     captured: Workspace | None = None
@@ -124,6 +70,8 @@ class Done:
     repository: Repository | None = None
     offers: bool = False
     tree: Tree | None = None  # what was put back
+    unread: bool = False
+    runs: tuple[str, ...] = ()
 
     @property
     def put_back(self) -> bool:
@@ -135,62 +83,6 @@ def put_back_note(target: Target, captured: Workspace) -> str:
     data = read_plain(target.shadow().folder / PUT_BACK)
     commit, _, note = ("" if data is None else data.decode("utf-8", "replace")).partition(" ")
     return note if commit == captured.commit else ""
-
-
-def look(target: Target, captured: Workspace | None) -> LocalTree:
-    """Reads only."""
-    try:
-        with os.scandir(target.folder) as entries:
-            empty = next(entries, None) is None
-    except FileNotFoundError:
-        empty = True
-    if captured is None:
-        return LocalTree(False, empty, False)
-    shadow = target.shadow()
-    try:
-        known = is_id(captured.commit) and _known(shadow, target, captured.commit)
-        return LocalTree(known, empty, _has_repository(shadow.git, target.folder, captured.repository))
-    except GitMissing:
-        raise ConfigError(
-            "A working tree is saved for this job, and there is no git here to put it back with.", "Install git."
-        ) from None
-
-
-def _known(shadow: Shadow, target: Target, commit: str) -> bool:
-    """It was made here, also where we were killed before `SAVED` said so; or it was put back here to the end. A folder
-    that could be marked and is not is another one of the same name."""
-    if read_begun(shadow) is not None or is_wanted(shadow, target.job, commit):
-        return False
-    if commit in marked(target.folder):
-        return True
-    return not _can_be_marked(target.folder) and bool(shadow.ref(f"{commit}^{{tree}}"))
-
-
-def _can_be_marked(folder: Path) -> bool:
-    """Whether `mark` works here, as far as can be told without changing anything."""
-    try:
-        os.getxattr(folder, NAME, follow_symlinks=False)
-    except AttributeError:
-        return False
-    except OSError as error:
-        if error.errno != errno.ENODATA:
-            return False
-    info = folder.stat()
-    ours = not info.st_mode & stat.S_ISVTX or os.geteuid() in (0, info.st_uid)
-    return ours and os.access(folder, os.W_OK)
-
-
-def _has_repository(git: Git, folder: Path, lost: Repository | None) -> bool:
-    """A repository around the folder that has no file in it is none for a tree that stood at the top of its own."""
-    if os.path.lexists(folder / ".git"):
-        return True
-    place = find(git, folder)
-    if place.git_dir is None or lost is None or lost.prefix or not place.prefix:
-        return place.git_dir is not None
-    try:
-        return bool(git.run("ls-files", "-z", "--", place.prefix, at=place.at))
-    except GitFailed:
-        return True
 
 
 def put_back(target: Target, captured: Workspace, blobs: Blobs, decided: PutBack, now: float, note: str = "") -> Done:
@@ -244,8 +136,13 @@ class _Restore:
         bring(shadow, captured, blobs)
         contents = shadow.contents(captured.commit)
         tree = listed(shadow, contents.work)
+        check_state(contents)
+        if contents.index and self.decided.make_repository:
+            listed(shadow, contents.index, whole=not contents.state.missing)
         self._room(size_of(tree))
-        done = self._replace(place, contents, tree)
+        with self._closed(bool(contents.state.private)):
+            done = self._replace(place, contents, tree)
+            close(self.folder, tree, contents.state.private)
         if self.decided.make_repository:
             rebuild(shadow, contents, self.folder, captured.repository.identity if captured.repository else ())
         failpoint("restore.after_tree")
@@ -255,6 +152,23 @@ class _Restore:
         end(shadow, self.target.job)
         prune(self.target.kept(self.now).parent, self.now)
         return done
+
+    @contextmanager
+    def _closed(self, close: bool) -> Iterator[None]:
+        """Nobody else enters the folder while files in it have not the rights yet that they are to have."""
+        if not close and not self.begun.mode:
+            yield
+            return
+        mode = self.begun.mode or stat.S_IMODE(self.folder.stat().st_mode)
+        self.begun = replace(self.begun, mode=mode)
+        write_begun(self.shadow, self.begun)
+        try:
+            with suppress(OSError):  # not ours
+                self.folder.chmod(mode & 0o700)
+            yield
+        finally:
+            with suppress(OSError):
+                self.folder.chmod(mode)
 
     def _replace(self, place: Place, contents: Contents, tree: Tree) -> Done:
         """Save what is here, and put the tree over it; again where it is not what was saved any more."""
@@ -296,8 +210,18 @@ class _Restore:
             kept.make(shadow, place.alternates, local, head if offers else "", contents.state.shallow)
             self.begun = replace(self.begun, kept=kept.folder.name)
             write_begun(shadow, self.begun)
-        repository = here.repository if here and not self.decided.make_repository else None
-        return Done(self.decided, self.captured, found, kept, bool(saves) or files, (), repository, offers)
+        made, lost = self.decided.make_repository, self.captured.repository
+        return Done(
+            self.decided,
+            self.captured,
+            found,
+            kept,
+            files_kept=bool(saves) or files,
+            repository=here.repository if here and not made else None,
+            offers=offers,
+            unread=lost is not None and not lost.prefix and not made and place.git_dir is None,
+            runs=commands(contents) if made else (),
+        )
 
     def _new_kept(self) -> Kept:
         folder = self.target.kept(self.now)

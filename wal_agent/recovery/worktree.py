@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from wal_agent.capture.git import At, GitFailed
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
+from wal_agent.plainfile import open_plain
 from wal_agent.shown import shown
 
 MOST_LISTED = 512 << 20  # bytes of a tree's listing
@@ -55,8 +57,9 @@ class Changes:
 NO_CHANGES = Changes()
 
 
-def listed(shadow: Shadow, tree: str, *alternates: Path) -> dict[str, Entry]:
-    """All paths of a tree. Damaged for what no folder can hold or what leads out of it, and where parts are missing."""
+def listed(shadow: Shadow, tree: str, *alternates: Path, whole: bool = True) -> dict[str, Entry]:
+    """All paths of a tree. Damaged for what no folder can hold or what leads out of it, and where parts are missing;
+    not `whole`: contents of files may be."""
     try:
         words = ("ls-tree", "-r", "-z", "-l", "--full-tree", tree)
         found = shadow.git.run(*words, at=shadow.at(*alternates), most=MOST_LISTED)
@@ -67,11 +70,11 @@ def listed(shadow: Shadow, tree: str, *alternates: Path) -> dict[str, Entry]:
         head, _, name = line.partition(b"\t")
         path = os.fsdecode(name)
         mode, _, id, size = head.decode().split()
-        if size == "BAD":
+        if size == "BAD" and whole:
             raise Damaged(f"The captured working tree is not whole: {shown(path)} is missing.")
         if path in entries or mode not in (*FILE_MODES, INSIDE) or not _stays_inside(path):
             raise Damaged(f"The captured working tree names what cannot be restored: {shown(path)}.")
-        entries[path] = Entry(mode, id, int(size) if size != "-" else 0)
+        entries[path] = Entry(mode, id, int(size) if size.isdigit() else 0)
     if len(entries) > MOST_FILES:
         raise Damaged(f"The captured working tree has {len(entries)} files, more than are restored.")
     for path in entries:
@@ -98,6 +101,14 @@ def changes(old: Tree, new: Tree) -> Changes:
     common = old.keys() & new.keys()
     differ = sum((old[p].mode, old[p].id) != (new[p].mode, new[p].id) for p in common)
     return Changes(differ, len(new) - len(common), len(old) - len(common))
+
+
+def close(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
+    """Take group's and others' rights away from the plain files of `tree` that `private` names. OSError."""
+    for path in map(os.fsdecode, private):
+        if path in tree and tree[path].mode.startswith("100"):
+            with open_plain(folder / path) as file:
+                os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o700)
 
 
 def size_of(tree: Tree) -> int:

@@ -29,8 +29,8 @@ from wal_agent.recovery.admit import Refuse, admit
 from wal_agent.recovery.begun import want
 from wal_agent.recovery.damage import damaged
 from wal_agent.recovery.point import replay_at
+from wal_agent.recovery.target import Target
 from wal_agent.recovery.words import stamp
-from wal_agent.recovery.workspace import Target
 from wal_agent.supervise.local import RunDir, runtime_dir, spools_dir, state_dir, this_host
 from wal_agent.supervise.standing import local_view
 from wal_agent.supervise.whose import Whose

@@ -17,9 +17,10 @@ from wal_agent.config import Settings
 from wal_agent.records import Host, Workspace
 from wal_agent.recovery.covered import covering
 from wal_agent.recovery.report import row
-from wal_agent.recovery.tree_words import Effects, effects, told
+from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
+from wal_agent.recovery.tree_words import HOME, Effects, effects, told
 from wal_agent.recovery.words import clock_time, counted, size
-from wal_agent.recovery.workspace import Done, Keep, PutBack, Target, look, put_back, put_back_note, what_to_do
+from wal_agent.recovery.workspace import Done, put_back, put_back_note
 from wal_agent.supervise.local import state_dir
 from wal_agent.supervise.situation import Situation
 from wal_agent.supervise.treesaver import never_captured
@@ -45,7 +46,8 @@ class TreePlan:
     def rows(self) -> list[str]:
         """For the screen."""
         if self.action == "keep":
-            return [row("tree", "was not saved yet; it stays as it is")] if self.why == "not_saved" else []
+            told = {"not_saved": "was not saved yet; it stays as it is", "home": HOME}
+            return [row("tree", told[self.why])] if self.why in told else []
         first = "what is here would be kept, and then " if self.keeps_what_is_here else ""
         git = ", with a repository like the lost one" if self.makes_repository else ""
         what = f"{counted(self.files, 'file')} ({size(self.size)}) as of {clock_time(self.saved)}"
@@ -124,8 +126,10 @@ def foresee(
     private = tuple(never_captured(settings, agent, env, workspace))
     target = Target(workspace, state_dir(env), env, private, settings.job)
     captured = at.before.workspace if at.damage is None and settings.workspace != "off" else None
+    wide = captured is not None and is_home(workspace, env)
+    captured = None if wide else captured
     local = look(target, captured)
-    decided = what_to_do(captured, local)
+    decided = Keep("home") if wide else what_to_do(captured, local)
     home = at.home
     before = False
     if isinstance(decided, Keep) and captured is not None and home is not None:
@@ -135,6 +139,13 @@ def foresee(
     if isinstance(decided, PutBack) and local.repository and captured is not None and captured.repository is not None:
         return replace(seen, identity=identity_here(target))
     return seen
+
+
+def is_home(workspace: Path, env: Mapping[str, str]) -> bool:
+    """Whether a folder is the user's home, above it, or the root of all: too much hangs on what is there."""
+    home = env.get("HOME", "")
+    above = bool(home) and Path(home).resolve().is_relative_to(workspace)
+    return above or workspace == workspace.parent
 
 
 def identity_here(target: Target) -> tuple[str, ...]:

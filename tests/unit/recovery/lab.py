@@ -12,7 +12,8 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.records import Workspace
-from wal_agent.recovery.workspace import Done, Keep, PutBack, Target, look, put_back, what_to_do
+from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
+from wal_agent.recovery.workspace import Done, put_back
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State, apply

@@ -14,11 +14,13 @@ import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
 from wal_agent.capture.shadow import Contents, Shadow
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, Damaged
 from wal_agent.recovery import workspace, worktree
-from wal_agent.recovery.begun import want
+from wal_agent.recovery.begun import Begun, want, write_begun
 from wal_agent.recovery.kept import KEEP, YOUNG
-from wal_agent.recovery.workspace import Done, Keep, PutBack, Target
+from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
+from wal_agent.recovery.tree_words import rows, told
+from wal_agent.recovery.workspace import Done
 
 
 @pytest.fixture
@@ -181,7 +183,7 @@ def test_a_fork_is_put_back_for_its_own_job_only(lab: Lab, made: bool) -> None:
     want(fork.shadow(), "fork", lab.captured.commit)
 
     def decide(target: Target) -> Keep | PutBack:
-        return workspace.what_to_do(lab.captured, workspace.look(target, lab.captured))
+        return what_to_do(lab.captured, look(target, lab.captured))
 
     assert isinstance(decide(fork), PutBack) and decide(here.target) == Keep("newest")
     workspace.put_back(fork, lab.captured, lab.blobs, PutBack(False), lab.moment)
@@ -220,17 +222,100 @@ def test_what_was_left_out_stays_as_it_is_here(lab: Lab, monkeypatch: pytest.Mon
     (first.work / "gone").unlink()
     first.capture()
     write(second.work, model="big\n", data__x="big\n", other="mine\n")
-    real = Shadow.contents
-
-    def contents(shadow: Shadow, commit: str, *more: Path) -> Contents:
-        found = real(shadow, commit, *more)
-        out = (b"model", b"data", b"sub", b"a")
-        return replace(found, state=msgspec.structs.replace(found.state, left_out=out))
-
-    monkeypatch.setattr(Shadow, "contents", contents)
+    state_with(monkeypatch, left_out=(b"model", b"data", b"sub", b"a"))
     done = second.restore()
     after = files(second.work)
     stays = {name: after.pop(name)[1] for name in ("model", "data/x")}
     assert stays == {"model": b"big\n", "data/x": b"big\n"}
     assert after == files(first.work), "what is in the tree is put back all the same"
     assert done.changes.gone == 2
+
+
+def state_with(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
+    """Captures say this of what stood around."""
+    real = Shadow.contents
+
+    def contents(shadow: Shadow, commit: str, *more: Path) -> Contents:
+        found = real(shadow, commit, *more)
+        return replace(found, state=msgspec.structs.replace(found.state, **changed))
+
+    monkeypatch.setattr(Shadow, "contents", contents)
+
+
+def modes(folder: Path, *names: str) -> list[int]:
+    return [(folder / name).stat().st_mode & 0o777 for name in names]
+
+
+def test_files_that_were_their_owners_alone_are_so_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over one that others could read; and while they are written nobody else is let into the folder."""
+    first, second = clones(lab, key="secret\n", deep__key="secret\n", open="open\n", link="x\n")
+    (first.work / "tool").symlink_to("open")
+    first.capture()
+    write(second.work, key="another\n")
+    (second.work / "key").chmod(0o644)
+    second.work.chmod(0o755)
+    state_with(monkeypatch, private=(b"key", b"deep/key", b"tool", b"not/there"))
+    seen: list[int] = []
+    around(monkeypatch, lambda: seen.extend(modes(second.work, ".")))
+    second.restore()
+    assert modes(second.work, "key", "deep/key", "open", ".") == [0o600, 0o600, 0o644, 0o755]
+    assert seen == [0o700]
+
+
+def test_a_cut_restore_does_not_leave_the_folder_closed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, second = clones(lab, key="secret\n")
+    second.work.chmod(0o755)
+    shadow = second.target.shadow()
+    shadow.folder.parent.mkdir(parents=True)
+    write_begun(shadow, Begun("0" * 40, mode=0o755))
+    second.work.chmod(0o700)  # killed here
+    second.restore()
+    assert modes(second.work, ".") == [0o755]
+
+
+# ---- what is told ----------------------------------------------------------------------------------------------------
+
+
+def test_a_git_that_cannot_be_read_is_told(lab: Lab) -> None:
+    clones(lab, a="1\n")
+    second = lab.machine("c")
+    write(second.work, **{".git": "gitdir: /nowhere/at/all\n"})
+    done = second.restore()
+    assert "git cannot read the .git" in told(done, False)
+    assert any("git cannot read" in line for line in rows(done))
+
+
+def test_what_a_rebase_would_run_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = lab.machine("a")
+    repository(first.work)
+    git(first.work, "rebase", "-x", "false", "-x", "touch `evil`", "HEAD~1", ok=False)
+    first.capture()
+    done = lab.machine("b").restore()
+    assert done.runs == ("touch `evil`",)
+    assert "A `rebase` is in progress in the repository; going on with it runs `` touch `evil` ``" in told(done, False)
+    assert any("going on with it runs touch" in line for line in rows(done))
+
+
+@pytest.mark.parametrize("unmerged", [b"nothing\0", b"100644 1\t\0", b"100644 zz 1\ta\0"])
+def test_an_unmerged_entry_that_is_none_is_damage(lab: Lab, monkeypatch: pytest.MonkeyPatch, unmerged: bytes) -> None:
+    clones(lab, a="1\n")
+    state_with(monkeypatch, unmerged=unmerged)
+    second = lab.machine("c")
+    with pytest.raises(Damaged, match="unmerged"):
+        second.restore()
+    assert not any(second.work.iterdir())
+
+
+def test_the_index_is_bounded_like_the_files(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Staged only, and more than is taken."""
+    first, _ = clones(lab, a="1\n")
+    write(first.work, **{f"staged-{n}": f"{n}\n" for n in range(20)})
+    git(first.work, "add", "-A")
+    for n in range(20):
+        (first.work / f"staged-{n}").unlink()
+    first.capture()
+    monkeypatch.setattr(worktree, "MOST_FILES", 10)
+    second = lab.machine("c")
+    with pytest.raises(Damaged, match="more than are restored"):
+        second.restore()
+    assert not any(second.work.iterdir())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.recovery.lab import Lab, files, git, raw, repository
-from wal_agent.recovery.workspace import Keep
+from wal_agent.recovery.target import Keep
 
 NAMES = ("a", "b", "A", "sub", "x y", "-n", "é", "tab\t", "nl\n", "*", ":(top)a", '"q"', "c.log", ".hidden", "\udce9")
 PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join)

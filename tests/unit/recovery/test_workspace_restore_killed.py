@@ -15,7 +15,7 @@ from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, w
 from wal_agent import failpoints
 from wal_agent.capture.git import Git
 from wal_agent.recovery import rebuild
-from wal_agent.recovery.workspace import PutBack
+from wal_agent.recovery.target import PutBack
 
 
 def killed(machine: Machine, arm: Callable[[], None]) -> None:

@@ -11,8 +11,9 @@ from tests.unit.recovery.lab import Lab, git, repository, write
 from wal_agent.recovery import tree_words
 from wal_agent.recovery.covered import covering
 from wal_agent.recovery.prompt import TREE_NOT_SAVED
+from wal_agent.recovery.target import Keep, LocalTree, PutBack, look, what_to_do
 from wal_agent.recovery.tree_words import Effects, counts, effects, told
-from wal_agent.recovery.workspace import Done, Keep, LocalTree, PutBack, look, put_back, put_back_note, what_to_do
+from wal_agent.recovery.workspace import Done, put_back, put_back_note
 from wal_agent.recovery.worktree import Changes
 
 

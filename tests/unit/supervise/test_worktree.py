@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.unit.recovery.cases import HOST, OTHER, opening
 from tests.unit.recovery.lab import Lab, Machine, git, repository, write
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
 from wal_agent.recovery.identity import foreign
-from wal_agent.recovery.workspace import Keep, PutBack
+from wal_agent.recovery.target import Keep, PutBack
+from wal_agent.recovery.tree_words import rows
 from wal_agent.supervise.situation import Situation
 from wal_agent.supervise.worktree import Foreseen, foresee, identity_here
 
@@ -90,3 +93,22 @@ def test_an_earlier_start_that_put_it_back_is_known_until_an_agent_ran(tmp_path:
     assert (
         ran.decided == Keep("newest") and not ran.before and not ran.covers(ran.then)(str(second.target.folder / "a"))
     )
+
+
+@pytest.mark.parametrize("up", [0, 1, 9])
+def test_nothing_is_put_back_into_a_home_folder_or_above_it(tmp_path: Path, up: int) -> None:
+    lab = Lab(tmp_path)
+    first = lab.machine("first")
+    write(first.work, a="a\n")
+    first.capture()
+    home = tmp_path / "home" / "me"
+    home.mkdir(parents=True)
+    folder = (home, *home.parents)[min(up, len(home.parents))]
+    env = {**first.target.env, "HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "xdg")}
+    at = Situation(opening(2, "dead", OTHER), lab.state, opening(1, host=HOST), None, {})
+    found = foresee(at, OTHER, folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
+    assert found.decided == Keep("home") and not found.do(lab.blobs, lab.moment).put_back
+    for lines in (found.plan.rows(), rows(found.then)):
+        assert len(lines) == 1 and "nothing is put back here" in lines[0]
+    below = foresee(at, OTHER, home / "proj", Settings("file:///b", "job"), AGENTS["gemini"], env)
+    assert isinstance(below.decided, PutBack)
