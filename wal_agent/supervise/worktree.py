@@ -23,7 +23,7 @@ from wal_agent.recovery.words import clock_time, counted, size
 from wal_agent.recovery.workspace import Done, put_back, put_back_note
 from wal_agent.supervise.local import state_dir
 from wal_agent.supervise.situation import Situation
-from wal_agent.supervise.treesaver import never_captured
+from wal_agent.supervise.treesaver import never_captured, too_wide
 from wal_agent.wal.blobs import Blobs
 
 
@@ -126,7 +126,7 @@ def foresee(
     private = tuple(never_captured(settings, agent, env, workspace))
     target = Target(workspace, state_dir(env), env, private, settings.job)
     captured = at.before.workspace if at.damage is None and settings.workspace != "off" else None
-    wide = captured is not None and is_home(workspace, env)
+    wide = captured is not None and bool(too_wide(workspace, env))
     captured = None if wide else captured
     local = look(target, captured)
     decided = Keep("home") if wide else what_to_do(captured, local)
@@ -139,13 +139,6 @@ def foresee(
     if isinstance(decided, PutBack) and local.repository and captured is not None and captured.repository is not None:
         return replace(seen, identity=identity_here(target))
     return seen
-
-
-def is_home(workspace: Path, env: Mapping[str, str]) -> bool:
-    """Whether a folder is the user's home, above it, or the root of all: too much hangs on what is there."""
-    home = env.get("HOME", "")
-    above = bool(home) and Path(home).resolve().is_relative_to(workspace)
-    return above or workspace == workspace.parent
 
 
 def identity_here(target: Target) -> tuple[str, ...]:

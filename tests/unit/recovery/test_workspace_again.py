@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
+from wal_agent.capture.git import Git
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.recovery import workspace, worktree
@@ -250,10 +251,14 @@ def test_files_that_were_their_owners_alone_are_so_again(lab: Lab, monkeypatch: 
     """Also over one that others could read; and while they are written nobody else is let into the folder."""
     first, second = clones(lab, key="secret\n", deep__key="secret\n", open="open\n", link="x\n")
     (first.work / "tool").symlink_to("open")
+    for name in ("key", "deep/key"):
+        (first.work / name).chmod(0o600)
     first.capture()
     write(second.work, key="another\n")
     (second.work / "key").chmod(0o644)
     second.work.chmod(0o755)
+    shadow = Shadow.of(first.state_dir, first.target.folder, Git(first.target.env))
+    assert set(shadow.contents(lab.captured.commit).state.private) == {b"key", b"deep/key"}
     state_with(monkeypatch, private=(b"key", b"deep/key", b"tool", b"not/there"))
     seen: list[int] = []
     around(monkeypatch, lambda: seen.extend(modes(second.work, ".")))
