@@ -1,4 +1,4 @@
-"""Marks a workspace folder with the captures that were made of it, or put back into it, in an extended attribute.
+"""Marks a workspace folder with the captures that jobs made of it, or put back into it, in an extended attribute.
 
 Our own repository says the same, but stands in the state folder of one machine; a workspace on a shared or persistent
 volume outlives that. Where a file system has no such attributes nothing is marked, and our own repository alone counts.
@@ -7,23 +7,39 @@ No file of the user's is changed by it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 NAME = "user.wal-agent.captures"
-MOST = 4
+MOST = 8  # of one job
+MOST_JOBS = 6
 
 
-def mark(folder: Path, commits: Sequence[str]) -> None:
-    """Say that the newest captures of this folder are `commits`; none: that it stands for no capture."""
+def mark(folder: Path, commits: Sequence[str], job: str = "") -> None:
+    """Say that the newest captures of this folder by `job` are `commits`; none: that it stands for no capture of any
+    job's."""
+    entries = {_key(job): tuple(commits[:MOST]), **{k: v for k, v in _read(folder).items() if k != _key(job)}}
+    text = " ".join(f"{key}={','.join(found)}" for key, found in list(entries.items())[:MOST_JOBS]) if commits else ""
     with suppress(OSError, AttributeError):
-        os.setxattr(folder, NAME, " ".join(commits[:MOST]).encode(), follow_symlinks=False)
+        os.setxattr(folder, NAME, text.encode(), follow_symlinks=False)
 
 
-def marked(folder: Path) -> tuple[str, ...]:
-    """The captures that this folder is, or has grown out of."""
+def marked(folder: Path, job: str | None = None) -> tuple[str, ...]:
+    """The captures that this folder is, or has grown out of, the newest first; of any job's, or of one's."""
+    found = _read(folder)
+    return tuple(c for each in found.values() for c in each) if job is None else found.get(_key(job), ())
+
+
+def _read(folder: Path) -> dict[str, tuple[str, ...]]:
+    text = ""
     with suppress(OSError, AttributeError):
-        return tuple(os.getxattr(folder, NAME, follow_symlinks=False).decode("ascii", "replace").split()[:MOST])
-    return ()
+        text = os.getxattr(folder, NAME, follow_symlinks=False).decode("ascii", "replace")
+    entries = (word.partition("=") for word in text.split()[:MOST_JOBS])
+    return {key: tuple(commits.split(",")[:MOST]) for key, _, commits in entries if commits}
+
+
+def _key(job: str) -> str:
+    return hashlib.sha256(job.encode()).hexdigest()[:8]

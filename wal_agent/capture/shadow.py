@@ -12,9 +12,10 @@ A capture is a commit without parents. Its tree has up to three entries:
            git and where it cannot be written.
 * `state`  blob: JSON of `GitState`; absent outside of git where it would say nothing.
 
-`refs/wal-agent/saved` names the capture that the log holds as its newest, whoever made it: a run whose replay has this
-commit in `State.workspace` goes on from it, any other one sends everything. A restore that unpacked a capture here sets
-it (`Shadow.save`).
+Jobs may share a folder, so each has refs of its own in `refs/wal-agent/<hash of its name>/`: `saved` is its newest
+capture, `base` the one that its first pack holds, `recent/*` all that the log may hold as its newest, as long as it is
+not known which. A run whose replay has a commit with a ref in `State.workspace` goes on from it, any other one sends
+everything. A restore that unpacked a capture here leaves that one alone (`Shadow.save`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +36,8 @@ from wal_agent.capture.git import At, Git, GitFailed
 from wal_agent.errors import Damaged
 
 FOLDER = "workspaces"  # in the user's state folder
-SAVED = "refs/wal-agent/saved"
-BASE = "refs/wal-agent/base"
+REFS = "refs/wal-agent/"
+SAVED, BASE, RECENT = "saved", "base", "recent/"
 MOST_STATE = 12 << 20  # bytes of `state`
 WORK, INDEX, STATE = "work", "index", "state"
 
@@ -110,17 +112,18 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """The repository in `folder`. Who changes anything in it holds `locked`."""
+    """The repository in `folder`. Who changes anything in it holds `locked`. `job`: whose captures are saved."""
 
     folder: Path
     git: Git
+    job: str = ""
 
     @classmethod
-    def of(cls, state_dir: Path, workspace: Path, git: Git) -> Shadow:
+    def of(cls, state_dir: Path, workspace: Path, git: Git, job: str = "") -> Shadow:
         """`workspace`: a real path. Nothing is made yet."""
         name = hashlib.sha256(os.fsencode(workspace)).hexdigest()[:16]
         git.project = workspace
-        return cls(state_dir / FOLDER / name, git)
+        return cls(state_dir / FOLDER / name, git, job)
 
     @property
     def objects(self) -> Path:
@@ -168,6 +171,7 @@ class Shadow:
             if object_format != "sha1":
                 config += f"[extensions]\n\tobjectFormat = {object_format}\n"
             (self.folder / "config").write_text(config)
+            (self.folder / "born").write_text(secrets.token_hex(16))
         (self.folder / "info").mkdir(exist_ok=True)
         (self.folder / "info" / "attributes").write_text(ATTRIBUTES)
         with suppress(FileNotFoundError):
@@ -182,6 +186,14 @@ class Shadow:
             return ""
         return "sha256" if "objectFormat = sha256" in config else "sha1"
 
+    @property
+    def born(self) -> str:
+        """Another one when another job began it anew."""
+        try:
+            return (self.folder / "born").read_text()
+        except (OSError, ValueError):
+            return ""
+
     def wipe(self) -> None:
         """Begin anew: nothing in it is needed but to save work."""
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -195,20 +207,65 @@ class Shadow:
         found = self.git.text("rev-parse", "-q", "--verify", name, at=self.at(), ok=(0, 1, 128))
         return found if is_id(found) else ""
 
-    def save(self, commit: str, base: str = "") -> None:
-        """The log's newest capture is `commit`; `base` is the one that its first pack holds, if that is known and here.
-        Under the lock."""
-        moves = f"update {SAVED} {commit}\n" + (f"update {BASE} {base}\n" if base else f"delete {BASE}\n")
+    def name(self, what: str) -> str:
+        """A ref of this job's."""
+        return f"{REFS}{hashlib.sha256(self.job.encode()).hexdigest()[:16]}/{what}"
+
+    def has(self, commit: str) -> bool:
+        """Whether a job has saved this capture here, or it was put back here."""
+        return commit in self._refs(REFS).values()
+
+    def save(self, commit: str) -> None:
+        """The folder is `commit` now, and none of the captures of before. Under the lock."""
+        gone = "".join(f"delete {ref}\n" for ref in self._refs(REFS) if ref != self.name(SAVED))
+        moves = f"update {self.name(SAVED)} {commit}\n{gone}"
         self.git.run("update-ref", "--stdin", at=self.at(), input=moves.encode())
 
+    def hold(self, commit: str) -> None:
+        """This capture is about to go into the log. Under the lock."""
+        self.git.run("update-ref", self.name(RECENT) + commit, commit, at=self.at())
+
+    def keep(self, commit: str, base: str, recent: Collection[str]) -> None:
+        """The job's newest capture is `commit`; `base` is the one that its first pack holds, "" where that is not known
+        here; `recent` are those that the log may have as its newest. Under the lock."""
+        moves = f"update {self.name(SAVED)} {commit}\n"
+        moves += f"update {self.name(BASE)} {base}\n" if base else f"delete {self.name(BASE)}\n"
+        gone = [ref for ref, id in self._refs(self.name(RECENT)).items() if id not in recent]
+        moves += "".join(f"delete {ref}\n" for ref in gone)
+        self.git.run("update-ref", "--stdin", at=self.at(), input=moves.encode())
+
+    def _refs(self, prefix: str) -> dict[str, str]:
+        if not (self.folder / "HEAD").is_file():
+            return {}
+        said = self.git.text("for-each-ref", "--format=%(refname) %(objectname)", prefix, at=self.at())
+        return dict(line.split(" ", 1) for line in filter(None, said.split("\n")))
+
     def tidy(self, pack: Path | None, *alternates: Path) -> None:
-        """Drop objects that neither the saved capture nor our index needs any more. `pack`: a pack of what is saved, to
-        be kept instead of loose objects. Under the lock."""
+        """Drop objects that no capture which is saved here needs any more, nor our index: one pack is left. `pack`: one
+        with what is loose, made already. Under the lock."""
+        at = self.at(*alternates)
         if pack is not None:
             with pack.open("rb") as file:
-                self.git.run("index-pack", "--stdin", at=self.at(*alternates), given=file)
+                self.git.run("index-pack", "--stdin", at=at, given=file)
             self.git.run("prune-packed", "-q", at=self.at())
-        self.git.run("prune", "--expire=now", at=self.at(*alternates))
+        folder = self.objects / "pack"
+        before = [path.stem for path in folder.glob("pack-*.pack")]
+        if len(before) > (pack is not None):
+            words = (
+                "--all",
+                "--indexed-objects",
+                "--local",
+                "--missing=allow-any",
+                "--window=0",
+                "--delta-base-offset",
+            )
+            made = self.git.text("pack-objects", "-q", *words, str(folder / "pack"), at=at).split()
+            for name in before:
+                if name.removeprefix("pack-") not in made:
+                    for suffix in (".idx", ".rev", ".pack"):  # without its index it is none
+                        (folder / f"{name}{suffix}").unlink(missing_ok=True)
+            self.git.run("prune-packed", "-q", at=self.at())
+        self.git.run("prune", "--expire=now", at=at)
 
     def contents(self, commit: str, *alternates: Path) -> Contents:
         """Read a capture. Damaged when it is not one, or not all of it is here."""

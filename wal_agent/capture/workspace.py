@@ -38,10 +38,11 @@ class WorkspaceCapture:
         put: Callable[[bytes], Payload],
         private: Iterable[Path] = (),
         caps: Caps | None = None,
+        job: str = "",
     ) -> None:
         """`workspace`: a real path. `private`: folders that are never captured."""
         self.git = Git(env)
-        self._shadow = Shadow.of(state_dir, workspace, self.git)
+        self._shadow = Shadow.of(state_dir, workspace, self.git, job)
         self._packer = Packer(self._shadow, put)
         self._workspace, self._env = workspace, env
         self._private = (*private, state_dir)
@@ -51,7 +52,8 @@ class WorkspaceCapture:
         self._tidy: Place | None = None
         self._logged: Workspace | None = None
         self._failed: tuple[GitFailed, float] | None = None
-        self._recent = marked(workspace)[: MOST - 1]  # captures that the log has, or is about to have
+        self._recent = marked(workspace, job)  # captures that the log may have as its newest
+        self._born = ""
         self._anew()
 
     def _anew(self) -> None:
@@ -66,11 +68,14 @@ class WorkspaceCapture:
 
     def _go_on(self, place: Place) -> None:
         logged, self._logged = self._logged, None
-        if logged is None or not logged.packs or self._shadow.ref(SAVED) != logged.commit:
+        if logged is None or not logged.packs or not self._shadow.has(logged.commit):
             return
+        self.acked(logged.commit)
+        if self._recent[-1:] != (logged.commit,) and logged.commit in (*marked(self._workspace), *self._here()):
+            self._recent = (logged.commit,)
         try:
             contents = self._shadow.contents(logged.commit, *place.alternates)
-            base = self._shadow.ref(BASE)
+            base = self._shadow.ref(self._shadow.name(BASE)) if logged.commit in self._here() else ""
             first = self._shadow.contents(base, *place.alternates) if base else None
         except Damaged:
             return
@@ -86,6 +91,19 @@ class WorkspaceCapture:
             logged.left_out_more,
         )
         self._total = logged.size
+
+    def _here(self) -> tuple[str, ...]:
+        return (self._shadow.ref(self._shadow.name(SAVED)),)
+
+    def acked(self, commit: str) -> None:
+        """The log's newest capture is this one, or a later one: what was before it is not needed any more."""
+        if commit in self._recent:
+            self._recent = self._recent[: self._recent.index(commit) + 1]
+
+    @property
+    def many_waiting(self) -> bool:
+        """Whether the log has not taken as many captures as can be remembered."""
+        return len(self._recent) >= MOST
 
     def capture(self, holds: int, now: float) -> Workspace | None:
         """What is new, as a record to append; then `commit` it. None: nothing is. `holds`: every call up to this number
@@ -130,16 +148,22 @@ class WorkspaceCapture:
         self._saved, self._next = self._next, None
         if not moved:
             return
-        self._recent = (self._saved.contents.commit, *self._recent)[: MOST - 1]
+        self._recent = self._with(self._saved.contents.commit)
         with suppress(Busy), self._alone():  # without it the next run sends all
             base = self._saved.base
-            self._shadow.save(self._saved.contents.commit, base.commit if base else "")
+            self._shadow.keep(self._saved.contents.commit, base.commit if base else "", self._recent)
             if self._tidy is not None:
                 place, self._tidy = self._tidy, None
                 # Outside of git all that is hashed is loose in our repository; the first pack holds it as well.
                 pack = self._shadow.tmp / PACK
                 alone = len(self._saved.packs) == 1 and not place.alternates and pack.exists()
-                self._shadow.tidy(pack if alone else None, *place.alternates)
+                with suppress(GitFailed):  # something that it needs is gone: the next capture finds that
+                    self._shadow.tidy(pack if alone else None, *place.alternates)
+
+    def _with(self, commit: str) -> tuple[str, ...]:
+        """The newest ones, and always the oldest: the log has that one for certain."""
+        recent = (commit, *(each for each in self._recent if each != commit))
+        return recent if len(recent) <= MOST else (*recent[: MOST - 1], recent[-1])
 
     # ---- one capture
 
@@ -147,6 +171,10 @@ class WorkspaceCapture:
         self._next = None
         place = find(self.git, self._workspace)
         self._shadow.ensure(place.object_format)
+        if self._born and self._born != self._shadow.born:  # another job had to begin anew
+            self._saved = None
+            self._anew()
+        self._born = self._shadow.born
         self._go_on(place)
         around = self._around.look(place)
         scanned = self._scanner.scan(place, self._around.index_stamp, self._total)
@@ -160,7 +188,8 @@ class WorkspaceCapture:
             self._next = replace(saved, holds=holds, left_out=lines, more=more)
             return _record(self._next, now, ())
         made = self._shadow.commit(scanned.work, around.index, state, now, *place.alternates)
-        mark(self._workspace, (made.commit, *self._recent))
+        self._shadow.hold(made.commit)
+        mark(self._workspace, self._with(made.commit), self._shadow.job)
         at = self._shadow.at(*place.alternates)
         packing = self._packer.pack(at, saved, made, around)
         files, size = self._counted(at, saved, scanned.work)

@@ -144,6 +144,11 @@ class TreeSaver:
         if self._writer.spooled or self._writer.backlog.size > MAX_BACKLOG:
             self.problem = UNSAVED.format("the bucket was away")
             return
+        newest = self._writer.state.workspace
+        if newest is not None:
+            self._capture.acked(newest.commit)
+        if self._capture.many_waiting and not self._last:
+            return  # what the log may have as its newest must stay known here
         record = self._capture.capture(self._ended_upto(), self._clock.now())
         with self._appending:
             if self._closed:
@@ -174,7 +179,8 @@ def capture_of(
         return None
     total = int(settings.workspace_cap * (1 << 20))
     caps = Caps(total, max(1, total // 20))
-    capture = WorkspaceCapture(local.state_dir(env), workspace, env, opened.blobs.put_payload, private, caps)
+    put = opened.blobs.put_payload
+    capture = WorkspaceCapture(local.state_dir(env), workspace, env, put, private, caps, settings.job)
     capture.go_on_from(opened.replay.state.workspace)
     return capture
 

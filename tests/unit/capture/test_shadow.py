@@ -76,13 +76,14 @@ def test_what_was_saved_is_remembered_and_only_one_works_in_it(tmp_path: Path) -
         assert (mine, again) == (True, False)
         empty = shadow.git.run("mktree", at=shadow.at(), input=b"").decode().strip()
         one, two = (shadow.commit(empty, "", b"", now).commit for now in (1.0, 2.0))
-        assert shadow.ref(SAVED) == ""
-        shadow.save(one, one)
-        assert (shadow.ref(SAVED), shadow.ref(BASE)) == (one, one)
+        saved, base = shadow.name(SAVED), shadow.name(BASE)
+        assert shadow.ref(saved) == ""
+        shadow.keep(one, one, (one,))
+        assert (shadow.ref(saved), shadow.ref(base)) == (one, one)
         shadow.save(two)
-        assert (shadow.ref(SAVED), shadow.ref(BASE)) == (two, "")
+        assert (shadow.ref(saved), shadow.ref(base)) == (two, "")
         shadow.save(one)
-        assert (shadow.ref(SAVED), shadow.ref(BASE)) == (one, "")
+        assert (shadow.ref(saved), shadow.ref(base)) == (one, "")
 
 
 def test_another_object_format_begins_anew(tmp_path: Path) -> None:

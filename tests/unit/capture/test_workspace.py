@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk
@@ -24,7 +25,7 @@ from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.history import without_credentials
 from wal_agent.capture.left_out import LeftOut
-from wal_agent.capture.mark import mark, marked
+from wal_agent.capture.mark import MOST, mark, marked
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import Payload, Repository
@@ -126,7 +127,7 @@ def test_a_run_whose_log_has_another_capture_sends_all(user: User, log: Log, tmp
     log.must(capture_of(user, tmp_path, log=log), 2)
     user.write("b")
     again = capture_of(user, tmp_path, log=log)
-    again.go_on_from(stale)
+    again.go_on_from(msgspec.structs.replace(stale, commit="1" * 40))
     assert log.must(again).whole
 
 
@@ -293,7 +294,7 @@ def test_what_cannot_be_captured_is_not_tried_all_the_time(
 
 
 def test_the_folder_is_marked_with_its_captures(user: User, log: Log, tmp_path: Path) -> None:
-    mark(user.top, ("x",))
+    mark(user.top, ("x",))  # a job without a name
     can = bool(marked(user.top))
     capture = capture_of(user, tmp_path, log=log)
     user.write("a")
@@ -975,3 +976,83 @@ def test_files_that_only_their_owner_may_open_are_named(
         capture.go_on_from(log.now)
     log.must(capture)
     assert told() == (b"group", b"open")
+
+
+# ---- jobs that share a folder
+
+
+def of_job(user: User, log: Log, root: Path, job: str) -> WorkspaceCapture:
+    return WorkspaceCapture(root / "state", user.top.resolve(), user.env, log.put, job=job)
+
+
+def test_jobs_in_one_folder_keep_what_is_each_ones(user: User, log: Log, tmp_path: Path) -> None:
+    user.write("a", os.urandom(5000))
+    one, other = of_job(user, log, tmp_path, "one"), Log()
+    first = log.must(one)
+    two = of_job(user, other, tmp_path, "two")
+    for n in range(10):
+        user.write("b", f"{n}")
+        assert other.must(two).whole == (n == 0)
+        two.acked(other.now.commit)
+    shadow = one._shadow
+    assert shadow.has(first.commit)
+    assert shadow.ref(f"{first.commit}^{{tree}}")
+    if marked(user.top):
+        assert marked(user.top, "one") == (first.commit,)
+        assert marked(user.top, "two")[0] == other.now.commit
+    again = of_job(user, log, tmp_path, "one")
+    again.go_on_from(log.now)
+    assert not log.must(again).whole
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+    shadow.save(first.commit)  # a restore: the folder is nothing else any more
+    assert not shadow.has(other.now.commit)
+
+
+def test_a_job_that_begins_anew_does_not_make_the_other_do_so_for_ever(user: User, log: Log, tmp_path: Path) -> None:
+    one, other = of_job(user, log, tmp_path, "one"), Log()
+    two = of_job(user, other, tmp_path, "two")
+    user.write("a")
+    log.must(one)
+    other.must(two)
+    one._shadow.wipe()
+    for n in range(3):
+        user.write("a", f"{n}")
+        for each, capture in ((log, one), (other, two)):
+            assert each.must(capture).whole == (n == 0)
+
+
+def test_what_the_log_may_have_stays_until_it_is_known(user: User, log: Log, tmp_path: Path) -> None:
+    """Also where a whole capture comes behind it and never reaches the log."""
+    capture = of_job(user, log, tmp_path, "j")
+    user.write("a", os.urandom(1000))
+    first = log.must(capture)
+    capture._saved = None  # the next one is whole, and tidies up
+    user.write("a", os.urandom(1000))
+    second = log.must(capture)
+    assert second.whole
+    tree = f"{first.commit}^{{tree}}"
+    assert capture._shadow.ref(tree)
+    for n in range(2 * MOST):
+        user.write("a", f"{n}")
+        log.must(capture)
+    assert capture.many_waiting
+    assert capture._shadow.ref(tree)
+    capture.acked(log.now.commit)
+    assert not capture.many_waiting
+    capture._saved = None
+    user.write("a", "last")
+    log.must(capture)
+    assert not capture._shadow.ref(tree)
+
+
+def test_our_repository_does_not_grow_with_each_beginning(user: User, log: Log, tmp_path: Path) -> None:
+    capture = capture_of(user, tmp_path, log=log)
+    sizes = []
+    for _ in range(6):
+        user.write("big", os.urandom(200_000))
+        log.must(capture)
+        capture.acked(log.now.commit)
+        capture._saved = None  # as after a restore, or when the later packs outgrew the first
+        sizes.append(sum(path.stat().st_size for path in capture._shadow.objects.rglob("*") if path.is_file()))
+    assert sizes[-1] < 700_000
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
