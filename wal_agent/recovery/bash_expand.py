@@ -145,7 +145,7 @@ class Expansions(Places):
         if sets is None:
             raise Unread
         for name in sets:
-            self._values.sets(name.encode(), text)
+            self._values.computes(name.encode(), text)
         if sets:
             self._emit(n, Simple((), sets))
 

@@ -62,7 +62,7 @@ class Commands(Expansions):
             if n.type == "test_command" and (words[0][1].text, words[-1][1].text) != ("[", "]"):
                 raise Unread
             self._arithmetic = self._arithmetic or n.type != "test_command"
-            self._declared(n)
+            self._declared(n, [word.text or "" for _at, word in words])
         else:
             kids = (n,) if n.type == "variable_assignment" else n.children
             last, was_word = n.start_byte, False
@@ -88,13 +88,10 @@ class Commands(Expansions):
         m = _ASSIGN.match(self._b, start) if word.text is None else None
         return word if m is None else Word(None, m[0].decode())
 
-    def _declared(self, n: Node) -> None:
+    def _declared(self, n: Node, words: Sequence[str]) -> None:
         """The values that a declaration gives."""
-        text = self._text(n)
-        if re.match(rb"(?:declare|typeset|local)\b.*\s-[A-Za-z]*i", text):
-            self._values.evaluates(text)
-            if re.search(rb"=[^=\s]*=", text):
-                raise Unread
+        if any(w.startswith("-") and "i" in w for w in words[1:]):  # integers: a value is evaluated when it is set
+            self._values.evaluates(self._text(n))
         for c in n.children:
             if c.type == "variable_assignment" and (m := _ASSIGN.match(self._text(c))):
                 self._values.sets(m[1], self._text(c)[m.end() :])

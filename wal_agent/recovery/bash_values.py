@@ -13,10 +13,10 @@ _SET = re.compile(
     rb"([A-Za-z_][A-Za-z0-9_]*|[\])}])[ \t\n]*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
     rb"|(?:\+\+|--)[ \t\n]*([A-Za-z_][A-Za-z0-9_]*)"
 )
-_COMPARED = re.compile(rb"(\S+)[ \t]+-(?:eq|ne|lt|le|gt|ge)[ \t]+(\S+)|[ \t]-[vR][ \t]+(\S+)")
+_COMPARED = re.compile(rb"(?<!\S)(\S++)[ \t]++-(?:eq|ne|lt|le|gt|ge)[ \t]++(\S++)|[ \t]-[vR][ \t]++(\S++)")
 _SUBSCRIPT = re.compile(rb"\[([^\]]*)\]\+?=")
 _RUNS = re.compile(rb"\$\((?!\()|`|[<>]\(")
-_GLUED = re.compile(rb"""[^\s=!<>~]=|['"][^'"]*=""")
+_GLUED = re.compile(rb"""[^\s=!<>~]=|['"][^'"=]*=""")
 POSITIONAL = b"1"
 _OUTPUT = b"$("  # what a command prints, where it stands in arithmetic itself
 
@@ -46,10 +46,14 @@ class Values:
         self._anything = {_OUTPUT}
 
     def sets(self, name: bytes, text: bytes) -> None:
-        """`text`: the value as written."""
-        self._from.setdefault(name, set()).update(identifiers(text))
-        if _RUNS.search(text):
+        """`text`: the value as written. One that sets something is as good as any: x='PATH=1'; ((x))."""
+        self.computes(name, text)
+        if b"=" in text or _RUNS.search(text):
             self._anything.add(name)
+
+    def computes(self, name: bytes, expression: bytes) -> None:
+        """Arithmetic sets it."""
+        self._from.setdefault(name, set()).update(identifiers(expression))
 
     def fills(self, *names: bytes) -> None:
         """Something outside of the text gives them their values."""

@@ -326,6 +326,9 @@ EVALUATED = r"""
     : ${n:=$(cat f)}; ((n))
     for ((PATH=0;PATH<3;PATH++)); do ls; done
     declare -i x=PATH=1
+    declare '-i' x="1, PATH = 1"
+    declare -i x; x=PATH=1
+    x='PATH = 1'; ((x))
     f() { local n=$(cat f); echo $((n)); }; f
 """
 PLAIN = r"""
