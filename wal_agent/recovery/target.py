@@ -73,7 +73,7 @@ class Target:
     job: str = ""
 
     def shadow(self) -> Shadow:
-        return Shadow.of(self.state_dir, self.folder, Git(self.env))
+        return Shadow.of(self.state_dir, self.folder, Git(self.env), self.job)
 
     def kept(self, now: float) -> Path:
         """The folder for what this restore replaces."""
@@ -107,7 +107,7 @@ def _known(shadow: Shadow, target: Target, commit: str) -> bool:
         return False
     if commit in marked(target.folder):
         return True
-    return not _can_be_marked(target.folder) and bool(shadow.ref(f"{commit}^{{tree}}"))
+    return not _can_be_marked(target.folder) and shadow.has(commit)
 
 
 def _can_be_marked(folder: Path) -> bool:
