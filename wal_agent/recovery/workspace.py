@@ -147,7 +147,7 @@ class _Restore:
             rebuild(shadow, contents, self.folder, captured.repository.identity if captured.repository else ())
         failpoint("restore.after_tree")
         shadow.save(captured.commit)
-        mark(self.folder, (captured.commit,))
+        mark(self.folder, (captured.commit,), self.target.job)
         (shadow.folder / PUT_BACK).write_text(f"{captured.commit} {note}")
         end(shadow, self.target.job)
         prune(self.target.kept(self.now).parent, self.now)

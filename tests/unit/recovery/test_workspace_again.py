@@ -14,7 +14,8 @@ import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
 from wal_agent.capture.git import Git
-from wal_agent.capture.shadow import Contents, Shadow
+from wal_agent.capture.mark import marked
+from wal_agent.capture.shadow import SAVED, Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.recovery import workspace, worktree
 from wal_agent.recovery.begun import Begun, want, write_begun
@@ -324,3 +325,14 @@ def test_the_index_is_bounded_like_the_files(lab: Lab, monkeypatch: pytest.Monke
     with pytest.raises(Damaged, match="more than are restored"):
         second.restore()
     assert not any(second.work.iterdir())
+
+
+def test_the_next_run_of_a_named_job_goes_on_from_what_was_put_back(lab: Lab) -> None:
+    clones(lab, a="1\n")
+    second = lab.machine("b")
+    target = replace(second.target, job="shop")
+    workspace.put_back(target, lab.captured, lab.blobs, PutBack(False), lab.moment)
+    shadow = target.shadow()
+    assert shadow.ref(shadow.name(SAVED)) == lab.captured.commit
+    assert marked(target.folder, "shop") in ((lab.captured.commit,), ()), "() where nothing can be marked"
+    assert second.decide() == Keep("newest"), "whoever put it back: it stands here"
