@@ -1016,8 +1016,8 @@ def test_a_job_that_begins_anew_does_not_make_the_other_do_so_for_ever(user: Use
     other.must(two)
     one._shadow.wipe()
     for n in range(3):
-        user.write("a", f"{n}")
         for each, capture in ((log, one), (other, two)):
+            user.write("a", f"{n} {capture is one}")
             assert each.must(capture).whole == (n == 0)
 
 
