@@ -30,15 +30,17 @@ Json = dict[str, Any]
 def run_demo(env: Mapping[str, str], show: Callable[[str], None]) -> int:
     """Play the story; 0 when everything held, else 1."""
     root = Path(tempfile.mkdtemp(prefix="wal-agent-demo-")).resolve()
+    runtime = Path(tempfile.mkdtemp(prefix="wal-agent-", dir="/tmp")).resolve()
     try:
-        stage = Stage(root, env, show, TASK)
+        stage = Stage(root, runtime, env, show, TASK)
         with GeminiModel() as model:
             _Story(stage, model).play()
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         stage.check(f"the story came to its end ({error})", False)
     finally:
         end_all(root)
-        shutil.rmtree(root, ignore_errors=True)
+        for folder in (root, runtime):
+            shutil.rmtree(folder, ignore_errors=True)
     show("")
     if stage.failed:
         show(f"{len(stage.failed)} of the demo's promises did not hold.")

@@ -40,6 +40,7 @@ class Stage:
     """`failed` collects what did not hold; `work` is the folder that the job is in now."""
 
     root: Path
+    runtime: Path  # for the hooks' socket, whose path must be short
     env: Mapping[str, str]
     show: Callable[[str], None]
     task: str
@@ -49,7 +50,6 @@ class Stage:
         self.work = self.root / "shop"
         self.remote = self.root / "origin.git"
         self.bucket = self.root / "bucket"
-        (self.root / "run").mkdir(mode=0o700)
         self.work.mkdir()
         (self.work / "README.md").write_text("A small shop.\n")
         (self.work / "GEMINI.md").write_text(RULES)
@@ -89,7 +89,7 @@ class Stage:
             **model.env,
             "HOME": str(home),
             "GEMINI_CLI_TRUST_WORKSPACE": "true",
-            "WAL_AGENT_RUNTIME_DIR": str(self.root / "run"),
+            "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
         }
         argv = ["run", "gemini", "--bucket", f"file://{self.bucket}", "--", "--yolo", "--prompt", self.task]
         self.show(f"$ wal-agent run gemini --bucket file://{self.bucket} -- --yolo --prompt '{self.task}'")

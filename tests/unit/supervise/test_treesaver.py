@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, on_disk
-from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
+from tests.unit.supervise.crew import PATIENCE, Post, ended, short_folder, starting, until
 from wal_agent.capture.git import OWN, Git
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
@@ -291,9 +291,17 @@ class Cli:
         return self.home
 
 
-def test_folders_of_the_agent_of_ours_and_of_the_bucket_are_never_captured(desk: Desk, tmp_path: Path) -> None:
+@pytest.fixture
+def short() -> Iterator[Path]:
+    with short_folder() as folder:
+        yield folder
+
+
+def test_folders_of_the_agent_of_ours_and_of_the_bucket_are_never_captured(
+    desk: Desk, tmp_path: Path, short: Path
+) -> None:
     top, said = desk.user.top.resolve(), list[str]()
-    env = {**desk.user.env, "XDG_STATE_HOME": str(top / "state"), "WAL_AGENT_RUNTIME_DIR": str(tmp_path / "rt")}
+    env = {**desk.user.env, "XDG_STATE_HOME": str(top / "state"), "WAL_AGENT_RUNTIME_DIR": str(short)}
     settings = Settings(
         bucket=(top / "bucket dir").as_uri(), job="j", encryption_key_file=str(top / "key"), workspace_cap=1.0
     )
