@@ -48,6 +48,8 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
         seen = None  # what was saved is in the log
     if seen and (problem := wrong_key(keys.job, seen.doc.key, key_id)):
         raise problem
+    if seen is None and next(iter(bucket.list(keys.log)), None) is None:
+        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     if at is None:
         found = replay(bucket, keys)
         return reaching(found, keys.job, seen.doc.seq) if seen else found

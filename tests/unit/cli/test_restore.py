@@ -138,6 +138,12 @@ def test_a_tree_that_is_damaged_leaves_the_session(story: Story, run: Run) -> No
     assert (Path("out") / "session" / MAIN).read_text() == "two" * 3 and not Path("out/workspace").exists()
 
 
+def test_a_job_that_is_none(run: Run, tmp_path: Path) -> None:
+    for at in ([], ["--at", "3"], ["--at", "14:02"]):
+        code, _, err = run("restore", "--bucket", (tmp_path / "b").as_uri(), "--job", "shop", *at, "--to", "out")
+        assert code == 64 and "There is no job shop in file:" in err and not Path("out").exists()
+
+
 def test_a_place_that_is_none(story: Story, run: Run) -> None:
     story.step("one")
     for at, says in (("0", "numbered from 1"), ("soon", "is no place"), ("1999-01-01", "no record of 1999-01-01")):
