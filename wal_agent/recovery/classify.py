@@ -56,10 +56,11 @@ def classify(tool: str, input: bytes, rules: Rules) -> Classified:
     return declared if declared is not None and found.source == OURS else found
 
 
-def waits(tool: str, input: bytes, rules: Rules) -> bool:
+def waits(tool: str, input: bytes, rules: Rules, found: Classified | None = None) -> bool:
     """Whether a call may start only when its intent is durable (I1). A rule of the project can make it wait, and never
-    keeps it from waiting: our own rules are asked too."""
-    return any(classify(tool, input, r).cls != "read_only" for r in {id(r): r for r in (rules, rules.ours)}.values())
+    keeps it from waiting: our own rules are asked too. `found`: what `classify` says of it, where that is known."""
+    known = found or classify(tool, input, rules)
+    return known.cls != "read_only" or (bool(rules.project) and waits(tool, input, rules.ours))
 
 
 def classify_command(text: str, rules: Rules, folder: str = "") -> Classified:

@@ -9,11 +9,10 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import ConfigError, Damaged, UsageError
@@ -21,9 +20,6 @@ from wal_agent.recovery.rescue import rescue
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 SESSION, WORKSPACE = "session", "workspace"
 STAGED = ".wal-agent-restore-"

@@ -71,7 +71,7 @@ class Gate:
         that spools (R9), this machine's disk will do."""
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
-        reads = not waits(event.tool, event.input, self._rules)
+        reads = not waits(event.tool, event.input, self._rules, found)
         facts = () if reads else evidence.before(event.tool, event.input, self._workspace)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0))  # only the bucket holds so much, and it is away
