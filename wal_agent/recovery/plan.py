@@ -16,22 +16,8 @@ from dataclasses import dataclass, replace
 from wal_agent.records import Opening
 from wal_agent.recovery import follows
 from wal_agent.recovery.case import Before, Case, LocalFacts, Policy
-from wal_agent.recovery.decided import Alert, Plan, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.decided import Plan, Refuse
 from wal_agent.recovery.identity import foreign
-
-__all__ = [
-    "REMARKS",
-    "TABLE",
-    "Alert",
-    "Plan",
-    "Policy",
-    "Refuse",
-    "Resume",
-    "Start",
-    "StartAgain",
-    "plan",
-    "table",
-]
 
 
 def plan(before: Before, opening: Opening, local: LocalFacts, policy: Policy) -> Plan:

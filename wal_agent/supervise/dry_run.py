@@ -18,9 +18,10 @@ from wal_agent.errors import Damaged
 from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
 from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool
+from wal_agent.recovery.case import Policy
 from wal_agent.recovery.damage import lease_missing, offered
-from wal_agent.recovery.plan import Plan, Policy, Resume, StartAgain
-from wal_agent.recovery.plan import Refuse as Halt
+from wal_agent.recovery.decided import Plan, Resume, StartAgain
+from wal_agent.recovery.decided import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.proven import standing
 from wal_agent.recovery.report import in_flight_lines, plain, row

@@ -18,7 +18,8 @@ from wal_agent.errors import Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence, tree_words
-from wal_agent.recovery.plan import Alert, Policy, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.case import Policy
+from wal_agent.recovery.decided import Alert, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.proven import standing
 from wal_agent.recovery.report import (
