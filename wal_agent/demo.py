@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.gemini.loopback import GeminiModel, Turn
 from wal_agent.demo_stage import SECONDS, Stage, end_all
+from wal_agent.loopback.gemini import GeminiModel
+from wal_agent.loopback.model import Turn
 
 TASK = "Write down the plan, charge the customer with ./charge.sh, then commit, push and report."
 CHARGE = "./charge.sh 49.90"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from wal_agent.agents.gemini.loopback import GeminiModel
 from wal_agent.bucket import open_bucket
+from wal_agent.loopback.gemini import GeminiModel
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State

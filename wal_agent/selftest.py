@@ -16,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.agents.gemini.loopback import GeminiModel, Turn
 from wal_agent.bucket.fault_file import FaultFile, write_faults
+from wal_agent.loopback.gemini import GeminiModel
+from wal_agent.loopback.model import Turn
 
 SECONDS = 90.0
 ALLOW = "an allowed tool call runs"

@@ -1,10 +1,8 @@
-"""The scripted model of `wal-agent demo` and `doctor`, for tests. As a program: python gemini_model.py TURNS.json"""
+"""The scripted model of `wal-agent demo` and `doctor`, for tests with Gemini."""
 
 from __future__ import annotations
 
-from wal_agent.agents.gemini.loopback import GeminiModel, Turn, main
+from wal_agent.loopback.gemini import GeminiModel
+from wal_agent.loopback.model import Turn
 
 __all__ = ["GeminiModel", "Turn"]
-
-if __name__ == "__main__":
-    main()
