@@ -81,10 +81,14 @@ $(DEV): requirements/dev.txt $(RUNTIME)
 NPM_INSTALL := npm install --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error
 NAMES := import json, sys; print(*("%(package)s@%(version)s" % a for a in json.load(open(sys.argv[1])).values()))
 
+# No package's scripts are run, but for those whose own put their program for this machine into place.
+NATIVE := @anthropic-ai/claude-code opencode-ai
+
 $(CLIS): tests/agents.json | have-agents
 	@echo 'make: the agents of tests/agents.json in $(NPM)'
 	@mkdir -p $(NPM)
 	@$(NPM_INSTALL) --prefix $(NPM) $$($(PYTHON) -c '$(NAMES)' $<) >/dev/null
+	@npm rebuild --prefix $(NPM) --loglevel error $(NATIVE) >/dev/null
 	@touch $@
 
 # In an environment of their own: they pin other versions of what we use.

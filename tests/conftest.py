@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,21 @@ TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS.parent))
 
 
+def installed(agent: str) -> Path:
+    """The real CLI of the version in tests/agents.json. Absent is a failure: nothing here is skipped."""
+    named = os.environ.get(f"WAL_AGENT_TEST_{agent.upper()}")
+    path = Path(named) if named else TESTS.parent / f".tools/npm/node_modules/.bin/{agent}"
+    if not path.exists():
+        pytest.fail(f"{path} is missing: run `make tools`, or name one in WAL_AGENT_TEST_{agent.upper()}")
+    return path
+
+
 @pytest.fixture(scope="session")
 def gemini_cli() -> Path:
-    """The real Gemini CLI of the version in tests/agents.json. Absent is a failure: nothing here is skipped."""
-    named = os.environ.get("WAL_AGENT_TEST_GEMINI")
-    path = Path(named) if named else TESTS.parent / ".tools/npm/node_modules/.bin/gemini"
-    if not path.exists():
-        pytest.fail(f"{path} is missing: run `make tools`, or name a Gemini CLI in WAL_AGENT_TEST_GEMINI")
-    return path
+    return installed("gemini")
+
+
+@pytest.fixture(scope="session")
+def agent_cli() -> Callable[[str], Path]:
+    """Name to program."""
+    return installed

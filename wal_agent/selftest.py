@@ -6,6 +6,7 @@ key and no network are needed; nothing of the user's is read or changed.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,11 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket.fault_file import FaultFile, write_faults
-from wal_agent.loopback.gemini import GeminiModel
-from wal_agent.loopback.model import Turn
+from wal_agent.loopback.model import Model, Turn
 
 SECONDS = 90.0
+IN_PROOF = "WAL_AGENT_IN_PROOF"  # set for the runs of a proof, which must not begin one themselves
 ALLOW = "an allowed tool call runs"
 DENY = "a denied tool call does not run, and the agent is told why"
 
@@ -34,32 +36,81 @@ class Proof:
     detail: str = ""
 
 
-def prove_gemini(env: Mapping[str, str]) -> list[Proof]:
-    """Run both arms; `env` is the user's (PATH, WAL_AGENT_GEMINI)."""
+def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
+    """Run both arms; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no hooks to prove."""
+    rehearsal = agent.rehearsal()
+    if rehearsal is None:
+        return []
     with tempfile.TemporaryDirectory(prefix="wal-agent-doctor-") as folder:
-        return [_in_time(ALLOW, _allow, Path(folder) / "allow", env), _in_time(DENY, _deny, Path(folder) / "deny", env)]
+        arms = (ALLOW, _allow, "allow"), (DENY, _deny, "deny")
+        return [_in_time(what, arm, Stage(agent, rehearsal, Path(folder) / name, env)) for what, arm, name in arms]
 
 
-def _in_time(what: str, arm: Callable[[Path, Mapping[str, str]], Proof], root: Path, env: Mapping[str, str]) -> Proof:
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One arm's scratch folder, and what is run in it. `env` is the user's."""
+
+    agent: Agent
+    rehearsal: Rehearsal
+    root: Path
+    env: Mapping[str, str]
+
+    def model(self, hold: threading.Event | None) -> Model:
+        call = self.rehearsal.shell("touch touched")
+        return Model(self.rehearsal.dialect, [Turn("Trying.", [call], hold=hold), Turn("Done.")])
+
+    @property
+    def ran(self) -> bool:
+        return (self.root / "work" / "touched").exists()
+
+    def run(self, model: Model, more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        home, work = self.root / "home", self.root / "work"
+        for folder in (home, work):
+            folder.mkdir(parents=True)
+        needed = self.rehearsal.home(home, work, model.url)
+        program = f"WAL_AGENT_{self.agent.name.upper()}"
+        kept = {k: self.env[k] for k in ("PATH", "LANG", program, "PYTHONPATH") if k in self.env}
+        scratch = {
+            **kept,
+            **needed,
+            "HOME": str(home),
+            "WAL_AGENT_BUCKET": f"file://{self.root}/bucket",
+            "WAL_AGENT_JOB": "doctor",
+            IN_PROOF: "1",
+            **more,
+        }
+        name, args = self.agent.name, self.rehearsal.args("self-test")
+        return subprocess.run(
+            [sys.executable, "-m", "wal_agent", "run", name, "--", *args],
+            cwd=work,
+            env=scratch,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+
+def _in_time(what: str, arm: Callable[[Stage], Proof], stage: Stage) -> Proof:
     try:
-        return arm(root, env)
+        return arm(stage)
     except subprocess.TimeoutExpired:
         return Proof(what, False, f"did not end within {SECONDS:g} s")
 
 
-def _allow(root: Path, env: Mapping[str, str]) -> Proof:
-    with GeminiModel(_turns(None)) as model:
-        done = _run(root, env, model, {})
-    ran = (root / "work" / "touched").exists()
-    ok = ran and done.returncode == 0
+def _allow(stage: Stage) -> Proof:
+    with stage.model(None) as model:
+        done = stage.run(model, {})
+    ok = stage.ran and done.returncode == 0
     return Proof(ALLOW, ok, "" if ok else _said(done))
 
 
-def _deny(root: Path, env: Mapping[str, str]) -> Proof:
+def _deny(stage: Stage) -> Proof:
     """The bucket stops taking records when the model answers, so the call's intent cannot be saved."""
-    root.mkdir()
-    faults, hold = root / "faults.json", threading.Event()
-    with GeminiModel(_turns(hold)) as model:
+    stage.root.mkdir()
+    faults, hold = stage.root / "faults.json", threading.Event()
+    with stage.model(hold) as model:
 
         def outage() -> None:
             with suppress(OSError):  # no request came in time, or the folder is gone: the proof has failed by itself
@@ -72,47 +123,11 @@ def _deny(root: Path, env: Mapping[str, str]) -> Proof:
         helper = threading.Thread(target=outage, daemon=True)
         helper.start()
         more = {"WAL_AGENT_BUCKET_FAULTS": str(faults), "WAL_AGENT_APPEND_DEADLINE": "0.5"}
-        done = _run(root, env, model, more)
-        answered = any("wal-agent did not run this" in str(request) for request in model.requests)
-    ran = (root / "work" / "touched").exists()
-    ok = answered and not ran
-    why = "the tool ran although its intent was not saved" if ran else _said(done)
+        done = stage.run(model, more)
+        answered = any("wal-agent did not run this" in json.dumps(request) for request in model.requests)
+    ok = answered and not stage.ran
+    why = "the tool ran although its intent was not saved" if stage.ran else _said(done)
     return Proof(DENY, ok, "" if ok else why)
-
-
-def _turns(hold: threading.Event | None) -> list[Turn]:
-    call = ("run_shell_command", {"command": "touch touched"})
-    return [Turn(text="Trying.", calls=[call], hold=hold), Turn(text="Done.")]
-
-
-def _run(
-    root: Path, env: Mapping[str, str], model: GeminiModel, more: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
-    home, work = root / "home", root / "work"
-    (home / ".gemini").mkdir(parents=True)
-    work.mkdir()
-    (home / ".gemini" / "settings.json").write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}')
-    kept = {k: env[k] for k in ("PATH", "LANG", "WAL_AGENT_GEMINI", "PYTHONPATH") if k in env}
-    scratch = {
-        **kept,
-        **model.env,
-        "HOME": str(home),
-        "WAL_AGENT_BUCKET": f"file://{root}/bucket",
-        "WAL_AGENT_JOB": "doctor",
-        "GEMINI_CLI_TRUST_WORKSPACE": "true",
-        **more,
-    }
-    argv = [sys.executable, "-m", "wal_agent", "run", "gemini", "--", "--yolo", "--prompt", "self-test"]
-    return subprocess.run(
-        argv,
-        cwd=work,
-        env=scratch,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:

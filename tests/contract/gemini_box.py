@@ -1,256 +1,40 @@
-"""A real Gemini CLI in a home of its own, with a scripted model, and a small hook server over the real wire."""
+"""A real Gemini CLI in a box, started with its own words."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import re
-import socket
-import struct
 import subprocess
-import termios
-import threading
-import time
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.mocks.gemini_model import GeminiModel
-from wal_agent import hookwire
+from tests.contract import agent_box
+from tests.contract.agent_box import Tty, done, popen, wait_until
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import (
-    Allow,
-    Cli,
-    Command,
-    Decision,
-    HookEvent,
-    HookSetup,
-    LoggedCall,
-    NewSession,
-    ResumeSession,
-    ToolEnded,
-    ToolStarting,
-)
-from wal_agent.recovery.templates import standing_protocol
+from wal_agent.loopback.model import Model
+
+__all__ = ["GEMINI", "Box", "Run", "Tty", "done", "history", "wait_until"]
 
 GEMINI = AGENTS["gemini"]
-SETTINGS = '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            raise TimeoutError("the awaited did not come")
-        time.sleep(0.02)
+class Box(agent_box.Box):
+    def __init__(self, base: Path, gemini: Path) -> None:
+        super().__init__(base, gemini, GEMINI)
 
-
-class HookServer:
-    """Answers hooks as `decide` says; keeps what it heard."""
-
-    def __init__(self, path: Path, decide: Callable[[HookEvent], Decision] = lambda event: Allow()) -> None:
-        self.decide = decide
-        self.heard: list[tuple[float, hookwire.Hello, HookEvent]] = []
-        self.told: list[str] = []
-        self._sock = socket.socket(socket.AF_UNIX)
-        self._sock.bind(str(path))
-        self._sock.listen(64)
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    @property
-    def events(self) -> list[HookEvent]:
-        return [event for _, _, event in self.heard]
-
-    def names(self) -> list[str]:
-        return [type(event).__name__ for event in self.events]
-
-    def close(self) -> None:
-        self._sock.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._sock.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._one, args=(client,), daemon=True).start()
-
-    def _one(self, client: socket.socket) -> None:
-        call = hookwire.Call()
-        with client:
-            while not call.complete and (data := client.recv(1 << 18)):
-                call.feed(data)
-            if not call.complete or call.hello is None:
-                return
-            event = GEMINI.parse(call.hello.event, bytes(call.payload))
-            self.heard.append((time.time(), call.hello, event))
-            client.sendall(hookwire.answer(GEMINI.render(call.hello.event, self.decide(event))))
-            while not call.told and (data := client.recv(64)):
-                call.feed(data)
-            if call.told:
-                self.told.append(call.hello.event)
-
-
-@dataclass
-class Box:
-    """One user's home and one workspace."""
-
-    base: Path
-    gemini: Path
-    home: Path = field(init=False)
-    ws: Path = field(init=False)
-    extra: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.home, self.ws = self.base / "home", self.base / "ws"
-        (self.home / ".gemini").mkdir(parents=True)
-        self.ws.mkdir()
-        (self.home / ".gemini/settings.json").write_text(SETTINGS)
-
-    def env(self, model: GeminiModel) -> dict[str, str]:
-        base = {"PATH": os.environ["PATH"], "HOME": str(self.home), "TERM": "xterm-256color"}
-        return base | {"GEMINI_CLI_TRUST_WORKSPACE": "true"} | model.env | self.extra
-
-    def start(self, model: GeminiModel, args: Sequence[str]) -> subprocess.Popen[str]:
+    def begin(self, model: Model, args: Sequence[str]) -> subprocess.Popen[str]:
         """Gemini as the user starts it, without us."""
-        return _popen((str(self.gemini), *args), self.env(model), self.ws)
-
-    def main(self, session: str) -> Path:
-        return GEMINI.session_files(session, self.ws, {"HOME": str(self.home)})[0].path
-
-    def restore(self, main: bytes, session: str) -> Path:
-        path = GEMINI.restore_path(GEMINI.main_file, session, self.ws, {"HOME": str(self.home)})
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(main)
-        return path
+        return popen((str(self.program), *args), self.env(model), self.ws)
 
 
 @dataclass
-class Run:
-    """One run of ours in a box: folder, hook server, and the command line that the module makes."""
-
-    box: Box
-    run: str = field(default_factory=lambda: "run-" + uuid.uuid4().hex[:8])
-    client: tuple[str, ...] = field(default_factory=hookwire.client_command)
-    skip: tuple[str, ...] = ()
-    decide: Callable[[HookEvent], Decision] = lambda event: Allow()
-    session: str = field(default_factory=lambda: str(uuid.uuid4()))
-    serve: bool = True
-
-    def __post_init__(self) -> None:
-        self.dir = Path(f"/tmp/wal-{self.run}")  # a socket's path must be short
-        self.dir.mkdir(mode=0o700)
-        lock = (self.dir / "lock").open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        self._lock = lock
-        self.server = HookServer(self.dir / "hook.sock", self.decide) if self.serve else None
-
-    @property
-    def heard(self) -> HookServer:
-        assert self.server is not None
-        return self.server
-
-    def command(self, model: GeminiModel, args: Sequence[str], resume: str | None, tty: bool) -> Command:
-        env = self.box.env(model)
-        setup = HookSetup(self.run, self.dir, self.client, self.skip, standing_protocol(self.dir))
-        env |= GEMINI.inject(setup, env).env
-        session = NewSession(self.session) if resume is None else ResumeSession(self.session, resume)
-        made = GEMINI.command(Cli(self.box.gemini, ""), args, session, tty, env)
-        return Command(made.argv, env | made.env)
-
-    def start(self, model: GeminiModel, args: Sequence[str], resume: str | None = None) -> subprocess.Popen[str]:
+class Run(agent_box.Run):
+    def go(self, model: Model, args: Sequence[str], resume: str | None = None) -> subprocess.Popen[str]:
         made = self.command(model, [*args, "-m", "gemini-2.5-pro"], resume, tty=False)
-        return _popen(made.argv, made.env, self.box.ws)
+        return popen(made.argv, made.env, self.box.ws)
 
-    def on_tty(self, model: GeminiModel, args: Sequence[str], resume: str | None = None) -> Tty:
-        made = self.command(model, [*args, "-m", "gemini-2.5-pro"], resume, tty=True)
-        return Tty(made.argv, made.env, self.box.ws)
-
-    def calls(self) -> list[LoggedCall]:
-        """What a log would know of this run's calls."""
-        logged: list[LoggedCall] = []
-        for at, _, event in self.heard.heard:
-            if isinstance(event, ToolStarting):
-                logged.append(LoggedCall(len(logged) + 1, event.tool, event.input, None, False, started=at))
-            elif isinstance(event, ToolEnded):
-                same = (c for c in logged if (c.tool, c.input, c.result) == (event.tool, event.input, None))
-                n = next(same).call
-                logged[n - 1] = LoggedCall(n, event.tool, event.input, event.result, event.failed, "", at)
-        return logged
-
-    def close(self) -> None:
-        if self.server is not None:
-            self.server.close()
-        self._lock.close()
-        for path in self.dir.iterdir():
-            path.unlink()
-        self.dir.rmdir()
-
-
-class Tty:
-    """A program on a terminal of its own."""
-
-    def __init__(self, argv: Sequence[str], env: dict[str, str], cwd: Path) -> None:
-        parent, child = pty.openpty()
-        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self.process = subprocess.Popen(
-            argv, env=env, cwd=cwd, stdin=child, stdout=child, stderr=child, start_new_session=True
-        )
-        os.close(child)
-        self._fd = parent
-        self._out = bytearray()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def send(self, keys: bytes) -> None:
-        os.write(self._fd, keys)
-
-    @property
-    def screen(self) -> str:
-        """All that was written so far, without colours and cursor moves."""
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._out.decode(errors="replace"))
-
-    def quit(self) -> int:
-        """Ctrl-C until it is gone."""
-        end = time.monotonic() + 30
-        while self.process.poll() is None and time.monotonic() < end:
-            self.send(b"\x03")
-            time.sleep(0.3)
-        code = self.process.wait(1)
-        self._reader.join(5)
-        os.close(self._fd)
-        return code
-
-    def _read(self) -> None:
-        while True:
-            try:
-                data = os.read(self._fd, 65536)
-            except OSError:
-                return
-            if not data:
-                return
-            self._out += data
-
-
-def _popen(argv: Sequence[str], env: dict[str, str], cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        argv,
-        env=env,
-        cwd=cwd,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-
-
-def done(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=seconds)
-    return process.returncode, out, err
+    def talk(self, model: Model, args: Sequence[str], resume: str | None = None) -> Tty:
+        return self.on_tty(model, [*args, "-m", "gemini-2.5-pro"], resume)
 
 
 def history(request: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

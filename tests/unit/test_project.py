@@ -113,7 +113,8 @@ def test_every_dependency_is_pinned() -> None:
 
 def test_the_installed_clis_are_the_tested_ones() -> None:
     clis = json.loads((ROOT / "tests" / "agents.json").read_text())
-    assert {name: cli["version"] for name, cli in clis.items()} == {a.name: a.tested for a in AGENTS.values()}
+    tested = {agent.name: agent.tested for agent in AGENTS.values() if agent.rehearsal() is not None}
+    assert {name: clis[name]["version"] for name in tested} == tested
 
 
 # ---- the wheel ----------------------------------------------------------------------------------------------------

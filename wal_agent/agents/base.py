@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from wal_agent.loopback.model import Call, Dialect
 
 Env = Mapping[str, str]
 
@@ -48,10 +51,13 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarting:
+    """`inner`: the subagent that makes the call, where hooks tell; the session's main file is then silent on it."""
+
     session: str
     tool: str
     input: bytes  # JSON object, the agent's own spelling
     call_id: str = ""
+    inner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +194,8 @@ class SessionFile:
 class LoggedCall:
     """A call as the log knows it, for `reconcile`. `result` None = dangling; then `note` says what is known of it.
     `started` is the time of its intent (0: not known): an equal call that ended before it, in the file, is another.
+    `result` is what the module's `ToolEnded` said, or a JSON string with words of ours, or bytes that were cut off.
+    `call_id` is the agent's own, where its hooks tell one.
     """
 
     call: int
@@ -197,17 +205,20 @@ class LoggedCall:
     failed: bool
     note: str = ""
     started: float = 0.0
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
     """A call as the session file tells it after its batch. `status` is the module's reading of the agent's word; `id`
-    is the file's own, by which a call that is told twice is known."""
+    is the file's own, by which a call that is told twice is known; `call_id` the one that hooks told, where it stands
+    in the file too."""
 
     tool: str
     input: bytes
     status: Literal["done", "failed", "refused", "cancelled"]
     id: str = ""
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,13 +231,63 @@ class Reconciled:
     repairs: tuple[str, ...] = ()  # one sentence each: what was cut or mended
 
 
+# ---- what a person gets --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a user gets with this agent, in a few words each, for `wal-agent agents` and docs/AGENTS.md: the truth, "no"
+    included. `limits`: what could not be held, and why, a sentence each."""
+
+    hooks: str  # how ours come in for one run
+    intent: str  # when it is durable
+    fail_closed: str
+    reconcile: str  # what a resume is given that the agent itself would lose
+    resume: str
+    interactive: str
+    subagents: str
+    limits: tuple[str, ...] = ()
+
+
+class Rehearsal(Protocol):
+    """The agent with a scripted model on this machine: for `doctor`, the self-test, `demo` and the tests. It needs no
+    key and no network, and reads nothing of the user's."""
+
+    dialect: Dialect
+
+    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
+        """Write into an empty HOME what keeps a first start from asking anything; gives the environment that is needed
+        beside HOME and PATH. `url` is the model's, without a path."""
+
+    def args(self, prompt: str) -> tuple[str, ...]:
+        """Headless, every tool approved."""
+
+    def talking(self, prompt: str) -> tuple[str, ...] | None:
+        """The same on a terminal, with a first prompt; None where the agent has no such mode."""
+
+    def shell(self, command: str) -> Call:
+        """The model's call that runs a command."""
+
+    def write(self, path: Path, content: str) -> Call:
+        """The model's call that writes a file."""
+
+
+# ---- the module ----------------------------------------------------------------------------------------------------
+
+
 class Agent(Protocol):
     """One coding-agent CLI. Stateless; `env` is the agent's future environment, `workspace` an absolute real path."""
 
     name: str
     tested: str  # the version that the contract suite ran on
+    traits: Traits
+    boundary: Literal["hooks", "file"]
+    """Who tells that the main file has all calls of a batch: the hooks (`ModelRequest`), or only the file itself."""
     main_file: str  # logical name of the session's main file
     again: frozenset[int]  # exit codes by which the agent asks its parent to start it again, in the same session
+
+    def rehearsal(self) -> Rehearsal | None:
+        """How it runs with a scripted model; None: there is no one program, any command is run."""
 
     def locate(self, env: Env) -> Cli:
         """The program on PATH; ConfigError when it is missing or its version is known to be unusable."""
@@ -300,3 +361,17 @@ class Agent(Protocol):
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """Clear what a resume leaves that would hurt. To be called before each start and at a resumed session's first
         turn."""
+
+
+@runtime_checkable
+class Journals(Protocol):
+    """An agent whose sessions are in a database: `session_files` names journals that we write from it, JSON lines that
+    are only appended to, and a restore is brought back into it."""
+
+    def journal(self, session: str, workspace: Path, env: Env) -> None:
+        """Bring the session's journals up to what the database has; before each capture, also when the agent is gone.
+        Changes nothing of the agent's. Never fails for a database that is not there, or busy."""
+
+    def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
+        """Bring restored journals into the database, where they differ from it; before a resume's `command`.
+        ConfigError when the agent does not take them."""

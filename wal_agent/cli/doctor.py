@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def doctor(
     agent: Annotated[
-        str | None, typer.Argument(help="The agent to examine: gemini. Without it: the bucket only.", metavar="[AGENT]")
+        str | None,
+        typer.Argument(
+            help="The agent to examine (see: wal-agent agents). Without it: the bucket only.", metavar="[AGENT]"
+        ),
     ] = None,
     bucket: BucketUrl = None,
     json: AsJson = False,
@@ -48,7 +51,7 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
     from wal_agent import __version__
     from wal_agent.agents import AGENTS
     from wal_agent.errors import UsageError, WalAgentError
-    from wal_agent.selftest import Proof, prove_gemini
+    from wal_agent.selftest import Proof, prove
 
     if name is not None and name not in AGENTS:
         raise UsageError(f"{name!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
@@ -64,7 +67,7 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
         return
     yield from _agent(AGENTS[name], cli)
     yield from _bucket(name, url)
-    yield from prove_gemini(os.environ)
+    yield from prove(AGENTS[name], os.environ)
 
 
 def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:

@@ -16,7 +16,7 @@ import msgspec
 @dataclass(frozen=True, slots=True)
 class Running:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
-    `began` is wall time, seconds."""
+    `began` is wall time, seconds. `inner`: a subagent makes it, so the session file does not tell of it."""
 
     call: int
     tool: str
@@ -24,6 +24,7 @@ class Running:
     call_id: str
     changes: bool
     began: float
+    inner: bool = False
 
 
 @dataclass(slots=True)
@@ -31,8 +32,8 @@ class Calls:
     """Not thread-safe: the supervisor holds its lock."""
 
     running: dict[int, Running] = field(default_factory=dict)
-    again: list[tuple[int, str, bytes]] = field(default_factory=list)
-    """Ended calls that the session file is still going to tell as well: number, tool, hash of the input."""
+    again: list[tuple[int, str, str, bytes]] = field(default_factory=list)
+    """Ended calls that the session file is still going to tell as well: number, agent's id, tool, hash of the input."""
 
     def start(self, call: Running) -> None:
         self.running[call.call] = call
@@ -57,17 +58,26 @@ class Calls:
     def end(self, call: int, again: bool = False) -> Running | None:
         """`again`: the session file will tell of this end too."""
         ended = self.running.pop(call, None)
-        if ended is not None and again:
-            self.again.append((call, ended.tool, _hash(ended.input)))
+        if ended is not None and again and not ended.inner:
+            self.again.append((call, ended.call_id, ended.tool, _hash(ended.input)))
         return ended
 
-    def told_again(self, tool: str, input: bytes, upto: int) -> bool:
+    def told_again(self, tool: str, input: bytes, upto: int, call_id: str = "") -> bool:
         """Whether what the session tells is an end that is known already; each counts once."""
         wanted = (tool, _hash(input))
-        found = next((known for known in self.again if known[0] <= upto and known[1:] == wanted), None)
+        pool = [known for known in self.again if known[0] <= upto]
+        if call_id:
+            found = next((known for known in pool if known[1] == call_id), None)
+        else:
+            found = next((known for known in pool if known[2:] == wanted), None)
         if found is not None:
             self.again.remove(found)
         return found is not None
+
+    def told_upto(self, newest: int) -> int:
+        """Every call numbered up to this is over and told by the session file. `newest`: the number of the newest."""
+        waiting = [call for call, r in self.running.items() if not r.inner]
+        return min([*waiting, *(known[0] for known in self.again)], default=newest + 1) - 1
 
     def forget(self, upto: int) -> None:
         """The session has told all that it will of calls numbered up to `upto`."""

@@ -42,7 +42,9 @@ class Conversation:
         on_completed: Callable[[], list[AnyRecord]],
         turn_open: bool,
         told: bool,
+        by_file: bool = False,
     ) -> None:
+        """`by_file`: only the session's file tells which calls it has, and hooks only that a turn before is whole."""
         self._gate = gate
         self._writer = writer
         self._clock = clock
@@ -57,6 +59,7 @@ class Conversation:
         self.phase: Phase = "starting"
         self.hooks_live = threading.Event()  # the handshake
         self.turn_open = turn_open
+        self._by_file = by_file
         self._told = told  # the first turn begins with words of ours, the recovery's
 
     def on(self, event: HookEvent) -> Decision:
@@ -97,12 +100,18 @@ class Conversation:
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
         self._on_turn()
+        if self._by_file:
+            self._everything_is_told()
         self._poke()
 
-    def _at_boundary(self) -> None:
+    def _everything_is_told(self) -> None:
         last = self._gate.last
         if last is not None:
             self._boundary(last.call)
+
+    def _at_boundary(self) -> None:
+        if not self._by_file:
+            self._everything_is_told()
         self._poke()
 
     def _complete_turn(self, session: str) -> None:

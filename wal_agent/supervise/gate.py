@@ -84,7 +84,7 @@ class Gate:
                 return Deny(self._refusal, stop=True)
             call = self._writer.next_call()
             now = self._clock.now()
-            running = Running(call, event.tool, event.input, event.call_id, not reads, now)
+            running = Running(call, event.tool, event.input, event.call_id, not reads, now, bool(event.inner))
             try:
                 ticket = self._writer.append(
                     Intent(
@@ -94,7 +94,7 @@ class Gate:
                         input=payload,
                         cls=found.cls,
                         rule=found.rule,
-                        session=event.session,
+                        session=f"{event.session}/{event.inner}" if event.inner else event.session,
                         agent_call=event.call_id,
                         before=facts,
                     )
@@ -224,10 +224,15 @@ class Gate:
         with self._lock:
             return self._calls.find(tool, input, call_id, upto, exact)
 
-    def told_again(self, tool: str, input: bytes, upto: int) -> bool:
+    def told_again(self, tool: str, input: bytes, upto: int, call_id: str = "") -> bool:
         """Whether the session file tells an end that is logged already."""
         with self._lock:
-            return self._calls.told_again(tool, input, upto)
+            return self._calls.told_again(tool, input, upto, call_id)
+
+    def told_upto(self) -> int:
+        """Every call of this run numbered up to this is over, and the session file has told it."""
+        with self._lock:
+            return self._calls.told_upto(self.last.call if self.last else self._before)
 
     def forget(self, upto: int) -> None:
         """The session file has told all that it will of calls numbered up to `upto`."""

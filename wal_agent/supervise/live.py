@@ -139,6 +139,7 @@ class Live:
             on_turn=self._tidy,
             on_completed=on_completed,
             told=launch.told,
+            by_file=agent.boundary == "file",
             turn_open=launch.resumed and opened.replay.state.turn == "started",
         )
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from wal_agent import __version__
-from wal_agent.agents.base import Cli, HookSetup, Injected, NewSession, ResumeSession
+from wal_agent.agents.base import Cli, HookSetup, Injected, Journals, NewSession, ResumeSession
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
@@ -212,6 +212,8 @@ class _Run:
             tree = capture_of(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
             answers = Answers(prepared.asked)
             while True:
+                if isinstance(session, ResumeSession) and isinstance(agent, Journals):
+                    agent.adopt(self.cli, session.id, wish.workspace, env)
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)
                 told = isinstance(session, ResumeSession) and bool(session.prompt)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wal_agent.agents.base import Agent, Env, SeenCall, SessionFile
+from wal_agent.agents.base import Agent, Env, Journals, SeenCall, SessionFile
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.records import Ending, FileDelta, FileGone
@@ -61,6 +61,7 @@ class Saver:
         self._appending = threading.Lock()
         self._closed = False
         self._session = session
+        self._by_file = agent.boundary == "file"
         self._boundary = self._settled_upto = 0
         self._seen: list[SeenCall] = []
         self._known: dict[str, None] = {}  # ids of calls that were told, oldest first
@@ -72,6 +73,8 @@ class Saver:
         self.saved = 0.0  # wall time of the last complete save
 
     def _files(self) -> list[SessionFile]:
+        if isinstance(self._agent, Journals):
+            self._agent.journal(self._session, self._workspace, self._env)
         return self._agent.session_files(self._session, self._workspace, self._env)
 
     def boundary(self, call: int) -> None:
@@ -90,21 +93,24 @@ class Saver:
             self._session = session
             self._told_upto = 0
 
-    def save(self, verify: bool = False) -> list[Path]:
-        """Capture what changed (`verify`: read every file whole); gives the folders to watch. Raises BucketError when
-        bulk bytes could not be stored: the next save finds them again."""
+    def save(self, last: bool = False) -> list[Path]:
+        """Capture what changed; gives the folders to watch. `last`: the agent has ended, every file is read whole.
+        Raises BucketError when bulk bytes could not be stored: the next save finds them again."""
         with self._lock:
             if self._closed:
                 return []
             files = self._files()
             upto = self._boundary
-            self._settle(files, upto)
+            self._settle(files, upto, last)
             if self._writer.backlog.size <= MAX_BACKLOG:
-                running = any(r.call <= upto for r in self._gate.running())
-                records = self._capture.capture(files, self._clock.now(), 0 if running else upto, verify)
-                self._append(records)
+                told = self._gate.told_upto() if self._by_file or last else self._over(upto)
+                self._append(self._capture.capture(files, self._clock.now(), told, last))
                 self.saved = self._clock.now()
             return sorted({f.path.parent for f in files})
+
+    def _over(self, upto: int) -> int:
+        """`upto`, once every call up to there has ended."""
+        return 0 if any(r.call <= upto for r in self._gate.running()) else upto
 
     def _append(self, records: Sequence[FileDelta | FileGone]) -> None:
         """Apart: together they may be too much for a segment. Deltas build on each other, so when one is not taken, all
@@ -124,30 +130,39 @@ class Saver:
         """What could not be saved at the last look, in sentences."""
         return self._capture.problems
 
-    def _settle(self, files: list[SessionFile], upto: int) -> None:
+    def _settle(self, files: list[SessionFile], upto: int, last: bool) -> None:
         appended = self._appended(files)
         self._look(appended)
         for seen in self._agent.seen_calls(appended):
             if self._is_news(seen):
                 self._count(seen)
                 self._seen.append(seen)
-        if upto == self._settled_upto:  # no new boundary: what the file tells now may belong to a batch still running
-            return
-        self._settled_upto = upto
-        seen_since, self._seen = self._seen, []
+        if self._by_file or last:
+            self._match(self._gate.last.call if self._gate.last else 0, whole_batch=last)
+        elif upto != self._settled_upto:  # else no new boundary: what the file tells may be of a batch still running
+            self._match(upto, whole_batch=True)
+        if upto != self._settled_upto and not last:
+            self._settled_upto = upto
+            self._gate.forget(upto)
+
+    def _match(self, upto: int, whole_batch: bool) -> None:
+        """End calls numbered up to `upto` by what the file has told of them since the last match."""
+        told, self._seen = self._seen, []
         # A call that is ended already is told here again: it must not end another one of its tool or of its input. So
         # known ends go first, then equal inputs, and only what had no after-hook may be meant by its tool alone.
         unhooked = ("refused", "cancelled")
         rest = [
             seen
-            for seen in seen_since
-            if (seen.status in unhooked or not self._gate.told_again(seen.tool, seen.input, upto))
+            for seen in told
+            if not (
+                (seen.call_id or seen.status not in unhooked)
+                and self._gate.told_again(seen.tool, seen.input, upto, seen.call_id)
+            )
             and not self._end(seen, upto, exact=True)
         ]
-        for seen in rest:
-            if seen.status in unhooked:
+        for seen in rest if whole_batch else []:
+            if seen.status in unhooked and not seen.call_id:
                 self._end(seen, upto, exact=False)
-        self._gate.forget(upto)
 
     def _is_news(self, seen: SeenCall) -> bool:
         """A message is written again whenever something of it changes, with all its calls."""
@@ -160,7 +175,7 @@ class Saver:
         return news
 
     def _end(self, seen: SeenCall, upto: int, exact: bool) -> bool:
-        running = self._gate.take(seen.tool, seen.input, "", upto, exact)
+        running = self._gate.take(seen.tool, seen.input, seen.call_id, upto, exact)
         if running is None:
             return False
         how, why = _ENDINGS[seen.status]
@@ -195,8 +210,7 @@ class Saver:
 
     def finish(self) -> None:
         """The last save of a run: everything is re-read and compared."""
-        self.boundary(self._gate.last.call if self._gate.last else 0)
-        self.save(verify=True)
+        self.save(last=True)
 
     def close(self) -> None:
         """Nothing more is captured after this returned, also when a save hangs in a blob: the agent may be started

@@ -125,11 +125,11 @@ def _why(end: End) -> str:
 
 
 def _said(text: str) -> bytes:
-    return msgspec.json.encode({"llmContent": text})
+    return msgspec.json.encode(text)
 
 
 def _call(intent: Intent, input: bytes | None, result: bytes | None, failed: bool, note: str) -> LoggedCall:
-    return LoggedCall(intent.call, intent.tool, input or b"{}", result, failed, note, intent.time)
+    return LoggedCall(intent.call, intent.tool, input or b"{}", result, failed, note, intent.time, intent.agent_call)
 
 
 def finished(at: Situation, ended: Sequence[EndedCall]) -> tuple[Finished, ...]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from wal_agent.agents import line as agent_line
 from wal_agent.agents.base import HookSetup
 from wal_agent.agents.gemini import line
 
@@ -61,7 +62,7 @@ def test_a_broken_client_denies_and_elsewhere_is_silent(tmp_path: Path, code: st
 
 @pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import signal; signal.raise_signal(signal.SIGSTOP)"])
 def test_a_hanging_client_denies_in_time(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 1, False: 1})
+    monkeypatch.setattr(agent_line, "SHELL_SECONDS", {True: 1, False: 1})
     start = time.monotonic()
     told = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); {code}"
     assert decision(hook(tmp_path, told)) == "deny"
@@ -101,5 +102,5 @@ def test_a_shell_that_cannot_read_the_second_line_still_leaves_strangers_alone(t
 
 def test_the_deadlines_nest() -> None:
     for firm in (True, False):
-        assert line.CLIENT_SECONDS[firm] < line.SHELL_SECONDS[firm] < line.HOOK_TIMEOUT_MS / 1000
-    assert line.CLIENT_SECONDS[True] > 20, "the server's own deadline for an append"
+        assert agent_line.CLIENT_SECONDS[firm] < agent_line.SHELL_SECONDS[firm] < line.HOOK_TIMEOUT_MS / 1000
+    assert agent_line.CLIENT_SECONDS[True] > 20, "the server's own deadline for an append"

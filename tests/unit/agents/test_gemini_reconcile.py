@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, Reconciled, SeenCall
 from wal_agent.agents.gemini.jsonl import dump, load
-from wal_agent.agents.gemini.putback import MOST
 from wal_agent.agents.gemini.reconcile import EPOCH
+from wal_agent.agents.putback import MOST
 
 GEMINI = AGENTS["gemini"]
 WS = Path("/w/shop")

@@ -51,6 +51,7 @@ class ScriptAgent:
 
     name = "script"
     main_file = "main.jsonl"
+    boundary = "hooks"
 
     def __init__(self, home: Path) -> None:
         self.home = home

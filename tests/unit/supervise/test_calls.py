@@ -110,7 +110,7 @@ def test_what_a_batch_leaves_behind_is_forgotten_with_it() -> None:
     calls.end(1, again=True)
     calls.end(2, again=True)
     calls.forget(1)
-    assert [call for call, _, _ in calls.again] == [2]
+    assert [known[0] for known in calls.again] == [2]
 
 
 def test_only_what_may_change_something_is_changing() -> None:

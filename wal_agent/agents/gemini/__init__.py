@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from wal_agent.agents.base import (
     Cli,
@@ -16,9 +17,11 @@ from wal_agent.agents.base import (
     LoggedCall,
     NewSession,
     Reconciled,
+    Rehearsal,
     ResumeSession,
     SeenCall,
     SessionFile,
+    Traits,
 )
 from wal_agent.agents.gemini import events, files, inject, launch, notice, reconcile, seen, settings
 
@@ -27,7 +30,28 @@ class Gemini:
     name = "gemini"
     tested = "0.61.0"
     main_file = files.MAIN
+    boundary: Literal["hooks", "file"] = "hooks"
     again = frozenset((199,))
+    traits = Traits(
+        hooks="an extension of this run's own in `~/.gemini/extensions`",
+        intent="before the tool starts",
+        fail_closed="yes: the hook line refuses by itself",
+        reconcile="lost batches are put back with their results, stubs and torn lines mended",
+        resume="`--resume ID`; the notice is the user's last message in the session",
+        interactive="yes",
+        subagents="their calls are logged; after a crash they are told with the parent's",
+        limits=(
+            "Gemini gives calls no ids: of equal parallel calls it is known how many ended, not which.",
+            "Hooks that only a running Gemini knows to be off are found when the session shows a turn without a "
+            "handshake; a model that answers within about 50 ms could run one tool first.",
+            "MCP tools are unknown without a rule of the project: hooks hand on no hints.",
+        ),
+    )
+
+    def rehearsal(self) -> Rehearsal:
+        from wal_agent.agents.gemini.rehearsal import GeminiRehearsal
+
+        return GeminiRehearsal()
 
     def locate(self, env: Env) -> Cli:
         return launch.locate(env)

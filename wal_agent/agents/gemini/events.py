@@ -27,6 +27,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. PreCompress fires before each model request, with a payload that does
 # not grow; BeforeModel and AfterModel carry the whole conversation each time (I9). No SessionEnd: by then the terminal
@@ -40,9 +41,6 @@ EVENTS = (
     "AfterAgent",
     "Notification",
 )
-
-ALLOW = b"wal-agent:allow\0"
-SAY = b"wal-agent:say "
 
 
 class _Hook(msgspec.Struct):
@@ -141,13 +139,8 @@ def _result(response: _Response) -> bytes:
 
 
 def render(event: str, decision: Decision) -> bytes:
-    """What the client hands to the hook's shell line (line.py), with the NUL that proves it whole.
-
-    An allow makes the line print nothing, so that Gemini sees a hook without an opinion (I6).
-    """
-    if isinstance(decision, Allow) or event != "BeforeTool":
-        return ALLOW
-    return SAY + refusal(decision).encode() + b"\0"
+    """What the client hands to the hook's shell line."""
+    return ALLOW if isinstance(decision, Allow) or event != "BeforeTool" else say(refusal(decision))
 
 
 def refusal(decision: Deny) -> str:

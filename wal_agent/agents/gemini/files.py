@@ -10,24 +10,20 @@ the file's name appends the stub to the real file (S3).
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from wal_agent.agents.base import Env, SessionFile
 from wal_agent.agents.gemini.inject import gemini_home
 from wal_agent.agents.gemini.jsonl import is_stub, session_id_of
 from wal_agent.agents.gemini.slug import project_slug
+from wal_agent.agents.walk import parts_of, walk
 
 MAIN = "session.jsonl"
 _EXTRAS = ("tool-outputs", "subagents", "plans")
 _SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_PART = re.compile(r"[^/\0-\x1f\x7f]{1,255}")
 _MOST = 10_000  # files of one kind
-_DEEP = 6
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
@@ -38,9 +34,7 @@ def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
     found = [SessionFile(MAIN, main)]
     for kind in _EXTRAS:
         base = _base(kind, session, project)
-        found += [
-            SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(_walk(base), _MOST))
-        ]
+        found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(walk(base), _MOST))]
     return found
 
 
@@ -49,10 +43,8 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
     project = _project(workspace, env)
     if name == MAIN:
         return project / "chats" / f"session-1970-01-01T00-00-{session[:8]}.jsonl"
-    path = PurePosixPath(name)
-    kind, parts = path.parts[0] if path.parts else "", path.parts[1:]
-    sane = all(_PART.fullmatch(part) and part not in (".", "..") and len(part.encode()) <= 255 for part in parts)
-    if kind not in _EXTRAS or not parts or not sane or str(path) != name or len(parts) > _DEEP:
+    kind, *parts = parts_of(name)
+    if kind not in _EXTRAS or not parts:
         raise ValueError(f"{name!r} is no file of a Gemini session")
     return _base(kind, session, project).joinpath(*parts)
 
@@ -100,7 +92,7 @@ def _twins(session: str, project: Path) -> list[Path]:
     if not _SESSION.fullmatch(session):
         return []
     tail = f"-{session[:8]}.jsonl"
-    chats = _walk(project / "chats", deep=1)
+    chats = walk(project / "chats", deep=1)
     return sorted(p for p in chats if p.name.startswith("session-") and p.name.endswith(tail))
 
 
@@ -112,21 +104,3 @@ def _base(kind: str, session: str, project: Path) -> Path:
             return project / "chats" / session
         case _:
             return project / session / "plans"
-
-
-def _walk(base: Path, deep: int = _DEEP) -> Iterator[Path]:
-    """Regular files under a real folder."""
-    try:
-        if not stat.S_ISDIR(base.lstat().st_mode):
-            return
-        with os.scandir(base) as entries:
-            inside = list(entries)
-    except OSError:
-        return
-    for entry in inside:
-        if not _PART.fullmatch(entry.name) or any("\udc80" <= c <= "\udcff" for c in entry.name):
-            continue  # no name for the log, whose text is UTF-8
-        if entry.is_file(follow_symlinks=False):
-            yield Path(entry.path)
-        elif deep > 1 and entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), deep - 1)

@@ -7,52 +7,20 @@ restored session instead, as the user's last words; the command line only says t
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.found import Program
 from wal_agent.agents.gemini import node, options
 from wal_agent.agents.gemini.inject import extension_name
 from wal_agent.agents.gemini.line import MARKER
-from wal_agent.errors import ConfigError
 
-PACKAGE = "@google/gemini-cli"
+PROGRAM = Program("gemini", "@google/gemini-cli")
 ACT = "Act on the wal-agent recovery notice above."
 
 
 def locate(env: Env) -> Cli:
-    """`WAL_AGENT_GEMINI`, else `gemini` on PATH. The version comes from the package beside it: no node is started."""
-    wanted = env.get("WAL_AGENT_GEMINI") or "gemini"
-    found = shutil.which(wanted, path=env.get("PATH", os.defpath))
-    if found is None:
-        raise ConfigError(f"{wanted} was not found on PATH.", "Install it: npm install -g @google/gemini-cli")
-    path = Path(found)
-    return Cli(path.absolute(), _package_version(path) or _asked_version(path, env))
-
-
-def _package_version(path: Path) -> str:
-    for folder in path.resolve().parents[:4]:
-        try:
-            package = json.loads((folder / "package.json").read_bytes())
-        except (OSError, ValueError):
-            continue
-        if isinstance(package, dict) and package.get("name") == PACKAGE:
-            return str(package.get("version", ""))
-    return ""
-
-
-def _asked_version(path: Path, env: Env) -> str:
-    try:
-        done = subprocess.run(
-            [path, "--version"], env=dict(env), capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise ConfigError(f"{path} does not start: {e}.") from e
-    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    return PROGRAM.locate(env)
 
 
 def passthrough(args: Sequence[str]) -> bool:

@@ -10,8 +10,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from wal_agent.agents.gemini.jsonl import Json, decode, dump, encode, load
+from wal_agent.agents.gemini.jsonl import dump, load
 from wal_agent.agents.gemini.reconcile import EPOCH, mend_head
+from wal_agent.agents.jsonl import Json, decode, encode
 
 TITLE = "[wal-agent recovery]"
 

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.gemini.jsonl import Json, Message, Session, decode
+from wal_agent.agents.gemini.jsonl import Message, Session
+from wal_agent.agents.jsonl import Json, decode
+from wal_agent.agents.putback import capped, noted, unknown
 
-MOST = 40_000  # characters of one result, as in Gemini's own cut
 DEEP = 20  # lists in lists of a result; what is deeper is not told
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
 
@@ -82,20 +83,18 @@ def tool_call(call: LoggedCall, time: str) -> Json:
 
 def result_of(call: LoggedCall) -> dict[str, str]:
     if call.result is None:
-        return {"error": "outcome unknown: " + (call.note or "the machine was lost while this call ran.")}
+        return {"error": unknown(call)}
     try:
         told = decode(call.result)
     except (ValueError, RecursionError):
         told = call.result.decode(errors="replace")
     told = told if isinstance(told, dict) else {"llmContent": told}
-    text = _capped(_said(told.get("llmContent")), call.call)
-    if call.note:
-        text = f"{text}\n\n[wal-agent: {call.note}]"
+    text = noted(_said(told.get("llmContent")), call)
     error = told.get("error")
     if not call.failed and error is None:
         return {"output": text}
     message = error.get("message") if isinstance(error, dict) else None
-    return {"error": _capped(message, call.call) if isinstance(message, str) and message else text}
+    return {"error": capped(message, call.call) if isinstance(message, str) and message else text}
 
 
 def _said(content: Any, deep: int = DEEP) -> str:
@@ -107,14 +106,6 @@ def _said(content: Any, deep: int = DEEP) -> str:
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         return str(content["text"])
     return "" if content is None else "[content that is not text: not put back]"
-
-
-def _capped(text: str, call: int) -> str:
-    if len(text) <= MOST:
-        return text
-    head, tail = MOST // 5, MOST - MOST // 5
-    cut = len(text) - MOST
-    return f"{text[:head]}\n\n[wal-agent: {cut} characters left out; `wal-agent log` has call {call}]\n\n{text[-tail:]}"
 
 
 def _structured(message: Message) -> bool:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.gemini.jsonl import Json, Message, Session, dump, load
+from wal_agent.agents.gemini.jsonl import Message, Session, dump, load
 from wal_agent.agents.gemini.putback import put_back
+from wal_agent.agents.jsonl import Json
 
 CONTEXTS = ("<session_context>", "<hook_context>")
 EPOCH = "1970-01-01T00:00:00.000Z"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from wal_agent.agents.base import SeenCall
-from wal_agent.agents.gemini.jsonl import Message, encode, records
+from wal_agent.agents.gemini.jsonl import Message
+from wal_agent.agents.jsonl import encode, records
 
 _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
     "success": "done",

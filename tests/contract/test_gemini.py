@@ -18,6 +18,7 @@ import pytest
 from tests.contract.gemini_box import GEMINI, Box, Run, Tty, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
 from wal_agent import hookwire
+from wal_agent.agents import line
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -28,7 +29,6 @@ from wal_agent.agents.base import (
     ToolStarting,
     TurnStarted,
 )
-from wal_agent.agents.gemini import line
 
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 REFUSED = 'wal-agent did not run this: "because"\n$(of) a `test` \'.'
@@ -78,7 +78,7 @@ def test_a_run(box: Box, runs: list[Run]) -> None:
         Turn(text="bye"),
     ]
     with GeminiModel(turns) as model:
-        process = run.start(model, ["-p", "do it", "--yolo"])
+        process = run.go(model, ["-p", "do it", "--yolo"])
         code, out, _ = done(process)
         results = [history(request)[-3:] for request in model.requests[1:]]
 
@@ -141,7 +141,7 @@ def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pyte
         Turn(text="bye"),
     ]
     with GeminiModel(turns) as model:
-        process = run.start(model, ["-p", "do it", "--yolo"])
+        process = run.go(model, ["-p", "do it", "--yolo"])
         model.wait_for(2)
         client.unlink()
         deleted.set()
@@ -164,7 +164,7 @@ def test_the_portable_client_allows_and_denies(box: Box, runs: list[Run]) -> Non
     run = Run(box, client=hookwire.python_client(), decide=only_wanted)
     runs.append(run)
     with GeminiModel([Turn(calls=[shell("touch wanted"), shell("touch unwanted")]), Turn(text="bye")]) as model:
-        assert done(run.start(model, ["-p", "do it", "--yolo"]))[:2] == (0, "bye\n")
+        assert done(run.go(model, ["-p", "do it", "--yolo"]))[:2] == (0, "bye\n")
     assert [path.name for path in box.ws.iterdir()] == ["wanted"]
     assert len(run.heard.told) == len(run.heard.names())
 
@@ -179,9 +179,9 @@ def test_two_runs_and_a_foreign_gemini_in_one_home(box: Box, runs: list[Run]) ->
 
     with GeminiModel(script("one")) as m1, GeminiModel(script("two")) as m2, GeminiModel(script("foreign")) as m3:
         dead.command(m3, [], None, tty=False)  # leaves its extension; no supervisor, no agent
-        processes = [one.start(m1, ["-p", "one", "--yolo"]), two.start(m2, ["-p", "two", "--yolo"])]
+        processes = [one.go(m1, ["-p", "one", "--yolo"]), two.go(m2, ["-p", "two", "--yolo"])]
         wait_until(lambda: "SessionStarted" in one.heard.names() and "SessionStarted" in two.heard.names())
-        processes.append(box.start(m3, ["-p", "foreign", "--yolo", "-m", "gemini-2.5-pro"]))
+        processes.append(box.begin(m3, ["-p", "foreign", "--yolo", "-m", "gemini-2.5-pro"]))
         ends = [done(process) for process in processes]
         assert [code for code, _, _ in ends] == [0, 0, 0]
         assert "[wal-agent recovery]" in json.dumps(m1.requests[0])
@@ -190,7 +190,7 @@ def test_two_runs_and_a_foreign_gemini_in_one_home(box: Box, runs: list[Run]) ->
         picky = box.base / "picky"
         (picky / ".gemini").mkdir(parents=True)
         (picky / ".gemini/settings.json").write_text('{"security": {"allowedExtensions": ["only/this"]}}')
-        listed = done(replace_ws(box, picky).start(m3, ["--list-extensions"]))
+        listed = done(replace_ws(box, picky).begin(m3, ["--list-extensions"]))
         assert listed[0] == 0, "an extension without install data would keep this Gemini from starting"
     assert sorted(p.name for p in box.ws.iterdir()) == ["foreign", "one", "two"]
     for run in (one, two):
@@ -204,7 +204,7 @@ def test_a_stripped_environment_still_denies_when_the_wrapper_is_dead(box: Box, 
     run = Run(box, serve=False)
     runs.append(run)
     with GeminiModel([Turn(calls=[shell("touch ran")]), Turn(text="bye")]) as model:
-        assert done(run.start(model, ["-p", "do it", "--yolo"]))[0] == 0
+        assert done(run.go(model, ["-p", "do it", "--yolo"]))[0] == 0
         assert "wal-agent did not run this" in json.dumps(model.requests[1]["contents"][-1])
     assert list(box.ws.iterdir()) == []
 
@@ -221,7 +221,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     runs.append(run)
     answer = threading.Event()
     with GeminiModel([Turn(calls=[shell("touch ran")], hold=answer)]) as model:
-        process = run.start(model, ["-p", "do it", "--yolo"])
+        process = run.go(model, ["-p", "do it", "--yolo"])
         model.wait_for(1)
         appended = box.main(run.session).read_bytes()
         process.kill()
@@ -235,7 +235,7 @@ def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
     run = Run(box)
     runs.append(run)
     with GeminiModel([Turn(text="I will.", calls=[shell("touch ran")])]) as model:
-        tty: Tty = run.on_tty(model, ["-i", "do it now"])
+        tty: Tty = run.talk(model, ["-i", "do it now"])
         wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events))
         wait_until(lambda: "Allow once" in tty.screen)
         time.sleep(0.5)
@@ -254,7 +254,7 @@ def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
     assert any("merged" in repair for repair in mended.repairs)
     box.restore(mended.data, run.session)
     with GeminiModel([Turn(text="back")]) as model:
-        assert done(run.start(model, ["-p", "and now?"], resume=""))[:2] == (0, "back\n")
+        assert done(run.go(model, ["-p", "and now?"], resume=""))[:2] == (0, "back\n")
         texts = [part.get("text") for content in model.requests[0]["contents"] for part in content["parts"]]
     assert "do it now" in texts
     assert "and now?" in texts

@@ -50,7 +50,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory, gemini_cli: Path) -> Lost:
         ),
     ]
     with GeminiModel(turns) as model:
-        process = run.start(model, ["-p", "do it", "--yolo"])
+        process = run.go(model, ["-p", "do it", "--yolo"])
         wait_until(lambda: any(isinstance(e, ToolStarting) and b"sleep" in e.input for e in run.heard.events))
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
@@ -77,7 +77,7 @@ class Back:
 def back(lost: Lost, tmp_path_factory: pytest.TempPathFactory) -> Back:
     base = tmp_path_factory.mktemp("back") / "deeper"
     base.mkdir()
-    box = Box(base, lost.box.gemini)
+    box = Box(base, lost.box.program)
     for name in ("README.md", "a.txt"):
         (box.ws / name).write_text("a file that must not be read into the prompt")
     lines = lost.main.split(b"\n")
@@ -91,13 +91,13 @@ def back(lost: Lost, tmp_path_factory: pytest.TempPathFactory) -> Back:
 
     run = Run(box, session=lost.session)
     with GeminiModel([Turn(text="verified"), Turn(text="more")]) as model:
-        outs = [done(run.start(model, ["-p", "do it", "--yolo", "--session-id", "x"], resume=PROMPT))]
+        outs = [done(run.go(model, ["-p", "do it", "--yolo", "--session-id", "x"], resume=PROMPT))]
         chats = sorted(p.name for p in main.parent.iterdir())
         # again as it stands then, as the next start of a run does it
         GEMINI.tidy(lost.session, box.ws, {"HOME": str(box.home)})
         again = GEMINI.reconcile(main.read_bytes(), lost.session, box.ws, lost.run.calls())
         main.write_bytes(again.data)
-        outs.append(done(run.start(model, ["-p", "next"], resume="")))
+        outs.append(done(run.go(model, ["-p", "next"], resume="")))
         first, second = (history(request) for request in model.requests)
     run.close()
     return Back(box, main, reconciled, first, second, chats, outs)
@@ -172,13 +172,13 @@ def test_s2_s3_stubs(lost: Lost, back: Back) -> None:
     GEMINI.tidy(lost.session, back.box.ws, env)
     assert GEMINI.existing(lost.session, back.box.ws, env) == [back.main]
     with GeminiModel([Turn(text="other")]) as model:
-        assert done(back.box.start(model, ["-p", "another session", "-m", "gemini-2.5-pro"]))[0] == 0
+        assert done(back.box.begin(model, ["-p", "another session", "-m", "gemini-2.5-pro"]))[0] == 0
     assert back.main.exists()
 
 
 def test_an_interactive_resume(lost: Lost, back: Back, tmp_path: Path) -> None:
     """The same on a terminal: the prompt exact, the old turns on the screen."""
-    box = Box(tmp_path, lost.box.gemini)
+    box = Box(tmp_path, lost.box.program)
     (box.ws / "README.md").write_text("not this")
     reconciled = GEMINI.reconcile(lost.main, lost.session, box.ws, lost.run.calls())
     told = GEMINI.tell(reconciled.data, lost.session, box.ws, PROMPT)
@@ -186,7 +186,7 @@ def test_an_interactive_resume(lost: Lost, back: Back, tmp_path: Path) -> None:
     box.restore(told, lost.session)
     run = Run(box, session=lost.session)
     with GeminiModel([Turn(text="verified")]) as model:
-        tty = run.on_tty(model, ["do", "it", "--yolo"], resume=PROMPT)
+        tty = run.talk(model, ["do", "it", "--yolo"], resume=PROMPT)
         wait_until(lambda: "TurnCompleted" in run.heard.names())
         assert tty.quit() == 0
         sent = history(model.requests[0])

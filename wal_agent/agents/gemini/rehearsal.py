@@ -1,0 +1,30 @@
+"""Gemini CLI with a scripted model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wal_agent.agents.base import Rehearsal
+from wal_agent.loopback.gemini import Gemini
+from wal_agent.loopback.model import Call, Dialect
+
+
+class GeminiRehearsal(Rehearsal):
+    dialect: Dialect = Gemini()
+
+    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
+        (home / ".gemini").mkdir(parents=True, exist_ok=True)
+        (home / ".gemini" / "settings.json").write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n')
+        return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": url, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+
+    def args(self, prompt: str) -> tuple[str, ...]:
+        return ("--yolo", "-m", "gemini-2.5-pro", "--prompt", prompt)
+
+    def talking(self, prompt: str) -> tuple[str, ...]:
+        return ("--yolo", "-m", "gemini-2.5-pro", "--prompt-interactive", prompt)
+
+    def shell(self, command: str) -> Call:
+        return "run_shell_command", {"command": command}
+
+    def write(self, path: Path, content: str) -> Call:
+        return "write_file", {"file_path": str(path), "content": content}
