@@ -15,8 +15,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import psutil
 
 from wal_agent import hookwire
 from wal_agent.agents.base import (
@@ -50,13 +53,14 @@ def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
 
 
 class HookServer:
-    """Answers hooks as `decide` says; keeps what it heard."""
+    """Answers hooks as `decide` says; keeps what it heard. `spoil` may send other bytes instead (b"": none)."""
 
     def __init__(
         self, path: Path, agent: Agent, decide: Callable[[HookEvent], Decision] = lambda event: Allow()
     ) -> None:
         self.agent = agent
         self.decide = decide
+        self.spoil: Callable[[HookEvent, bytes], bytes] = lambda event, answer: answer
         self.heard: list[tuple[float, hookwire.Hello, HookEvent]] = []
         self.told: list[str] = []
         self._sock = socket.socket(socket.AF_UNIX)
@@ -91,9 +95,11 @@ class HookServer:
                 return
             event = self.agent.parse(call.hello.event, bytes(call.payload))
             self.heard.append((time.time(), call.hello, event))
-            client.sendall(hookwire.answer(self.agent.render(call.hello.event, self.decide(event))))
-            while not call.told and (data := client.recv(64)):
-                call.feed(data)
+            answer = hookwire.answer(self.agent.render(call.hello.event, self.decide(event)))
+            with suppress(ConnectionError):  # what a client does that was sent nonsense
+                client.sendall(self.spoil(event, answer))
+                while not call.told and (data := client.recv(64)):
+                    call.feed(data)
             if call.told:
                 self.told.append(call.hello.event)
 
@@ -113,6 +119,7 @@ class Box:
         self.home, self.ws = self.base / "home", self.base / "ws"
         self.home.mkdir()
         self.ws.mkdir()
+        self.user_env: dict[str, str] = {"HOME": str(self.home)}
 
     @property
     def rehearsal(self) -> Rehearsal:
@@ -131,20 +138,32 @@ class Box:
         """The user's environment; writes what a first start needs into the home."""
         base = {"PATH": os.environ["PATH"], "HOME": str(self.home), "TERM": "xterm-256color"}
         variable = {f"WAL_AGENT_{self.agent.name.upper()}": str(self.program)}
-        return base | variable | self.rehearsal.home(self.home, self.ws, model.url) | self.extra
+        self.user_env = base | variable | self.rehearsal.home(self.home, self.ws, model.url) | self.extra
+        return self.user_env
 
     def start(self, model: Model, prompt: str) -> subprocess.Popen[str]:
         """The agent as the user starts it, without us."""
         return popen((str(self.program), *self.rehearsal.args(prompt)), self.env(model), self.ws)
 
     def main(self, session: str) -> Path:
-        return self.agent.session_files(session, self.ws, {"HOME": str(self.home)})[0].path
+        if isinstance(self.agent, Journals):
+            self.agent.journal(session, self.ws, self.user_env)
+        return self.agent.session_files(session, self.ws, self.user_env)[0].path
 
     def restore(self, main: bytes, session: str) -> Path:
-        path = self.agent.restore_path(self.agent.main_file, session, self.ws, {"HOME": str(self.home)})
+        path = self.agent.restore_path(self.agent.main_file, session, self.ws, self.user_env)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(main)
         return path
+
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """The machine is lost: the agent, and all that it left running."""
+        process.kill()
+        process.communicate()
+        for other in psutil.process_iter(["pid"]):
+            with suppress(psutil.Error):
+                if other.environ().get("HOME") == str(self.home):
+                    other.kill()
 
 
 @dataclass

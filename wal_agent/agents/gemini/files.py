@@ -22,7 +22,7 @@ from wal_agent.agents.walk import parts_of, walk
 
 MAIN = "session.jsonl"
 _EXTRAS = ("tool-outputs", "subagents", "plans")
-_SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 _MOST = 10_000  # files of one kind
 
 

@@ -1,0 +1,340 @@
+"""What every agent module promises, on its real CLI with a scripted model: one suite for all of them.
+
+What is peculiar to one agent, its hazards by name, is in its own file beside this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.contract.agent_box import Box, Run, done, wait_until
+from wal_agent import hookwire
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import (
+    Agent,
+    Allow,
+    Decision,
+    Deny,
+    HookEvent,
+    LoggedCall,
+    Reconciled,
+    ToolEnded,
+    ToolStarting,
+    TurnCompleted,
+    TurnStarted,
+)
+from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
+
+HOOKED = [agent for agent in AGENTS.values() if agent.rehearsal() is not None]
+EACH = pytest.mark.parametrize("agent", HOOKED, ids=lambda agent: str(agent.name))
+Program = Callable[[str], Path]
+REFUSED = 'wal-agent did not run this: "because"\n$(of) a `test` \'.'
+PROMPT = (
+    "[wal-agent recovery] @README.md, git@github.com:x/y, `ls`, <system-reminder>a</system-reminder>, !ls, #note, "
+    "$HOME, ${HOME}, \\@x, \\n, \"two words\", 'one', ünï, 😀, \u2028 and \u2029.\n```text\n/quit\nrm -rf @a.txt\n```\n"
+    + "k"
+    * 16384
+)
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    made: list[Run] = []
+    yield made
+    for run in made:
+        run.close()
+
+
+# ---- one run -------------------------------------------------------------------------------------------------------
+
+
+def only_wanted(event: HookEvent) -> Decision:
+    return Deny(REFUSED) if isinstance(event, ToolStarting) and b"unwanted" in event.input else Allow()
+
+
+def hashes(paths: list[Path]) -> dict[str, str]:
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in paths if p.is_file()}
+
+
+def texts(heard: list[Heard]) -> str:
+    return "\n".join(part.text for part in heard if not isinstance(part, Called))
+
+
+@EACH
+def test_a_run(agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
+    """The handshake, allow and deny, how calls end, the completion; nothing of the user's is changed (I7)."""
+    box = Box(tmp_path, agent_cli(agent.name), agent)
+    shell = box.shell
+    script = [
+        Turn(calls=[shell("touch wanted"), shell("touch unwanted")]),
+        Turn(calls=[shell("echo oops >&2; exit 3")]),
+        Turn("bye"),
+    ]
+    with box.model(Turn("hello")) as model:  # a start without us: what the CLI itself makes of its files
+        assert done(box.start(model, "hi"))[0] == 0
+    users = [p for p in box.home.rglob("*") if p.is_file() and p.suffix in (".json", ".toml", ".md", ".yaml", ".js")]
+    before = hashes(users)
+    run = Run(box, decide=only_wanted)
+    runs.append(run)
+    with box.model(*script) as model:
+        code, out, err = done(run.start(model, "do it"))
+        refused, oops, sent = texts(model.history(1)), texts(model.history(2)), model.history(0)
+
+    assert code == 0, err
+    assert "bye" in out
+    assert [p.name for p in box.ws.iterdir() if not p.name.startswith(".")] == ["wanted"]
+    assert REFUSED in refused or json.dumps(REFUSED)[1:-1] in refused
+    assert "oops" in oops
+    assert "[wal-agent recovery]" in texts(sent), "the standing protocol is told"
+
+    events = run.heard.events
+    begun = [e for e in events if isinstance(e, ToolStarting)]
+    ended = [e for e in events if isinstance(e, ToolEnded)]
+    assert next(e.prompt for e in events if isinstance(e, TurnStarted)) == "do it"
+    assert [b"unwanted" in e.input for e in begun].count(True) == 1 and len(begun) == 3
+    assert sorted(b"oops" in e.input for e in ended) == [False, True], "each call that ran has an end, no other one"
+    assert not any(e.clean for e in ended if b"oops" in e.input)
+    assert run.heard.names().index("TurnStarted") < run.heard.names().index("ToolStarting")
+    assert [type(e) for e in events if isinstance(e, TurnCompleted | ToolEnded)][-1] is TurnCompleted
+    assert len({e.session for e in begun}) == 1
+    for end in ended:
+        assert sum(_same(start, end) for start in begun) == 1, "a start and its end are known as one call"
+
+    after = hashes(users)
+    assert after == before
+    session = begun[0].session
+    names = [file.name for file in agent.session_files(session, box.ws, box.user_env)]
+    assert names[0] == agent.main_file
+    run.close()
+    agent.sweep(box.user_env, run.dir.parent)
+    state = box.home / ".local/state/wal-agent"
+    assert [p for p in box.home.rglob("*wal-agent*") if not p.is_relative_to(state)] == []
+
+
+def _same(start: ToolStarting, end: ToolEnded) -> bool:
+    if start.call_id or end.call_id:
+        return start.call_id == end.call_id
+    return (start.tool, start.input) == (end.tool, end.input)
+
+
+SPOILED = {
+    "silent": b"",
+    "garbage": b"\xff" * 64,
+    "half a frame": hookwire.answer(b"wal-agent:allow\0")[:9],
+    "half an answer": hookwire.answer(b"wal-ag"),
+    "an empty answer": hookwire.answer(b""),
+    "another frame": hookwire.frame(b"D", b"wal-agent:allow\0"),
+}
+
+
+@EACH
+def test_every_broken_answer_denies(agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
+    """I5: whatever the hook hears that is not a whole allow, the tool does not run. The sound one does."""
+    box = Box(tmp_path, agent_cli(agent.name), agent)
+    run = Run(box)
+    runs.append(run)
+
+    def spoil(event: HookEvent, answer: bytes) -> bytes:
+        named = event.input.decode() if isinstance(event, ToolStarting) else ""
+        return next((bad for n, bad in enumerate(SPOILED.values()) if f"ran-{n}-" in named), answer)
+
+    run.heard.spoil = spoil
+    files = [f"ran-{n}-{name.replace(' ', '-')}" for n, name in enumerate(SPOILED)]
+    with box.model(Turn(calls=[box.shell(f"touch {name}") for name in [*files, "sound"]]), Turn("bye")) as model:
+        assert done(run.start(model, "do it"))[0] == 0
+    assert sorted(p.name for p in box.ws.iterdir() if not p.name.startswith(".")) == ["sound"]
+    assert len([e for e in run.heard.events if isinstance(e, ToolStarting)]) == len(SPOILED) + 1
+
+
+@EACH
+def test_a_dead_supervisor_denies(agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
+    """I5: nobody listens any more."""
+    box = Box(tmp_path, agent_cli(agent.name), agent)
+    run = Run(box)
+    runs.append(run)
+
+    def die(event: HookEvent, answer: bytes) -> bytes:
+        if isinstance(event, TurnStarted):
+            run.heard.close()
+            (run.dir / "hook.sock").unlink(missing_ok=True)
+        return answer
+
+    run.heard.spoil = die
+    with box.model(Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
+        done(run.start(model, "do it"))
+        assert "wal-agent did not run this" in texts(model.history(-1))
+    assert [p.name for p in box.ws.iterdir() if not p.name.startswith(".")] == []
+
+
+# ---- the machine is lost -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Lost:
+    """A session as the log has it after its machine is gone."""
+
+    box: Box
+    session: str
+    main: bytes
+    calls: list[LoggedCall]
+
+
+@dataclass
+class Back:
+    """The lost session on another machine, under another path: after the recovery, and after a plain resume."""
+
+    lost: Lost
+    box: Box
+    reconciled: Reconciled
+    again: Reconciled
+    first: list[Heard]
+    second: list[Heard]
+    sessions: set[str]
+    codes: list[int]
+
+
+def lose(agent: Agent, program: Path, base: Path) -> Lost:
+    """Killed in the middle of a batch: a command is over, one is in flight, and one before them is on disk."""
+    box = Box(base, program, agent)
+    run = Run(box)
+    script = [
+        Turn("First.", [box.shell("echo one-is-done")]),
+        Turn("Then.", [box.shell("echo two-is-done"), box.shell("echo in-flight > flying; sleep 60")]),
+    ]
+    with box.model(*script) as model:
+        process = run.start(model, "do it")
+
+        def in_the_middle() -> bool:
+            ended = any(isinstance(e, ToolEnded) and b"two-is-done" in e.input for e in run.heard.events)
+            return ended and (box.ws / "flying").exists()
+
+        wait_until(in_the_middle, 60)
+        box.kill(process)
+    session = run.heard_session
+    lost = Lost(box, session, box.main(session).read_bytes(), run.calls())
+    run.close()
+    return lost
+
+
+@pytest.fixture(scope="module", params=HOOKED, ids=lambda agent: str(agent.name))
+def back(
+    request: pytest.FixtureRequest, agent_cli: Program, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Back]:
+    agent: Agent = request.param
+    lost = lose(agent, agent_cli(agent.name), tmp_path_factory.mktemp("lost"))
+    base = tmp_path_factory.mktemp("back") / "deeper"
+    base.mkdir()
+    box = Box(base, agent_cli(agent.name), agent)
+    for name in ("README.md", "a.txt"):
+        (box.ws / name).write_text("a file that must not be read into the prompt")
+    hurt = lost.main + b'{"id":"torn","type":"user","con' + bytes(300)
+    with box.model(Turn("verified"), Turn("more")) as model:
+        box.env(model)
+        reconciled = agent.reconcile(hurt, lost.session, box.ws, lost.calls)
+        again = agent.reconcile(reconciled.data, lost.session, box.ws, lost.calls)
+        told = agent.tell(reconciled.data, lost.session, box.ws, PROMPT)
+        box.restore(reconciled.data if told is None else told, lost.session)
+        run = Run(box, session=lost.session)
+        codes = [done(run.start(model, "do it", resume=PROMPT))[0]]
+        agent.tidy(lost.session, box.ws, box.user_env)
+        codes.append(done(run.start(model, "and more", resume=""))[0])
+        first, second = model.history(0), model.history(1)
+    sessions = {e.session for e in run.heard.events if isinstance(e, TurnStarted)}
+    run.close()
+    yield Back(lost, box, reconciled, again, first, second, sessions, codes)
+
+
+def calls_of(heard: list[Heard]) -> list[tuple[str, str]]:
+    """Each call's input and its results."""
+    results: dict[str, list[str]] = {}
+    for part in heard:
+        if isinstance(part, Returned):
+            results.setdefault(part.id, []).append(part.text)
+    return [(json.dumps(c.input), "\n".join(results.get(c.id, []))) for c in heard if isinstance(c, Called)]
+
+
+def one(calls: list[tuple[str, str]], words: str) -> str:
+    """The result of the one call with these words in its input."""
+    found = [result for input, result in calls if words in input]
+    assert len(found) == 1, f"{words}: told {len(found)} times"
+    return found[0]
+
+
+def test_it_resumes_in_its_own_session(back: Back) -> None:
+    assert back.codes == [0, 0]
+    assert back.sessions == {back.lost.session}
+
+
+def test_the_history_tells_what_really_happened(back: Back) -> None:
+    """Call by call: the one on disk, the one whose batch was lost, the one in flight; each once, and the truth."""
+    for heard in (back.first, back.second):
+        calls = calls_of(heard)
+        assert "one-is-done" in one(calls, "echo one-is-done")
+        assert "two-is-done" in one(calls, "echo two-is-done")
+        assert "outcome unknown" in one(calls, "echo in-flight")
+        said = [part.text for part in heard if isinstance(part, Said)]
+        assert sum("First." in text for text in said) == 1
+
+
+def test_the_prompt_arrives_byte_for_byte_and_the_first_one_is_not_repeated(back: Back) -> None:
+    users = [part.text for part in back.first if isinstance(part, Said) and part.role == "user"]
+    assert sum(PROMPT in text for text in users) == 1
+    assert sum(text.strip() == "do it" or text.endswith("do it") for text in users) == 1
+    later = [part.text for part in back.second if isinstance(part, Said) and part.role == "user"]
+    assert sum(PROMPT in text for text in later) == 1
+    assert sum("and more" in text for text in later) == 1
+    assert "a file that must not be read" not in texts(back.first)
+
+
+def test_reconcile_mends_a_torn_tail_and_does_so_once(back: Back) -> None:
+    assert b"torn" not in back.reconciled.data and b"\0" not in back.reconciled.data
+    assert back.again.data == back.reconciled.data
+    assert back.again.put_back == 0
+
+
+def test_the_calls_that_were_logged_are_those_that_the_file_tells(back: Back) -> None:
+    """What `seen_calls` reads in the whole file is of calls that hooks told of too, under the same names."""
+    agent = back.lost.box.agent
+    known = {call.tool for call in back.lost.calls}
+    seen = agent.seen_calls(back.lost.main)
+    assert {call.tool for call in seen} <= known
+    assert any(b"one-is-done" in call.input and call.status == "done" for call in seen)
+    assert agent.unhooked(back.lost.main)
+
+
+@EACH
+def test_a_session_that_is_not_there(agent: Agent, tmp_path: Path, agent_cli: Program) -> None:
+    box = Box(tmp_path, agent_cli(agent.name), agent)
+    with box.model() as model:
+        env = box.env(model)
+    session = str(uuid.uuid4())
+    assert agent.session_files(session, box.ws, env) == []
+    assert not agent.resumable(session, box.ws, env)
+    assert agent.existing(session, box.ws, env) == []
+
+
+HOSTILE = ("../x", "/etc/passwd", "a/../../x", "", "x\0y", "auth.json", "a" * 300, "sub/" * 40 + "x", ".", "a//b")
+
+
+@EACH
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_has_no_place(agent: Agent, name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        agent.restore_path(name, str(uuid.uuid4()), tmp_path, {"HOME": str(tmp_path)})
+
+
+@EACH
+@pytest.mark.parametrize("session", ["../x", "a/b", "", "x\0", "-p", "*", "x" * 300])
+def test_a_hostile_session_has_no_files(agent: Agent, session: str, tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path)}
+    assert agent.session_files(session, tmp_path, env) == []
+    assert agent.existing(session, tmp_path, env) == []
+    with pytest.raises(ValueError):
+        agent.restore_path(agent.main_file, session, tmp_path, env)
