@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.extension import extension_name
 from wal_agent.agents.found import Program
 from wal_agent.agents.gemini import node, options
-from wal_agent.agents.gemini.inject import extension_name
 from wal_agent.agents.gemini.line import MARKER
 
 PROGRAM = Program("gemini", "@google/gemini-cli")

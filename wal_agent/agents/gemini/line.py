@@ -7,9 +7,8 @@ variables on where it strips the environment (GITHUB_SHA, SURFACE=Github). The p
 
 from __future__ import annotations
 
-import shlex
-
 from wal_agent.agents.base import Deny, HookSetup
+from wal_agent.agents.extension import mine
 from wal_agent.agents.gemini.events import refusal
 from wal_agent.agents.line import GONE, HOOK_SECONDS, bash_line
 
@@ -17,16 +16,8 @@ MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
 HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
 FIRM = {"BeforeTool", "AfterTool"}  # may wait for the bucket; the others are answered at once
 
-# A line of its own, so that bash runs it before it parses what follows.
-_MINE = '[ "$%(marker)s" = %(run)s ] || { IFS= read -r p <%(pid)s && [ "$p" = "$PPID" ]; } 2>/dev/null || exit 0\n'
-
 
 def hook_line(setup: HookSetup, event: str) -> str:
     """The command for one event. Only a tool that has not run yet is refused; other broken hooks are silent (I6)."""
-    mine = _MINE % {
-        "marker": MARKER,
-        "run": shlex.quote(setup.run),
-        "pid": shlex.quote(str(setup.run_dir / "agent.pid")),
-    }
     deny = refusal(Deny(GONE)) if event == "BeforeTool" else None
-    return mine + bash_line(setup, "gemini", event, event in FIRM, deny)
+    return mine(setup, MARKER) + bash_line(setup, "gemini", event, event in FIRM, deny)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import Env
+from wal_agent.agents.extension import PREFIX
 from wal_agent.agents.gemini import options
-from wal_agent.agents.gemini.inject import PREFIX, gemini_home
+from wal_agent.agents.gemini.inject import gemini_home
 
 _LIMIT = 1 << 22
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
