@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
 from wal_agent.errors import ConfigError
+from wal_agent.places import state_dir
 
 __all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "open_bucket"]
 
@@ -32,10 +33,7 @@ def open_bucket(url: str) -> Bucket:
 
 def default_url(env: Mapping[str, str]) -> str:
     """The bucket that is used when none is named: in the user's state folder (XDG base directory specification)."""
-    state = Path(env.get("XDG_STATE_HOME", ""))
-    if not state.is_absolute():  # the specification: a relative path is to be ignored
-        state = Path(env.get("HOME") or Path.home()) / ".local" / "state"
-    return (state / "wal-agent" / "bucket").absolute().as_uri()
+    return (state_dir(env) / "bucket").absolute().as_uri()
 
 
 def _open(url: str) -> Bucket:

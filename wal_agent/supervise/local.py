@@ -16,18 +16,11 @@ from pathlib import Path
 
 from wal_agent.errors import ConfigError
 from wal_agent.flock import FlockState, Life, flock_state
+from wal_agent.places import state_dir as state_dir
 from wal_agent.records import Host
 
 MAX_RUNTIME = 70  # bytes; a unix socket's path holds 103 on macOS, and the run and the socket's name come behind it
 _LIFE: dict[FlockState, Life] = {"held": "alive", "free": "dead", "unknown": "unknown"}
-
-
-def state_dir(env: Mapping[str, str]) -> Path:
-    """Where this user's durable local state lives: `$XDG_STATE_HOME/wal-agent` (a relative one is ignored: XDG)."""
-    base = Path(env.get("XDG_STATE_HOME", ""))
-    if not base.is_absolute():
-        base = Path(env.get("HOME") or Path.home()) / ".local" / "state"
-    return base / "wal-agent"
 
 
 def spools_dir(env: Mapping[str, str]) -> Path:

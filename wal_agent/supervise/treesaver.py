@@ -7,14 +7,12 @@ while the log has a backlog (I9).
 
 from __future__ import annotations
 
-import os
-import pwd
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from wal_agent import places
 from wal_agent.agents.base import Agent
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
@@ -32,11 +30,6 @@ REST = 4.0  # times the work
 MOST_REST = 60.0  # seconds
 PAUSE = 3.0  # seconds in which a git that was killed is gone
 NO_GIT = "The working tree was not saved: there is no git on this machine."
-AGENTS = (".gemini", ".claude", ".claude.json", ".codex", ".local/share/opencode", ".qwen", ".copilot")  # in HOME
-CREDENTIALS = (
-    *(".ssh", ".gnupg", ".netrc", ".npmrc", ".git-credentials", ".aws", ".azure", ".kube", ".docker/config.json"),
-    *(".config/gh", ".config/gcloud"),
-)
 UNSAVED = "The last changes of the working tree are not saved, only on this machine: {}."
 
 
@@ -196,19 +189,15 @@ def too_wide(workspace: Path, env: Mapping[str, str]) -> str:
 
 
 def _homes(env: Mapping[str, str]) -> list[Path]:
-    """The user's, as a real path; by the environment, else by the system's list of users."""
-    if env.get("HOME", "").startswith("/"):
-        return [Path(env["HOME"]).resolve()]
-    with suppress(KeyError):
-        return [Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()]
-    return []
+    found = places.home(env)
+    return [] if found is None else [found]
 
 
 def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], workspace: Path) -> list[Path]:
     """The agents' own state with its credentials, other programs' credentials, what is wal-agent's, its key, and the
     bucket itself."""
     found = [agent.folder(env), local.state_dir(env), local.runtime_dir(env)]
-    found += [home / name for home in _homes(env) for name in (*AGENTS, *CREDENTIALS)]
+    found += [home / name for home in _homes(env) for name in (*places.AGENTS, *places.CREDENTIALS)]
     url = urlsplit(settings.bucket)
     if settings.bucket.startswith("/") or url.scheme == "file":
         bucket = Path(settings.bucket if settings.bucket.startswith("/") else unquote(url.path))
