@@ -18,10 +18,11 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings, load
 from wal_agent.errors import UsageError
+from wal_agent.places import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes
 from wal_agent.supervise.child import Child
-from wal_agent.supervise.treesaver import CREDENTIALS, NO_GIT, TreeSaver, capture_of, never_captured, too_wide
+from wal_agent.supervise.treesaver import NO_GIT, TreeSaver, capture_of, never_captured, too_wide
 
 
 class Desk:
