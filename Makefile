@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+AGENT ?= gemini
 BIN := .venv/bin
 NPM := .tools/npm
 RUNTIME := .venv/.runtime
@@ -22,8 +23,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Say what there is.
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real Gemini CLI in the middle of a task and watch it carry on (offline).
-	@$(BIN)/wal-agent demo
+demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real CLI in the middle of a task and watch it carry on (offline; AGENT=claude ...).
+	@$(BIN)/wal-agent demo --agent $(AGENT)
 
 test: have-all lint $(CLIS) $(SERVERS) ## Everything: lint, unit, contract, faults, e2e.
 	$(PYTEST) tests

@@ -1,4 +1,4 @@
-"""The crash story on the real Gemini CLI, with a scripted model on loopback: no key, no network.
+"""The crash story on a real agent CLI, with a scripted model on loopback: no key, no network.
 
 It does not only print: it checks bytes, counts side effects and compares what the model received, and says what did not
 hold. `wal-agent demo` and `make demo` run it.
@@ -6,18 +6,17 @@ hold. `wal-agent demo` and `make demo` run it.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from wal_agent.agents.base import Agent
 from wal_agent.demo_stage import SECONDS, Stage, end_all
-from wal_agent.loopback.gemini import GeminiModel
-from wal_agent.loopback.model import Turn
+from wal_agent.errors import UsageError
+from wal_agent.loopback.model import Called, Heard, Model, Said, Turn
 
 TASK = "Write down the plan, charge the customer with ./charge.sh, then commit, push and report."
 CHARGE = "./charge.sh 49.90"
@@ -25,16 +24,17 @@ LOOK = "cat ledger.txt"
 COMMIT = "git add -A && git commit -qm 'Charge once'"
 PUSH = "git push origin main && sleep 300"
 
-Json = dict[str, Any]
 
-
-def run_demo(env: Mapping[str, str], show: Callable[[str], None]) -> int:
-    """Play the story; 0 when everything held, else 1."""
+def run_demo(agent: Agent, env: Mapping[str, str], show: Callable[[str], None]) -> int:
+    """Play the story with `agent`; 0 when everything held, else 1. UsageError for one that cannot be scripted."""
+    rehearsal = agent.rehearsal()
+    if rehearsal is None:
+        raise UsageError(f"There is no demo of {agent.name}: it stands for any command.", "For example: --agent claude")
     root = Path(tempfile.mkdtemp(prefix="wal-agent-demo-")).resolve()
     runtime = Path(tempfile.mkdtemp(prefix="wal-agent-", dir="/tmp")).resolve()
     try:
-        stage = Stage(root, runtime, env, show, TASK)
-        with GeminiModel() as model:
+        stage = Stage(root, runtime, env, show, TASK, agent, rehearsal)
+        with Model(rehearsal.dialect) as model:
             _Story(stage, model).play()
     except (TimeoutError, subprocess.TimeoutExpired) as error:
         stage.check(f"the story came to its end ({error})", False)
@@ -53,14 +53,15 @@ def run_demo(env: Mapping[str, str], show: Callable[[str], None]) -> int:
 class _Story:
     """Three deaths of a machine, and what comes after each. What the acts find is checked at the end."""
 
-    def __init__(self, stage: Stage, model: GeminiModel) -> None:
+    def __init__(self, stage: Stage, model: Model) -> None:
         self.stage, self.model = stage, model
+        self.shell, self.write = stage.rehearsal.shell, stage.rehearsal.write
         self.prompts: list[str] = []  # of the three recoveries
-        self.histories: list[Json] = []  # what the model saw first after each
+        self.histories: list[list[Heard]] = []  # what the model saw first after each
 
     def play(self) -> None:
-        show = self.stage.show
-        show("1. Gemini works on a task. The model is a script on this machine; CLI, log and deaths are real.\n")
+        show, name = self.stage.show, self.stage.agent.name
+        show(f"1. {name} works on a task. The model is a script on this machine; CLI, log and deaths are real.\n")
         self._charge()
         show("\n2. The machine dies in the middle of ./charge.sh, by SIGKILL to all of it, and its HOME is lost.")
         show("   The same command again:\n")
@@ -81,10 +82,10 @@ class _Story:
     # ---- the acts
 
     def _charge(self) -> None:
-        plan = _write(self.stage.work / "PLAN.md", "1. charge once\n2. push\n")
+        plan = self.write(self.stage.work / "PLAN.md", "1. charge once\n2. push\n")
         self.model.turns[:] = [
             Turn(text="First I write down the plan.", calls=[plan]),
-            Turn(text="Now I charge the customer.", calls=[_shell(CHARGE)]),
+            Turn(text="Now I charge the customer.", calls=[self.shell(CHARGE)]),
         ]
         home = self.stage.home("home-1")
         run = self.stage.start(home, self.model)
@@ -94,9 +95,9 @@ class _Story:
 
     def _push(self) -> None:
         self._script(
-            Turn(text="I look before I do anything.", calls=[_shell(LOOK)]),
-            Turn(text="The ledger holds one charge: done. I commit.", calls=[_shell(COMMIT)]),
-            Turn(text="I push.", calls=[_shell(PUSH)]),
+            Turn(text="I look before I do anything.", calls=[self.shell(LOOK)]),
+            Turn(text="The ledger holds one charge: done. I commit.", calls=[self.shell(COMMIT)]),
+            Turn(text="I push.", calls=[self.shell(PUSH)]),
         )
         home = self.stage.home("home-2")
         run = self.stage.start(home, self.model)
@@ -112,13 +113,13 @@ class _Story:
         self._script(
             Turn(
                 text="The push is done; I go on after it.",
-                calls=[_write(receipt, "49.90, paid\n"), _write(shop, "A small shop that was paid.\n")],
+                calls=[self.write(receipt, "49.90, paid\n"), self.write(shop, "A small shop that was paid.\n")],
             ),
             Turn(text="never said", hold=hold),
         )
         home = self.stage.home("home-3")
         run = self.stage.start(home, self.model)
-        self.stage.wait("all is saved", lambda: receipt.exists() and self.stage.all_saved())
+        self.stage.wait("all is saved", lambda: receipt.exists() and self.stage.all_saved(home, self.model))
         self._heard()
         self.stage.die(run, home)
         hold.set()
@@ -126,7 +127,7 @@ class _Story:
 
     def _lose_the_folder(self, home: Path) -> tuple[dict[str, str], bytes]:
         """The tree and the session as they were."""
-        lost, session = self.stage.tree(), _session(home)
+        lost, session = self.stage.tree(), self.stage.session(home, self.model)
         shutil.rmtree(home)
         shutil.rmtree(self.stage.work)
         self.stage.work = self.stage.root / "another-machine" / "shop"
@@ -146,9 +147,10 @@ class _Story:
 
     def _heard(self) -> None:
         """Keep what the model was told at this start."""
-        first: Json = self.model.requests[0] if self.model.requests else {"contents": []}
-        self.histories.append(first)
-        self.prompts.append(_prompt(first))
+        heard = self.model.history(0) if self.model.requests else []
+        self.histories.append(heard)
+        prompts = [part.text for part in heard if isinstance(part, Said) and "[wal-agent recovery]" in part.text]
+        self.prompts.append(prompts[-1] if prompts else "")
 
     def _told(self, n: int) -> None:
         self.stage.show("\n   The agent was told:\n")
@@ -168,16 +170,18 @@ class _Story:
         )
         check(f"the working tree is back in an empty folder ({len(tree) - 2} files)", stage.tree() == tree)
         check("with what was never committed", " M README.md\n?? receipt.txt" in tree["git status"])
-        check(
-            "the conversation is back: the model saw the task each time", all(TASK in _text(h) for h in self.histories)
-        )
+        asked = [any(isinstance(part, Said) and TASK in part.text for part in heard) for heard in self.histories]
+        check("the conversation is back: the model saw the task each time", all(asked))
         calls = [c for c in _calls(self.histories[-1]) if c != LOOK]
-        check("each call is in it, once", calls == ["PLAN.md", CHARGE, COMMIT, PUSH, "receipt.txt", "README.md"])
+        check(
+            "each call is in it, once", calls == sorted(["PLAN.md", CHARGE, COMMIT, PUSH, "receipt.txt", "README.md"])
+        )
         exact = sorted((home / ".local/state/wal-agent").rglob("exact/session.jsonl"))
         check(f"byte for byte ({len(session)} bytes)", bool(exact and session) and exact[-1].read_bytes() == session)
         check("the last run ended well (exit 0), and nothing is left to settle", code == 0 and not state.open)
-        left = list((home / ".gemini").glob("extensions/wal-agent-*"))
-        check("nothing of ours is left in Gemini's folders", not left)
+        own = home / ".local/state/wal-agent"
+        left = [path for path in home.rglob("*wal-agent*") if not path.is_relative_to(own)]
+        check(f"nothing of ours is left in {stage.agent.name}'s folders", not left)
 
 
 def _ruled(prompt: str) -> bool:
@@ -188,40 +192,11 @@ def _said(prompt: str, *words: str) -> bool:
     return all(text in prompt for text in words)
 
 
-def _shell(command: str) -> tuple[str, Json]:
-    return "run_shell_command", {"command": command}
-
-
-def _write(path: Path, content: str) -> tuple[str, Json]:
-    return "write_file", {"file_path": str(path), "content": content}
-
-
-def _calls(request: Json) -> list[str]:
-    """The calls in the conversation: a command, or the name of a file that was written."""
-    parts = [p for content in request["contents"] for p in content.get("parts", []) if "functionCall" in p]
-    args = [p["functionCall"].get("args", {}) for p in parts]
-    return [str(a.get("command") or Path(a.get("file_path", "")).name) for a in args]
-
-
-def _text(request: Json) -> str:
-    return json.dumps(request)
-
-
-def _session(home: Path) -> bytes:
-    """The session file as it was when the machine died."""
-    found = sorted(home.glob(".gemini/tmp/*/chats/session-*.jsonl"))
-    return found[-1].read_bytes() if found else b""
-
-
-def _prompt(request: Json) -> str:
-    """The recovery prompt as the model received it: the newest."""
-    texts = [
-        str(part["text"])
-        for content in request["contents"]
-        for part in content.get("parts", [])
-        if "[wal-agent recovery]" in str(part.get("text", ""))
-    ]
-    return texts[-1] if texts else ""
+def _calls(heard: list[Heard]) -> list[str]:
+    """The calls in the conversation, sorted: of each what it runs, or the name of the file that it writes."""
+    known = (CHARGE, LOOK, COMMIT, PUSH, "PLAN.md", "receipt.txt", "README.md")
+    inputs = [" ".join(str(v) for v in part.input.values()) for part in heard if isinstance(part, Called)]
+    return sorted(next((words for words in known if words in input), input) for input in inputs)
 
 
 def _gist(prompt: str) -> str:

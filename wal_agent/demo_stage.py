@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,14 +15,14 @@ from pathlib import Path
 
 import psutil
 
+from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket import open_bucket
-from wal_agent.loopback.gemini import GeminiModel
+from wal_agent.loopback.model import Model
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
 SECONDS = 60.0  # after which a thing that should have happened counts as not happening
-JOB = "gemini-shop"
 SCRIPT = """\
 #!/bin/sh
 echo "charged $1" >> ledger.txt
@@ -44,6 +45,8 @@ class Stage:
     env: Mapping[str, str]
     show: Callable[[str], None]
     task: str
+    agent: Agent
+    rehearsal: Rehearsal
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,24 +81,30 @@ class Stage:
 
     def home(self, name: str) -> Path:
         home = self.root / name
-        (home / ".gemini").mkdir(parents=True)
-        (home / ".gemini" / "settings.json").write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n')
+        home.mkdir()
         return home
 
-    def start(self, home: Path, model: GeminiModel) -> subprocess.Popen[str]:
-        kept = {k: self.env[k] for k in ("PATH", "LANG", "TERM", "WAL_AGENT_GEMINI", "PYTHONPATH") if k in self.env}
-        scratch = {
-            **kept,
-            **model.env,
+    def start(self, home: Path, model: Model) -> subprocess.Popen[str]:
+        name, args = self.agent.name, self.rehearsal.args(self.task)
+        argv = ["run", name, "--bucket", f"file://{self.bucket}", "--", *args]
+        self.show("$ wal-agent " + shlex.join(argv))
+        return subprocess.Popen(
+            [sys.executable, "-m", "wal_agent", *argv],
+            cwd=self.work,
+            env=self.machine(home, model),
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def machine(self, home: Path, model: Model) -> dict[str, str]:
+        """The environment on the machine with this home."""
+        kept = ("PATH", "LANG", "TERM", f"WAL_AGENT_{self.agent.name.upper()}", "PYTHONPATH")
+        return {
+            **{k: self.env[k] for k in kept if k in self.env},
+            **self.rehearsal.home(home, self.work, model.url),
             "HOME": str(home),
-            "GEMINI_CLI_TRUST_WORKSPACE": "true",
             "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
         }
-        argv = ["run", "gemini", "--bucket", f"file://{self.bucket}", "--", "--yolo", "--prompt", self.task]
-        self.show(f"$ wal-agent run gemini --bucket file://{self.bucket} -- --yolo --prompt '{self.task}'")
-        return subprocess.Popen(
-            [sys.executable, "-m", "wal_agent", *argv], cwd=self.work, env=scratch, stdin=subprocess.DEVNULL, text=True
-        )
 
     def die(self, run: subprocess.Popen[str], home: Path) -> None:
         """The machine: the wrapper first, so that the log hears nothing more, then all that it left."""
@@ -116,15 +125,21 @@ class Stage:
         """What the log says."""
         bucket = open_bucket(f"file://{self.bucket}")
         try:
-            return replay(bucket, Keys(JOB)).state
+            return replay(bucket, Keys(f"{self.agent.name}-shop")).state
         finally:
             bucket.close()
 
-    def all_saved(self) -> bool:
+    def all_saved(self, home: Path, model: Model) -> bool:
         """The log has the conversation with every call so far, and the tree with what they did."""
         state = self.state()
-        tree = state.workspace
-        return not state.unsettled and tree is not None and tree.holds == state.next_call - 1
+        tree, main = state.workspace, state.files.get(self.agent.main_file)
+        whole = not state.unsettled and tree is not None and tree.holds == state.next_call - 1
+        return whole and main is not None and main.size == len(self.session(home, model))
+
+    def session(self, home: Path, model: Model) -> bytes:
+        """The session's main file on the machine with this home."""
+        files = self.agent.session_files(self.state().session, self.work, self.machine(home, model))
+        return files[0].path.read_bytes() if files else b""
 
     def ledger(self) -> list[str]:
         path = self.work / "ledger.txt"

@@ -23,11 +23,11 @@ from typing import Any
 
 import psutil
 
-from tests.mocks.gemini_model import GeminiModel, Turn
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.entries import as_json, entries
+from wal_agent.loopback.model import Model, Turn
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay, replay
 
@@ -104,40 +104,43 @@ class Machine:
     root: Path
     name: str
     bucket: str
-    model: GeminiModel
-    gemini: Path
+    model: Model
+    program: Path
     workspace: Path
     kernel: str = ""  # machines with the same one are the same kernel with another HOME
     reach: dict[str, str] = field(default_factory=dict)  # how this machine gets to the store and to the model
     enter: tuple[str, ...] = ()  # command that a process of this machine is started through, e.g. into its network
+    agent: str = "gemini"
     runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.home = self.root / self.name
-        (self.home / ".gemini").mkdir(parents=True)
+        self.home.mkdir()
+        rehearsal = AGENTS[self.agent].rehearsal()
+        assert rehearsal is not None
+        self.rehearsal = rehearsal
+        self.agent_env = rehearsal.home(self.home, self.workspace, self.model.url)
         self.settings = self.home / ".gemini" / "settings.json"
-        self.settings.write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n')
         self.runtime = Path(f"/tmp/wa-{os.getpid()}-{abs(hash(str(self.home))) % 10**8}")
 
     def env(self, **extra: str) -> dict[str, str]:
         base = {k: os.environ[k] for k in ("PATH", "LANG", "TERM", "PYTHONPATH") if k in os.environ}
         return {
             **base,
-            **self.model.env,
+            **self.agent_env,
             "HOME": str(self.home),
-            "WAL_AGENT_GEMINI": str(self.gemini),
+            f"WAL_AGENT_{self.agent.upper()}": str(self.program),
             "WAL_AGENT_BUCKET": self.bucket,
             "WAL_AGENT_JOB": "job",
             "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
             "WAL_AGENT_HOST_ID": self.kernel or self.name,
-            "GEMINI_CLI_TRUST_WORKSPACE": "true",
             **self.reach,
             **extra,
         }
 
-    def run(self, *gemini: str, options: Sequence[str] = (), wait: bool = False, **env: str) -> Run:
-        """Start `wal-agent run gemini OPTIONS -- GEMINI`."""
-        command = (sys.executable, "-m", "wal_agent", "run", "gemini", "--ttl", "3", *options, "--", *gemini)
+    def run(self, *args: str, options: Sequence[str] = (), wait: bool = False, **env: str) -> Run:
+        """Start `wal-agent run AGENT OPTIONS -- ARGS`."""
+        command = (sys.executable, "-m", "wal_agent", "run", self.agent, "--ttl", "3", *options, "--", *args)
         argv = [*self.enter, *command]
         n = len(self.runs)
         out, err = self.root / f"{self.name}-{n}.out", self.root / f"{self.name}-{n}.err"
@@ -209,8 +212,9 @@ class Scene:
     """A workspace, a bucket and a model; machines are added as the story needs them."""
 
     root: Path
-    gemini: Path
-    model: GeminiModel
+    program: Path
+    model: Model
+    agent: str = "gemini"
     machines: list[Machine] = field(default_factory=list)
     url: str = ""  # of the bucket; a folder where none is named
 
@@ -233,7 +237,9 @@ class Scene:
         enter: tuple[str, ...] = (),
     ) -> Machine:
         where = workspace or self.workspace
-        made = Machine(self.root, name, self.url, self.model, self.gemini, where, kernel, reach or {}, enter)
+        made = Machine(
+            self.root, name, self.url, self.model, self.program, where, kernel, reach or {}, enter, self.agent
+        )
         self.machines.append(made)
         return made
 

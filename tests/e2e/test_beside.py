@@ -21,7 +21,7 @@ def plain(scene: Scene, machine: Machine, word: str) -> Path:
         Turn(when=f"did-{word}", text="Plainly done."),
     ]
     done = subprocess.run(
-        [scene.gemini, "-y", "-p", f"please {word}"],
+        [scene.program, "-y", "-p", f"please {word}"],
         cwd=scene.workspace,
         env=machine.env(),
         stdin=subprocess.DEVNULL,

@@ -1,18 +1,26 @@
-"""`wal-agent demo`: the story plays to its end, and everything that it promises holds."""
+"""`wal-agent demo`: the story plays to its end with each agent, and everything that it promises holds."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 
-def test_the_story_holds(tmp_path: Path, gemini_cli: Path) -> None:
-    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "WAL_AGENT_GEMINI": str(gemini_cli)}
-    done = subprocess.run(
-        [sys.executable, "-m", "wal_agent", "demo"], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+from wal_agent.agents import AGENTS
+
+HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not None]
+
+
+@pytest.mark.parametrize("agent", HOOKED)
+def test_the_story_holds(tmp_path: Path, agent: str, agent_cli: Callable[[str], Path]) -> None:
+    program = {f"WAL_AGENT_{agent.upper()}": str(agent_cli(agent))}
+    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **program}
+    argv = [sys.executable, "-m", "wal_agent", "demo", "--agent", agent]
+    done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Everything held" in done.stderr, done.stderr
     assert "FAILED" not in done.stderr and "Traceback" not in done.stderr
     assert not list(tmp_path.glob("wal-agent-demo-*")), "it leaves nothing behind"

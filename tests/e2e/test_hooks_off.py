@@ -45,7 +45,7 @@ def test_a_list_of_extensions_does_not_shut_ours_out(scene: Scene) -> None:
 def wrapper(scene: Scene, text: str) -> Path:
     """A Gemini that does something behind our back before it is Gemini."""
     path = scene.root / "gemini"
-    path.write_text(f'#!/bin/sh\n{text}\nexec "{scene.gemini}" "$@"\n')
+    path.write_text(f'#!/bin/sh\n{text}\nexec "{scene.program}" "$@"\n')
     path.chmod(0o755)
     return path
 

@@ -144,7 +144,7 @@ def test_a_write_that_was_cut_in_two_is_told_as_partial(scene: Scene) -> None:
     """I8: the file holds only the beginning of what was to be written, and the machine was lost before the log heard
     of it."""
     limited = scene.root / "limited-gemini"
-    limited.write_text(LIMITED.format(scene.gemini))
+    limited.write_text(LIMITED.format(scene.program))
     limited.chmod(0o755)
     target = scene.workspace / "made"
     text = "".join(f"line {n} of what was asked for\n" for n in range(2000))

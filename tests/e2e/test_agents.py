@@ -1,0 +1,138 @@
+"""Whole runs of every agent: doctor's proofs, hooks that do not answer, a drain, and a machine that is lost."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scene import Scene, check_exact, check_log, until
+from wal_agent.agents import AGENTS
+from wal_agent.loopback.model import Called, Heard, Model, Returned, Said, Turn
+
+HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not None]
+TASK = "please do the work"
+NOTICE = "[wal-agent recovery] "
+
+
+@pytest.fixture(params=HOOKED)
+def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
+    name: str = request.param
+    rehearsal = AGENTS[name].rehearsal()
+    assert rehearsal is not None
+    with Model(rehearsal.dialect) as model:
+        made = Scene(tmp_path, agent_cli(name), model, name)
+        yield made
+        made.close()
+
+
+def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> None:
+    done = scene.machine("vm-1").cli("doctor", scene.agent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a denied tool call does not run" in done.stdout + done.stderr
+
+
+BEHIND = """\
+#!{python}
+# Starts the agent without what was injected for this run: no argument, variable or folder of ours.
+import os, sys
+args = sys.argv[1:]
+ours = os.environ.get("WAL_AGENT_RUN", "-")
+kept = []
+for word in args:
+    if ours in word:
+        if kept and kept[-1].startswith("-") and not word.startswith("-"):
+            kept.pop()
+        continue
+    kept.append(word)
+for name in [n for n, v in os.environ.items() if ours in v and n.startswith(("OPENCODE", "CLAUDE", "COPILOT", "PI"))]:
+    del os.environ[name]
+os.execv({program!r}, [{program!r}, *kept, *{more!r}])
+"""
+SHUT_OUT = {"gemini": ["-e", "none"], "qwen": ["-e", "none"]}
+
+
+def test_hooks_that_do_not_answer(scene: Scene) -> None:
+    """I5: nobody could see that these hooks are off. The run ends before the model has answered: no tool has run."""
+    machine = scene.machine("vm-1")
+    scene.script(Turn(calls=[machine.rehearsal.shell("echo one >> side")]), Turn("bye"))
+    hold = scene.hold_turn(0)
+    behind = scene.root / scene.agent
+    words = {"python": sys.executable, "program": str(scene.program), "more": SHUT_OUT.get(scene.agent, [])}
+    behind.write_text(BEHIND.format(**words))
+    behind.chmod(0o755)
+    machine.program = behind
+    run = machine.run(*machine.rehearsal.args(TASK))
+    assert run.wait() == 78, run.stderr()
+    assert "hooks did not answer" in run.stderr()
+    hold.set()
+    assert scene.side() == []
+    assert not [r for r in scene.records() if r["type"] == "intent"]
+
+
+def test_a_lost_machine(scene: Scene) -> None:
+    """I1-I4, I8: killed in a command; on another machine, in the same folder, the agent is told and verifies."""
+    one = scene.machine("vm-1")
+    shell, args = one.rehearsal.shell, one.rehearsal.args(TASK)
+    scene.script(Turn("First.", [shell("echo early >> side")]), Turn("Then.", [shell("echo late >> side; sleep 60")]))
+    run = one.run(*args)
+    until(lambda: scene.side() == ["early", "late"], "the second command runs")
+    until(lambda: scene.replay().state.files, "the session is saved")
+    before = scene.records()
+    run.kill(signal.SIGKILL)
+    one.end()
+
+    scene.model.requests.clear()
+    scene.script(Turn("I look.", [shell("cat side")]), Turn("It was done."))
+    two = scene.machine("vm-2")
+    assert two.run(*args, options=["--wait"], wait=True).process.returncode == 0, two.runs[0].stderr()
+    heard = scene.model.history(0)
+    assert scene.side() == ["early", "late"]
+    assert prompts(heard) == 1
+    told = next(part.text for part in heard if isinstance(part, Said) and NOTICE in part.text)
+    assert "echo late >> side; sleep 60" in told and "One tool call was in flight" in told
+    assert result_of(heard, "echo late").startswith("outcome unknown") or "outcome unknown" in result_of(
+        heard, "echo late"
+    )
+    assert "outcome unknown" not in result_of(heard, "echo early")
+    assert "late" in result_of(scene.model.history(1), "cat side")
+    check_log(scene, two, before)
+    check_exact(scene, two)
+
+
+def test_a_drain_and_another_machine(scene: Scene) -> None:
+    """SIGTERM while the model thinks: saved and given up (143); the next one goes on, and nothing was in flight."""
+    one = scene.machine("vm-1")
+    shell, args = one.rehearsal.shell, one.rehearsal.args(TASK)
+    scene.script(Turn("First.", [shell("echo early >> side")]), Turn("never"))
+    hold = scene.hold_turn(1)
+    run = one.run(*args)
+    scene.asked(2)
+    run.kill(signal.SIGTERM)
+    assert run.wait() == 143, run.stderr()
+    hold.set()
+    assert one.status()["state"] == "released"
+    one.end()
+
+    scene.model.requests.clear()
+    scene.script(Turn("It is done."))
+    two = scene.machine("vm-2")
+    assert two.run(*args, options=["--wait"], wait=True).process.returncode == 0, two.runs[0].stderr()
+    heard = scene.model.history(0)
+    assert prompts(heard) == 1
+    assert "outcome unknown" not in result_of(heard, "echo early")
+    assert two.status()["state"] == "closed"
+
+
+def prompts(heard: list[Heard]) -> int:
+    return sum(part.text.count(NOTICE) for part in heard if isinstance(part, Said) and part.role == "user")
+
+
+def result_of(heard: list[Heard], words: str) -> str:
+    """The result of the one call whose input has these words."""
+    ids = [part.id for part in heard if isinstance(part, Called) and words in " ".join(map(str, part.input.values()))]
+    assert len(ids) == 1, f"{words}: told {len(ids)} times"
+    return "\n".join(part.text for part in heard if isinstance(part, Returned) and part.id == ids[0])
