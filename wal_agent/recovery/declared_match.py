@@ -82,7 +82,7 @@ class _Said:
 
     def __init__(self, words: Words) -> None:
         self.words = words
-        self._places: dict[str, list[int]] | None = None  # "=" in front of a whole word
+        self._places: dict[tuple[bool, str], list[int]] | None = None  # by whole word, and by part of one
 
     def mentioned(self, want: str, start: int) -> int | None:
         """The first word from `start` on that is `want`, or has it among its own words, in whatever case."""
@@ -91,10 +91,12 @@ class _Said:
         if self._places is None:
             self._places = {}
             for i, word in enumerate(self.words):
-                for part in () if word is None else {f"={word}", *re.split(r"\W+", word.lower())}:
-                    self._places.setdefault(part, []).append(i)
+                if word is None:
+                    continue
+                for key in ((True, word), *((False, part) for part in set(re.split(r"\W+", word.lower())))):
+                    self._places.setdefault(key, []).append(i)
         found = []
-        for key in (f"={want}", want.lower()):
+        for key in ((True, want), (False, want.lower())):
             places = self._places.get(key, [])
             at = bisect_left(places, start)
             found += places[at : at + 1]

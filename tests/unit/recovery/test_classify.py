@@ -8,7 +8,7 @@ import time
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Class
@@ -450,6 +450,7 @@ PIECES = st.sampled_from(["a", "A", "b", "--a", "--A", "a b", "a-B", "", "="])
 
 
 @settings(max_examples=400)
+@example([""], ["...", "="])
 @given(st.lists(PIECES | st.none(), max_size=5), st.lists(PIECES | st.sampled_from(["*", "..."]), max_size=5))
 def test_words_of_a_rule_are_found_in_their_order(words: list[str | None], wanted: list[str]) -> None:
     rule = Declared("x", "mutation", "GEMINI.md", words=("git", *wanted))
