@@ -168,6 +168,10 @@ def load(
             take(key, document[key], Origin("file", f"{key} in {path}"))
     if sources["bucket"] == "file":
         _stay_inside(values["bucket"], workspace, path)
+    if "generic" in document:
+        from wal_agent.agents.generic.settings import project_table
+
+        project_table(document["generic"], path, env)
     skip = skipped(document, agent, path)
     for tool in skip:
         if why := (why_not_skip or refuse_skip)(tool):
@@ -185,7 +189,7 @@ def default_job(agent: str, workspace: Path) -> str:
 
 # ---- the file -----------------------------------------------------------------------------------------------------
 
-KEYS = (*READERS, "hooks", "rules")
+KEYS = (*READERS, "hooks", "rules", "generic")
 
 
 def _read(path: Path) -> dict[str, Any]:

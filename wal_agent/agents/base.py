@@ -364,6 +364,24 @@ class Agent(Protocol):
 
 
 @runtime_checkable
+class Hookless(Protocol):
+    """An agent that tells nothing: a turn is its whole life, and exit code 0 the only word of a completion. No call of
+    it is in the log."""
+
+    def start_lines(self, workspace: Path, env: Env) -> list[str]:
+        """What a person is told at each start: that, and what its settings lack."""
+
+    def folders(self, workspace: Path, env: Env) -> list[Path]:
+        """Where files of its session may appear: to be watched."""
+
+    def left_out(self, workspace: Path, env: Env) -> list[str]:
+        """What of its session cannot be saved, in sentences."""
+
+    def root_of(self, path: Path, workspace: Path, env: Env) -> Path:
+        """The folder that a restore of the file `path` stays in; its files may be under several."""
+
+
+@runtime_checkable
 class Journals(Protocol):
     """An agent whose sessions are in a database: `session_files` names journals that we write from it, JSON lines that
     are only appended to, and a restore is brought back into it."""

@@ -12,12 +12,12 @@ _PART = re.compile(r"[^/\0-\x1f\x7f]{1,255}")
 DEEP = 6
 
 
-def parts_of(name: str) -> tuple[str, ...]:
+def parts_of(name: str, deep: int = DEEP) -> tuple[str, ...]:
     """The parts of a logical name. ValueError for one that no session of ours has."""
     path = PurePosixPath(name)
     parts = path.parts
     sane = all(_PART.fullmatch(part) and part not in (".", "..") and len(part.encode()) <= 255 for part in parts)
-    if not parts or not sane or str(path) != name or len(parts) > DEEP + 1:
+    if not parts or not sane or str(path) != name or len(parts) > deep + 1:
         raise ValueError(f"{name!r} is no file of a session")
     return parts
 

@@ -27,13 +27,15 @@ class Before:
 class LocalFacts:
     """What was looked up on this machine. `home_exists`: the folder of the home opening's workspace is here.
     `findings`: what the evidence says of open calls, by call; a call that is missing counts as unknown. `identity`: of
-    the repository around the workspace here, as `records.Repository` has it; empty outside of one."""
+    the repository around the workspace here, as `records.Repository` has it; empty outside of one. `unlogged`: the
+    agent has no hooks, so the log knows of no call."""
 
     main_file: str  # logical name of the agent's main session file
     home_exists: bool = False
     damage: Damage | None = None
     findings: tuple[tuple[int, Finding], ...] = ()
     identity: tuple[str, ...] = ()
+    unlogged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

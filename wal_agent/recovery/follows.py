@@ -91,11 +91,11 @@ def start(c: Case) -> Plan:
 
 
 def resume_released(c: Case) -> Plan:
-    return _go_on(c, "preempted", f"{_how(c)}; nothing was in flight")
+    return _go_on(c, "preempted", f"{_how(c)}; {_nothing(c)}")
 
 
 def resume_cut_off(c: Case) -> Plan:
-    return _go_on(c, "cut_off", f"{_how(c)}; nothing was in flight")
+    return _go_on(c, "cut_off", f"{_how(c)}; {_nothing(c)}")
 
 
 def resume_closed(c: Case) -> Plan:
@@ -133,6 +133,10 @@ def _how(c: Case) -> str:
             return f"ended on {host} without completing its turn"
         case _:
             return f"was cut off on {host}"
+
+
+def _nothing(c: Case) -> str:
+    return "what was in flight is not known" if c.local.unlogged else "nothing was in flight"
 
 
 def _in_flight(c: Case) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +57,7 @@ def make_parents(folder: Path, root: Path) -> None:
             raise ConfigError(f"{at} is not a folder, so the session cannot be restored there.", _AWAY)
 
 
-def move_in(moves: Sequence[Move], away: Iterable[Path], root: Path, kept: Path) -> None:
+def move_in(moves: Sequence[Move], away: Iterable[Path], root_of: Callable[[Path], Path], kept: Path) -> None:
     """Keep what is in the way under `kept`, rename the staged files into place in their order, then remove `away`.
 
     A failure puts back what was there and raises ConfigError; a crash leaves each file whole, old or new, and the next
@@ -65,7 +65,8 @@ def move_in(moves: Sequence[Move], away: Iterable[Path], root: Path, kept: Path)
     failpoint("restore.staged")
     targets = [m.target for m in moves]
     gone = [path for path in away if path not in targets]
-    copies = {path: keep(path, root, kept) for path in (*targets, *gone) if os.path.lexists(path)}
+    there = [path for path in (*targets, *gone) if os.path.lexists(path)]
+    copies = {path: keep(path, above, kept) for above in _above(there, root_of) for path in there}
     remember(moves, kept)
     done: list[Path] = []
     try:
@@ -77,11 +78,16 @@ def move_in(moves: Sequence[Move], away: Iterable[Path], root: Path, kept: Path)
             path.unlink(missing_ok=True)
     except OSError as error:
         for path in done:
-            _put_back(path, copies.get(path), root)
+            _put_back(path, copies.get(path), root_of(path))
         raise ConfigError(f"The session could not be put into place: {error}.") from error
     for folder in {path.parent for path in (*targets, *gone)}:
         sync(folder)
     failpoint("restore.after_moves")
+
+
+def _above(paths: Sequence[Path], root_of: Callable[[Path], Path]) -> list[Path]:
+    """The folder that all their roots are in, if there are any; each copy keeps its path below it."""
+    return [Path(os.path.commonpath([root_of(path) for path in paths]))] if paths else []
 
 
 def keep(path: Path, root: Path, kept: Path) -> Path:

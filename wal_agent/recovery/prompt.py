@@ -55,7 +55,8 @@ class Told:
     """What the prompt is made of. Times in seconds since 1970 (UTC): `stopped` when the old run was last heard of,
     `saved` when its session was last captured. `tree`: one or two sentences on the working tree, safe to show. `alone`:
     the agent is to decide by itself where it would ask a person. `warnings`: sentences of the plan. `task`: given when
-    no session could be resumed (StartAgain); it is the user's own text and follows the notice whole."""
+    no session could be resumed (StartAgain); it is the user's own text and follows the notice whole. `unlogged`: the
+    log knows of no call of this agent."""
 
     alert: Alert
     old_host: str
@@ -74,6 +75,7 @@ class Told:
     alone: bool = False
     warnings: tuple[str, ...] = ()
     task: str | None = None
+    unlogged: bool = False
 
 
 def recovery_prompt(told: Told, templates: Templates = _OURS) -> str:
@@ -135,6 +137,7 @@ def _values(
         "turn_completed": told.turn_completed,
         "tree": told.tree,
         "alone": told.alone,
+        "unlogged": told.unlogged,
         "warnings": [_sentence(text) for text in told.warnings],
     }
 

@@ -57,7 +57,8 @@ def stopped_line(leftovers: Sequence[str]) -> str:
 
 def restored_line(session: str, messages: int, bytes: int, tree: str, seconds: float) -> str:
     """`tree`: what was put back beside it, "" for nothing."""
-    text = f"session {session[:8]}: {counted(messages, 'message')}, {size(bytes)}"
+    told = f"{counted(messages, 'message')}, " if messages else ""
+    text = f"session {session[:8]}: {told}{size(bytes)}"
     return row("restored", f"{text}; {tree}" if tree else text, seconds)
 
 

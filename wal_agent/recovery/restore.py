@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
+from wal_agent.agents.base import Agent, Env, Hookless, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.plainfile import read_plain
@@ -47,6 +47,11 @@ class Place:
     def root(self) -> Path:
         """Nothing is restored outside this folder; links above it are the user's business."""
         return self.agent.folder(self.env)
+
+    def root_of(self, path: Path) -> Path:
+        """The same for one file, of an agent whose files are under several."""
+        agent = self.agent
+        return agent.root_of(path, self.workspace, self.env) if isinstance(agent, Hookless) else self.root
 
     def path(self, name: str) -> Path:
         """The destination of a logical file; Damaged for a name that is not the agent's."""
@@ -93,7 +98,7 @@ def restore(
         for name in sorted(files, key=lambda n: (n == main, n)):  # the main file last: it makes the session
             child = (reconciled.data if told is None else told) if name == main else None
             data = child if child is not None else longer.get(name) or exact[name].read_bytes()
-            staged.append(stage(place.path(name), data, place.root))
+            staged.append(stage(path := place.path(name), data, place.root_of(path)))
         _move_in(place, staged)
     except OSError as error:
         raise ConfigError(f"The session could not be restored: {error}.") from error
@@ -195,4 +200,4 @@ def _save_longer(place: Place, longer: Mapping[str, bytes]) -> None:
 
 def _move_in(place: Place, staged: Sequence[Move]) -> None:
     confusing = place.agent.existing(place.session, place.workspace, place.env)
-    move_in(staged, confusing, place.root, place.kept)
+    move_in(staged, confusing, place.root_of, place.kept)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import Agent, Command
+from wal_agent.agents.base import Agent, Command, Hookless, TurnCompleted, TurnStarted
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
@@ -242,6 +242,8 @@ class Live:
         self.autosave.start()
         if self.tree:
             self.tree.start()
+        if isinstance(self._agent, Hookless):
+            self.conversation.on(TurnStarted(launch.session, ""))
         failpoint("run.after_agent_start")
         try:
             exit = child.wait(self._on_terminate, self._tick, self._every)
@@ -260,9 +262,13 @@ class Live:
         self.server.close()
         self._last_save()
         drained = self._drain_until is not None
+        if isinstance(self._agent, Hookless) and exit.code == 0 and not drained and self._stopped is None:
+            self.conversation.on(TurnCompleted(launch.session))
         completed = not self.conversation.turn_open
         tree = self.tree.problem if self.tree else ""
         problems = (*filter(None, [self._unsaved, tree]), *self.saver.problems)
+        if isinstance(self._agent, Hookless):
+            problems += tuple(self._agent.left_out(self._workspace, self._env))
         return Ended(exit, completed, drained, self._stopped, tuple(leftovers), problems, self._trouble)
 
     def _every(self) -> float:

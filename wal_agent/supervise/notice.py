@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from wal_agent.agents.base import Agent, Reconciled
+from wal_agent.agents.base import Agent, Hookless, Reconciled
 from wal_agent.records import Host, Verdict
 from wal_agent.recovery.case import LocalFacts, Policy
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
@@ -32,6 +32,7 @@ def decide(
         damage=at.damage,
         findings=tuple((v.call, v.finding) for v in verdicts),
         identity=identity,
+        unlogged=isinstance(agent, Hookless),
     )
     return plan(at.plan_input, at.opening, local, policy)
 
@@ -76,6 +77,7 @@ def told(
         tree=tree,
         alone=decided.alone,
         warnings=decided.warnings,
+        unlogged=isinstance(agent, Hookless),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from wal_agent import __version__
-from wal_agent.agents.base import Cli, HookSetup, Injected, Journals, NewSession, ResumeSession
+from wal_agent.agents.base import Cli, Hookless, HookSetup, Injected, Journals, NewSession, ResumeSession
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
@@ -65,6 +65,9 @@ def run(wish: Wish, screen: Screen) -> int:
     problem = agent.hooks_off(wish.args, wish.workspace, env)
     if problem is not None:
         raise ConfigError(problem)
+    if isinstance(agent, Hookless):
+        for line in agent.start_lines(wish.workspace, env):
+            screen.say(line)
     timing = Timing(wish.settings.ttl)
     key = load_key(wish.settings.encryption_key_file, wish.settings.encryption_key_command, env)
     block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wal_agent.agents.base import Agent, Env, Journals, SeenCall, SessionFile
+from wal_agent.agents.base import Agent, Env, Hookless, Journals, SeenCall, SessionFile
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.records import Ending, FileDelta, FileGone
@@ -106,7 +106,8 @@ class Saver:
                 told = self._gate.told_upto() if self._by_file or last else self._over(upto)
                 self._append(self._capture.capture(files, self._clock.now(), told, last))
                 self.saved = self._clock.now()
-            return sorted({f.path.parent for f in files})
+            more = self._agent.folders(self._workspace, self._env) if isinstance(self._agent, Hookless) else ()
+            return sorted({*(f.path.parent for f in files), *more})
 
     def _over(self, upto: int) -> int:
         """`upto`, once every call up to there has ended."""
