@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from wal_agent.agents.base import Agent
 from wal_agent.agents.gemini import Gemini
+from wal_agent.agents.generic import Generic
 
-AGENTS: dict[str, Agent] = {agent.name: agent for agent in (Gemini(),)}
+AGENTS: dict[str, Agent] = {agent.name: agent for agent in (Gemini(), Generic())}
