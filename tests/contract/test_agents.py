@@ -80,10 +80,11 @@ def test_a_run(agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]
     with box.model(Turn("hello")) as model:  # a start without us: what the CLI itself makes of its files
         assert done(box.start(model, "hi"))[0] == 0
     users = [p for p in box.home.rglob("*") if p.is_file() and p.suffix in (".json", ".toml", ".md", ".yaml", ".js")]
-    before = hashes(users)
     run = Run(box, decide=only_wanted)
     runs.append(run)
     with box.model(*script) as model:
+        box.env(model)  # the model's address may stand in a file of the user's
+        before = hashes(users)
         code, out, err = done(run.start(model, "do it"))
         refused, oops, sent = texts(model.history(1)), texts(model.history(2)), model.history(0)
 
