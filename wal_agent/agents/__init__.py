@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from wal_agent.agents.base import Agent
+from wal_agent.agents.claude import Claude
 from wal_agent.agents.gemini import Gemini
 from wal_agent.agents.generic import Generic
+from wal_agent.agents.pi import Pi
 
-AGENTS: dict[str, Agent] = {agent.name: agent for agent in (Gemini(), Generic())}
+AGENTS: dict[str, Agent] = {agent.name: agent for agent in (Gemini(), Claude(), Pi(), Generic())}

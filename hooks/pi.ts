@@ -1,0 +1,86 @@
+// wal-agent's hooks in pi: an extension of one run, loaded with `-e` from the run's folder (wal_agent/agents/pi).
+//
+// A tool runs only on a whole "allow" of wal-agent's; every other way out of `tool_call` blocks it (I5). What the other
+// events hear, and whether they hear anything, never disturbs pi (I6).
+
+import { ask } from "./wire.js"
+
+const SETUP = __WAL_AGENT_SETUP__
+const FIRM = 25 // seconds: may wait for the bucket; other events are answered at once
+const BRIEF = 4
+// Tools that leave their input alone. An extension behind this one cannot rewrite it either: it was logged as it is.
+const SETTLED = new Set(["bash", "edit", "write", "read", "grep", "find", "ls"])
+
+function freeze(value) {
+  if (value && typeof value === "object") Object.values(Object.freeze(value)).forEach(freeze)
+}
+
+function hear(event, ctx, said, seconds) {
+  const payload = JSON.stringify({ session: ctx.sessionManager.getSessionId(), ...said })
+  const { socket, run } = SETUP
+  return ask({ socket, run, agent: "pi", event, pid: process.pid, seconds, payload })
+}
+
+async function tell(event, ctx, said = {}, seconds = BRIEF) {
+  try {
+    await hear(event, ctx, said, seconds)
+  } catch {}
+}
+
+// "wal-agent:allow" or "wal-agent:say {...}", each with the NUL that proves it whole.
+function verdict(answer) {
+  if (answer === "wal-agent:allow\0") return undefined
+  const said = JSON.parse(/^wal-agent:say (\{[^\0]*\})\0$/.exec(answer)[1])
+  if (typeof said.reason !== "string" || said.reason === "") throw new Error("a refusal without a reason")
+  return said
+}
+
+export default function (pi) {
+  let turn = Promise.resolve() // done once wal-agent was told of the last turn's end
+  let ended = () => {}
+
+  pi.on("session_start", (event, ctx) => tell("session_start", ctx, { reason: event.reason }))
+
+  pi.on("before_agent_start", async (event, ctx) => {
+    turn = new Promise((resolve) => (ended = resolve))
+    await tell("before_agent_start", ctx, { prompt: event.prompt })
+    if (SETUP.protocol) return { systemPrompt: `${event.systemPrompt}\n\n${SETUP.protocol}` }
+  })
+
+  pi.on("tool_call", async (event, ctx) => {
+    try {
+      const { toolName: tool, toolCallId: call_id, input } = event
+      if (SETUP.skip.includes(tool)) return
+      if (SETTLED.has(tool)) freeze(input)
+      if (ctx.cwd !== process.cwd()) return { block: true, reason: SETUP.elsewhere }
+      const refusal = verdict(await hear("tool_call", ctx, { tool, call_id, input }, FIRM))
+      if (!refusal) return
+      if (refusal.stop) ctx.abort()
+      return { block: true, reason: refusal.reason }
+    } catch {
+      return { block: true, reason: SETUP.gone }
+    }
+  })
+
+  // Only of tools that ran: tool_execution_end also comes for those that were blocked or do not exist.
+  pi.on("tool_result", async (event, ctx) => {
+    const { toolName: tool, toolCallId: call_id, input, content, isError: failed } = event
+    if (!SETUP.skip.includes(tool)) await tell("tool_result", ctx, { tool, call_id, input, content, failed }, FIRM)
+  })
+
+  // Comes through the queue that writes the session file, behind the results of the batch; `context` does not.
+  pi.on("turn_end", (event, ctx) => tell("turn_end", ctx))
+
+  pi.on("agent_end", async (event, ctx) => {
+    const last = event.messages.findLast((message) => message.role === "assistant")
+    await tell("agent_end", ctx, { stop: last?.stopReason ?? "" })
+    ended()
+  })
+
+  // Headless, pi does not wait for that queue before it ends.
+  pi.on("session_shutdown", async (event, ctx) => {
+    let timer
+    if (ctx.isIdle()) await Promise.race([turn, new Promise((resolve) => (timer = setTimeout(resolve, BRIEF * 1000)))])
+    clearTimeout(timer)
+  })
+}

@@ -1,0 +1,108 @@
+"""What hooks/pi.ts says, and what it is answered. The events have pi's own names; the payloads are ours.
+
+`tool_result` comes only for tools that ran. A command that ended with another code than 0 is an error to pi.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from wal_agent.agents.base import (
+    Allow,
+    Decision,
+    HookEvent,
+    ModelRequest,
+    OtherEvent,
+    SessionStarted,
+    ToolEnded,
+    ToolStarting,
+    TurnCompleted,
+    TurnStarted,
+)
+from wal_agent.agents.line import ALLOW, say
+
+CUT_SHORT = ("", "error", "aborted")  # why an answer of the model stopped that ends no turn
+# What pi's shell tool writes last where a command went wrong; one that an extension put in its place may not call it an
+# error. In JSON, so between its escapes.
+_WRONG = re.compile(rb'(?:"|\\n)Command (?:exited with code -?\d+|timed out after [\d.]+ seconds|aborted)"')
+
+
+class _Hook(msgspec.Struct):
+    session: str
+
+
+class _Start(_Hook):
+    reason: str = ""
+
+
+class _Prompt(_Hook):
+    prompt: str
+
+
+class _Tool(_Hook):
+    tool: str
+    call_id: str
+    input: msgspec.Raw
+
+
+class _Ended(_Tool):
+    content: msgspec.Raw
+    failed: bool
+
+
+class _End(_Hook):
+    stop: str = ""
+
+
+_TYPES: dict[str, type[_Hook]] = {
+    "session_start": _Start,
+    "before_agent_start": _Prompt,
+    "tool_call": _Tool,
+    "tool_result": _Ended,
+    "turn_end": _Hook,
+    "agent_end": _End,
+}
+
+
+def parse(event: str, payload: bytes) -> HookEvent:
+    """ValueError when the payload is not what this event carries: the caller then denies."""
+    if event not in _TYPES:
+        return OtherEvent(name=event)
+    try:
+        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise ValueError(f"{event} hook: {e}") from e
+    session = said.session
+    match event:
+        case "session_start":
+            return SessionStarted(session, said.reason)
+        case "before_agent_start":
+            return TurnStarted(session, said.prompt)
+        case "tool_call":
+            return ToolStarting(session, said.tool, _object(said.input), said.call_id)
+        case "tool_result":
+            content = bytes(said.content)
+            result = b'{"content":' + content + b"}"
+            clean = not said.failed and _WRONG.search(content) is None
+            return ToolEnded(session, said.tool, _object(said.input), result, said.failed, said.call_id, clean)
+        case "turn_end":
+            return ModelRequest(session)
+        case _:
+            return OtherEvent(event) if said.stop in CUT_SHORT else TurnCompleted(session)
+
+
+def _object(raw: msgspec.Raw) -> bytes:
+    data = bytes(raw)
+    if data[:1] != b"{":
+        raise ValueError("input is not an object")
+    return data
+
+
+def render(event: str, decision: Decision) -> bytes:
+    if isinstance(decision, Allow) or event != "tool_call":
+        return ALLOW
+    return say(json.dumps({"reason": decision.reason, "stop": decision.stop}))

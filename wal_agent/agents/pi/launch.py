@@ -1,0 +1,70 @@
+"""Finding pi and starting it. A new session's id is pi's own: the handshake tells it.
+
+The recovery prompt is not given on the command line: there `@` and `-` at its beginning are pi's, and `/`
+may be an extension's command. notice.py writes it into the session, as the user's last words; the command line only says to act on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.found import Program
+from wal_agent.agents.options import Arg
+from wal_agent.agents.pi import options
+from wal_agent.agents.pi.inject import MARKER
+
+PROGRAM = Program("pi", "@mariozechner/pi-coding-agent")
+ACT = "Act on the wal-agent recovery notice above."
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def locate(env: Env) -> Cli:
+    return PROGRAM.locate(env)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    return (args[:1] != [] and args[0] in options.COMMANDS) or any(
+        a.name in options.NO_SESSION for a in options.read(args)
+    )
+
+
+def session_of(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only pi can tell (the newest, a path, a part of an id)."""
+    given = options.read(args)
+    if not any(arg.name in options.SESSION for arg in given):
+        return None
+    chosen = options.last(given, "session") or ""
+    plain = not any(arg.name == "fork" for arg in given)
+    return chosen if plain and _ID.fullmatch(chosen) else ""
+
+
+def prompt_of(args: Sequence[str]) -> str | None:
+    return "\n\n".join(options.said(options.read(args))) or None
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    given = options.read(args)
+    return tty and not any(a.name == "print" for a in given) and options.last(given, "mode") not in ("json", "rpc")
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = options.read(args)
+    ours: list[str] = []
+    told = isinstance(session, ResumeSession) and session.prompt != ""
+    if isinstance(session, ResumeSession):
+        given = [arg for arg in given if arg.name not in options.SESSION]
+        ours = ["--session", session.id]
+        if told:
+            given = options.without_prompt(given)
+            ours.append(ACT)  # in front: behind an option of an extension's it would be taken for its value
+    argv = (str(cli.path), *ours, *options.words(_with_hooks(given, env[MARKER])))
+    return Command(argv, {}, told and not interactive)
+
+
+def _with_hooks(given: list[Arg], extension: str) -> list[Arg]:
+    """Behind the user's own `-e`, whose extensions may rewrite calls before they are logged; else in front of all: a
+    last option without its value would swallow ours."""
+    at = max((n + 1 for n, arg in enumerate(given) if arg.name == "extension"), default=0)
+    return [*given[:at], Arg("extension", extension, ("-e", extension)), *given[at:]]

@@ -1,0 +1,39 @@
+"""The recovery prompt as the user's last words in the restored session: there it arrives byte for byte, and stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from wal_agent.agents.jsonl import decode, encode
+from wal_agent.agents.pi.reconcile import entry_time, free_id, new_entry
+from wal_agent.agents.pi.tree import Entry, Tree, dump, load, mend_head
+
+TITLE = "[wal-agent recovery]\n"  # before a prompt that would be dropped from the history
+
+
+def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+    """Add it at the end, once. `main` is empty or what `reconcile` made: only its end is read, and one line added."""
+    main = main or _head(session, workspace)
+    last = _last(main)
+    text = prompt if prompt.strip() else TITLE + prompt
+    content = [{"type": "text", "text": text}]
+    if last.role == "user" and last.message.get("content") == content:
+        return main
+    beside = Tree(entries=[last])
+    parent = last.id if last.value.get("type") != "session" else ""
+    name = f"{session} {parent} {text!r}"
+    while f'"{(new := free_id((), name))}"'.encode() in main:
+        name += "+"
+    message = {"role": "user", "content": content, "timestamp": entry_time(beside)}
+    return main + encode(new_entry(new, parent or None, beside.time, message).value) + b"\n"
+
+
+def _head(session: str, workspace: Path) -> bytes:
+    tree = load(b"")
+    mend_head(tree, session, workspace)
+    return dump(tree)
+
+
+def _last(main: bytes) -> Entry:
+    """The last line, or the head, of a file whose every line is a record."""
+    return Entry(decode(main[main.rfind(b"\n", 0, len(main) - 1) + 1 :]))

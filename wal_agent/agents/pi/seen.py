@@ -1,0 +1,28 @@
+"""What bytes appended to a session file tell: calls with an outcome, and that a turn began."""
+
+from __future__ import annotations
+
+from wal_agent.agents.base import SeenCall
+from wal_agent.agents.jsonl import encode, records
+from wal_agent.agents.pi.tree import Entry
+
+
+def seen_calls(appended: bytes) -> list[SeenCall]:
+    """A result names its call by the id that the hooks told; the input stands in the answer, which may be older."""
+    asked: dict[str, bytes] = {}
+    found: list[SeenCall] = []
+    for record, _ in records(appended):
+        entry = Entry(record or {})
+        for call in entry.calls:
+            asked[call["id"]] = encode(call.get("arguments", {}))
+        if entry.role == "toolResult":
+            told = entry.message
+            id, tool = str(told.get("toolCallId", "")), str(told.get("toolName", ""))
+            input = asked.get(id, b"{}")
+            found.append(SeenCall(tool, input, "failed" if told.get("isError") else "done", entry.id, id))
+    return found
+
+
+def unhooked(appended: bytes) -> bool:
+    """The extension hears of the session before its first turn, and of each turn before anything of it is written."""
+    return any(Entry(record or {}).role in ("user", "assistant") for record, _ in records(appended))
