@@ -11,7 +11,6 @@ import re
 import stat
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,9 @@ from wal_agent.agents.base import Env
 from wal_agent.agents.extension import PREFIX
 from wal_agent.agents.gemini import options
 from wal_agent.agents.gemini.inject import gemini_home
+from wal_agent.agents.layers import Layer, effective, layer
 
-_LIMIT = 1 << 22
-_COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _NATIVE = ("sandbox-exec", "windows-native")  # same host, same files: hooks reach us
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One settings file that exists, with the name that a person knows it by."""
-
-    shown: str
-    values: dict[str, Any]
 
 
 def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
@@ -47,7 +37,7 @@ def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
 
 
 def _switched_off(layers: list[Layer]) -> str | None:
-    found = _effective(layers, "hooksConfig", "enabled")
+    found = effective(layers, "hooksConfig", "enabled")
     if found is None or found[1]:
         return None
     where = "in this project " if found[0].shown.startswith(".gemini") else ""
@@ -58,7 +48,7 @@ def _switched_off(layers: list[Layer]) -> str | None:
 
 
 def _not_allowed(layers: list[Layer], env: Env) -> str | None:
-    found = _effective(layers, "security", "allowedExtensions")
+    found = effective(layers, "security", "allowedExtensions")
     if found is None or not isinstance(found[1], list) or not found[1]:
         return None
     ours = str(gemini_home(env) / "extensions" / PREFIX)
@@ -77,7 +67,7 @@ def _not_allowed(layers: list[Layer], env: Env) -> str | None:
 def _sandboxed(given: list[options.Arg], layers: list[Layer], env: Env) -> str | None:
     if env.get("SANDBOX"):
         return None  # this is the inside
-    found = _effective(layers, "tools", "sandbox")
+    found = effective(layers, "tools", "sandbox")
     value: Any = options.on(given, "sandbox") if options.last(given, "sandbox") is not None else found and found[1]
     if isinstance(value, dict):
         value = (value.get("command") or True) if value.get("enabled") else False
@@ -92,45 +82,21 @@ def _sandboxed(given: list[options.Arg], layers: list[Layer], env: Env) -> str |
     )
 
 
-def _effective(layers: list[Layer], group: str, key: str) -> tuple[Layer, Any] | None:
-    """The last file that says something of this key, and what. A group that is no object has no keys at all."""
-    found: tuple[Layer, Any] | None = None
-    for layer in layers:
-        if group not in layer.values:
-            continue
-        values = layer.values[group]
-        if not isinstance(values, dict):
-            found = (layer, None)
-        elif key in values:
-            found = (layer, values[key])
-    return found
-
-
 def settings_layers(workspace: Path, env: Env) -> list[Layer]:
     """Lowest first. The project's file counts although Gemini may not trust the folder yet: it will ask."""
     mac = "/Library/Application Support/GeminiCli/settings.json"
     system = Path(env.get("GEMINI_CLI_SYSTEM_SETTINGS_PATH") or (mac if sys.platform == "darwin" else _ETC))
     defaults = Path(env.get("GEMINI_CLI_SYSTEM_DEFAULTS_PATH") or system.parent / "system-defaults.json")
     home = gemini_home(env)
-    layers = [_layer(str(defaults), defaults) if secure(defaults) else None]
-    layers.append(_layer("~/.gemini/settings.json", home / "settings.json"))
+    layers = [layer(str(defaults), defaults) if secure(defaults) else None]
+    layers.append(layer("~/.gemini/settings.json", home / "settings.json"))
     if workspace != home.parent:
-        layers.append(_layer(".gemini/settings.json", workspace / ".gemini" / "settings.json"))
-    layers.append(_layer(str(system), system) if secure(system) else None)
-    return [layer for layer in layers if layer is not None]
+        layers.append(layer(".gemini/settings.json", workspace / ".gemini" / "settings.json"))
+    layers.append(layer(str(system), system) if secure(system) else None)
+    return [each for each in layers if each is not None]
 
 
 _ETC = "/etc/gemini-cli/settings.json"
-
-
-def _layer(shown: str, path: Path) -> Layer | None:
-    try:
-        with path.open("rb") as f:
-            text = f.read(_LIMIT).decode()
-        values = json.loads(_COMMENT.sub(lambda m: m[1] or " ", text))
-    except (OSError, ValueError, RecursionError):
-        return None  # absent; or damaged, and Gemini itself refuses to start
-    return Layer(shown, values) if isinstance(values, dict) else None
 
 
 def secure(path: Path) -> bool:
