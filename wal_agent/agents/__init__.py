@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from wal_agent.agents.base import Agent
 from wal_agent.agents.claude import Claude
+from wal_agent.agents.codex import Codex
 from wal_agent.agents.gemini import Gemini
 from wal_agent.agents.generic import Generic
+from wal_agent.agents.opencode import OpenCode
 from wal_agent.agents.pi import Pi
+from wal_agent.agents.qwen import Qwen
 
-AGENTS: dict[str, Agent] = {agent.name: agent for agent in (Gemini(), Claude(), Pi(), Generic())}
+AGENTS: dict[str, Agent] = {
+    agent.name: agent for agent in (Gemini(), Claude(), Codex(), Pi(), OpenCode(), Qwen(), Generic())
+}

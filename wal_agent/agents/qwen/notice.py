@@ -1,0 +1,31 @@
+"""The recovery prompt as the user's last words in the restored session: there it arrives byte for byte, and stays."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from wal_agent.agents.jsonl import encode
+from wal_agent.agents.qwen.chat import load
+from wal_agent.agents.qwen.putback import EPOCH
+
+
+def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+    """Add it at the end, once."""
+    chat = load(main)
+    last = chat.records[-1] if chat.records else None
+    message = {"role": "user", "parts": [{"text": prompt}]}
+    if last is not None and last.kind == "user" and last.value.get("message") == message:
+        return main
+    before = last.uuid if last is not None else None
+    value = {
+        "uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {before} {prompt!r}")),
+        "parentUuid": before,
+        "sessionId": session,
+        "timestamp": chat.last("timestamp") or EPOCH,
+        "type": "user",
+        "cwd": str(workspace),
+        "version": chat.last("version"),
+        "message": message,
+    }
+    return main + encode(value) + b"\n"

@@ -1,0 +1,207 @@
+"""Calls that the log knows and the session file does not, put back into it (proven on the real program).
+
+The file has a call before its hook fires, and its result when it (on a terminal: its batch) is over. The hooks' ids are
+not the file's: a call is known by its tool and input.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import LoggedCall
+from wal_agent.agents.jsonl import Json, decode
+from wal_agent.agents.putback import capped, noted, unknown
+from wal_agent.agents.qwen.chat import Chat, Record
+
+DEEP = 20  # lists in lists of a result; what is deeper is not told
+NOT_BEGUN = (
+    "not known to have begun: the machine was lost, and wal-agent's log holds no start of this call. Look before you "
+    "repeat it."
+)
+EPOCH = "1970-01-01T00:00:00.000Z"
+# Qwen Code takes shell escapes and blanks at the ends out of these before its hooks see them, in the same object that
+# the session file is written from: sometimes before it is written, sometimes after.
+_PATHS = ("file_path", "path", "filePath", "notebook_path")
+
+
+@dataclass(slots=True)
+class Told:
+    """A call of the file. `ended`: when it had its result, None while it has none."""
+
+    id: str
+    name: str
+    key: tuple[str, str]
+    ended: float | None
+    tail: bool = False  # of the last batch, so that a result can still be put behind it
+    taken: bool = False
+
+
+def put_back(chat: Chat, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
+    """Give each of `calls` that has none its result, in the log's order; say to how many."""
+    told = _told(chat, {_name(session, call) for call in calls})
+    have = {record.uuid for record in chat.records}
+    missing = [call for call in calls if _name(session, call) not in have]
+    answered = [(call, _match(call, told)) for call in missing]
+    new = [(call, found) for call, found in answered if found is None or found.ended is None]
+    writer = _Writer(chat, session, workspace)
+    for call, found in new:
+        if found is not None:
+            writer.result(_name(session, call), found.id, found.name, result_of(call))
+    for left in told:
+        if left.tail and not left.taken and left.ended is None:
+            writer.result(_uuid(session, f"not begun {left.id}"), left.id, left.name, {"error": NOT_BEGUN})
+    lost = [call for call, found in new if found is None]
+    if lost:
+        writer.batch(lost)
+        for call in lost:
+            writer.result(_name(session, call), call_id(call), call.tool, result_of(call))
+    return len(new)
+
+
+def call_id(call: LoggedCall) -> str:
+    return f"call_wal_{call.call}"
+
+
+def _name(session: str, call: LoggedCall) -> str:
+    """The record that holds its result, if it is ours."""
+    return _uuid(session, f"result of call {call.call}")
+
+
+def _uuid(session: str, words: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {words}"))
+
+
+def _told(chat: Chat, ours: set[str]) -> list[Told]:
+    """The file's calls, those of branches that were rewound too: they did run."""
+    ended: dict[str, float] = {}
+    put: set[str] = set()
+    for record in chat.records:
+        for response in record.inside("functionResponse"):
+            ended.setdefault(str(response.get("id")), _seconds(record.value.get("timestamp")))
+            if record.uuid in ours:
+                put.add(str(response.get("id")))
+    tail = _tail(chat)
+    return [
+        Told(id, str(call.get("name")), _key(str(call.get("name")), call.get("args")), ended.get(id), record is tail)
+        for record in chat.records
+        if record.kind == "assistant"
+        for call in record.inside("functionCall")
+        if (id := str(call.get("id"))) not in put
+    ]
+
+
+def _tail(chat: Chat) -> Record | None:
+    """The model's last message with calls, while nobody has spoken since."""
+    for record in reversed(chat.live()):
+        if record.kind == "assistant":
+            return record if record.inside("functionCall") else None
+        if record.kind == "user":
+            return None
+    return None
+
+
+def _match(call: LoggedCall, told: list[Told]) -> Told | None:
+    """The file's call that this one is: one that ended after it had started, else one of the last batch."""
+    key = _key(call.tool, _input(call))
+    same = [t for t in told if not t.taken and t.key == key]
+    over = [t for t in same if t.ended is not None and t.ended + 0.001 >= call.started]
+    found = next((t for t in [*sorted(over, key=lambda t: t.ended or 0), *same] if t in over or _open(t)), None)
+    if found is not None:
+        found.taken = True
+    return found
+
+
+def _open(told: Told) -> bool:
+    return told.tail and told.ended is None
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Appends records to the conversation's end."""
+
+    chat: Chat
+    session: str
+    workspace: Path
+
+    def _append(self, name: str, kind: str, message: Json, **more: Any) -> None:
+        chat = self.chat
+        value: Json = {
+            "uuid": name,
+            "parentUuid": chat.records[-1].uuid if chat.records else None,
+            "sessionId": self.session,
+            "timestamp": chat.last("timestamp") or EPOCH,
+            "type": kind,
+            "cwd": str(self.workspace),
+            "version": chat.last("version"),
+            "message": message,
+        }
+        chat.records.append(Record({**value, **more}))
+
+    def result(self, name: str, id: str, tool: str, response: dict[str, str]) -> None:
+        part = {"functionResponse": {"id": id, "name": tool, "response": response}}
+        shown = {
+            "callId": id,
+            "status": "error" if "error" in response else "success",
+            "resultDisplay": next(iter(response.values()))[:1000],
+        }
+        self._append(name, "tool_result", {"role": "user", "parts": [part]}, toolCallResult=shown)
+
+    def batch(self, calls: Sequence[LoggedCall]) -> None:
+        """The model's own message was lost with the crash: only its calls are known."""
+        parts = [{"functionCall": {"id": call_id(c), "name": c.tool, "args": _input(c)}} for c in calls]
+        name = _uuid(self.session, f"put back from call {calls[0].call}")
+        self._append(name, "assistant", {"role": "model", "parts": parts}, model=self.chat.last("model"))
+
+
+def result_of(call: LoggedCall) -> dict[str, str]:
+    if call.result is None:
+        return {"error": unknown(call)}
+    try:
+        told = decode(call.result)
+    except (ValueError, RecursionError):
+        told = call.result.decode(errors="replace")
+    told = told if isinstance(told, dict) else {"llmContent": told}
+    if isinstance(error := told.get("error"), str) and error:
+        return {"error": capped(error, call.call)}
+    text = noted(_said(told.get("llmContent")), call)
+    return {"error": text} if call.failed else {"output": text}
+
+
+def _said(content: Any, deep: int = DEEP) -> str:
+    """The text of what the model was given. Images and the like are in the log, not in the session."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and deep:
+        return "\n".join(_said(part, deep - 1) for part in content)
+    if isinstance(content, dict) and isinstance(content.get("text"), str):
+        return str(content["text"])
+    return "" if content is None else "[content that is not text: not put back]"
+
+
+def _input(call: LoggedCall) -> Json:
+    try:
+        value = decode(call.input)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _key(tool: str, args: Any) -> tuple[str, str]:
+    if isinstance(args, dict):
+        args = {k: v.replace("\\", "").strip() if k in _PATHS and isinstance(v, str) else v for k, v in args.items()}
+    return tool, json.dumps(args, sort_keys=True)
+
+
+def _seconds(timestamp: Any) -> float:
+    """When a call of the file had ended; unknown counts as late enough."""
+    try:
+        at = datetime.fromisoformat(str(timestamp))
+    except ValueError:
+        return float("inf")
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,40 @@
+"""Qwen Code with a scripted model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from wal_agent.agents.base import Rehearsal
+from wal_agent.loopback.chat import Chat
+from wal_agent.loopback.model import Call, Dialect
+
+SETTINGS = {
+    "security": {"auth": {"selectedType": "openai"}},
+    "memory": {"enableManagedAutoMemory": False},  # a hidden run of the model would take turns of the script
+    "privacy": {"usageStatisticsEnabled": False},
+    "general": {"enableAutoUpdate": False},
+    "ui": {"theme": "Qwen Dark"},
+    "$version": 4,
+}
+
+
+class QwenRehearsal(Rehearsal):
+    dialect: Dialect = Chat()
+
+    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
+        (home / ".qwen").mkdir(parents=True, exist_ok=True)
+        (home / ".qwen" / "settings.json").write_text(json.dumps(SETTINGS, indent=2))
+        return {"OPENAI_API_KEY": "fake", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "scripted"}
+
+    def args(self, prompt: str) -> tuple[str, ...]:
+        return ("--yolo", "--prompt", prompt)
+
+    def talking(self, prompt: str) -> tuple[str, ...]:
+        return ("--yolo", "--prompt-interactive", prompt)
+
+    def shell(self, command: str) -> Call:
+        return "run_shell_command", {"command": command, "description": "scripted", "is_background": False}
+
+    def write(self, path: Path, content: str) -> Call:
+        return "write_file", {"file_path": str(path), "content": content}
