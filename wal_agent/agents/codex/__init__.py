@@ -1,0 +1,123 @@
+"""Codex CLI. Measured on the version in `tested`; the contract suite runs on the real program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from wal_agent.agents.base import (
+    Cli,
+    Command,
+    Decision,
+    Env,
+    HookEvent,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    NewSession,
+    Reconciled,
+    Rehearsal,
+    ResumeSession,
+    SeenCall,
+    SessionFile,
+    Traits,
+)
+from wal_agent.agents.codex import events, files, home, inject, launch, notice, reconcile, seen, settings
+
+
+class Codex:
+    name = "codex"
+    tested = "0.169.0"
+    main_file = files.MAIN
+    boundary: Literal["hooks", "file"] = "hooks"
+    again: frozenset[int] = frozenset()
+    traits = Traits(
+        hooks="flags on this run's command line, trusted by their hashes",
+        intent="before the tool starts",
+        fail_closed="yes: the hook line refuses by itself",
+        reconcile="calls that Codex would call aborted get their results, code mode's nested calls too",
+        resume="`resume ID`; the notice is the user's last message in the session",
+        interactive="yes",
+        subagents="their calls are logged, their sessions saved; after a crash they are not started again",
+        limits=(
+            "Codex has no deny that ends the turn: while the log cannot be written each changing call is refused, and "
+            "the model may go on trying.",
+            "`write_stdin` fires no hook: what is typed into a running command is not logged. Commands that a person "
+            "types with `!` are not logged either.",
+            "A command that the turn leaves running is ended by Codex, and told as interrupted.",
+            "Hooks that only a running Codex knows to be off are found on Linux by its open session file; elsewhere "
+            "by the first call that no hook told of.",
+            "On a terminal the shared background server is not used (--no-daemon).",
+        ),
+    )
+
+    def rehearsal(self) -> Rehearsal:
+        from wal_agent.agents.codex.rehearsal import CodexRehearsal
+
+        return CodexRehearsal()
+
+    def locate(self, env: Env) -> Cli:
+        return launch.locate(env)
+
+    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        return settings.hooks_off(args, workspace, env)
+
+    def passthrough(self, args: Sequence[str]) -> bool:
+        return launch.passthrough(args)
+
+    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
+        return launch.is_interactive(args, tty, env)
+
+    def session_of(self, args: Sequence[str]) -> str | None:
+        return launch.session_of(args)
+
+    def prompt_of(self, args: Sequence[str]) -> str | None:
+        return launch.prompt_of(args)
+
+    def sweep(self, env: Env, runtime: Path) -> None:
+        """All that is made for a run is in its folder."""
+
+    def inject(self, setup: HookSetup, env: Env) -> Injected:
+        return inject.inject(setup, env)
+
+    def command(
+        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
+    ) -> Command:
+        return launch.command(cli, args, session, interactive, env)
+
+    def parse(self, event: str, payload: bytes) -> HookEvent:
+        return events.parse(event, payload)
+
+    def render(self, event: str, decision: Decision) -> bytes:
+        return events.render(event, decision)
+
+    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
+        return files.session_files(session, workspace, env)
+
+    def folder(self, env: Env) -> Path:
+        return home.codex_home(env)
+
+    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
+        return files.restore_path(name, session, workspace, env)
+
+    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        return files.existing(session, workspace, env)
+
+    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
+        return files.resumable(session, workspace, env)
+
+    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        return reconcile.reconcile(main, session, workspace, calls)
+
+    def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
+        return notice.tell(main, session, workspace, prompt)
+
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
+        return seen.seen_calls(appended)
+
+    def unhooked(self, appended: bytes) -> bool:
+        return seen.unhooked(appended)
+
+    def tidy(self, session: str, workspace: Path, env: Env) -> None:
+        """A resume leaves nothing behind."""

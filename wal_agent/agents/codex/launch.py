@@ -1,0 +1,95 @@
+"""Finding Codex and starting it: the native program itself, since the launcher on npm may stand between it and signals.
+
+The recovery prompt is not given on the command line. Codex reads a prompt that it gets there: `!` runs a command, `$x`
+brings in a skill. `notice.py` writes it into the restored session instead; the command line only says to act on it.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.codex import options
+from wal_agent.agents.codex.home import is_session
+from wal_agent.agents.codex.inject import flags_of
+from wal_agent.agents.codex.statedb import detour
+from wal_agent.agents.found import Program
+
+PROGRAM = Program("codex", "@openai/codex")
+ACT = "Act on the wal-agent recovery notice above."
+_TRIPLES = {
+    ("linux", "x86_64"): ("linux-x64", "x86_64-unknown-linux-musl"),
+    ("linux", "aarch64"): ("linux-arm64", "aarch64-unknown-linux-musl"),
+    ("darwin", "x86_64"): ("darwin-x64", "x86_64-apple-darwin"),
+    ("darwin", "arm64"): ("darwin-arm64", "aarch64-apple-darwin"),
+}
+
+
+def locate(env: Env) -> Cli:
+    return PROGRAM.locate(env)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    """These arguments start no session here: nothing to protect."""
+    given = options.read(args)
+    if given.command in options.TOOLS or given.inner == "help":
+        return True
+    return any(options.on(given.options, name) for name in ("help", "version"))
+
+
+def session_of(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only Codex can tell (the last, a name, a fork), else None."""
+    given = options.read(args)
+    if "fork" in (given.command, given.inner):
+        return ""
+    if "resume" not in (given.command, given.inner):
+        return None
+    return given.session.lower() if is_session(given.session.lower()) else ""
+
+
+def prompt_of(args: Sequence[str]) -> str | None:
+    """The prompt among the arguments; `-`, and nothing at all, stand for what comes by stdin."""
+    prompt = options.read(args).prompt
+    return prompt if prompt not in ("", "-") else None
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    return not options.read(args).headless
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = options.read(args)
+    program, own = native(cli.path)
+    # A shared server that runs beside us would run the session, and our hooks with it, out of our reach.
+    ours = [*flags_of(env), *(() if given.headless or options.on(given.options, "no-daemon") else ("--no-daemon",))]
+    if isinstance(session, NewSession):
+        return Command((program, *ours, *args), own)
+    told = session.prompt != ""
+    kept = [arg for arg in given.options if arg.name not in options.PICKS and not (told and arg.name == "image")]
+    prompt = ACT if told else given.prompt
+    if given.headless:
+        middle = ["exec", *options.words(kept), "resume"]
+    else:
+        middle = ["resume", *options.words(kept)]
+    said = ["--", session.id, prompt] if prompt else ["--", session.id]
+    own |= detour(session.id, env)
+    return Command((program, *ours, *middle, *said), own, told and given.headless)
+
+
+def native(path: Path) -> tuple[str, dict[str, str]]:
+    """The Rust program of an npm installation, and what its launcher adds to the environment."""
+    real = path.resolve()
+    target = _TRIPLES.get((sys.platform, platform.machine()))
+    if real.name != "codex.js" or target is None:
+        return str(path), {}
+    package, triple = target
+    root = real.parents[1]
+    places = [folder / "node_modules" / "@openai" / f"codex-{package}" for folder in (root, *root.parents)]
+    for vendor in (*(place / "vendor" for place in places), root / "vendor"):
+        program = vendor / triple / "bin" / "codex"
+        if program.is_file():
+            return str(program), {"CODEX_MANAGED_BY_NPM": "1", "CODEX_MANAGED_PACKAGE_ROOT": str(root)}
+    return str(path), {}

@@ -1,0 +1,193 @@
+"""A child of a restored rollout that Codex resumes well (DESIGN 7.3). Pure and idempotent.
+
+Codex writes the outputs of a batch in the order of its calls, and tells the model "aborted" of every call without one:
+of those that had ended, and of those that never began (facts, A8). Of a script of code mode it tells that alone, and
+nothing of what its calls did. The log and the file's own items know better; what they know is added at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import LoggedCall, Reconciled
+from wal_agent.agents.codex.events import SHELL
+from wal_agent.agents.codex.head import head
+from wal_agent.agents.codex.rollout import Rollout, load
+from wal_agent.agents.jsonl import Json, decode, encode
+from wal_agent.agents.putback import capped, noted, unknown
+
+NOT_BEGUN = "not started: the run was lost before this call began, so it changed nothing."
+SCRIPT = (
+    "The run was lost while this script ran. What is known of the calls that it made, one by one; calls that are not "
+    "listed were not made:"
+)
+LOST_SCRIPTS = (
+    "[wal-agent] Calls that scripts made whose own records were lost with the run, and what is known of them:"
+)
+_SHELLS = ("exec_command", "shell_command", "shell")
+_HOOKED = (*_SHELLS, "apply_patch")  # tools of which it is known that no call begins without its before-hook
+_NESTED = "exec-"
+
+
+@dataclass(slots=True)
+class Child:
+    """The rollout, and what is added to it."""
+
+    read: Rollout
+    added: list[bytes] = field(default_factory=list)
+    put: int = 0
+
+    def add(self, payload: Json, kind: str = "response_item") -> None:
+        self.read.ordinal += 1
+        record = {"timestamp": self.read.time, "ordinal": self.read.ordinal, "type": kind, "payload": payload}
+        self.added.append(encode(record))
+
+    def answer(self, call_id: str, call: Json, text: str) -> None:
+        kind = "custom_tool_call_output" if call.get("type") == "custom_tool_call" else "function_call_output"
+        self.add({"type": kind, "call_id": call_id, "output": text})
+        self.read.outputs[call_id] = len(self.read.lines)
+
+    def bytes(self) -> bytes:
+        return b"".join(part for line in (*self.read.lines, *self.added) for part in (line, b"\n"))
+
+
+def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    read = load(main)
+    repairs = [f"{read.junk} damaged line(s) of the session file were left out."] if read.junk else []
+    child = Child(read)
+    if not read.headed:
+        read.lines.insert(0, head(session, workspace, read.time))
+        repairs.append("The session file's first line was damaged and was written anew.")
+        read = child.read = load(child.bytes())
+    _plain(child, calls)
+    _scripts(child, calls)
+    return Reconciled(child.bytes(), child.put, read.messages, tuple(repairs))
+
+
+def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
+    """The model's own calls: in the file's order, then those that the file lacks."""
+    read = child.read
+    logged = {c.call_id: c for c in calls if c.call_id and not c.call_id.startswith(_NESTED)}
+    for id, (at, call) in list(read.calls.items()):
+        if id in read.outputs or call.get("name") == "exec":
+            continue
+        if id in logged:
+            child.answer(id, call, _told(logged[id], read.items.get(id, (0, {}))[1]))
+            child.put += 1
+        elif id in read.items:
+            child.answer(id, call, _of_item(read.items[id][1]))
+        elif at >= read.last_turn and call.get("name") in _HOOKED and not call.get("namespace"):
+            child.answer(id, call, NOT_BEGUN)
+    for id, logged_call in logged.items():
+        if id not in read.calls:
+            call = _call(logged_call)
+            child.add(call)
+            child.answer(id, call, _told(logged_call, {}))
+            read.calls[id] = (len(read.lines), call)
+            child.put += 1
+
+
+def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
+    """Code mode: a script without an output gets one that tells what its calls did."""
+    read = child.read
+    logged = {c.call_id: c for c in calls if c.call_id.startswith(_NESTED)}
+    loose = [c for c in calls if not c.call_id]  # no call of this version is without an id; an older log may say so
+    open_scripts = [
+        (id, at, call) for id, (at, call) in read.calls.items() if call.get("name") == "exec" and id not in read.outputs
+    ]
+    end = read.outputs.values()
+    newest = max(end, default=-1)
+    if open_scripts:
+        first = min(at for _, at, _ in open_scripts)
+        told = {id: item for id, (at, item) in read.items.items() if id.startswith(_NESTED) and at > first}
+        lines = [_line(_command(item), _of_item(item)) for id, item in told.items() if id not in logged]
+        lines += [_line(_input(c), _told(c, told.get(id, {}))) for id, c in logged.items()]
+        for id, _, call in open_scripts:
+            child.answer(id, call, "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
+        child.put += len(logged)
+        missing = loose
+    else:
+        # A script that yielded has its output, and its calls may have gone on behind it.
+        missing = [c for id, c in logged.items() if id not in read.items or read.items[id][0] > newest] + loose
+    if missing:
+        lines = [_line(_input(c), _told(c, read.items.get(c.call_id, (0, {}))[1])) for c in missing]
+        if _say(child, "\n\n".join([LOST_SCRIPTS, *lines])):
+            child.put += len(missing)
+
+
+def _say(child: Child, text: str) -> bool:
+    """As a message of the user's, once. False: it stands there."""
+    if any(json.dumps(text)[1:-1].encode() in bytes(line) or text.encode() in bytes(line) for line in child.read.lines):
+        return False
+    child.add({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
+    return True
+
+
+def _told(call: LoggedCall, item: Json) -> str:
+    if call.result is None:
+        return _of_item(item) if _ended(item) else unknown(call)
+    return noted(_result(call.result), call)
+
+
+def _ended(item: Json) -> bool:
+    code = item.get("exit_code")
+    return item.get("status") == "completed" or (isinstance(code, int) and code >= 0)
+
+
+def _result(result: bytes) -> str:
+    """What the after-hook told: text, or a command's output and code."""
+    try:
+        value: Any = decode(result)
+    except (ValueError, RecursionError):
+        return result.decode("utf-8", "replace")
+    if isinstance(value, dict) and set(value) == {"exit_code", "output"}:
+        return _exited(value["exit_code"], value["output"])
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _of_item(item: Json) -> str:
+    if item.get("type") == "CommandExecution":
+        code = item.get("exit_code")
+        ended = isinstance(code, int) and code >= 0
+        return capped(_exited(code if ended else "unknown", item.get("aggregated_output") or ""), 0)
+    said = "\n".join(str(item[k]) for k in ("stdout", "stderr") if item.get(k))
+    return capped(said or f"status: {item.get('status')}", 0)
+
+
+def _exited(code: object, output: object) -> str:
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    return f"Process exited with code {code}\nOutput:\n{text}"
+
+
+def _line(what: str, outcome: str) -> str:
+    return f"- {what}\n  {outcome}"
+
+
+def _command(item: Json) -> str:
+    command = item.get("command")
+    if isinstance(command, list) and command:
+        return f"{SHELL} {encode({'command': command[-1]}).decode()}"
+    return f"{item.get('type')} {encode(item.get('changes') or {}).decode()[:2000]}"
+
+
+def _input(call: LoggedCall) -> str:
+    return f"{call.tool} {capped(call.input.decode('utf-8', 'replace'), call.call)}"
+
+
+def _call(call: LoggedCall) -> Json:
+    """The call as the model made it, as far as the hooks' spelling tells."""
+    try:
+        input: Any = decode(call.input)
+    except (ValueError, RecursionError):
+        input = {}
+    command = input.get("command") if isinstance(input, dict) else None
+    if call.tool == "apply_patch" and isinstance(command, str):
+        return {"type": "custom_tool_call", "name": call.tool, "input": command, "call_id": call.call_id}
+    name, arguments = call.tool, call.input.decode("utf-8", "replace")
+    if call.tool == SHELL and isinstance(command, str):
+        name, arguments = "exec_command", encode({"cmd": command}).decode()
+    return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call.call_id}

@@ -1,0 +1,49 @@
+"""Codex with a scripted model: a provider of its own on loopback, and a model on the plain path (not code mode)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from wal_agent.agents.base import Rehearsal
+from wal_agent.loopback.model import Call, Dialect
+from wal_agent.loopback.responses import Responses
+
+MODEL = "gpt-5.5"
+# Without the second line a first start on a terminal asks whether to change the model.
+CONFIG = """model = "{model}"
+notice.model_migrations = {{ "gpt-5.5" = "gpt-6-sol" }}
+model_provider = "scripted"
+
+[model_providers.scripted]
+name = "scripted"
+base_url = "{url}/v1"
+wire_api = "responses"
+env_key = "SCRIPTED_KEY"
+
+[projects.{workspace}]
+trust_level = "trusted"
+"""
+
+
+class CodexRehearsal(Rehearsal):
+    dialect: Dialect = Responses()
+
+    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
+        config = home / ".codex" / "config.toml"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(CONFIG.format(model=MODEL, url=url, workspace=json.dumps(str(workspace))))
+        return {"SCRIPTED_KEY": "fake"}
+
+    def args(self, prompt: str) -> tuple[str, ...]:
+        return ("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", prompt)
+
+    def talking(self, prompt: str) -> tuple[str, ...]:
+        return ("--dangerously-bypass-approvals-and-sandbox", prompt)
+
+    def shell(self, command: str) -> Call:
+        return "exec_command", {"cmd": command}
+
+    def write(self, path: Path, content: str) -> Call:
+        lines = "".join(f"+{line}\n" for line in content.removesuffix("\n").split("\n"))
+        return "apply_patch", {"input": f"*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch"}

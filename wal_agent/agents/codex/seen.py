@@ -1,0 +1,82 @@
+"""What bytes appended to a session file tell: calls with an outcome, and that a turn began.
+
+`item_completed` tells of each command and patch, nested ones of code mode too, with the hooks' own id. Of a call whose
+tool failed before it began only the answer to the model tells: no after-hook fires then.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from wal_agent.agents.base import SeenCall
+from wal_agent.agents.codex.events import SHELL
+from wal_agent.agents.codex.rollout import CALLS, OUTPUTS, item_of, payload_of, text_of
+from wal_agent.agents.jsonl import Json, encode, records
+
+Status = Literal["done", "failed", "refused", "cancelled"]
+_PEOPLES = ("userShell", "user_shell", "user")  # commands that a person typed: no hook tells of them
+_BLOCKED = ("Command blocked by PreToolUse hook",)
+_REFUSED = ("rejected by user", "rejected the", "denied by")
+_RUNS_ON = "Process running with session ID"
+
+
+def seen_calls(appended: bytes) -> list[SeenCall]:
+    found: dict[str, SeenCall] = {}
+    names: dict[str, str] = {}
+    for record, _ in records(appended):
+        if record is None:
+            continue
+        seen = _of_item(item_of(record)) or _of_output(payload_of(record), names)
+        if seen is not None:
+            found.setdefault(seen.id, seen)
+    return list(found.values())
+
+
+def _of_item(item: Json) -> SeenCall | None:
+    id = item.get("id")
+    if not isinstance(id, str) or not id:
+        return None
+    match item.get("type"):
+        case "CommandExecution" if item.get("source") not in _PEOPLES:
+            command = item.get("command")
+            last = command[-1] if isinstance(command, list) and command else ""
+            return SeenCall(SHELL, encode({"command": last}), _status(item), id, id)
+        case "FileChange":
+            return SeenCall("apply_patch", b"{}", _status(item), id, id)
+    return None
+
+
+def _status(item: Json) -> Status:
+    """A command that came to its end is done, whatever its code; -1 is one that Codex ended with the turn."""
+    if item.get("status") == "declined":
+        return "refused"
+    code = item.get("exit_code")
+    if isinstance(code, int):
+        return "done" if code >= 0 else "cancelled"
+    return "done" if item.get("status") == "completed" else "failed"
+
+
+def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
+    """Never "done": a call that came to its own end has an item, or an after-hook that has told."""
+    id = payload.get("call_id")
+    if not isinstance(id, str) or not id:
+        return None
+    kind = payload.get("type")
+    if kind in CALLS:
+        names[id] = str(payload.get("name"))
+        return None
+    text = text_of(payload.get("output"))
+    if kind not in OUTPUTS or names.get(id) == "exec" or _RUNS_ON in text[:400]:
+        return None
+    tool = {"exec_command": SHELL, "shell_command": SHELL, "shell": SHELL}.get(names.get(id, ""), names.get(id, ""))
+    status: Status = "failed"
+    if text.startswith(_BLOCKED) or any(word in text[:200] for word in _REFUSED):
+        status = "refused"
+    elif text.startswith("aborted"):
+        status = "cancelled"
+    return SeenCall(tool, b"{}", status, id, id)
+
+
+def unhooked(appended: bytes) -> bool:
+    """The user's message is written when the hooks of the session's start and of the prompt are over."""
+    return any(r is not None and item_of(r).get("type") == "UserMessage" for r, _ in records(appended))
