@@ -16,7 +16,7 @@ _FREEFORM = {"apply_patch", "exec"}
 
 class Responses:
     def is_turn(self, path: str, body: Json) -> bool:
-        return path.endswith("/responses") and _has_tools(body)
+        return path.endswith("/responses") and _has_tools(body) and not _is_title(body)
 
     def turn(self, turn: Turn, path: str, body: Json) -> Reply:
         return _answer(turn, body) if turn.status == 200 else error(turn.status, "scripted")
@@ -46,6 +46,12 @@ def _has_tools(body: Json) -> bool:
     """In code mode they are the first item of the input."""
     items = _items(body)
     return bool(body.get("tools")) or (bool(items) and items[0].get("type") == "additional_tools")
+
+
+def _is_title(body: Json) -> bool:
+    """On a terminal Codex asks for the session's title beside the first turn, in a thread that may only patch."""
+    names = {tool.get("name") for tool in body.get("tools") or []}
+    return "format" in (body.get("text") or {}) and names <= {"apply_patch"}
 
 
 def _answer(turn: Turn, body: Json) -> Reply:
