@@ -1,7 +1,8 @@
 """Finding pi and starting it. A new session's id is pi's own: the handshake tells it.
 
-The recovery prompt is not given on the command line: there `@` and `-` at its beginning are pi's, and `/`
-may be an extension's command. notice.py writes it into the session, as the user's last words; the command line only says to act on it.
+The recovery prompt is not given on the command line: there `@` and `-` at its beginning are pi's, and `/` may be an
+extension's command. notice.py writes it into the session, as the user's last words; the command line only says to act
+on it.
 """
 
 from __future__ import annotations
