@@ -1,0 +1,146 @@
+// OpenCode's hooks for one run of wal-agent: a plugin that asks the supervisor itself, over wire.js beside it.
+//
+// OpenCode runs a tool unless tool.execute.before throws, and waits for that hook as long as it takes: so every failure
+// here throws, and within a deadline (I5). No other hook may disturb the agent (I6): those swallow what goes wrong.
+//
+// Never touch OpenCode's database from here: closing a descriptor of it drops the process's own locks on it.
+
+import { ask } from "./wire.js"
+
+const SETUP = JSON.parse("@SETUP@") // socket, run, skip, seconds, firm_seconds, clear, gone
+
+// npm was told to stay offline while OpenCode looked for its plugin package; tools and MCP servers are not to know.
+for (const name of SETUP.clear) delete process.env[name]
+
+function tell(event, said, seconds = SETUP.seconds) {
+  const { socket, run } = SETUP
+  return ask({ socket, run, agent: "opencode", event, pid: process.pid, seconds, payload: JSON.stringify(said) })
+}
+
+function plain(value) {
+  const kept = {}
+  for (const [key, one] of Object.entries(value ?? {})) {
+    if (["string", "number", "boolean"].includes(typeof one) && key !== "output" && String(one).length <= 4096)
+      kept[key] = one
+  }
+  return kept
+}
+
+// MCP tools give a list of contents.
+function text(output) {
+  if (typeof output?.output === "string") return output.output
+  const parts = Array.isArray(output?.content) ? output.content : []
+  return parts.map((part) => (typeof part?.text === "string" ? part.text : `[${part?.type}]`)).join("\n")
+}
+
+export const WalAgent = async ({ client }) => {
+  const roots = new Map() // session -> its root session
+  const failed = new Set() // root sessions whose turn ended with an error
+  const sent = new Set() // what was told and not yet answered: dispose waits for it
+  let current = ""
+  let order = Promise.resolve()
+
+  const root = async (session) => {
+    let at = session
+    const way = []
+    while (!roots.has(at)) {
+      way.push(at)
+      const found = await client.session.get({ path: { id: at } })
+      if (!found?.data?.id) throw new Error("OpenCode does not know its own session")
+      if (!found.data.parentID) {
+        roots.set(at, at)
+        break
+      }
+      at = found.data.parentID
+    }
+    for (const one of way) roots.set(one, roots.get(at))
+    return roots.get(at)
+  }
+
+  // In the order of what happened; answered at once, and nobody waits for a failure.
+  const quietly = (work) => {
+    const done = order.then(work).catch(() => undefined)
+    order = done
+    sent.add(done)
+    done.finally(() => sent.delete(done))
+    return done
+  }
+
+  const begin = async (session, source) => {
+    if (session === current) return
+    current = session
+    await tell("session", { session, source })
+  }
+
+  await quietly(() => tell("init", {}))
+
+  return {
+    event: async ({ event }) => {
+      const { type, properties: said } = event
+      const info = said?.info
+      if (type === "session.created" && info?.id) {
+        roots.set(info.id, info.parentID ? (roots.get(info.parentID) ?? info.parentID) : info.id)
+        if (!info.parentID && !current) quietly(() => begin(info.id, "startup"))
+      } else if (type === "session.error") {
+        failed.add(said?.sessionID ?? current)
+      } else if (type === "session.idle" && roots.get(said?.sessionID) === said?.sessionID) {
+        const session = said.sessionID
+        if (!failed.has(session)) quietly(() => tell("completed", { session }))
+      } else if (type === "permission.asked") {
+        const what = [said?.permission, ...(said?.patterns ?? [])].join(" ").slice(0, 2000)
+        quietly(async () => tell("approval", { session: await root(said.sessionID), what }))
+      }
+    },
+
+    "chat.message": async (input, output) => {
+      const said = output?.parts?.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text)
+      await quietly(async () => {
+        const session = await root(input.sessionID)
+        if (session !== input.sessionID) return
+        failed.delete(session)
+        await begin(session, "resume")
+        await tell("turn", { session, prompt: (said ?? []).join("\n") })
+      })
+    },
+
+    // The messages of the next request, read back from the database: the batch before is in it.
+    "experimental.chat.messages.transform": async (_, output) => {
+      const session = output?.messages?.at(-1)?.info?.sessionID
+      if (!session) return
+      await quietly(async () => {
+        if ((await root(session)) === session) await tell("request", { session })
+      })
+    },
+
+    "tool.execute.before": async (input, output) => {
+      if (SETUP.skip.includes(input.tool)) return
+      let answer
+      try {
+        const session = await root(input.sessionID)
+        const inner = session === input.sessionID ? "" : input.sessionID
+        const said = { session, inner, tool: input.tool, call: input.callID, input: output.args ?? {} }
+        answer = JSON.parse(await tell("before", said, SETUP.firm_seconds))
+      } catch {
+        throw new Error(SETUP.gone)
+      }
+      if (answer?.decision === "allow") return
+      if (answer?.stop === true) client.session.abort({ path: { id: input.sessionID } }).catch(() => undefined)
+      throw new Error(answer?.decision === "deny" && typeof answer.reason === "string" ? answer.reason : SETUP.gone)
+    },
+
+    "tool.execute.after": async (input, output) => {
+      if (SETUP.skip.includes(input.tool)) return
+      await quietly(async () => {
+        const session = await root(input.sessionID)
+        const inner = session === input.sessionID ? "" : input.sessionID
+        const result = { output: text(output), title: output?.title ?? "", metadata: plain(output?.metadata) }
+        const wrong = output?.isError === true
+        await tell("after", { session, inner, tool: input.tool, call: input.callID, input: input.args ?? {}, result, wrong })
+      })
+    },
+
+    dispose: async () => {
+      await Promise.all(sent)
+    },
+  }
+}

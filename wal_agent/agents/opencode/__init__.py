@@ -1,0 +1,125 @@
+"""OpenCode. Measured on the version in `tested`; the contract suite runs on the real program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from wal_agent.agents.base import (
+    Cli,
+    Command,
+    Decision,
+    Env,
+    HookEvent,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    NewSession,
+    Reconciled,
+    Rehearsal,
+    ResumeSession,
+    SeenCall,
+    SessionFile,
+    Traits,
+)
+from wal_agent.agents.opencode import adopt, events, inject, journal, launch, place, reconcile, seen, settings
+
+
+class OpenCode:
+    name = "opencode"
+    tested = "1.18.33"
+    main_file = place.MAIN
+    boundary: Literal["hooks", "file"] = "hooks"
+    again: frozenset[int] = frozenset()
+    traits = Traits(
+        hooks="a plugin by `OPENCODE_CONFIG_CONTENT`, for this run only",
+        intent="before the tool starts",
+        fail_closed="yes: the plugin throws, and OpenCode then runs no tool",
+        reconcile="each open call gets its real outcome; a session of another folder is moved into this one",
+        resume="`--session ID`; the prompt is given whole",
+        interactive="yes",
+        subagents="their calls and sessions are saved with the parent's",
+        limits=(
+            "OpenCode keeps sessions in one database, so a journal of the session is saved and is imported again.",
+            "A tool that outlives OpenCode's crash runs on; its end is unknown.",
+            "`opencode serve`, `web`, `acp` and `attach` are refused: others begin their sessions.",
+            "Undo (`/undo`) reaches back only to what this machine has snapshots of.",
+        ),
+    )
+
+    def rehearsal(self) -> Rehearsal:
+        from wal_agent.agents.opencode.rehearsal import OpenCodeRehearsal
+
+        return OpenCodeRehearsal()
+
+    def locate(self, env: Env) -> Cli:
+        return launch.locate(env)
+
+    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        return settings.hooks_off(args, workspace, env)
+
+    def passthrough(self, args: Sequence[str]) -> bool:
+        return launch.passthrough(args)
+
+    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
+        return launch.is_interactive(args, tty, env)
+
+    def session_of(self, args: Sequence[str]) -> str | None:
+        return launch.session_of(args)
+
+    def prompt_of(self, args: Sequence[str]) -> str | None:
+        return launch.prompt_of(args)
+
+    def sweep(self, env: Env, runtime: Path) -> None:
+        """Nothing is injected outside the run's own folder."""
+
+    def inject(self, setup: HookSetup, env: Env) -> Injected:
+        return inject.inject(setup, env)
+
+    def command(
+        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
+    ) -> Command:
+        return launch.command(cli, args, session, interactive, env)
+
+    def parse(self, event: str, payload: bytes) -> HookEvent:
+        return events.parse(event, payload)
+
+    def render(self, event: str, decision: Decision) -> bytes:
+        return events.render(event, decision)
+
+    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
+        return place.session_files(session, env)
+
+    def folder(self, env: Env) -> Path:
+        return place.folder(env)
+
+    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
+        return place.restore_path(name, session, env)
+
+    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        return place.existing(session, env)
+
+    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
+        return adopt.resumable(session, env)
+
+    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        return reconcile.reconcile(main, session, workspace, calls)
+
+    def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
+        return None  # the command line carries it byte for byte
+
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
+        return seen.seen_calls(appended)
+
+    def unhooked(self, appended: bytes) -> bool:
+        return seen.unhooked(appended)
+
+    def tidy(self, session: str, workspace: Path, env: Env) -> None:
+        """A resume leaves nothing that hurts."""
+
+    def journal(self, session: str, workspace: Path, env: Env) -> None:
+        journal.journal(session, workspace, env)
+
+    def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
+        adopt.adopt(cli, session, workspace, env)

@@ -1,0 +1,207 @@
+"""Brings a restored journal into OpenCode's database.
+
+The session itself comes in by `opencode import`, which knows the project that a folder belongs to: without its own
+folder in it, a resume hangs when it has answered. But it leaves rows alone that are there already, and takes no
+subagents' sessions: those are compared and written in one transaction, so that afterwards the session is what the
+journal says, no more and no less. What else the database had of it is in the journal that the restore replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from wal_agent.agents.base import Cli, Env
+from wal_agent.agents.jsonl import Json, encode
+from wal_agent.agents.opencode import inject, journal, place, store
+from wal_agent.agents.opencode.rows import Key, Rows, digest, load
+from wal_agent.errors import ConfigError
+from wal_agent.plainfile import read_plain
+
+BUSY = 5.0  # seconds to wait for another process's transaction
+_OWN = frozenset(("project_id", "workspace_id", "directory", "path", "time_updated"))  # of this machine
+
+
+def resumable(session: str, env: Env) -> bool:
+    """In the database, or in a journal that `adopt` will bring there."""
+    if not place.is_session(session):
+        return False
+    try:
+        with store.reading(place.database(env), BUSY) as db:
+            if store.tree(db, session):
+                return True
+    except sqlite3.Error:
+        pass
+    data = read_plain(place.journal_path(session, env))
+    return data is not None and bool(load(data).sessions(session))
+
+
+def adopt(cli: Cli, session: str, workspace: Path, env: Env) -> None:
+    if not place.is_session(session) or (data := read_plain(place.journal_path(session, env))) is None:
+        return
+    rows = load(data)
+    if not rows.sessions(session):
+        return
+    database = place.database(env)
+    restored = not journal.synced(session, env)
+    try:
+        there = _there(database, session)
+        if there is None or there["directory"] != str(workspace):
+            _import(cli, _export(rows, session, workspace, there is None), session, workspace, env)
+        if restored:
+            _write(database, rows, session)
+    except (sqlite3.Error, OSError) as e:
+        raise ConfigError(
+            f"The session could not be brought into OpenCode's database {database}: {e}.",
+            "End other OpenCode programs that work in it and try again.",
+        ) from e
+
+
+def _there(database: Path, session: str) -> dict[str, Any] | None:
+    if not database.exists():
+        return None
+    with store.reading(database, BUSY) as db:
+        try:
+            found = store.known(db, session)
+        except sqlite3.OperationalError as e:
+            if "no such table" not in str(e):
+                raise
+            return None
+    return dict(found) if found else None
+
+
+def _export(rows: Rows, session: str, workspace: Path, whole: bool) -> Json:
+    """What `opencode export` would say of it."""
+    row = rows.found["session", session]["row"]
+    time = {"created": row.get("time_created", 0), "updated": row.get("time_updated", 0)}
+    info: Json = {"id": session, "projectID": "global", "directory": str(workspace), "time": time}
+    info |= {name: str(row.get(name, "")) for name in ("slug", "title", "version")}
+    parts = rows.parts()
+    messages = [
+        {
+            "info": {**m["data"], "id": m["id"], "sessionID": session},
+            "parts": [
+                {**p["data"], "id": p["id"], "messageID": m["id"], "sessionID": session} for p in parts.get(m["id"], [])
+            ],
+        }
+        for m in rows.messages(session)
+    ]
+    return {"info": info, "messages": messages if whole else []}
+
+
+def _import(cli: Cli, export: Json, session: str, workspace: Path, env: Env) -> None:
+    folder = place.journal_path(session, env).parent
+    fd, name = tempfile.mkstemp(".json", "import-", folder)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(encode(export))
+        plain = {k: v for k, v in env.items() if k != inject.CONTENT}
+        plain |= {**inject.OFFLINE, "OPENCODE_PURE": "1", "PWD": str(workspace)}
+        done = subprocess.run(
+            [cli.path, "import", name],
+            env=plain,
+            cwd=workspace,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise ConfigError(f"`opencode import` did not work: {e}.") from e
+    finally:
+        Path(name).unlink(missing_ok=True)
+    if done.returncode != 0 or f"Imported session: {session}".encode() not in done.stdout:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
+        raise ConfigError(f"OpenCode did not take the restored session: `opencode import` said: {said}")
+
+
+def _write(database: Path, rows: Rows, session: str) -> None:
+    with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=rw", uri=True, timeout=BUSY)) as db:
+        db.isolation_level = None
+        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        db.execute("BEGIN IMMEDIATE")
+        Writing(db, rows, session).go()
+        db.execute("COMMIT")
+
+
+class Writing:
+    """One transaction, in which a session becomes what the journal says. Where nothing differs, nothing is written."""
+
+    def __init__(self, db: sqlite3.Connection, rows: Rows, session: str) -> None:
+        self._db = db
+        self._session = session
+        self._rows = rows
+        self._sessions = {r["id"] for r in rows.sessions(session)}
+        messages = {r["id"] for r in rows.of("message") if r["session"] in self._sessions}
+        self._wanted: dict[Key, Json] = {
+            key: r
+            for key, r in rows.found.items()
+            if (r["id"] if key[0] == "session" else r["session"]) in self._sessions
+            and (key[0] != "part" or r["message"] in messages)
+        }
+
+    def go(self) -> None:
+        there = store.stamps(self._db, self._session)
+        for kind, id in there:
+            if (kind, id) not in self._wanted:
+                self._delete(kind, id)
+        for key, record in self._wanted.items():
+            now = store.record(self._db, key) if key in there else None
+            if now is None or digest(now) != digest(record):
+                self._put(key[0], record, now is not None)
+
+    def _delete(self, kind: str, id: str) -> None:
+        if kind == "todo":
+            self._db.execute("DELETE FROM todo WHERE session_id || '/' || position = ?", (id,))
+        else:
+            self._db.execute(f"DELETE FROM {kind} WHERE id = ?", (id,))
+
+    def _put(self, kind: str, record: Json, known: bool) -> None:
+        match kind:
+            case "session":
+                self._put_session(record, known)
+            case "todo":
+                session, _, position = record["id"].rpartition("/")
+                self._replace("todo", {"session_id": session, "position": int(position), **record["row"]}, record)
+            case _:
+                values = {"id": record["id"], "session_id": record["session"], "data": encode(record["data"]).decode()}
+                if kind == "part":
+                    values["message_id"] = record["message"]
+                self._replace(kind, values, record)
+
+    def _replace(self, table: str, values: Json, record: Json) -> None:
+        created = record.get("created", 0)
+        values = {"time_created": created, "time_updated": created, **values}
+        known = self._columns(table)
+        kept = {name: value for name, value in values.items() if name in known}
+        names, marks = ", ".join(kept), ", ".join("?" * len(kept))
+        self._db.execute(f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", tuple(kept.values()))
+
+    def _put_session(self, record: Json, known: bool) -> None:
+        columns = self._columns("session")
+        row = {name: value for name, value in record["row"].items() if name in columns and name not in _OWN}
+        if not known:
+            asked = "SELECT project_id, directory, path FROM session WHERE id = ?"
+            root = self._db.execute(asked, (self._session,)).fetchone()
+            own = dict(zip(("project_id", "directory", "path"), root, strict=True))
+            row |= own | {"id": record["id"], "time_updated": record["row"].get("time_updated", 0)}
+            names, marks = ", ".join(row), ", ".join("?" * len(row))
+            self._db.execute(f"INSERT INTO session ({names}) VALUES ({marks})", tuple(row.values()))
+            return
+        row = {
+            name: row.get(name)
+            for name, needed in columns.items()
+            if name != "id" and name not in _OWN and (name in row or not needed)
+        }
+        sets = ", ".join(f"{name} = ?" for name in row)
+        self._db.execute(f"UPDATE session SET {sets} WHERE id = ?", (*row.values(), record["id"]))
+
+    def _columns(self, table: str) -> dict[str, bool]:
+        """Names, and whether one must have a value."""
+        return {row[1]: bool(row[3]) for row in self._db.execute(f"PRAGMA table_info({table})")}

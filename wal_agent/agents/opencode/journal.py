@@ -1,0 +1,123 @@
+"""Brings our journal of a session up to what OpenCode's database has. Cheap where nothing changed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wal_agent.agents.base import Env
+from wal_agent.agents.jsonl import Json
+from wal_agent.agents.opencode import place, store
+from wal_agent.agents.opencode.rows import Key, digest, lines, load
+from wal_agent.plainfile import read_plain
+
+Sign = tuple[tuple[int, int, int], ...]
+FRESH = 100_000_000  # ns; a file that was written so lately may be written again without a sign of it
+SYNCED = "synced"  # beside the journal: its own sign when it was last brought up to the database
+
+
+@dataclass
+class Known:
+    """What a journal holds, and the signs of both files when that was so. `began`: ms, when this process first looked
+    for a session that was not there."""
+
+    database: Sign = ()
+    journal: Sign = ()
+    rows: dict[Key, tuple[int, bytes]] = field(default_factory=dict)
+    began: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+
+_lock = threading.Lock()  # hooks' threads and the autosave's
+_known: dict[tuple[Path, Path], Known] = {}
+
+
+def journal(session: str, workspace: Path, env: Env) -> None:
+    if not place.is_session(session):
+        return
+    database, path = place.database(env), place.journal_path(session, env)
+    with _lock, suppress(sqlite3.Error, OSError):
+        known = _known.setdefault((database, path), Known())
+        now = sign(database, Path(f"{database}-wal"))
+        if not any(now) or (known.database == now and known.journal == sign(path)):
+            return
+        _bring(session, workspace, database, path, known)
+        known.database = () if any(time.time_ns() - at[2] < FRESH for at in now if at) else now
+        known.journal = sign(path)
+        if any(known.journal):
+            (path.parent / SYNCED).write_text(repr(known.journal))
+
+
+def synced(session: str, env: Env) -> bool:
+    """Is the journal as the database was when it was last read? Else it was put there by a restore."""
+    path = place.journal_path(session, env)
+    return read_plain(path.parent / SYNCED) == repr(sign(path)).encode()
+
+
+def sign(*paths: Path) -> Sign:
+    """By which a change of files is seen; empty tuples for those that are not there."""
+    found = []
+    for path in paths:
+        try:
+            stat = path.stat()
+            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        except OSError:
+            found.append(())  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def _bring(session: str, workspace: Path, database: Path, path: Path, known: Known) -> None:
+    if known.journal != sign(path) or not known.rows:
+        known.rows = {key: (-1, digest(row)) for key, row in load(read_plain(path) or b"").found.items()}
+    with store.reading(database) as db:
+        there = store.stamps(db, session)
+        if ("session", session) not in there:
+            _look_for_a_turn(db, session, workspace, path, known)
+            return
+        new: list[Json] = []
+        for key, updated in there.items():
+            before = known.rows.get(key)
+            if before is not None and before[0] == updated and updated < _settled():
+                continue
+            record = store.record(db, key)
+            if record is None:
+                continue
+            now = digest(record)
+            if before is None or before[1] != now:
+                new.append(record)
+            known.rows[key] = (updated, now)
+    for kind, id in [key for key in known.rows if key not in there]:
+        del known.rows[kind, id]
+        new.append({"type": kind, "id": id, "gone": True})
+    _append(path, new)
+
+
+def _settled() -> int:
+    """ms; rows that were last changed before this cannot have been changed again in the same millisecond."""
+    return time.time_ns() // 1_000_000 - 1000
+
+
+def _look_for_a_turn(db: sqlite3.Connection, session: str, workspace: Path, path: Path, known: Known) -> None:
+    """Whose id nobody knows yet: a turn without hooks shows as another new session here."""
+    if session.startswith("ses_") or known.rows:
+        return
+    for found in store.turns_since(db, str(workspace), known.began)[:1]:
+        known.rows["turn", found] = (0, b"")
+        _append(path, [{"type": "turn", "id": found}])
+
+
+def _append(path: Path, new: list[Json]) -> None:
+    if not new:
+        return
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "r+b", buffering=0) as file:
+        size = os.fstat(fd).st_size
+        torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+        data = (b"\n" if torn else b"") + lines(new)
+        if file.write(data) != len(data):
+            raise OSError("the disk is full")

@@ -1,0 +1,75 @@
+"""Finding OpenCode and starting it. It chooses the ids of new sessions by itself; a hook tells them.
+
+`opencode run` joins its words by a blank, and puts quotes around a word that has one in it: words that were split at
+each blank arrive as they were, and nothing else reads them. The TUI takes its prompt from one option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.found import Program
+from wal_agent.agents.opencode import adopt, options
+from wal_agent.agents.opencode.options import command_of
+
+PROGRAM = Program("opencode", "opencode-ai")
+_SESSION = frozenset(("session", "continue", "fork"))
+_PROMPT = frozenset(("", "prompt", "command", "file", "title"))
+
+
+def locate(env: Env) -> Cli:
+    return PROGRAM.locate(env)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    command, given = command_of(args)
+    return command in options.PASS or any(options.on(given, name) for name in ("help", "version"))
+
+
+def session_of(args: Sequence[str]) -> str | None:
+    given = command_of(args)[1]
+    if options.on(given, "fork"):
+        return ""
+    if (chosen := options.last(given, "session")) is not None:
+        return chosen
+    return "" if options.on(given, "continue") else None
+
+
+def prompt_of(args: Sequence[str]) -> str | None:
+    command, given = command_of(args)
+    if command != "run":
+        return options.last(given, "prompt") or None
+    said = " ".join(arg.value for arg in given if not arg.name)
+    if (name := options.last(given, "command")) is not None:
+        said = f"/{name} {said}".strip()
+    return said or None
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    command, given = command_of(args)
+    if command == "run":
+        return options.on(given, "interactive") or options.on(given, "mini")
+    return True
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    word, given = command_of(args)
+    ours: list[str] = []
+    behind: list[str] = []
+    if isinstance(session, ResumeSession):
+        given = [arg for arg in given if arg.name not in _SESSION]
+        if adopt.resumable(session.id, env):  # else there is only the prompt: its session had not been saved
+            ours = ["--session", session.id]
+        if session.prompt and word == "run":
+            given = [arg for arg in given if arg.name not in _PROMPT]
+            behind = ["--", *session.prompt.split(" ")]
+        elif session.prompt:
+            given = [arg for arg in given if arg.name != "prompt"]
+            ours.append(f"--prompt={session.prompt}")
+    head = [word] if word else []
+    told = isinstance(session, ResumeSession) and session.prompt != ""
+    # It takes its folder from PWD, before the one that it is started in.
+    folder = {"PWD": ""} if "PWD" in env else {}
+    argv = (str(cli.path), *head, *ours, *options.words(given), *behind)
+    return Command(argv, folder, told and word == "run")

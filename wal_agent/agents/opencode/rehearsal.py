@@ -1,0 +1,40 @@
+"""OpenCode with a scripted model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from wal_agent.agents.base import Rehearsal
+from wal_agent.loopback.chat import Chat
+from wal_agent.loopback.model import Call, Dialect
+
+
+class OpenCodeRehearsal(Rehearsal):
+    dialect: Dialect = Chat()
+
+    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",  # comes with OpenCode
+            "name": "scripted",
+            "options": {"baseURL": f"{url}/v1", "apiKey": "fake"},
+            "models": {"scripted": {"name": "scripted"}},
+        }
+        model = "scripted/scripted"
+        config = {"autoupdate": False, "share": "disabled", "model": model, "small_model": model}
+        folder = home / ".config" / "opencode"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "opencode.json").write_text(json.dumps({**config, "provider": {"scripted": provider}}, indent=1))
+        return {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"}
+
+    def args(self, prompt: str) -> tuple[str, ...]:
+        return ("run", "--auto", *prompt.split(" "))  # one word with a blank would get quotes
+
+    def talking(self, prompt: str) -> tuple[str, ...]:
+        return ("--auto", f"--prompt={prompt}")
+
+    def shell(self, command: str) -> Call:
+        return "bash", {"command": command, "description": "run it"}
+
+    def write(self, path: Path, content: str) -> Call:
+        return "write", {"filePath": str(path), "content": content}
