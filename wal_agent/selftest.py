@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,13 +38,15 @@ class Proof:
 
 
 def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
-    """Run both arms; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no hooks to prove."""
+    """Run both arms, at the same time; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no
+    hooks to prove."""
     rehearsal = agent.rehearsal()
     if rehearsal is None:
         return []
     with tempfile.TemporaryDirectory(prefix="wal-agent-doctor-") as folder:
-        arms = (ALLOW, _allow, "allow"), (DENY, _deny, "deny")
-        return [_in_time(what, arm, Stage(agent, rehearsal, Path(folder) / name, env)) for what, arm, name in arms]
+        stages = (Stage(agent, rehearsal, Path(folder) / name, env) for name in ("allow", "deny"))
+        with ThreadPoolExecutor() as both:
+            return [*both.map(_in_time, (ALLOW, DENY), (_allow, _deny), stages)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ class Stage:
             folder.mkdir(parents=True)
         needed = self.rehearsal.home(home, work, model.url)
         program = f"WAL_AGENT_{self.agent.name.upper()}"
-        kept = {k: self.env[k] for k in ("PATH", "LANG", program, "PYTHONPATH") if k in self.env}
+        ours = ("PATH", "LANG", program, "PYTHONPATH", "WAL_AGENT_RUNTIME_DIR")
+        kept = {k: self.env[k] for k in ours if k in self.env}
         scratch = {
             **kept,
             **needed,

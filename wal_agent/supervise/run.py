@@ -36,6 +36,7 @@ from wal_agent.supervise.live import Ended, Launch, Live, ended_record
 from wal_agent.supervise.prepare import Prepared, prepare
 from wal_agent.supervise.take import Spooling, check_signals, take
 from wal_agent.supervise.treesaver import capture_of
+from wal_agent.supervise.trial import on_trial
 from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.wal.job import Fields, OpenedJob, after_left, close_job
 from wal_agent.wal.keys import Keys
@@ -59,12 +60,10 @@ def run(wish: Wish, screen: Screen) -> int:
     cli = agent.locate(env)
     if agent.passthrough(wish.args):
         os.execve(cli.path, [str(cli.path), *wish.args], env)
-    if cli.version != agent.tested:
-        tested = f"{agent.name} {cli.version or 'of unknown version'} was not tested, {agent.tested} was."
-        screen.say(f"{tested} Check it: wal-agent doctor {agent.name}")
     problem = agent.hooks_off(wish.args, wish.workspace, env)
     if problem is not None:
         raise ConfigError(problem)
+    on_trial(agent, cli, env, screen.say)
     if isinstance(agent, Hookless):
         for line in agent.start_lines(wish.workspace, env):
             screen.say(line)
