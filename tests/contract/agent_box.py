@@ -76,6 +76,8 @@ class HookServer:
         return [type(event).__name__ for event in self.events]
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)  # else the thread in accept() would take the next server's callers
         self._sock.close()
 
     def _serve(self) -> None:
