@@ -51,13 +51,15 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarting:
-    """`inner`: the subagent that makes the call, where hooks tell; the session's main file is then silent on it."""
+    """`inner`: the subagent that makes the call, where hooks tell; the session's main file is then silent on it. `cwd`:
+    where the call runs, absolute, if hooks tell and it may be another folder than the workspace and its input say."""
 
     session: str
     tool: str
     input: bytes  # JSON object, the agent's own spelling
     call_id: str = ""
     inner: str = ""
+    cwd: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,9 +93,8 @@ def _shell(fields: dict[str, object], shell: Shell, rules: Rules) -> Classified:
         found = _Parts(rules, folder).words(tuple(Word(w, w) for w in command))
     else:
         return UNREADABLE
-    others = {k for k, v in fields.items() if v not in (None, False)} - shell.ignore - {shell.field}
     # A field that we do not know (is_background, additional_permissions) may change what is done.
-    return worse(found, _FIELDS) if others else found
+    return worse(found, _FIELDS) if shell.strange(fields) else found
 
 
 def worse(one: Classified, other: Classified) -> Classified:

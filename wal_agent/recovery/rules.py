@@ -7,9 +7,10 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from dataclasses import field as default
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -84,10 +85,39 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """A tool that is given shell text, or the words of a command, in `field`; `ignore`: fields that change nothing."""
+    """A tool that is given shell text, or the words of a command, in `field`; `ignore`: fields that change nothing, and
+    those of `only` with that value. `folder`: fields that say where it runs. `wanders`: nor do they tell it all."""
 
     field: str
     ignore: frozenset[str]
+    only: Mapping[str, str] = default(default_factory=dict)
+    folder: tuple[str, ...] = ()
+    wanders: bool = False
+
+    def strange(self, fields: Mapping[str, object]) -> set[str]:
+        """The fields that may change what is done."""
+        given = {k for k, v in fields.items() if v not in (None, False)}
+        plain = {k for k, v in self.only.items() if fields.get(k) == v}
+        return given - self.ignore - plain - {self.field}
+
+
+@dataclass(frozen=True, slots=True)
+class FileTool:
+    """A tool that changes files, with the names of its fields (63-files.toml explains them)."""
+
+    kind: Literal["write", "edit", "patch"]
+    path: str = ""
+    content: str = ""
+    old: str = ""
+    new: str = ""
+    ignore: frozenset[str] = frozenset()
+    keeps: bool = False
+    creates: bool = False
+
+    def fits(self, fields: Mapping[str, object]) -> bool:
+        """Whether these are its fields, each of them, and no others."""
+        own = {f for f in (self.path, self.content, self.old, self.new) if f}
+        return own <= fields.keys() <= own | self.ignore and all(isinstance(fields[f], str) for f in own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +131,7 @@ class Rules:
     commands: Mapping[str, tuple[Command, ...]]
     begins: frozenset[str]
     next: Mapping[Class, Mapping[Finding, str]]
+    files: Mapping[str, tuple[FileTool, ...]] = default(default_factory=dict)  # by tool
     project: tuple[Declared, ...] = ()
 
     @property
@@ -156,12 +187,28 @@ class _Shell(msgspec.Struct, forbid_unknown_fields=True):
     tool: str
     field: str
     ignore: list[str]
+    only: dict[str, str] = {}
+    folder: list[str] = []
+    wanders: bool = False
+
+
+class _FileTool(msgspec.Struct, forbid_unknown_fields=True):
+    tool: str
+    kind: Literal["write", "edit", "patch"]
+    path: str = ""
+    content: str = ""
+    old: str = ""
+    new: str = ""
+    ignore: list[str] = []
+    keeps: bool = False
+    creates: bool = False
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     tool: list[_Tool]
     shell: list[_Shell]
     next: dict[Class, dict[Finding, str]]
+    file: list[_FileTool] = []
     program: list[_Program] = []
     command: list[_Command] = []
 
@@ -190,14 +237,23 @@ def parse_rules(text: str) -> Rules:
             commands.setdefault(name + program[len(like) :], []).extend(commands[program])
     return Rules(
         tools={name: Classified(t.cls, t.rule, t.why, t.verify, t.ambiguous) for t in file.tool for name in t.names},
-        shells={s.tool: Shell(s.field, frozenset(s.ignore)) for s in file.shell},
+        shells={s.tool: Shell(s.field, frozenset(s.ignore), s.only, tuple(s.folder), s.wanders) for s in file.shell},
         options=options,
         commands={program: tuple(rules) for program, rules in commands.items()},
         begins=frozenset(
             " ".join(w[:n]) for p in [*commands, *CONTAINERS] for w in [p.split()] for n in range(1, len(w) + 1)
         ),
         next=file.next,
+        files=_file_tools(file.file),
     )
+
+
+def _file_tools(given: Iterable[_FileTool]) -> Mapping[str, tuple[FileTool, ...]]:
+    found: dict[str, tuple[FileTool, ...]] = {}
+    for f in given:
+        one = FileTool(f.kind, f.path, f.content, f.old, f.new, frozenset(f.ignore), f.keeps, f.creates)
+        found[f.tool] = (*found.get(f.tool, ()), one)
+    return found
 
 
 def with_project(rules: Rules, extra: Iterable[Declared]) -> Rules:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -16,20 +16,35 @@ MOST_BYTES = 4 << 20  # of their content together
 
 
 @dataclass(frozen=True, slots=True)
+class FileChange:
+    """What a file tool is to do to the file that it calls `path`: write it whole (`content`, not None), or put `new` in
+    the place of `old`. `keeps`: the bytes written are the content's own; else the file's line ends may be kept.
+    `creates`: where `old` is empty, a new file is made of `new`. `sure`: a relative path means the step's folder."""
+
+    path: str
+    content: str | None = None
+    old: str = ""
+    new: str = ""
+    keeps: bool = False
+    creates: bool = False
+    sure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that a call does: the whole call of a file tool (`words` empty), or one plain command of a shell call,
-    all of whose words are literal. `words` have no wrapper in front (sudo, env, timeout, ...). `cwd`: absolute, on this
-    machine. `moved`: the workspace that the call worked in and the one here, where they differ: paths in the first
-    mean the same place in the second (`evidence.paths.place`); facts are told by the place here. `input`: the text of
-    a heredoc, where it is literal."""
+    """One thing that a call does: what a file tool does to one file (`file`; `words` empty), or one plain command of a
+    shell call, all of whose words are literal. `words` have no wrapper in front (sudo, env, timeout, ...). `cwd`:
+    absolute, on this machine. `moved`: the workspace that the call worked in and the one here, where they differ: paths
+    in the first mean the same place in the second (`evidence.paths.place`); facts are told by the place here. `input`:
+    the text of a heredoc, where it is literal."""
 
     tool: str
-    fields: Mapping[str, object]
     words: tuple[str, ...]
     redirects: tuple[Redirect, ...]
     cwd: Path
     moved: tuple[Path, Path] | None = None
     input: str | None = None
+    file: FileChange | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Gate:
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
         reads = not waits(event.tool, event.input, self._rules, found)
-        facts = () if reads else evidence.before(event.tool, event.input, self._workspace)
+        facts = () if reads else evidence.before(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0))  # only the bucket holds so much, and it is away
         try:

@@ -152,4 +152,4 @@ class Stage:
         return found
 
     def _step(self, words: Sequence[str]) -> Step:
-        return Step("run_shell_command", {}, tuple(words), (), self.work)
+        return Step("run_shell_command", tuple(words), (), self.work)

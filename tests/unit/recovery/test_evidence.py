@@ -16,7 +16,8 @@ from wal_agent.records import AnyRecord, Class, Fact, Host
 from wal_agent.recovery.evidence import alone, before, files, still_running, verdicts
 from wal_agent.recovery.evidence.files import target
 from wal_agent.recovery.evidence.look import look
-from wal_agent.recovery.step import MOST_BYTES, MOST_FILES, Budget, Step
+from wal_agent.recovery.evidence.steps import steps_of
+from wal_agent.recovery.step import MOST_BYTES, MOST_FILES, Budget
 from wal_agent.recovery.verdict import FileNow, sha256
 
 
@@ -180,19 +181,21 @@ def test_which_commands_still_ran() -> None:
     calls = [intent(n, input=json.dumps({"command": c}).encode()) for n, c in ((1, "make e2e"), (2, "npm test"))]
     state = state_of(*START, *calls)
     inputs = {n: o.intent.input.data or b"" for n, o in enumerate(state.open, 1)}
-    assert still_running(state.open, inputs, [shell("npm test"), "node /x/npm test"]) == {2}
-    assert still_running(state.open, inputs, [shell("npm test", newline=" ")]) == {2}
-    assert still_running(state.open, inputs, ["node /x/npm test"]) == frozenset()  # only what the shell had started
-    assert still_running(state.open, inputs, [shell("npm test && make e2e")]) == frozenset()
-    assert still_running(state.open, inputs, []) == frozenset()
+    assert still_running("gemini", state, inputs, [shell("npm test"), "node /x/npm test"]) == {2}
+    assert still_running("gemini", state, inputs, [shell("npm test", newline=" ")]) == {2}
+    assert (
+        still_running("gemini", state, inputs, ["node /x/npm test"]) == frozenset()
+    )  # only what the shell had started
+    assert still_running("gemini", state, inputs, [shell("npm test && make e2e")]) == frozenset()
+    assert still_running("gemini", state, inputs, []) == frozenset()
 
 
 def test_of_identical_calls_as_many_must_run() -> None:
     state = state_of(*START, intent(1), intent(2))
     inputs = dict.fromkeys((1, 2), b'{"command":"make"}')
-    assert still_running(state.open, inputs, [shell("make")]) == frozenset()
-    assert still_running(state.open, inputs, [shell("make")] * 2) == frozenset()  # one shell and its fork
-    assert still_running(state.open, inputs, [shell("make"), shell("make", "y")]) == {1, 2}
+    assert still_running("gemini", state, inputs, [shell("make")]) == frozenset()
+    assert still_running("gemini", state, inputs, [shell("make")] * 2) == frozenset()  # one shell and its fork
+    assert still_running("gemini", state, inputs, [shell("make"), shell("make", "y")]) == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -210,8 +213,8 @@ def test_of_identical_calls_as_many_must_run() -> None:
 def test_a_process_that_only_names_the_command_is_not_the_call(line: str) -> None:
     inputs = {1: b'{"command":"./deploy.sh"}'}
     state = state_of(*START, intent(1))
-    assert still_running(state.open, inputs, [line]) == frozenset()
-    assert still_running(state.open, inputs, [line, shell(" ./deploy.sh ")]) == {1}
+    assert still_running("gemini", state, inputs, [line]) == frozenset()
+    assert still_running("gemini", state, inputs, [line, shell(" ./deploy.sh ")]) == {1}
 
 
 # ---- the whole -----------------------------------------------------------------------------------------------------
@@ -312,11 +315,12 @@ def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
 
 
 def at(tool: str, input: bytes) -> str | None:
-    return target(Step(tool, json.loads(input), (), (), WS))
+    (step,) = steps_of(tool, json.loads(input), WS) or ()
+    return target(step)
 
 
 def test_the_target_of_a_call() -> None:
-    assert at("replace", write("x/../a")) == "/w/shop/a"
+    assert at("write_file", write("x/../a")) == "/w/shop/a"
     assert at("write_file", write("/etc/a")) == "/etc/a"
 
 

@@ -129,7 +129,7 @@ def test_a_repository_of_the_other_hash_is_read(made: Path, tmp_path: Path) -> N
 def test_an_environment_that_sends_git_elsewhere_ends_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = stage.before(COMMIT)
     monkeypatch.setenv("GIT_DIR", "elsewhere")
-    step = Step("run_shell_command", {}, COMMIT, (), stage.work)
+    step = Step("run_shell_command", COMMIT, (), stage.work)
     budget = Budget(CLOCK, CLOCK.boot() + 5)
     assert (GIT.reach(step), GIT.before(step, budget), GIT.judge(step, facts, HERE, budget)) == (None, None, None)
 

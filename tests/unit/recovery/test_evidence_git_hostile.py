@@ -47,7 +47,7 @@ def stop(event, args):
 sys.addaudithook(stop)
 clock = SystemClock()
 for words in ("git commit -m m", "git push", "git add -A", "git worktree add x y", "git clone x z"):
-    step = Step("run_shell_command", {}, tuple(words.split()), (), Path.cwd())
+    step = Step("run_shell_command", tuple(words.split()), (), Path.cwd())
     assert GIT.reach(step) and GIT.before(step, Budget(clock, clock.boot() + 9)), words
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -177,7 +177,7 @@ def test_a_git_file_that_leads_elsewhere_is_not_followed(made: Path, tmp_path: P
     stage = Stage.copy(made, tmp_path / "s")
     spoil(stage.work, ".git", how)
     assert stage.before(COMMIT) == ()
-    assert GIT.reach(Step("run_shell_command", {}, COMMIT, (), stage.work)) is None
+    assert GIT.reach(Step("run_shell_command", COMMIT, (), stage.work)) is None
 
 
 def test_reftable_links_in_refs_and_a_bare_repository_are_left_alone(stage: Stage) -> None:

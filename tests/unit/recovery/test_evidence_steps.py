@@ -93,7 +93,7 @@ def test_cdpath_may_lead_elsewhere(shop: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def at(shop: Path, named: str, way: tuple[Path, Path] | None = None) -> str | None:
-    return place(Step("x", {}, (), (), shop, way), named)
+    return place(Step("x", (), (), shop, way), named)
 
 
 def test_places(shop: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.records import Fact
 from wal_agent.recovery.evidence.call import KINDS, facts_before, parts_of
+from wal_agent.recovery.evidence.paths import folder_of, told_folder
 from wal_agent.recovery.evidence.running import still_running
 from wal_agent.recovery.evidence.verdicts import alone, verdicts
 from wal_agent.recovery.step import Budget
@@ -21,7 +22,9 @@ BEFORE_BUDGET = 0.05  # seconds
 _SYSTEM = SystemClock()
 
 
-def before(tool: str, input: bytes, workspace: Path, clock: Clock = _SYSTEM) -> tuple[Fact, ...]:
-    """What is true before a call of what it may change: small facts, empty where nothing safe and quick can be said."""
+def before(tool: str, input: bytes, workspace: Path, clock: Clock = _SYSTEM, cwd: str = "") -> tuple[Fact, ...]:
+    """What is true before a call of what it may change: small facts, empty where nothing safe and quick can be said.
+    `cwd`: where the agent says that it runs; an absolute one is a fact itself."""
     budget = Budget(clock, clock.boot() + BEFORE_BUDGET)
-    return facts_before(parts_of(tool, input, workspace), budget)
+    told = told_folder(cwd)
+    return (*told, *facts_before(parts_of(tool, input, workspace, cwd=folder_of(told)), budget))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from wal_agent.records import Fact
-from wal_agent.recovery.classify import classify, read_input
+from wal_agent.recovery.classify import classify_command, read_input
 from wal_agent.recovery.evidence.combine import Told, combine
 from wal_agent.recovery.evidence.copies import COPIES
 from wal_agent.recovery.evidence.files import FILES
@@ -22,7 +21,7 @@ from wal_agent.recovery.evidence.packages import PACKAGES
 from wal_agent.recovery.evidence.paths import meet, real
 from wal_agent.recovery.evidence.removes import REMOVES
 from wal_agent.recovery.evidence.seds import SEDS
-from wal_agent.recovery.evidence.steps import SHELL, outputs, steps_of
+from wal_agent.recovery.evidence.steps import outputs, steps_of
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.step import Around, Budget, Found, Kind, Reach, Step
@@ -58,10 +57,16 @@ class Part:
         return self.outputs and not self.kinds and self.reach is not None
 
 
-def parts_of(tool: str, input: bytes, workspace: Path, moved: tuple[Path, Path] | None = None) -> tuple[Part, ...]:
-    """The steps of a call that may change anything; empty where the call cannot be read."""
+def parts_of(
+    tool: str,
+    input: bytes,
+    workspace: Path,
+    moved: tuple[Path, Path] | None = None,
+    cwd: Path | None = None,
+) -> tuple[Part, ...]:
+    """The steps of a call that may change anything; empty where the call cannot be read. `cwd`: as in `steps_of`."""
     fields = read_input(input)
-    steps = None if fields is None else steps_of(tool, fields, workspace, moved)
+    steps = None if fields is None else steps_of(tool, fields, workspace, moved, cwd)
     return tuple(_part(s) for s in steps or () if not _only_reads(s))
 
 
@@ -83,15 +88,14 @@ def _part(step: Step) -> Part:
 
 
 def _only_reads(step: Step) -> bool:
-    return step.tool == SHELL and not outputs(step) and _reads(step)
+    return step.file is None and not outputs(step) and _reads(step)
 
 
 def _reads(step: Step) -> bool:
     """Whether the command itself changes nothing, whatever its redirections do."""
-    if not step.words:
-        return step.tool == SHELL
-    command = json.dumps({"command": shlex.join(step.words)}).encode()
-    return step.tool == SHELL and classify(SHELL, command, load_rules()).cls == "read_only"
+    if step.file is not None or not step.words:
+        return step.file is None
+    return classify_command(shlex.join(step.words), load_rules()).cls == "read_only"
 
 
 def entangled(parts: Sequence[Part]) -> bool:
@@ -170,7 +174,7 @@ def _first(answers: Iterable[_T | None]) -> _T | None:
 def name(step: Step) -> str:
     """A step in a few words, safe to show."""
     if not step.words:
-        return inline(step.tool if step.tool != SHELL else "a redirection")
+        return inline("a redirection" if step.file is None else step.tool)
     return inline(shlex.join(step.words), 60)
 
 

@@ -76,7 +76,7 @@ def _command(step: Step) -> tuple[Command | None, Path]:
         return None, step.cwd
     at = step.cwd
     for folder in command.folders:
-        named = place(Step(step.tool, {}, (), (), at, step.moved), folder)
+        named = place(Step(step.tool, (), (), at, step.moved), folder)
         if named is None:
             return None, at
         at = Path(named)
@@ -85,7 +85,7 @@ def _command(step: Step) -> tuple[Command | None, Path]:
 
 def _target(command: Command, step: Step, cwd: Path) -> str | None:
     named = git_places.target(command)
-    return None if named is None else place(Step(step.tool, {}, (), (), cwd, step.moved), named)
+    return None if named is None else place(Step(step.tool, (), (), cwd, step.moved), named)
 
 
 def _worktrees(command: Command, cwd: Path, budget: Budget) -> tuple[Fact, ...]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from wal_agent.records import Fact
 from wal_agent.recovery.step import Reach, Step
+
+CWD = "cwd"  # a fact: where the agent said that the call runs
 
 
 def place(step: Step, named: str) -> str | None:
@@ -25,6 +28,17 @@ def place(step: Step, named: str) -> str | None:
         if os.path.realpath(folder) != os.path.realpath(os.path.normpath(folder)):
             return None
     return moved(step.moved, os.path.normpath(joined))
+
+
+def told_folder(cwd: str) -> tuple[Fact, ...]:
+    """The fact of an agent's word on where a call runs; nothing for a word that is no plain absolute path."""
+    plain = cwd.startswith("/") and os.path.normpath(cwd) == cwd and "\0" not in cwd and len(cwd) < 4096
+    return (Fact(what=CWD, where=cwd, value=""),) if plain and cwd == cwd.encode(errors="replace").decode() else ()
+
+
+def folder_of(facts: Sequence[Fact]) -> Path | None:
+    """Where the agent said that the call runs, if it did."""
+    return next((Path(f.where) for f in facts if f.what == CWD), None)
 
 
 def moved(way: tuple[Path, Path] | None, path: str) -> str:

@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from wal_agent.recovery import bash
-from wal_agent.recovery.evidence.files import FILE_TOOLS
+from wal_agent.recovery.classify import FOLDERS
+from wal_agent.recovery.evidence.files import changes_of
 from wal_agent.recovery.evidence.paths import place
+from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.step import Step
 
-SHELL = "run_shell_command"
 _MOST_STEPS = 16
-_SILENT = frozenset({"command", "description", "dir_path", "directory"})  # others may change what a call does
+_NOWHERE = Path("/")  # for the first `cd` of a command whose folder is not known
+_ELSEWHERE = frozenset(FOLDERS)
 _OUTPUTS = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"})
 # These change what later words of the same shell mean, or whether they are reached.
 _BUILTINS = re.compile(
@@ -26,24 +28,38 @@ _BUILTINS = re.compile(
 
 
 def steps_of(
-    tool: str, fields: Mapping[str, object], cwd: Path, moved: tuple[Path, Path] | None = None
+    tool: str,
+    fields: Mapping[str, object],
+    workspace: Path,
+    moved: tuple[Path, Path] | None = None,
+    cwd: Path | None = None,
 ) -> tuple[Step, ...] | None:
-    """What a call does, step by step; None where that cannot be read from its words. `cwd`: the workspace.
+    """What a call does, step by step; None where that cannot be read from its words. `cwd`: where the agent said that
+    it runs, absolute, on this machine.
 
     A `cd` is no step: it moves what follows, and its folder must be there."""
-    if tool in FILE_TOOLS:
-        return (Step(tool, fields, (), (), cwd, moved),)
-    if tool != SHELL:
-        return None
-    text, at = fields.get("command"), fields.get("dir_path") or fields.get("directory") or "."
-    strange = {k for k, v in fields.items() if v not in (None, False, "")} - _SILENT
+    step = Step(tool, (), (), cwd or workspace, moved)
+    shell = load_rules().shells.get(tool)
+    if shell is None:
+        changes = changes_of(tool, fields, sure=cwd is not None)
+        return None if changes is None else tuple(replace(step, file=c) for c in changes)
+    text = fields.get(shell.field)
+    at = next((v for name in shell.folder if (v := fields.get(name))), ".")
+    strange = shell.strange({k: v for k, v in fields.items() if v != ""}) or fields.keys() & _ELSEWHERE - {
+        *shell.folder
+    }
     if not isinstance(text, str) or not isinstance(at, str) or strange or "CDPATH" in os.environ:
         return None
     commands = bash.literal_commands(text)
-    here = place(Step(tool, fields, (), (), cwd, moved), at)
+    here = None if at.startswith("~") else place(step, at)
     if not commands or len(commands) > _MOST_STEPS or here is None:
         return None
-    step = Step(tool, {}, (), (), Path(here), moved)
+    step = replace(step, cwd=Path(here))
+    if cwd is None and shell.wanders:
+        first = [w.text or "" for w in commands[0].words]
+        if len(first) != 2 or first[0] != "cd" or not first[1].startswith("/"):
+            return None
+        step = replace(step, cwd=_NOWHERE)
     steps: list[Step] = []
     for one in commands:
         words = tuple(w.text for w in one.words if w.text is not None)
@@ -64,6 +80,10 @@ def steps_of(
             return None
         steps.append(replace(step, words=words, redirects=one.redirects, input=one.input))
     return tuple(steps)
+
+
+def is_shell(tool: str) -> bool:
+    return tool in load_rules().shells
 
 
 def outputs(step: Step) -> tuple[bash.Redirect, ...]:

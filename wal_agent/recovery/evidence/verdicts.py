@@ -10,9 +10,9 @@ from wal_agent.records import Fact, Host, Intent, Opening, Verdict
 from wal_agent.recovery.classify import classify
 from wal_agent.recovery.evidence.call import apart, changes, judge, parts_of
 from wal_agent.recovery.evidence.names import named_twice, same_file
-from wal_agent.recovery.evidence.paths import moved
+from wal_agent.recovery.evidence.paths import folder_of, moved
 from wal_agent.recovery.evidence.running import still_running
-from wal_agent.recovery.evidence.steps import SHELL
+from wal_agent.recovery.evidence.steps import is_shell
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.step import Around, Budget, Found
 from wal_agent.wal.state import OpenCall, State
@@ -44,7 +44,8 @@ def verdicts(
     back from a capture, and is something that a capture holds (not ignored). `verify`: how to look, by tool and
     input."""
     runs = {o.opening.epoch: o.opening for o in state.openings}
-    ended_now = still_running(state.open, inputs, running)
+    agent = state.openings[-1].opening.agent if state.openings else ""
+    ended_now = still_running(agent, state, inputs, running)
     until = clock.boot() + NOW_BUDGET
     beside = _Beside(state, inputs, workspace, Budget(clock, until - NOW_BUDGET / 2))
     found: list[Verdict] = []
@@ -62,9 +63,10 @@ def verdicts(
                 contested=beside.contested(o),
                 running=o.intent.call in ended_now,
             )
-            parts = parts_of(o.intent.tool, data, workspace, way)
-            said = judge(parts, [_here(f, way) for f in o.intent.before], around, covers, share)
-            if said == Found("unknown") and around.same_place and gone and o.intent.tool == SHELL:
+            facts = [_here(f, way) for f in o.intent.before]
+            parts = parts_of(o.intent.tool, data, workspace, way, folder_of(facts))
+            said = judge(parts, facts, around, covers, share)
+            if said == Found("unknown") and around.same_place and gone and is_shell(o.intent.tool):
                 said = Found("unknown", "Nothing of it runs any more; how it ended was not kept.")
         elif o.intent.call in ended_now:
             said = judge((), (), Around(running=True), covers, share)
@@ -129,7 +131,7 @@ class _Beside:
         # A rule of the project may have said that it only reads, which makes nothing else sure.
         if call.cls == "read_only" and classify(call.tool, data, load_rules()).cls == "read_only":
             return ()
-        return changes(parts_of(call.tool, data, self._workspace))
+        return changes(parts_of(call.tool, data, self._workspace, cwd=folder_of(call.before)))
 
 
 def _same_place(run: Opening | None, here: Host, workspace: Path) -> bool:
