@@ -14,7 +14,7 @@ from wal_agent.cli.options import AsJson, BucketUrl
 from wal_agent.cli.screen import lines
 
 if TYPE_CHECKING:
-    from wal_agent.agents.base import Agent, Cli
+    from wal_agent.agents.base import Agent, Cli, Hookless
     from wal_agent.selftest import Proof
 
 
@@ -71,16 +71,32 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
 
 
 def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
+    from wal_agent.agents.base import Hookless
     from wal_agent.hookwire import native_client
     from wal_agent.selftest import Proof
 
     name, workspace = agent.name, Path.cwd().resolve()
+    if isinstance(agent, Hookless):
+        yield from _hookless(agent, workspace)
+        return
     slow = "Python (no C compiler was there at installation; each hook takes some 10 ms more)"
     yield Proof(f"hook client: {'native' if native_client() else slow}", True)
     tested = "the tested version" if cli.version == agent.tested else f"tested with {agent.tested}"
     yield Proof(f"{name} {cli.version} ({tested})", True, str(cli.path))
     off = agent.hooks_off((), workspace, os.environ)
     yield Proof(f"{name}'s hooks are on in {workspace}", off is None, off or "")
+
+
+def _hookless(agent: Hookless, workspace: Path) -> Iterator[Proof]:
+    from wal_agent.errors import WalAgentError
+    from wal_agent.selftest import Proof
+
+    try:
+        said = agent.start_lines(workspace, os.environ)
+    except WalAgentError as error:
+        yield Proof("its settings can be read", False, str(error))
+        return
+    yield from (Proof(line, True) for line in said)
 
 
 def _bucket(name: str, url: str | None) -> Iterator[Proof]:

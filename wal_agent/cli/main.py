@@ -10,7 +10,21 @@ import typer
 from typer.exceptions import TyperException
 
 from wal_agent import __version__
-from wal_agent.cli import ack, configure_hooks, demo, doctor, gc, log, recover, restore, rules, run, status, unlock
+from wal_agent.cli import (
+    ack,
+    agents,
+    configure_hooks,
+    demo,
+    doctor,
+    gc,
+    log,
+    recover,
+    restore,
+    rules,
+    run,
+    status,
+    unlock,
+)
 from wal_agent.cli.screen import lines, report_bug, say
 from wal_agent.errors import UsageError, WalAgentError
 
@@ -46,6 +60,7 @@ app.add_typer(rules.app, name="rules")
 app.command("unlock")(unlock.unlock)
 app.command("gc")(gc.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)
+app.command("agents")(agents.agents)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 

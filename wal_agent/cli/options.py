@@ -18,7 +18,14 @@ from wal_agent.config import Settings, load
 from wal_agent.errors import UsageError
 from wal_agent.wal.keys import Keys
 
-AgentName = Annotated[str, typer.Option("--agent", help="Which agent's job, where no --job is given.", metavar="NAME")]
+AgentName = Annotated[
+    str,
+    typer.Option(
+        "--agent",
+        help="Which agent's job (see: wal-agent agents); it names the job where no --job is given.",
+        metavar="NAME",
+    ),
+]
 BucketUrl = Annotated[
     str | None,
     typer.Option(

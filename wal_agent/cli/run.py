@@ -17,7 +17,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 
 def run(
     context: typer.Context,
-    agent: Annotated[str, typer.Argument(help="The agent to run: gemini.", metavar="AGENT")],
+    agent: Annotated[str, typer.Argument(help="The agent to run (see: wal-agent agents).", metavar="AGENT")],
     bucket: BucketUrl = None,
     job: JobName = None,
     ttl: Annotated[
