@@ -152,6 +152,13 @@ class Box:
             self.agent.journal(session, self.ws, self.user_env)
         return self.agent.session_files(session, self.ws, self.user_env)[0].path
 
+    def has(self, session: str, text: bytes) -> bool:
+        """Is this in the session's main file by now?"""
+        try:
+            return text in self.main(session).read_bytes()
+        except (IndexError, OSError):
+            return False
+
     def restore(self, main: bytes, session: str) -> Path:
         path = self.agent.restore_path(self.agent.main_file, session, self.ws, self.user_env)
         path.parent.mkdir(parents=True, exist_ok=True)
