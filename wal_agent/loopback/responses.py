@@ -1,6 +1,7 @@
 """The dialect of Codex CLI: OpenAI's `/v1/responses`, streamed.
 
 Codex has freeform tools, whose input is text. A script calls them with `{"input": text}`, and so does the history say.
+A tool of a namespace is called `namespace::name`.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ def _said(text: str) -> Json:
 
 
 def _call(name: str, args: Json) -> Json:
+    namespace, _, name = name.rpartition("::")
     call = {"call_id": new_id("call_"), "name": name, "status": "completed"}
+    if namespace:
+        call["namespace"] = namespace
     if name in _FREEFORM and set(args) == {"input"} and isinstance(args["input"], str):
         return {"type": "custom_tool_call", "id": new_id("ctc_"), **call, "input": args["input"]}
     return {"type": "function_call", "id": new_id("fc_"), **call, "arguments": json.dumps(args)}
@@ -104,6 +108,8 @@ def _heard(item: Json) -> list[Heard]:
             role = str(item.get("role"))
             word = {"assistant": "model", "developer": "system"}.get(role, role)
             return [Said(word, text) for text in texts(item.get("content"))]
+        case "agent_message":  # from another agent; its payload is for the API alone
+            return [Said("user", text) for text in texts(item.get("content"))]
         case "function_call":
             return [Called(item["name"], arguments(item.get("arguments") or ""), item.get("call_id") or "")]
         case "custom_tool_call":
