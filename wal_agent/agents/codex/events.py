@@ -64,6 +64,7 @@ class _Tool(_Hook, kw_only=True):
     tool_name: str
     tool_input: msgspec.Raw
     tool_use_id: str
+    cwd: str = ""  # the call's own: its `workdir` is told nowhere else
 
 
 class _Ended(_Tool, kw_only=True):
@@ -94,7 +95,8 @@ def parse(event: str, payload: bytes) -> HookEvent:
     match event:
         case "PreToolUse":
             _check(said)
-            return ToolStarting(session, said.tool_name, bytes(said.tool_input), said.tool_use_id, said.agent_id)
+            input = bytes(said.tool_input)
+            return ToolStarting(session, said.tool_name, input, said.tool_use_id, said.agent_id, said.cwd)
         case "PostToolUse":
             _check(said)
             return _ended(said)

@@ -23,6 +23,7 @@ FLAGS = "codex-flags.json"
 PROTOCOL = "codex-protocol.json"
 _SOURCE = "/<session-flags>/config.toml"
 _TOOLS = ("PreToolUse", "PostToolUse")
+_ALIASES = {"apply_patch": ("Edit", "Write")}  # other names by which a pattern meets a tool
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
@@ -96,7 +97,7 @@ def toml(value: Any) -> str:
 
 def others(names: tuple[str, ...]) -> str:
     """A pattern for every tool but these: Codex's patterns have no look-ahead."""
-    return f"^{_others(set(names))}$"
+    return f"^{_others({*names, *(alias for name in names for alias in _ALIASES.get(name, ()))})}$"
 
 
 def _others(rests: set[str]) -> str:

@@ -68,12 +68,14 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     if isinstance(session, NewSession):
         return Command((program, *ours, *args), own)
     told = session.prompt != ""
-    kept = [arg for arg in given.options if arg.name not in options.PICKS and not (told and arg.name == "image")]
+    dropped = options.PICKS | {"cd"} | ({"image"} if told else set())
+    kept = [arg for arg in given.options if arg.name not in dropped]
     prompt = ACT if told else given.prompt
     if given.headless:
         middle = ["exec", *options.words(kept), "resume"]
     else:
-        middle = ["resume", *options.words(kept)]
+        # Where it is; else Codex asks, if the session is of another folder, which one to use.
+        middle = ["resume", *options.words(kept), "--cd", "."]
     said = ["--", session.id, prompt] if prompt else ["--", session.id]
     own |= detour(session.id, env)
     return Command((program, *ours, *middle, *said), own, told and given.headless)

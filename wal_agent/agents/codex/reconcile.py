@@ -8,6 +8,7 @@ nothing of what its calls did. The log and the file's own items know better; wha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.codex.events import SHELL
 from wal_agent.agents.codex.head import head
-from wal_agent.agents.codex.rollout import Rollout, load
+from wal_agent.agents.codex.rollout import RUNS_ON, Rollout, load
 from wal_agent.agents.jsonl import Json, decode, encode
 from wal_agent.agents.putback import capped, noted, unknown
 
@@ -28,9 +29,11 @@ SCRIPT = (
 LOST_SCRIPTS = (
     "[wal-agent] Calls that scripts made whose own records were lost with the run, and what is known of them:"
 )
+MOVED_ON = "\n[wal-agent: it runs no more."
 _SHELLS = ("exec_command", "shell_command", "shell")
 _HOOKED = (*_SHELLS, "apply_patch")  # tools of which it is known that no call begins without its before-hook
 _NESTED = "exec-"
+_TAG = re.compile(r"^- \[([^\]\n]+)\] ", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -74,6 +77,7 @@ def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
     logged = {c.call_id: c for c in calls if c.call_id and not c.call_id.startswith(_NESTED)}
     for id, (at, call) in list(read.calls.items()):
         if id in read.outputs or call.get("name") == "exec":
+            _runs_on(child, id, logged.get(id))
             continue
         if id in logged:
             child.answer(id, call, _told(logged[id], read.items.get(id, (0, {}))[1]))
@@ -91,40 +95,55 @@ def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
             child.put += 1
 
 
+def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
+    """A command that had yielded has an output that says that it runs; what became of it is put behind that."""
+    at = child.read.outputs.get(id)
+    if at is None or logged is None:
+        return
+    record = decode(child.read.lines[at])
+    text = record["payload"].get("output")
+    if not isinstance(text, str) or RUNS_ON not in text[:400] or MOVED_ON in text:
+        return
+    item = child.read.items.get(id, (0, {}))[1]
+    record["payload"]["output"] = f"{text}{MOVED_ON} {_told(logged, item)}]"
+    child.read.lines[at] = encode(record)
+    child.put += 1
+
+
 def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
-    """Code mode: a script without an output gets one that tells what its calls did."""
+    """Code mode: a script without an output gets one that tells what its calls did. What a script that had yielded made
+    behind its output is told in a message."""
     read = child.read
-    logged = {c.call_id: c for c in calls if c.call_id.startswith(_NESTED)}
-    loose = [c for c in calls if not c.call_id]  # no call of this version is without an id; an older log may say so
-    open_scripts = [
-        (id, at, call) for id, (at, call) in read.calls.items() if call.get("name") == "exec" and id not in read.outputs
-    ]
-    end = read.outputs.values()
-    newest = max(end, default=-1)
+    said = _said_before(read)
+    logged = {_tag(c): c for c in calls if not c.call_id or c.call_id.startswith(_NESTED)}
+    logged = {tag: call for tag, call in logged.items() if tag not in said}
+    open_scripts = {id: at for id, (at, c) in read.calls.items() if c.get("name") == "exec" and id not in read.outputs}
     if open_scripts:
-        first = min(at for _, at, _ in open_scripts)
-        told = {id: item for id, (at, item) in read.items.items() if id.startswith(_NESTED) and at > first}
-        lines = [_line(_command(item), _of_item(item)) for id, item in told.items() if id not in logged]
-        lines += [_line(_input(c), _told(c, told.get(id, {}))) for id, c in logged.items()]
-        for id, _, call in open_scripts:
-            child.answer(id, call, "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
-        child.put += len(logged)
-        missing = loose
+        first = min(open_scripts.values())
+        items = {id: item for id, (at, item) in read.items.items() if id.startswith(_NESTED) and at > first}
+        lines = [_line(id, _command(item), _of_item(item)) for id, item in items.items() if id not in logged]
+        lines += [_line(tag, _input(c), _told(c, items.get(tag, {}))) for tag, c in logged.items()]
+        for id in open_scripts:
+            child.answer(id, read.calls[id][1], "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
     else:
-        # A script that yielded has its output, and its calls may have gone on behind it.
-        missing = [c for id, c in logged.items() if id not in read.items or read.items[id][0] > newest] + loose
-    if missing:
-        lines = [_line(_input(c), _told(c, read.items.get(c.call_id, (0, {}))[1])) for c in missing]
-        if _say(child, "\n\n".join([LOST_SCRIPTS, *lines])):
-            child.put += len(missing)
+        newest = max(read.outputs.values(), default=-1)
+        ends = {id: at for id, (at, item) in read.items.items() if _ended(item)}
+        logged = {tag: call for tag, call in logged.items() if ends.get(tag, newest + 1) > newest}
+        lines = [_line(tag, _input(c), _told(c, read.items.get(tag, (0, {}))[1])) for tag, c in logged.items()]
+        if lines:
+            content = [{"type": "input_text", "text": "\n\n".join([LOST_SCRIPTS, *lines])}]
+            child.add({"type": "message", "role": "user", "content": content})
+    child.put += len(logged)
 
 
-def _say(child: Child, text: str) -> bool:
-    """As a message of the user's, once. False: it stands there."""
-    if any(json.dumps(text)[1:-1].encode() in bytes(line) or text.encode() in bytes(line) for line in child.read.lines):
-        return False
-    child.add({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]})
-    return True
+def _said_before(read: Rollout) -> set[str]:
+    """Nested calls that were put back earlier."""
+    texts = [text for text in read.texts if text.startswith((SCRIPT, LOST_SCRIPTS))]
+    return {tag for text in texts for tag in _TAG.findall(text)}
+
+
+def _tag(call: LoggedCall) -> str:
+    return call.call_id or f"call {call.call}"
 
 
 def _told(call: LoggedCall, item: Json) -> str:
@@ -163,8 +182,8 @@ def _exited(code: object, output: object) -> str:
     return f"Process exited with code {code}\nOutput:\n{text}"
 
 
-def _line(what: str, outcome: str) -> str:
-    return f"- {what}\n  {outcome}"
+def _line(tag: str, what: str, outcome: str) -> str:
+    return f"- [{tag}] {what}\n  {outcome}"
 
 
 def _command(item: Json) -> str:

@@ -9,6 +9,7 @@ from wal_agent.agents.jsonl import Json, Line, records, whole
 
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CALLS = ("function_call", "custom_tool_call")
+RUNS_ON = "Process running with session ID"  # at the head of a command's output that has yielded
 
 
 @dataclass(slots=True)
@@ -24,7 +25,7 @@ class Rollout:
     calls: dict[str, tuple[int, Json]] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
     items: dict[str, tuple[int, Json]] = field(default_factory=dict)
-    ours: set[str] = field(default_factory=set)  # ids of messages
+    texts: list[str] = field(default_factory=list)  # of outputs and of people's words
     last_turn: int = 0
     messages: int = 0
     last_said: Json = field(default_factory=dict)
@@ -64,10 +65,11 @@ def _take(read: Rollout, record: Json) -> None:
         read.calls.setdefault(id, (at, said))
     elif said.get("type") in OUTPUTS and isinstance(id, str):
         read.outputs.setdefault(id, at)
+        read.texts.append(text_of(said.get("output")))
     elif said.get("type") == "message":
         read.messages += said.get("role") == "assistant" or is_prompt(said)
-        if isinstance(said.get("id"), str):
-            read.ours.add(said["id"])
+        if said.get("role") == "user":
+            read.texts.append(text_of(said.get("content")))
     if said:
         read.last_said = said
 

@@ -10,14 +10,13 @@ from typing import Literal
 
 from wal_agent.agents.base import SeenCall
 from wal_agent.agents.codex.events import SHELL
-from wal_agent.agents.codex.rollout import CALLS, OUTPUTS, item_of, payload_of, text_of
+from wal_agent.agents.codex.rollout import CALLS, OUTPUTS, RUNS_ON, item_of, payload_of, text_of
 from wal_agent.agents.jsonl import Json, encode, records
 
 Status = Literal["done", "failed", "refused", "cancelled"]
 _PEOPLES = ("userShell", "user_shell", "user")  # commands that a person typed: no hook tells of them
 _BLOCKED = ("Command blocked by PreToolUse hook",)
 _REFUSED = ("rejected by user", "rejected the", "denied by")
-_RUNS_ON = "Process running with session ID"
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
@@ -66,7 +65,7 @@ def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
         names[id] = str(payload.get("name"))
         return None
     text = text_of(payload.get("output"))
-    if kind not in OUTPUTS or names.get(id) == "exec" or _RUNS_ON in text[:400]:
+    if kind not in OUTPUTS or names.get(id) == "exec" or RUNS_ON in text[:400]:
         return None
     tool = {"exec_command": SHELL, "shell_command": SHELL, "shell": SHELL}.get(names.get(id, ""), names.get(id, ""))
     status: Status = "failed"

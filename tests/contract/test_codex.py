@@ -1,0 +1,333 @@
+"""Codex's own hazards, each by name, on the real CLI; what all agents promise is in test_agents.py."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.contract.agent_box import Box, Run, done, popen, wait_until
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import LoggedCall, ToolEnded, ToolStarting, TurnStarted
+from wal_agent.agents.codex import inject
+from wal_agent.agents.codex.launch import ACT
+from wal_agent.agents.codex.reconcile import NOT_BEGUN
+from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
+
+CODEX = AGENTS["codex"]
+CODE_MODE = ("-m", "gpt-6-sol")
+PROMPT = "!touch banged\n$skill-creator /quit @README.md `ls` ünï \u2028\n  "
+
+Program = Callable[[str], Path]
+
+
+@pytest.fixture
+def box(tmp_path: Path, agent_cli: Program) -> Box:
+    return Box(tmp_path, agent_cli("codex"), CODEX)
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    made: list[Run] = []
+    yield made
+    for run in made:
+        run.close()
+
+
+def starting(run: Run, *words: bytes) -> bool:
+    inputs = [e.input for e in run.heard.events if isinstance(e, ToolStarting)]
+    return all(any(word in input for input in inputs) for word in words)
+
+
+def ended(run: Run, *words: bytes) -> bool:
+    inputs = [e.input for e in run.heard.events if isinstance(e, ToolEnded)]
+    return all(any(word in input for input in inputs) for word in words)
+
+
+def result(heard: list[Heard], words: str) -> str:
+    """Of the one call with these words in its input."""
+    (id,) = [part.id for part in heard if isinstance(part, Called) and words in json.dumps(part.input)]
+    (text,) = [part.text for part in heard if isinstance(part, Returned) and part.id == id]
+    return text
+
+
+def elsewhere(box: Box, name: str) -> Box:
+    base = box.base / name
+    base.mkdir()
+    return Box(base, box.program, CODEX)
+
+
+def resumed(box: Box, runs: list[Run], main: bytes, session: str, calls: list[LoggedCall], *more: str) -> list[Heard]:
+    """What the model is sent in another home and folder, after a recovery."""
+    there = elsewhere(box, "there")
+    child = CODEX.reconcile(main, session, there.ws, calls)
+    assert CODEX.reconcile(child.data, session, there.ws, calls).data == child.data
+    told = CODEX.tell(child.data, session, there.ws, PROMPT)
+    assert told is not None
+    there.restore(told, session)
+    run = Run(there, session=session)
+    runs.append(run)
+    with there.model(Turn("verified")) as model:
+        code, out, err = done(run.start(model, "do it", *more, resume=PROMPT))
+        assert (code, out) == (0, "verified\n"), err
+        return model.history(0)
+
+
+# ---- the machine is lost -------------------------------------------------------------------------------------------
+
+
+def test_aborted_is_not_the_truth(box: Box, runs: list[Run]) -> None:
+    """One batch: a command is over that only the file tells, one whose line of the file is lost, one in flight, and a
+    patch that never began. Codex alone would call each of them aborted."""
+    run = Run(box)
+    runs.append(run)
+    commands = [box.shell("exec sleep 30"), box.shell("echo two; exit 7"), box.shell("echo three")]
+    with box.model(Turn("Then.", [*commands, box.rehearsal.write(box.ws / "never", "x")])) as model:
+        process = run.start(model, "do it")
+        wait_until(lambda: ended(run, b"two", b"three") and starting(run, b"sleep"))
+        box.kill(process)
+    session = run.heard_session
+    lines = box.main(session).read_bytes().splitlines(keepends=True)
+    main = b"".join(line for line in lines if b"echo three" not in line)
+    calls = [call for call in run.calls() if b"two" not in call.input]
+    assert b"never" not in b"".join(call.input for call in calls)
+    heard = resumed(box, runs, main, session, calls)
+    assert "outcome unknown" in result(heard, "sleep 30")
+    assert "code 7\nOutput:\ntwo\n" in result(heard, "echo two")
+    assert "code 0\nOutput:\nthree\n" in result(heard, "echo three")
+    assert result(heard, "never") == NOT_BEGUN
+    assert not any("aborted" in part.text for part in heard if isinstance(part, Returned))
+    users = [part.text for part in heard if isinstance(part, Said) and part.role == "user"]
+    assert users.count(PROMPT) == 1
+    assert users[-1] == ACT
+
+
+SCRIPT = """
+await Promise.all([tools.exec_command({cmd: "echo n1; exit 4"}), tools.exec_command({cmd: "echo n2"})]);
+text(await tools.apply_patch("*** Begin Patch\\n*** Add File: made\\n+hi\\n*** End Patch"));
+await tools.exec_command({cmd: "exec sleep 30"});
+await tools.exec_command({cmd: "touch never"});
+"""
+
+
+def test_code_mode_tells_what_its_script_did(box: Box, runs: list[Run]) -> None:
+    """The session file has the script, and its calls as they end; what was in flight only the log has (facts, A8)."""
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn(calls=[("exec", {"input": SCRIPT})])) as model:
+        process = run.start(model, "do it", *CODE_MODE)
+        wait_until(lambda: ended(run, b"n1", b"n2", b"made") and starting(run, b"sleep"))
+        box.kill(process)
+    calls = run.calls()
+    assert all(call.call_id.startswith("exec-") for call in calls)
+    main = box.main(run.heard_session).read_bytes()
+    assert b"exec sleep" in main and b'"command":["/bin/bash","-lc","exec sleep' not in main
+    seen = {call.call_id: call for call in CODEX.seen_calls(main)}
+    assert [seen[c.call_id].status for c in calls if c.result is not None] == ["done"] * 3
+    clean = {e.input[:30]: e.clean for e in run.heard.events if isinstance(e, ToolEnded)}
+    assert sorted(clean.values()) == [False, True, True], "the exit code is read in the file"
+
+    heard = resumed(box, runs, main, run.heard_session, calls[1:], *CODE_MODE)
+    told = result(heard, "Promise.all")
+    assert "code 4\nOutput:\nn1\n" in told
+    assert "code 0\nOutput:\nn2\n" in told
+    assert "Success. Updated the following files:\nA made" in told or "A made" in told
+    assert told.count("outcome unknown") == 1
+    assert "touch never" not in told
+
+
+def test_a_command_that_the_turn_leaves_running(box: Box, runs: list[Run]) -> None:
+    """It outlives its yield, and Codex ends it with the turn: no after-hook, and the file says so at its end."""
+    run = Run(box)
+    runs.append(run)
+    yields = ("exec_command", {"cmd": "sleep 30; touch late", "yield_time_ms": 300})
+    bad = ("apply_patch", {"input": "*** Begin Patch\n*** Update File: none\n@@\n-a\n+b\n*** End Patch"})
+    with box.model(Turn(calls=[yields, bad]), Turn("bye")) as model:
+        assert done(run.start(model, "do it"))[:2] == (0, "bye\n")
+    assert not any(isinstance(e, ToolEnded) for e in run.heard.events)
+    main = box.main(run.heard_session).read_bytes()
+    assert {call.tool: call.status for call in CODEX.seen_calls(main)} == {"Bash": "cancelled", "apply_patch": "failed"}
+
+    with box.model(Turn(status=400)) as model:
+        failing = Run(box)
+        runs.append(failing)
+        assert done(failing.start(model, "do it"))[0] == 1
+    assert "task_complete" in box.main(failing.heard_session).read_text(), "which is no sign of success"
+    assert "TurnCompleted" not in failing.heard.names()
+
+
+def test_a_session_of_only_the_notice(box: Box, runs: list[Run]) -> None:
+    """For a task whose own session was never saved: under an id of ours."""
+    session = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
+    planted = CODEX.tell(b"", session, box.ws, PROMPT)
+    assert planted is not None
+    box.restore(planted, session)
+    run = Run(box, session=session)
+    runs.append(run)
+    with box.model(Turn("begun")) as model:
+        assert done(run.start(model, "do it", resume=PROMPT))[:2] == (0, "begun\n")
+        users = [part.text for part in model.history(0) if isinstance(part, Said) and part.role == "user"]
+    assert (users[0], users[-1]) == (PROMPT, ACT)
+    assert run.heard_session == session
+    assert CODEX.resumable(session, box.ws, box.user_env)
+
+
+def test_the_index_names_another_file(box: Box, runs: list[Run]) -> None:
+    """A copied home: its index names the file of the home that it was copied from; Codex would go on there."""
+    first = Run(box)
+    runs.append(first)
+    with box.model(Turn("one")) as model:
+        assert done(first.start(model, "do it"))[0] == 0
+    session = first.heard_session
+    old = box.main(session)
+    before = old.read_bytes()
+    copy = elsewhere(box, "copy")
+    shutil.copytree(box.home, copy.home, dirs_exist_ok=True)
+    there = copy.main(session)
+    index = copy.home / ".codex/state_5.sqlite"
+    with closing(sqlite3.connect(f"{index.as_uri()}?mode=ro", uri=True)) as db:
+        assert db.execute("select rollout_path from threads").fetchall() == [(str(old),)]
+    run = Run(copy, session=session)
+    runs.append(run)
+    with copy.model(Turn("two")) as model:
+        assert done(run.start(model, "and more", resume=""))[:2] == (0, "two\n")
+    assert old.read_bytes() == before
+    assert b"and more" in there.read_bytes()
+    assert run.heard_session == session
+
+    old.rename(old.with_name("elsewhere"))  # and one that the index of its own home still names
+    path = CODEX.restore_path(CODEX.main_file, session, box.ws, box.user_env)
+    assert path == old
+
+
+# ---- hooks ---------------------------------------------------------------------------------------------------------
+
+
+def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
+    """Codex passes over them without a word. By the settings before the start; else by its own open session file, since
+    no handshake tells which it is, before a tool can run."""
+    (box.ws / ".codex").mkdir()
+    (box.ws / ".codex/config.toml").write_text("[features]\nhooks = false\n")
+    why = CODEX.hooks_off(["exec", "do it"], box.ws, box.user_env)
+    assert why is not None and ".codex/config.toml: features.hooks is false" in why
+
+    run = Run(box)
+    runs.append(run)
+    answer = threading.Event()
+    with box.model(Turn(calls=[box.shell("touch ran")], hold=answer)) as model:
+        process = run.start(model, "do it")
+        (run.dir / "agent.pid").write_text(f"{process.pid}\n")
+        env = box.user_env | run.injected.env
+        model.wait_for(1)
+        (file,) = CODEX.session_files(run.session, box.ws, env)
+        appended = file.path.read_bytes()
+        box.kill(process)
+    assert run.heard.events == []
+    assert CODEX.unhooked(appended)
+    assert CODEX.session_files(run.session, box.ws, box.user_env) == []
+
+
+def test_the_users_own_hooks_and_tools_without_one(box: Box, runs: list[Run]) -> None:
+    """Theirs run beside ours as they did before; for a tool in `skip` none of ours starts."""
+    line = "cat >> theirs"
+    run = Run(box, skip=("apply_patch", "apply", "Basher"))
+    runs.append(run)
+    with box.model(Turn(calls=[box.shell("true"), box.rehearsal.write(box.ws / "made", "x")]), Turn("bye")) as model:
+        box.env(model)
+        config = box.home / ".codex/config.toml"
+        key = f"{config}:post_tool_use:0:0"
+        theirs = inject.trust("post_tool_use", line, None)
+        hook = inject.toml({"hooks": [inject.handler(line)]})
+        state = inject.toml({key: {"trusted_hash": theirs}})
+        users = f"\n[hooks]\nPostToolUse = [{hook}]\nstate = {state}\n"
+        made = run.command(model, box.rehearsal.args("do it"), None, tty=False)
+        config.write_text(config.read_text() + users)
+        assert done(popen(made.argv, made.env, box.ws))[:2] == (0, "bye\n")
+        assert config.read_text().endswith(users)
+    assert [e.tool for e in run.heard.events if isinstance(e, ToolStarting | ToolEnded)] == ["Bash", "Bash"]
+    assert (box.ws / "theirs").read_text().count('"PostToolUse"') == 2
+
+
+def test_subagents_and_forks(box: Box, runs: list[Run]) -> None:
+    """A subagent's calls name it, its turn is no turn of the session, and its file goes with it; so does the file that
+    a fork begins in."""
+    run = Run(box)
+    runs.append(run)
+    spawn = ("collaboration::spawn_agent", {"message": "SUBTASK", "task_name": "sub", "fork_turns": "none"})
+    script = 'const r = await tools.exec_command({cmd: "echo in-sub"}); text(JSON.stringify(r))'
+    waits = ("collaboration::wait_agent", {"timeout_ms": 20000})
+    sub_is_over = threading.Event()
+    turns = [
+        Turn(calls=[spawn]),
+        Turn(calls=[("exec", {"input": script})], when="Task name: /root/sub"),
+        Turn("sub is done", when="in-sub"),
+        Turn(calls=[waits], when="/root/sub", hold=sub_is_over),
+        Turn("bye"),
+    ]
+    with box.model(*turns) as model:
+        process = run.start(model, "do it", *CODE_MODE)
+        try:
+            wait_until(lambda: ended(run, b"in-sub"))
+        finally:
+            sub_is_over.set()
+        assert done(process)[0] == 0
+    calls = [e for e in run.heard.events if isinstance(e, ToolStarting)]
+    inner = {e.inner for e in calls if b"in-sub" in e.input}
+    assert len(inner) == 1 and "" not in inner
+    assert {e.inner for e in calls if "spawn" in e.tool} == {""}
+    assert len({e.session for e in calls}) == 1
+    assert len([e for e in run.heard.events if isinstance(e, TurnStarted)]) == 1
+    assert run.heard.names().count("TurnCompleted") == 1
+    main, sub = CODEX.session_files(run.heard_session, box.ws, box.user_env)
+    assert b"in-sub" in sub.path.read_bytes() and b"in-sub" not in main.path.read_bytes()
+    assert CODEX.restore_path(sub.name, run.heard_session, box.ws, box.user_env) == sub.path
+
+    fork = Run(box)
+    runs.append(fork)
+    with box.model(Turn("forked")) as model:
+        args = ["exec", "fork", *box.rehearsal.args("")[1:-1], *CODE_MODE, run.heard_session, "and on"]
+        made = fork.command(model, args, None, tty=False)
+        assert done(popen(made.argv, made.env, box.ws))[:2] == (0, "forked\n")
+    names = [f.path for f in CODEX.session_files(fork.heard_session, box.ws, box.user_env)]
+    assert fork.heard_session != run.heard_session
+    assert main.path in names[1:]
+
+
+# ---- on a terminal -------------------------------------------------------------------------------------------------
+
+
+def test_on_a_terminal(box: Box, runs: list[Run]) -> None:
+    """Hooks live there; a kill, and a resume in another folder that asks nothing, with the notice as it is."""
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn("First.", [box.shell("echo one")]), Turn(calls=[box.shell("sleep 60")])) as model:
+        tty = run.on_tty(model, box.rehearsal.talking("do it") or ())
+        wait_until(lambda: starting(run, b"sleep"))
+        tty.process.kill()
+        tty.quit()
+    session = run.heard_session
+    there = elsewhere(box, "there")
+    child = CODEX.reconcile(box.main(session).read_bytes(), session, there.ws, run.calls())
+    told = CODEX.tell(child.data, session, there.ws, PROMPT)
+    assert told is not None
+    there.restore(told, session)
+    again = Run(there, session=session)
+    runs.append(again)
+    with there.model(Turn("verified")) as model:
+        tty = again.on_tty(model, there.rehearsal.talking("do it") or (), resume=PROMPT)
+        wait_until(lambda: "TurnCompleted" in again.heard.names())
+        assert tty.quit() == 0
+        heard = model.history(0)
+    assert "First." in tty.screen
+    assert "outcome unknown" in result(heard, "sleep 60")
+    users = [part.text for part in heard if isinstance(part, Said) and part.role == "user"]
+    assert users.count(PROMPT) == 1
+    assert users[-1] == ACT
+    assert str(there.ws) in users[-2]
+    assert list(there.ws.iterdir()) == []
