@@ -92,10 +92,20 @@ def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
     for entry in [e for e in tree.entries if id(e) in results_of]:
         made = [results_of[id(entry)][c["id"]] for c in entry.calls if c["id"] in results_of[id(entry)]]
         _insert(tree, entry, made, session)
-    if lacking:
-        _append(tree, [_answer(tree, lacking)], session)
-        _append(tree, [results.message(logged, id_of(logged), entry_time(tree)) for logged in lacking], session)
+    for batch in _batches(lacking):
+        _append(tree, [_answer(tree, batch)], session)
+        _append(tree, [results.message(logged, id_of(logged), entry_time(tree)) for logged in batch], session)
     return put + len(lacking)
+
+
+def _batches(lacking: Sequence[LoggedCall]) -> list[list[LoggedCall]]:
+    """One, but for ids that come again."""
+    batches: list[list[LoggedCall]] = []
+    for logged in lacking:
+        if not batches or any(id_of(logged) == id_of(other) for other in batches[-1]):
+            batches.append([])
+        batches[-1].append(logged)
+    return batches
 
 
 def _not_begun(tree: Tree, told: _Told, results_of: dict[int, dict[str, Json]]) -> None:

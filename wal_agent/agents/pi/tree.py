@@ -47,7 +47,8 @@ class Entry:
         content = self.message.get("content") if self.role == "assistant" else None
         if not isinstance(content, list) or self.message.get("stopReason") in ("error", "aborted"):
             return []
-        return [b for b in content if isinstance(b, dict) and b.get("type") == "toolCall" and _text(b.get("id"))]
+        calls = [b for b in content if isinstance(b, dict) and b.get("type") == "toolCall" and _text(b.get("id"))]
+        return list({call["id"]: call for call in calls}.values())
 
     def hang_on(self, parent: str | None) -> None:
         self.value = {**self.value, "parentId": parent}
@@ -107,11 +108,10 @@ def _hang(tree: Tree, entry: Entry, known: dict[str, Entry]) -> None:
 
 def mend_head(tree: Tree, session: str, workspace: Path) -> None:
     """pi empties a file whose first line is no head, and goes to the folder that it names."""
-    must = {"type": "session", "version": VERSION, "id": session, "timestamp": EPOCH, "cwd": str(workspace)}
-    if isinstance(tree.head.get("version"), int) or (tree.head.get("version") is None and tree.headed):
-        del must["version"]  # pi brings an old file up to date by it
-    filled = must | tree.head
-    tree.head = filled | {"id": session, "cwd": str(workspace)}
+    ours: Json = {"id": session, "cwd": str(workspace)}
+    version = {} if tree.headed else {"version": VERSION}  # pi brings a file of an older one, or of none, up to date
+    wanted = {"type": "session", **version, **ours, "timestamp": EPOCH}
+    tree.head |= {name: value for name, value in wanted.items() if name not in tree.head} | ours
 
 
 def dump(tree: Tree) -> bytes:

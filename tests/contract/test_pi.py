@@ -1,0 +1,195 @@
+"""pi's own hazards, by name, on the real CLI. What every agent promises is in test_agents.py."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.agent_box import Box, Run, done, popen, wait_until
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import (
+    Allow,
+    Decision,
+    Deny,
+    HookEvent,
+    ModelRequest,
+    SessionStarted,
+    ToolEnded,
+    ToolStarting,
+    TurnCompleted,
+    TurnStarted,
+)
+from wal_agent.agents.pi.inject import MARKER
+from wal_agent.loopback.model import Called, Returned, Said, Turn
+
+PI = AGENTS["pi"]
+PROMPT = "@README.md /quit !ls $HOME `ls` \\n 'one' \"two\" ünï 😀 \u2028\n-x\n/y\n"
+
+
+@pytest.fixture
+def box(tmp_path: Path, agent_cli: Callable[[str], Path]) -> Box:
+    return Box(tmp_path, agent_cli("pi"), PI)
+
+
+@pytest.fixture
+def run(box: Box) -> Iterator[Run]:
+    made = Run(box)
+    yield made
+    made.close()
+
+
+def made(box: Box) -> list[str]:
+    return sorted(p.name for p in box.ws.iterdir())
+
+
+def results(run: Run, session: str) -> int:
+    return sum('"role":"toolResult"' in line for line in run.box.main(session).read_text().splitlines())
+
+
+def test_the_file_has_every_call_before_one_starts_and_every_result_at_the_boundary(box: Box, run: Run) -> None:
+    known: list[tuple[str, int, int]] = []
+
+    def look(event: HookEvent) -> Decision:
+        if isinstance(event, ToolStarting | ModelRequest):
+            text = box.main(event.session).read_text()
+            known.append((type(event).__name__, text.count('"type":"toolCall"'), results(run, event.session)))
+        return Allow()
+
+    run.heard.decide = look
+    with box.model(Turn(calls=[box.shell("echo a"), box.shell("echo b")]), Turn("bye")) as model:
+        assert done(run.start(model, "do it"))[0] == 0
+    assert known == [("ToolStarting", 2, 0), ("ToolStarting", 2, 0), ("ModelRequest", 2, 2), ("ModelRequest", 2, 2)]
+
+
+@pytest.mark.parametrize("spoil", ["missing", "broken"])
+def test_pi_does_not_start_without_its_hooks(box: Box, run: Run, spoil: str) -> None:
+    with box.model(Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
+        command = run.command(model, box.rehearsal.args("do it"), None, tty=False)
+        extension = Path(command.env[MARKER])
+        extension.unlink() if spoil == "missing" else extension.with_name("wire.js").write_text("export const x = (")
+        assert done(popen(command.argv, command.env, box.ws))[0] == 1
+        assert model.requests == []
+    assert made(box) == []
+
+
+OTHER = """
+export default (pi) => pi.on("tool_call", (event) => { event.input.command = "touch rewritten" })
+"""
+
+
+def test_another_extension_cannot_rewrite_what_was_logged(box: Box, run: Run) -> None:
+    """One that pi finds by itself comes behind ours; with settings and a flag that shut extensions out, ours stays."""
+    place = box.home / ".pi/agent/extensions/other.ts"
+    place.parent.mkdir(parents=True)
+    place.write_text(OTHER)
+    with box.model(Turn(calls=[box.shell("touch logged")]), Turn("bye")) as model:
+        assert done(run.start(model, "do it"))[0] == 0
+    assert made(box) == []
+    (box.home / ".pi/agent/settings.json").write_text('{"extensions": ["!**", "-pi.ts", "!*.ts"], "enabledModels": []}')
+    with box.model(Turn(calls=[box.shell("touch logged")]), Turn("bye")) as model:
+        assert done(run.start(model, "do it", "--no-extensions"))[0] == 0
+    assert made(box) == ["logged"]
+    with box.model(Turn(calls=[box.shell("touch logged")]), Turn("bye")) as model:
+        assert done(run.start(model, "do it", "-e", str(place)))[0] == 0
+    assert made(box) == ["logged", "rewritten"]
+    inputs = [e.input for e in run.heard.events if isinstance(e, ToolStarting)]
+    assert [b"rewritten" in input for input in inputs] == [False, False, True]
+
+
+def test_an_answer_that_broke_off_completes_no_turn(box: Box, run: Run) -> None:
+    run.heard.decide = lambda event: Deny("no more", stop=True) if isinstance(event, ToolStarting) else Allow()
+    with box.model(Turn(status=400)) as model:
+        assert done(run.start(model, "do it"))[0] == 1
+    with box.model(Turn(calls=[box.shell("touch ran")])) as model:
+        assert done(run.start(model, "do it"))[0] == 1
+        assert len(model.requests) == 1, "the turn is ended with the refusal"
+    assert run.heard.names().count("TurnStarted") == 2
+    assert "TurnCompleted" not in run.heard.names()
+    assert made(box) == []
+
+
+def test_a_session_of_another_folder_runs_nothing(box: Box, run: Run, tmp_path: Path) -> None:
+    """pi goes where the session belongs, whatever the folder it was started in."""
+    other = tmp_path / "other"
+    other.mkdir()
+    main = PI.tell(b"", str(uuid.uuid4()), other, "hello")
+    assert main is not None
+    place = tmp_path / "its.jsonl"
+    place.write_bytes(main)
+    with box.model(Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
+        done(run.start(model, "do it", "--session", str(place)))
+        assert any("another folder" in part.text for part in model.history(-1) if isinstance(part, Returned))
+    assert made(box) == [] and list(other.iterdir()) == []
+
+
+def test_a_task_that_begins_again(box: Box, run: Run) -> None:
+    """Nothing was saved, since pi writes no file before the first answer: a new session holds the notice, and pi keeps
+    its id. What pi then writes twice is read once."""
+    box.extra["PI_CODING_AGENT_SESSION_DIR"] = str(box.base / "sessions")
+    with box.model(Turn("I begin.", [box.shell("echo hi")]), Turn("bye"), Turn("more")) as model:
+        env = box.env(model)
+        main = PI.tell(b"", run.session, box.ws, PROMPT)
+        assert main is not None
+        place = PI.restore_path(PI.main_file, run.session, box.ws, env)
+        place.parent.mkdir()
+        place.write_bytes(main)
+        assert done(run.start(model, "do it", resume=PROMPT))[0] == 0
+        assert run.heard_session == run.session
+        users = [part.text for part in model.history(0) if isinstance(part, Said) and part.role == "user"]
+        assert users[0] == PROMPT and "do it" not in users[1]
+        assert place.read_bytes().count(b'"type":"session"') == 2, "pi writes it twice"
+        again = PI.reconcile(place.read_bytes(), run.session, box.ws, run.calls())
+        assert again.put_back == 0 and again.data.count(b'"type":"session"') == 1
+        place.write_bytes(again.data)
+        assert done(run.start(model, "next", resume=""))[0] == 0
+        heard = model.history(2)
+        assert [part.text for part in heard if isinstance(part, Said) and part.role == "user"] == [*users, "next"]
+        assert sum(isinstance(part, Called) for part in heard) == 1
+
+
+def test_a_kill_before_the_first_answer_leaves_nothing_to_resume(box: Box, run: Run) -> None:
+    with box.model(Turn("never")) as model:
+        model.turns[0].hold = threading.Event()
+        process = run.start(model, "do it")
+        model.wait_for(1)
+        box.kill(process)
+    assert run.heard.names() == ["SessionStarted", "TurnStarted"]
+    assert not PI.resumable(run.heard_session, box.ws, box.user_env)
+
+
+def test_on_a_terminal(box: Box, run: Run) -> None:
+    """Hooks, another session of `/new`, and a resume of the first."""
+    with box.model(Turn("one", [box.shell("touch made")]), Turn("two"), Turn("three"), Turn("four")) as model:
+        tty = run.on_tty(model, box.rehearsal.talking("do it") or ())
+        wait_until(lambda: "TurnCompleted" in run.heard.names())
+        wait_until(lambda: "two" in tty.screen)
+        tty.send(b"/new\r")
+        wait_until(lambda: run.heard.names().count("SessionStarted") == 2)
+        tty.send(b"again\r")
+        wait_until(lambda: run.heard.names().count("TurnCompleted") == 2)
+        assert tty.quit() == 0
+        sessions = [e.session for e in run.heard.events if isinstance(e, SessionStarted)]
+        assert len(set(sessions)) == 2
+        assert [e.session for e in run.heard.events if isinstance(e, TurnStarted | TurnCompleted)] == [
+            *[sessions[0]] * 2,
+            *[sessions[1]] * 2,
+        ]
+        assert [e.clean for e in run.heard.events if isinstance(e, ToolEnded)] == [True]
+        assert made(box) == ["made"]
+
+        run.session = sessions[0]
+        main = box.main(run.session)
+        told = PI.tell(main.read_bytes(), run.session, box.ws, PROMPT)
+        assert told is not None
+        main.write_bytes(told)
+        before = len(run.heard.events)
+        tty = run.on_tty(model, box.rehearsal.talking("do it") or (), resume=PROMPT)
+        wait_until(lambda: run.heard.names()[before:].count("TurnCompleted") == 1)
+        assert tty.quit() == 0
+        assert {e.session for e in run.heard.events[before:] if isinstance(e, TurnStarted)} == {run.session}
+        heard = model.history(-1)
+        assert [p.text for p in heard if isinstance(p, Said) and p.role == "user"][:2] == ["do it", PROMPT]
