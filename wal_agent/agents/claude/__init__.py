@@ -1,0 +1,120 @@
+"""Claude Code. Measured on the version in `tested`; the contract suite runs on the real program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from wal_agent.agents.base import (
+    Cli,
+    Command,
+    Decision,
+    Env,
+    HookEvent,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    NewSession,
+    Reconciled,
+    Rehearsal,
+    ResumeSession,
+    SeenCall,
+    SessionFile,
+    Traits,
+)
+from wal_agent.agents.claude import events, files, inject, launch, notice, reconcile, seen, settings
+
+
+class Claude:
+    name = "claude"
+    tested = "2.1.197"
+    main_file = files.MAIN
+    boundary: Literal["hooks", "file"] = "file"
+    again: frozenset[int] = frozenset()
+    traits = Traits(
+        hooks="one `--settings` file of this run's own, the user's merged into it",
+        intent="before the tool starts",
+        fail_closed="yes: the hook line refuses by itself",
+        reconcile="calls in flight and calls that were not written yet are put back, torn lines mended",
+        resume="`--resume ID`; the notice is the user's last message in the session",
+        interactive="yes",
+        subagents="their calls are logged and their sessions saved; after a crash the parent's call is told",
+        limits=(
+            "A hook whose own shell is killed lets the tool run: Claude Code takes only exit code 2 or words for a no.",
+            "A refused call does not end the turn: Claude Code has no word for both at once.",
+            "Hooks that only a running Claude Code knows to be off are found when the session shows a turn without a "
+            "handshake; a model that answers within about 100 ms could run one tool first.",
+            "Commands that a person types behind `!` fire no hook.",
+        ),
+    )
+
+    def rehearsal(self) -> Rehearsal:
+        from wal_agent.agents.claude.rehearsal import ClaudeRehearsal
+
+        return ClaudeRehearsal()
+
+    def locate(self, env: Env) -> Cli:
+        return launch.locate(env)
+
+    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        return settings.hooks_off(args, workspace, env)
+
+    def passthrough(self, args: Sequence[str]) -> bool:
+        return launch.passthrough(args)
+
+    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
+        return launch.is_interactive(args, tty, env)
+
+    def session_of(self, args: Sequence[str]) -> str | None:
+        return launch.session_of(args)
+
+    def prompt_of(self, args: Sequence[str]) -> str | None:
+        return launch.prompt_of(args)
+
+    def sweep(self, env: Env, runtime: Path) -> None:
+        """Nothing: all is in the run's folder."""
+
+    def inject(self, setup: HookSetup, env: Env) -> Injected:
+        return inject.inject(setup, env)
+
+    def command(
+        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
+    ) -> Command:
+        return launch.command(cli, args, session, interactive, env)
+
+    def parse(self, event: str, payload: bytes) -> HookEvent:
+        return events.parse(event, payload)
+
+    def render(self, event: str, decision: Decision) -> bytes:
+        return events.render(event, decision)
+
+    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
+        return files.session_files(session, workspace, env)
+
+    def folder(self, env: Env) -> Path:
+        return inject.claude_home(env)
+
+    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
+        return files.restore_path(name, session, workspace, env)
+
+    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        return files.existing(session, workspace, env)
+
+    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
+        return files.resumable(session, workspace, env)
+
+    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        return reconcile.reconcile(main, session, workspace, calls)
+
+    def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
+        return notice.tell(main, session, workspace, prompt)
+
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
+        return seen.seen_calls(appended)
+
+    def unhooked(self, appended: bytes) -> bool:
+        return seen.unhooked(appended)
+
+    def tidy(self, session: str, workspace: Path, env: Env) -> None:
+        """Nothing: Claude Code leaves nothing beside the session's own file."""

@@ -1,0 +1,174 @@
+"""What Claude Code's hooks say, and what they must print.
+
+Each call has an id of the model's, the same before and after it. A subagent's calls come under the parent's session id,
+with an `agent_id`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from wal_agent.agents.base import (
+    Allow,
+    AwaitingApproval,
+    Decision,
+    Deny,
+    HookEvent,
+    OtherEvent,
+    SessionEnded,
+    SessionStarted,
+    ToolEnded,
+    ToolStarting,
+    TurnCompleted,
+    TurnStarted,
+)
+from wal_agent.agents.line import ALLOW, say
+
+TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
+# The smallest set that tells phases and calls. No PostToolBatch: it repeats every result of its batch, and the session
+# file tells the same a moment later. No SessionEnd: by then the terminal is the user's again.
+EVENTS = ("SessionStart", "UserPromptSubmit", *TOOLS, "Stop")
+
+
+class _Hook(msgspec.Struct):
+    session_id: str
+
+
+class _Start(_Hook):
+    source: str = ""
+
+
+class _Prompt(_Hook):
+    prompt: str = ""
+
+
+class _Tool(_Hook):
+    tool_name: str
+    tool_input: msgspec.Raw
+    tool_use_id: str = ""
+    agent_id: str | None = None
+
+
+class _Done(_Tool):
+    tool_response: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"null"))
+
+
+class _Failed(_Tool):
+    error: msgspec.Raw = msgspec.field(default=msgspec.Raw(b'""'))
+
+
+class _Task(msgspec.Struct):
+    status: str = ""
+
+
+class _Stop(_Hook):
+    background_tasks: list[_Task] = []
+
+
+class _End(_Hook):
+    reason: str = ""
+
+
+_TYPES: dict[str, type[_Hook]] = {
+    "SessionStart": _Start,
+    "UserPromptSubmit": _Prompt,
+    "PreToolUse": _Tool,
+    "PostToolUse": _Done,
+    "PostToolUseFailure": _Failed,
+    "PermissionRequest": _Tool,
+    "Stop": _Stop,
+    "SessionEnd": _End,
+}
+
+# Copies for the display: the input has the same, or the file.
+_COPIES = {"originalFile", "structuredPatch", "oldString", "newString", "content"}
+_WRITERS = {"Write", "Edit", "MultiEdit", "NotebookEdit"}
+
+
+def parse(event: str, payload: bytes) -> HookEvent:
+    """ValueError when the payload is not what this event carries: the caller then denies."""
+    if event not in _TYPES:
+        return OtherEvent(name=event)
+    try:
+        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise ValueError(f"{event} hook: {e}") from e
+    session = said.session_id
+    match event:
+        case "SessionStart":
+            return SessionStarted(session, said.source)
+        case "UserPromptSubmit":
+            return TurnStarted(session, said.prompt)
+        case "PreToolUse":
+            inner = said.agent_id or ""
+            return ToolStarting(session, said.tool_name, _object(said.tool_input), said.tool_use_id, inner)
+        case "PostToolUse":
+            response = bytes(said.tool_response)
+            result = _without_copies(response) if said.tool_name in _WRITERS else response
+            clean = said.tool_name != "Bash" or _went_well(response)
+            return ToolEnded(
+                session, said.tool_name, _object(said.tool_input), result, False, said.tool_use_id, clean=clean
+            )
+        case "PostToolUseFailure":
+            result = b'{"error":' + bytes(said.error) + b"}"
+            return ToolEnded(
+                session, said.tool_name, _object(said.tool_input), result, True, said.tool_use_id, clean=False
+            )
+        case "PermissionRequest":
+            return AwaitingApproval(session, said.tool_name)
+        case "Stop":
+            # A command in the background goes on, and its end begins a turn by itself: the work is not over.
+            running = any(task.status == "running" for task in said.background_tasks)
+            return OtherEvent("Stop with running tasks") if running else TurnCompleted(session)
+        case _:
+            return SessionEnded(session, said.reason)
+
+
+def _object(raw: msgspec.Raw) -> bytes:
+    data = bytes(raw)
+    if data[:1] != b"{":
+        raise ValueError("tool_input is not an object")
+    return data
+
+
+class _Shell(msgspec.Struct):
+    interrupted: bool = False
+    returned: str | None = msgspec.field(name="returnCodeInterpretation", default=None)
+    background: str | None = msgspec.field(name="backgroundTaskId", default=None)
+
+
+def _went_well(response: bytes) -> bool:
+    """A command that is known to have ended with 0. Other codes are failures, but for a few that Claude takes for an
+    answer (`grep`, `diff`); one in the background has not ended."""
+    try:
+        told = msgspec.json.decode(response, type=_Shell)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return not told.interrupted and told.returned is None and told.background is None
+
+
+def _without_copies(response: bytes) -> bytes:
+    try:
+        fields = msgspec.json.decode(response, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return response
+    return msgspec.json.encode({name: value for name, value in fields.items() if name not in _COPIES})
+
+
+def render(event: str, decision: Decision) -> bytes:
+    """What the client hands to the hook's shell line."""
+    return ALLOW if isinstance(decision, Allow) or event != "PreToolUse" else say(refusal(decision))
+
+
+def refusal(decision: Deny) -> str:
+    """Claude's deny, one line. `stop` has no spelling: with `"continue": false` beside it the turn goes on all the
+    same, and without the denial the tool even runs."""
+    denied = {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "deny",
+        "permissionDecisionReason": decision.reason,
+    }
+    return json.dumps({"hookSpecificOutput": denied})

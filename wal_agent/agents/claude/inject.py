@@ -1,0 +1,65 @@
+"""The hooks of one run: a settings file in the run's own folder, given with `--settings`.
+
+Claude merges it with the user's, the project's and the local settings, so no file of the user's is touched. A second
+`--settings` would replace ours, so the user's own is merged into one file with it (I6); one entry that Claude does not
+understand voids the whole file without a word, so what can be checked of the user's is checked before (settings.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import Deny, Env, HookSetup, Injected
+from wal_agent.agents.claude.events import EVENTS, TOOLS, refusal
+from wal_agent.agents.line import GONE, HOOK_SECONDS, sh_line
+from wal_agent.errors import ConfigError
+
+SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # tells `command` where our settings are, and the standing protocol beside them
+FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once
+
+
+def claude_home(env: Env) -> Path:
+    """Claude's state folder, as it finds it itself."""
+    own = env.get("CLAUDE_CONFIG_DIR")
+    return Path(own) if own else Path(env.get("HOME") or Path.home()) / ".claude"
+
+
+def inject(setup: HookSetup, env: Env) -> Injected:
+    place = setup.run_dir / "claude-settings.json"
+    try:
+        place.write_text(json.dumps({"hooks": hook_table(setup), "disableAllHooks": False}, indent=1))
+        protocol_beside(place).write_text(setup.protocol)
+    except OSError as e:
+        raise ConfigError(f"Claude Code's hooks could not be placed in {place}: {e.strerror or e}.") from e
+    return Injected(env={SETTINGS: str(place)})
+
+
+def protocol_beside(settings: Path) -> Path:
+    return settings.with_name("claude-protocol.md")
+
+
+def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:
+    table: dict[str, list[dict[str, Any]]] = {}
+    for event in EVENTS:
+        deny = refusal(Deny(GONE)) if event == "PreToolUse" else None
+        line = sh_line(setup, "claude", event, event in FIRM, deny)
+        # Seconds. One above 2147483 would be over at once, and the tool run.
+        group: dict[str, Any] = {"hooks": [{"type": "command", "command": line, "timeout": HOOK_SECONDS}]}
+        if event in TOOLS and setup.skip:
+            group["matcher"] = f"^(?!(?:{'|'.join(map(re.escape, setup.skip))})$)"
+        table[event] = [group]
+    return table
+
+
+def merged(ours: Path, users: dict[str, Any]) -> Path:
+    """One file with both: the user's, then our hooks beside the user's own. Gives its path, in the run's folder."""
+    own = json.loads(ours.read_bytes())
+    hooks = {event: list(groups) for event, groups in users.get("hooks", {}).items()}
+    for event, groups in own["hooks"].items():
+        hooks[event] = [*hooks.get(event, []), *groups]
+    place = ours.with_name("claude-settings-merged.json")
+    place.write_text(json.dumps({**users, **own, "hooks": hooks}, indent=1))
+    return place

@@ -1,0 +1,97 @@
+"""Finding Claude Code and starting it: a new session under an id of ours, or a resume of a restored one.
+
+The recovery prompt is not given on the command line. There Claude takes a leading `/` for a command of its own and adds
+the files that `@path` names; an argument of more than 128 KiB does not even start. `notice.py` writes it into the
+restored session instead, as the user's last words; the command line only says to act on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.claude import inject, options, settings
+from wal_agent.agents.found import Program
+from wal_agent.errors import ConfigError
+
+PROGRAM = Program("claude", "@anthropic-ai/claude-code")
+ACT = "Act on the wal-agent recovery notice above."
+_SYSTEM = ("append-system-prompt", "append-system-prompt-file")
+_AGAIN = "CLAUDE_CODE_RESUME_INTERRUPTED_TURN"
+
+
+def locate(env: Env) -> Cli:
+    return PROGRAM.locate(env)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    """These arguments start no session (a subcommand, --version): nothing to protect."""
+    given = options.read(args)
+    first = next((arg.value for arg in given if not arg.name), None)
+    return first in options.COMMANDS or any(options.on(given, name) for name in options.NO_SESSION)
+
+
+def session_of(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only Claude can tell (the last one, a title, a fork)."""
+    given = options.read(args)
+    chosen = options.last(given, "session-id")
+    if chosen is not None:
+        return chosen
+    resumed = options.last(given, "resume")
+    if resumed is None:
+        other = ("continue", "from-pr", "fork-session")
+        return "" if any(options.last(given, name) is not None for name in other) else None
+    known = settings.SESSION.fullmatch(resumed) and options.last(given, "fork-session") is None
+    return resumed if known else ""
+
+
+def prompt_of(args: Sequence[str]) -> str | None:
+    """The prompt among the arguments: the first word that is no option's."""
+    return next((arg.value for arg in options.read(args) if not arg.name and arg.value), None)
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    """Claude's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
+    return tty and options.last(options.read(args), "print") is None
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = options.read(args)
+    ours, given = _injected(given, env)
+    told = isinstance(session, ResumeSession) and session.prompt != ""
+    behind: list[str] = []
+    if isinstance(session, ResumeSession):
+        given = [arg for arg in given if arg.name not in options.SESSION]
+        ours += ["--resume", session.id]
+        if told:
+            given = [arg for arg in given if arg.name not in options.PROMPT]
+            behind = ["--", ACT]  # else an option that takes many words would take these too
+    elif session_of(args) is None:
+        ours += ["--session-id", session.id]
+    # Set, it would send the cut-off prompt again by itself; empty counts as not set.
+    extra = {_AGAIN: ""} if _AGAIN in env else {}
+    argv = (str(cli.path), *ours, *options.words(given), *behind)
+    return Command(argv, extra, told and not interactive)
+
+
+def _injected(given: list[options.Arg], env: Env) -> tuple[list[str], list[options.Arg]]:
+    """The options that carry our settings and the standing protocol, each in one with the user's own."""
+    if not env.get(inject.SETTINGS):
+        return [], given
+    ours = Path(env[inject.SETTINGS])
+    users = options.last(given, "settings")
+    try:
+        place = ours if users is None else inject.merged(ours, settings.given_settings(users, Path.cwd()))
+        protocol = inject.protocol_beside(ours).read_text()
+        both = "\n\n".join(filter(None, [_system_text(given), protocol]))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Claude Code's settings for this run could not be made: {error}.") from error
+    rest = [arg for arg in given if arg.name not in ("settings", *_SYSTEM)]
+    return ["--settings", str(place), *(["--append-system-prompt", both] if both else [])], rest
+
+
+def _system_text(given: list[options.Arg]) -> str:
+    """What the user adds to the system prompt. Claude takes the text or the file, not both."""
+    file = options.last(given, "append-system-prompt-file")
+    return options.last(given, "append-system-prompt") or (Path(file).read_text() if file else "")

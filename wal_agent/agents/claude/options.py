@@ -1,0 +1,44 @@
+"""Claude Code's command line (commander). The table is `claude --help` of the tested version, and what it hides."""
+
+from __future__ import annotations
+
+from wal_agent.agents.options import Arg, Kind, Syntax, last, on, words
+
+__all__ = ["COMMANDS", "NO_SESSION", "PROMPT", "SESSION", "Arg", "last", "on", "read", "words"]
+
+_VALUE = """agent agents append-system-prompt append-system-prompt-file debug-file effort fallback-model input-format
+    json-schema max-budget-usd model name output-format permission-mode plugin-dir plugin-url session-id
+    remote-control-session-name-prefix setting-sources settings system-prompt system-prompt-file
+    advisor agent-color agent-id agent-name agent-type deep-link-cwd-b64 deep-link-last-fetch deep-link-repo
+    managed-settings max-thinking-tokens max-turns parent-session-id permission-prompt-tool plan-mode-instructions
+    plugin-dir-no-mcp prefill prefill-b64 resume-session-at rewind-files sdk-url task-budget team-name teammate-mode
+    thinking thinking-display workload"""
+_MAYBE = "debug from-pr prompt-suggestions remote-control resume worktree cloud rc remote teleport"
+_MANY = """add-dir allowedTools allowed-tools betas disallowedTools disallowed-tools file mcp-config tools channels
+    dangerously-load-development-channels"""
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(_VALUE.split(), "value"),
+    **dict.fromkeys(_MAYBE.split(), "maybe"),
+    **dict.fromkeys(_MANY.split(), "many"),
+}
+SHORT = {
+    "c": "continue",
+    "d": "debug",
+    "h": "help",
+    "n": "name",
+    "p": "print",
+    "r": "resume",
+    "v": "version",
+    "w": "worktree",
+}
+_COMMANDS = """agents auth auto-mode config doctor gateway install mcp plugin plugins project remote-control setup-token
+    ultrareview update upgrade"""
+COMMANDS = frozenset(_COMMANDS.split())
+NO_SESSION = frozenset(("version", "help", "init-only"))
+PROMPT = frozenset(("", "prefill", "prefill-b64", "input-format", "replay-user-messages"))
+SESSION = frozenset(
+    ("resume", "continue", "session-id", "fork-session", "from-pr", "resume-session-at", "rewind-files")
+)
+
+read = Syntax(KINDS, SHORT).read

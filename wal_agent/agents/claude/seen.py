@@ -1,0 +1,53 @@
+"""What bytes appended to a session file tell: calls with an outcome, and that a turn began."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from wal_agent.agents.base import SeenCall
+from wal_agent.agents.claude.lines import Entry, is_turn
+from wal_agent.agents.jsonl import Json, encode, records
+
+# Claude's words for calls that a person or a rule refused. Those that Esc cut off are told as if they had not begun,
+# in the words of a refusal at the dialog: they may have.
+_CANCELLED = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
+_REFUSED = ("Claude requested permissions to ", "Permission to use ", "Permission for this action ")
+
+
+def seen_calls(appended: bytes) -> list[SeenCall]:
+    """A result names its call by id; where the call itself is not in these bytes, its tool is not told."""
+    calls: dict[str, Json] = {}
+    found: list[SeenCall] = []
+    for record, line in records(appended):
+        if record is None:
+            continue
+        e = Entry(record, line)
+        calls |= {str(block["id"]): block for block in e.calls()}
+        for result in e.results():
+            id = str(result["tool_use_id"])
+            call = calls.get(id, {})
+            input = call.get("input")
+            spelled = encode(input if isinstance(input, dict) else {})
+            found.append(SeenCall(str(call.get("name", "")), spelled, _status(result), id, id))
+    return found
+
+
+def _status(result: Json) -> Literal["done", "failed", "refused", "cancelled"]:
+    if result.get("is_error") is not True:
+        return "done"
+    text = text_of(result.get("content"))
+    if text.startswith(_CANCELLED):
+        return "cancelled"
+    return "refused" if text.startswith(_REFUSED) else "failed"
+
+
+def text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(p["text"]) for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str))
+
+
+def unhooked(appended: bytes) -> bool:
+    """A user's line is written when the SessionStart and UserPromptSubmit hooks are over."""
+    return any(is_turn(r) for r, _ in records(appended))

@@ -1,0 +1,189 @@
+"""Would our hooks fire here, and would the session be saved? Read from Claude Code's settings and arguments, before
+anything is started (I5).
+
+`disableAllHooks` of the user's or the project's settings does no harm: ours says the contrary, and it counts more. What
+only a running Claude can know (settings that an organisation sends, a settings file that does not validate) is left to
+the handshake and to the watch for calls that the log did not see.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import Env
+from wal_agent.agents.claude import options
+from wal_agent.agents.claude.inject import claude_home
+
+SESSION = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_LIMIT = 1 << 22
+_NOTHING = "so no tool call could be logged. Nothing was run."
+_ELSEWHERE = {
+    "bg": "runs the session in the background, away from wal-agent",
+    "background": "runs the session in the background, away from wal-agent",
+    "cloud": "runs the session in the cloud, where wal-agent cannot save it",
+    "remote": "runs the session in the cloud, where wal-agent cannot save it",
+    "teleport": "takes the session from the cloud into a folder of its own choice",
+    "sdk-url": "takes its sessions from another program; wal-agent does not save those",
+    "worktree": "makes Claude Code work in another folder than the one that wal-agent saves. Make the worktree first "
+    "and start wal-agent in it",
+    "no-session-persistence": "keeps the session from being written, so it could not be saved",
+}
+_SWITCHES = {"CLAUDE_CODE_SIMPLE": "as --bare does", "CLAUDE_CODE_SAFE_MODE": "as --safe-mode does"}
+
+
+def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    given = options.read(args)
+    return (
+        _by_argument(args, given)
+        or _by_variable(workspace, env)
+        or _by_organisation(given, env)
+        or _not_merged(given, workspace)
+    )
+
+
+def _by_argument(args: Sequence[str], given: list[options.Arg]) -> str | None:
+    until = args.index("--") if "--" in args else len(args)
+    for word in ("--bare", "--safe-mode"):  # Claude looks for these anywhere, also where they are another's value
+        if word in args[:until]:
+            return f"{word} switches Claude Code's hooks off, {_NOTHING}"
+    for name, what in _ELSEWHERE.items():
+        if options.last(given, name) is not None:
+            return f"--{name} {what}. Nothing was run."
+    return None
+
+
+def _by_variable(workspace: Path, env: Env) -> str | None:
+    places = [("the environment", dict(env))]
+    places += [(shown, own) for shown, values in _layers(workspace, env) if isinstance(own := values.get("env"), dict)]
+    for shown, values in places:
+        for name, how in _SWITCHES.items():
+            if _true(values.get(name)):
+                return f"{name} in {shown} switches Claude Code's hooks off, {how}, {_NOTHING}"
+        if _true(values.get("CLAUDE_CODE_SKIP_PROMPT_HISTORY")):
+            return (
+                f"CLAUDE_CODE_SKIP_PROMPT_HISTORY in {shown} keeps the session from being written, so it could not be "
+                "saved. Nothing was run."
+            )
+    return None
+
+
+def _by_organisation(given: list[options.Arg], env: Env) -> str | None:
+    for shown, values in _managed(given, env):
+        locked = values.get("strictPluginOnlyCustomization")
+        for key, off in (
+            ("disableAllHooks", values.get("disableAllHooks") is True),
+            ("allowManagedHooksOnly", values.get("allowManagedHooksOnly") is True),
+            ("strictPluginOnlyCustomization", locked is True or (isinstance(locked, list) and "hooks" in locked)),
+        ):
+            if off:
+                told = json.dumps(values[key])
+                return f"Claude Code's hooks are off by the organisation ({shown}: {key} is {told}), {_NOTHING}"
+    return None
+
+
+def _not_merged(given: list[options.Arg], workspace: Path) -> str | None:
+    """The user's own --settings goes into one file with ours, and what is wrong in it would void both."""
+    users = options.last(given, "settings")
+    if users is None:
+        return None
+    try:
+        given_settings(users, workspace)
+    except (OSError, ValueError) as error:
+        shown = users if len(users) <= 200 else users[:199] + "…"
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        return f"--settings {shown} cannot be used ({why}), and Claude Code would drop the hooks with it, {_NOTHING}"
+    return None
+
+
+def given_settings(value: str, folder: Path) -> dict[str, Any]:
+    """What `--settings` says: a file, or JSON where it stands in braces. OSError, ValueError: Claude would not take
+    it."""
+    text = value.strip()
+    if not (text.startswith("{") and text.endswith("}")):
+        with (folder / value).open("rb") as f:
+            text = f.read(_LIMIT).decode("utf-8-sig")
+    try:
+        values = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(values, dict):
+        raise ValueError("it is no JSON object")
+    _check_hooks(values.get("hooks", {}))
+    return values
+
+
+def _check_hooks(hooks: Any) -> None:
+    if not isinstance(hooks, dict):
+        raise ValueError("its hooks are no JSON object")
+    for event, groups in hooks.items():
+        if not isinstance(groups, list) or not all(_is_group(group) for group in groups):
+            raise ValueError(f"its hooks for {event} are none that Claude Code takes")
+
+
+_NEEDS = {"command": "command", "http": "url", "mcp_tool": "tool", "prompt": "prompt", "agent": "prompt"}
+
+
+def _is_group(group: Any) -> bool:
+    if not isinstance(group, dict) or not isinstance(group.get("matcher", ""), str):
+        return False
+    hooks = group.get("hooks")
+    return isinstance(hooks, list) and all(_is_hook(hook) for hook in hooks)
+
+
+def _is_hook(hook: Any) -> bool:
+    return isinstance(hook, dict) and isinstance(hook.get(_NEEDS.get(str(hook.get("type")), "")), str)
+
+
+def _layers(workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
+    project = workspace / ".claude"
+    places = [
+        ("~/.claude/settings.json", claude_home(env) / "settings.json"),
+        (".claude/settings.json", project / "settings.json"),
+        (".claude/settings.local.json", project / "settings.local.json"),
+    ]
+    for shown, path in places:
+        if (values := _read(path)) is not None:
+            yield shown, values
+
+
+def _managed(given: list[options.Arg], env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
+    mac = sys.platform == "darwin"
+    folder = Path(
+        env.get("CLAUDE_CODE_MANAGED_SETTINGS_PATH")
+        or ("/Library/Application Support/ClaudeCode" if mac else "/etc/claude-code")
+    )
+    more = folder / "managed-settings.d"
+    try:
+        extra = sorted(p for p in more.iterdir() if p.suffix == ".json")
+    except OSError:
+        extra = []
+    for path in (folder / "managed-settings.json", *extra):
+        if (values := _read(path)) is not None:
+            yield str(path), values
+    for arg in given:
+        if arg.name == "managed-settings":
+            try:
+                values = json.loads(arg.value)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(values, dict):
+                yield "--managed-settings", values
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as f:
+            values = json.loads(f.read(_LIMIT).decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return None  # absent; or damaged, and Claude passes over it
+    return values if isinstance(values, dict) else None
+
+
+def _true(value: Any) -> bool:
+    """As Claude reads a variable."""
+    return str(value).lower().strip() in ("1", "true", "yes", "on")
