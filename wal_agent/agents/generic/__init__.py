@@ -82,7 +82,7 @@ class Generic(Journals, Hookless):
         files.sweep(env)
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return Injected()
+        return Injected(paths=(launch.folder_of(setup.run_dir),))
 
     def command(
         self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env

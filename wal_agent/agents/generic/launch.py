@@ -62,10 +62,16 @@ def _filled(word: str, session: NewSession | ResumeSession) -> str:
     return filled
 
 
+def folder_of(run_dir: Path) -> Path:
+    """Where the prompt's file is; it goes with the run."""
+    return run_dir / "recovery"
+
+
 def _hand_over(prompt: str, env: Env) -> Path | None:
     if not env.get(SOCKET):
         return None
-    path = Path(env[SOCKET]).parent / "recovery-prompt.md"
+    path = folder_of(Path(env[SOCKET]).parent) / "prompt.md"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     with suppress(FileNotFoundError):
         path.unlink()
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
