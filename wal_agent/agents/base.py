@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from wal_agent.loopback.model import Call, Dialect
@@ -179,6 +179,19 @@ class Command:
     argv: tuple[str, ...]
     env: dict[str, str]
     no_stdin: bool = False
+
+
+HookTable = dict[str, list[dict[str, Any]]]  # event -> groups, as an agent's settings have them under "hooks"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Hooks for the user's own settings of an agent (`configure-hooks --install`). `title`: the agent, for people."""
+
+    agent: str
+    title: str
+    settings: Path
+    hooks: HookTable
 
 
 # ---- the session's files -------------------------------------------------------------------------------------------
@@ -395,3 +408,11 @@ class Journals(Protocol):
     def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
         """Bring restored journals into the database, where they differ from it; before a resume's `command`.
         ConfigError when the agent does not take them."""
+
+
+@runtime_checkable
+class Installs(Protocol):
+    """An agent whose settings can hold hooks that stay, beside those that each run brings."""
+
+    def standing(self, env: Env) -> Standing:
+        """Ours, and where they would go. Each leaves at once outside of a run, and where the run's own hooks are."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.agents.base import HookSetup, Injected
+from wal_agent.agents.base import HookSetup, HookTable, Injected
 from wal_agent.errors import ConfigError
 from wal_agent.flock import flock_state
 
@@ -88,10 +88,10 @@ def extension_name(run: str) -> str:
 
 def hook_table(
     setup: HookSetup, events: Sequence[str], of_tools: Collection[str], line: Callable[[str], str], timeout: int
-) -> dict[str, list[dict[str, object]]]:
+) -> HookTable:
     """Event -> groups. `of_tools`: events that fire for a tool, and so not for a skipped one. `timeout` in the agent's
     own unit."""
-    table: dict[str, list[dict[str, object]]] = {}
+    table: HookTable = {}
     for event in events:
         hook = {
             "name": extension_name(setup.run),  # of this run only: a name that was disabled once is not met again

@@ -7,12 +7,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from wal_agent.cli.options import AsJson
 from wal_agent.cli.screen import lines, say
+
+if TYPE_CHECKING:
+    from wal_agent.agents.base import Standing
 
 T = TypeVar("T")
 
@@ -27,7 +30,7 @@ class Row:
 
 
 def configure_hooks(
-    agent: Annotated[str, typer.Option("--agent", help="Whose hooks: gemini.", metavar="NAME")] = "gemini",
+    agent: Annotated[str, typer.Option("--agent", help="Whose hooks.", metavar="NAME")] = "gemini",
     skip: Annotated[
         list[str] | None,
         typer.Option("--skip", help="No before-hook for these tools; only for tools that just read.", metavar="T,..."),
@@ -68,9 +71,9 @@ def configure_hooks(
     elif reset:
         _reset(workspace, agent)
     elif install:
-        _install()
+        _install(agent)
     elif uninstall:
-        _uninstall()
+        _uninstall(agent)
     if show or json or not any(wanted):
         _show(workspace, agent, json)
 
@@ -153,23 +156,42 @@ def _names(given: Sequence[str] | None) -> list[str]:
 # ---- the agent's own settings -------------------------------------------------------------------------------------
 
 
-def _install() -> None:
-    from wal_agent.agents.gemini import installed
+def _install(agent: str) -> None:
+    from wal_agent.agents import installed
     from wal_agent.supervise.local import state_dir
 
-    path = installed.install(os.environ, state_dir(os.environ))
+    path = installed.install(_standing(agent), state_dir(os.environ))
     say(f"hooks put into {path}. They do nothing outside a run; take them out again with --uninstall.")
 
 
-def _uninstall() -> None:
-    from wal_agent.agents.gemini import installed
+def _uninstall(agent: str) -> None:
+    from wal_agent.agents import installed
     from wal_agent.supervise.local import state_dir
 
-    path = installed.uninstall(os.environ, state_dir(os.environ))
+    wanted = _standing(agent)
+    path = installed.uninstall(wanted, state_dir(os.environ))
     if path is None:
-        say(f"no hooks of ours are in {installed.settings_path(os.environ)}.")
+        say(f"no hooks of ours are in {installed.settings_path(wanted)}.")
     else:
         say(f"hooks taken out of {path}.")
+
+
+def _standing(agent: str) -> Standing:
+    from wal_agent.agents import AGENTS
+    from wal_agent.agents.base import Installs
+    from wal_agent.errors import UsageError
+
+    found = AGENTS[agent]
+    if isinstance(found, Installs):
+        return found.standing(os.environ)
+    able = ", ".join(sorted(name for name, other in AGENTS.items() if isinstance(other, Installs)))
+    if found.rehearsal() is None:
+        raise UsageError(f"{agent} has no hooks.", f"Hooks can be installed for: {able}.")
+    raise UsageError(
+        f"{agent} is given its hooks at each start of a run, on its command line or as a plugin; there is nothing to "
+        "install.",
+        f"Hooks can be installed for: {able}.",
+    )
 
 
 # ---- show ---------------------------------------------------------------------------------------------------------
@@ -191,23 +213,28 @@ def rows(skip: Sequence[str]) -> list[Row]:
 def _show(workspace: Path, agent: str, json: bool) -> None:
     import msgspec
 
-    from wal_agent.agents.gemini import installed
+    from wal_agent.agents import AGENTS, installed
+    from wal_agent.agents.base import Installs
 
     path, _, skip = _list(workspace, agent)
     table = rows(skip)
+    found = AGENTS[agent]
+    wanted = found.standing(os.environ) if isinstance(found, Installs) else None
+    settings = None if wanted is None else installed.settings_path(wanted)
+    is_installed = wanted is not None and installed.is_installed(wanted)
     if json:
         document = {
             "agent": agent,
             "file": str(path),
             "skip": skip,
             "tools": [asdict(row) for row in table],
-            "settings": str(installed.settings_path(os.environ)),
-            "installed": installed.is_installed(os.environ),
+            "settings": None if settings is None else str(settings),
+            "installed": is_installed,
         }
         sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
         return
     width = max(len(row.tool) for row in table)
     lines([f"{row.tool:{width}}  {'before-hook' if row.before_hook else 'skipped':11}  {row.why}" for row in table])
     lines([f"{'any other tool':{width}}  before-hook  is not known to wal-agent"])
-    state = "hooks of ours are in" if installed.is_installed(os.environ) else "no hooks of ours are in"
-    lines(["", f"{state} {installed.settings_path(os.environ)}"])
+    if settings is not None:
+        lines(["", f"{'hooks' if is_installed else 'no hooks'} of ours are in {settings}"])

@@ -149,3 +149,23 @@ def test_install_and_uninstall(tmp_path: Path, capsys: pytest.CaptureFixture[str
         f"wal-agent: hooks taken out of {path}.",
         f"wal-agent: no hooks of ours are in {path}.",
     ]
+
+
+def test_an_agent_whose_hooks_come_with_each_start_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="nothing to install"):
+        configure_hooks(agent="codex", install=True)
+    with pytest.raises(UsageError, match="nothing to install"):
+        configure_hooks(agent="codex", uninstall=True)
+    configure_hooks(agent="codex", json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["settings"], found["installed"]) == (None, False)
+
+
+@pytest.mark.parametrize("agent", ["claude", "qwen"])
+def test_another_agents_settings(agent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path.resolve() / "home" / f".{agent}" / "settings.json"
+    configure_hooks(agent=agent, install=True)
+    assert "WAL_AGENT_SOCKET" in path.read_text()
+    configure_hooks(agent=agent, uninstall=True)
+    assert not path.exists()
+    assert str(path) in capsys.readouterr().err

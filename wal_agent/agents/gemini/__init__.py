@@ -21,9 +21,10 @@ from wal_agent.agents.base import (
     ResumeSession,
     SeenCall,
     SessionFile,
+    Standing,
     Traits,
 )
-from wal_agent.agents.gemini import events, files, inject, launch, notice, reconcile, seen, settings
+from wal_agent.agents.gemini import events, files, inject, launch, notice, reconcile, seen, settings, standing
 
 
 class Gemini:
@@ -81,6 +82,9 @@ class Gemini:
         self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
     ) -> Command:
         return launch.command(cli, args, session, interactive, env)
+
+    def standing(self, env: Env) -> Standing:
+        return standing.standing(env)
 
     def parse(self, event: str, payload: bytes) -> HookEvent:
         return events.parse(event, payload)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from wal_agent.agents import extension
-from wal_agent.agents.base import Env, HookSetup, Injected
+from wal_agent.agents.base import Env, HookSetup, HookTable, Injected
 from wal_agent.agents.gemini.events import EVENTS
 from wal_agent.agents.gemini.line import FIRM, HOOK_TIMEOUT_MS, MARKER, hook_line
 
@@ -31,7 +31,7 @@ def inject(setup: HookSetup, env: Env) -> Injected:
     return KIND.inject(setup, gemini_home(env), hook_table(setup))
 
 
-def hook_table(setup: HookSetup) -> dict[str, list[dict[str, object]]]:
+def hook_table(setup: HookSetup) -> HookTable:
     return extension.hook_table(setup, EVENTS, FIRM, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
 
 

@@ -7,7 +7,7 @@ project's settings have hooks of their own, and variables in it are filled in fr
 from __future__ import annotations
 
 from wal_agent.agents import extension
-from wal_agent.agents.base import Env, HookSetup, Injected
+from wal_agent.agents.base import Env, HookSetup, HookTable, Injected
 from wal_agent.agents.qwen.events import EVENTS, FIRM
 from wal_agent.agents.qwen.line import HOOK_TIMEOUT_MS, MARKER, hook_line
 from wal_agent.agents.qwen.places import qwen_home
@@ -19,7 +19,7 @@ def inject(setup: HookSetup, env: Env) -> Injected:
     return KIND.inject(setup, qwen_home(env), hook_table(setup))
 
 
-def hook_table(setup: HookSetup) -> dict[str, list[dict[str, object]]]:
+def hook_table(setup: HookSetup) -> HookTable:
     table = extension.hook_table(setup, EVENTS, FIRM, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
     for group in table["Notification"]:
         group["matcher"] = "permission_prompt"

@@ -1,9 +1,9 @@
-"""Hooks that stay in Gemini's own settings, for those who start it by other means (I7: taken out byte for byte).
+"""Hooks that stay in an agent's own settings, for those who start it by other means (I7: taken out byte for byte).
 
 Such a hook leaves at once, and the tool runs, unless the environment has both WAL_AGENT_RUN and WAL_AGENT_SOCKET, as
-everything has that `wal-agent run` starts; then it is the hook of that run, and refuses what it cannot log. A Gemini
-that loads the run's own extension (inject.py) needs none of it, so it leaves there too: it is for one that a launcher
-started with another home, which has these settings but not that extension.
+everything has that `wal-agent run` starts; then it is the hook of that run, and refuses what it cannot log. An agent
+that has the run's own hooks needs none of it, so it leaves there too: it is for one that a launcher started without
+them, with another home or another command line.
 """
 
 from __future__ import annotations
@@ -20,25 +20,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from wal_agent.agents.base import Env, HookSetup
-from wal_agent.agents.gemini import jsonc
-from wal_agent.agents.gemini.inject import gemini_home, hook_table
-from wal_agent.agents.gemini.jsonc import Child, Node
+from wal_agent.agents import jsonc
+from wal_agent.agents.base import HookSetup, HookTable, Standing
+from wal_agent.agents.jsonc import Child, Node
 from wal_agent.errors import ConfigError
 from wal_agent.hookwire import client_command
 from wal_agent.textfile import replace_file
 
 _RUN, _FOLDER = "WAL_AGENT_INSTALLED", "/WAL_AGENT_FOLDER"  # stand-ins, which need no quoting in the shell
-_GUARD = (
-    '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'
-    '[ ! -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ] || exit 0\n'
-)
-NAME = "wal-agent-installed"  # marks an entry as ours
+LIVE = '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'  # marks a line as ours
+NAME = "wal-agent-installed"  # marks an entry as ours too, where the agent takes a name
 
 _BARE = re.compile(r'"(?:[^"\\]|\\.)*"\s*:\s*[\[{][\s,]*[\]}]')
 
 T = TypeVar("T")
-Table = dict[str, list[dict[str, object]]]
 
 
 class Memo(msgspec.Struct, frozen=True):
@@ -52,16 +47,19 @@ class Memo(msgspec.Struct, frozen=True):
 # ---- the hooks ----------------------------------------------------------------------------------------------------
 
 
-def table() -> Table:
-    """Event -> groups, for Gemini's `hooks`: inject.py's own, but the run is what the environment says."""
-    found = hook_table(HookSetup(run=_RUN, run_dir=Path(_FOLDER), client=client_command()))
+def standing(table: Callable[[HookSetup], HookTable], first: bool, has_ours: str, named: bool) -> HookTable:
+    """An agent's `table` of one run's hooks, but the run is what the environment says. `first`: its lines begin with
+    one that asks whose process this is. `has_ours`: a shell test that holds in a process that has the run's own hooks.
+    `named`: the agent takes a name of a hook."""
+    found = table(HookSetup(run=_RUN, run_dir=Path(_FOLDER), client=client_command()))
     for groups in found.values():
         for group in groups:
-            hooks: Any = group["hooks"]
-            for hook in hooks:
-                _, _, line = hook["command"].partition("\n")  # the first line asks whose Gemini this is
+            for hook in group["hooks"]:
+                line = hook["command"].partition("\n")[2] if first else hook["command"]
                 line = line.replace(f"{_FOLDER}/hook.sock", '"$WAL_AGENT_SOCKET"').replace(_RUN, '"$WAL_AGENT_RUN"')
-                hook["name"], hook["command"] = NAME, _GUARD + line
+                hook["command"] = f"{LIVE}! {has_ours} || exit 0\n{line}"
+                if named:
+                    hook["name"] = NAME
     return found
 
 
@@ -76,8 +74,8 @@ class Inserted:
     pieces: tuple[str, ...]
 
 
-def insert(text: str, hooks: Table) -> Inserted:
-    """Settings with our entries at the front of what they belong to. ValueError when the text is not Gemini's form."""
+def insert(text: str, hooks: HookTable) -> Inserted:
+    """Settings with our entries at the front of what they belong to. ValueError when the text is no settings."""
     root = jsonc.parse(text)
     newline = "\r\n" if "\r\n" in text else "\n"
     edits: dict[int, str] = {}
@@ -167,7 +165,11 @@ def marked(text: str) -> bool:
 
 def _ours(group: Any) -> bool:
     hooks = group.get("hooks") if isinstance(group, dict) else None
-    return isinstance(hooks, list) and bool(hooks) and all(isinstance(h, dict) and h.get("name") == NAME for h in hooks)
+    return isinstance(hooks, list) and bool(hooks) and all(isinstance(h, dict) and _our_hook(h) for h in hooks)
+
+
+def _our_hook(hook: dict[str, Any]) -> bool:
+    return hook.get("name") == NAME or str(hook.get("command", "")).startswith(LIVE)
 
 
 def _dump(value: object) -> str:
@@ -177,44 +179,46 @@ def _dump(value: object) -> str:
 # ---- the file -----------------------------------------------------------------------------------------------------
 
 
-def settings_path(env: Env) -> Path:
-    """The user's own settings of Gemini; a link is followed, so that what it points to is edited, not replaced."""
-    return Path(os.path.realpath(gemini_home(env) / "settings.json"))
+def settings_path(wanted: Standing) -> Path:
+    """A link is followed, so that what it points to is edited, not replaced."""
+    return Path(os.path.realpath(wanted.settings))
 
 
-def is_installed(env: Env) -> bool:
+def is_installed(wanted: Standing) -> bool:
     """ConfigError when the settings cannot be read."""
-    data = _read(settings_path(env))
-    return data is not None and _understood(settings_path(env), marked, _text(settings_path(env), data))
+    path = settings_path(wanted)
+    data = _read(path)
+    return data is not None and _understood(wanted, marked, _text(path, data))
 
 
-def install(env: Env, state: Path) -> Path:
+def install(wanted: Standing, state: Path) -> Path:
     """Put our hooks into the user's settings; gives the file. `state` is wal-agent's own folder, for the way back.
 
-    Hooks that stand there already are renewed. ConfigError when the file is not as Gemini reads it, or cannot be
+    Hooks that stand there already are renewed. ConfigError when the file is not as the agent reads it, or cannot be
     written.
     """
-    path = settings_path(env)
-    if is_installed(env):
-        uninstall(env, state)
+    path = settings_path(wanted)
+    if is_installed(wanted):
+        uninstall(wanted, state)
     data = _read(path)
     text = "{}\n" if data is None else _text(path, data)
-    new = _understood(path, lambda t: insert(t, table()), text)
+    new = _understood(wanted, lambda t: insert(t, wanted.hooks), text)
     after = new.text.encode()
     before = None if data is None else base64.b64encode(data).decode()
     memo = Memo(before, hashlib.sha256(after).hexdigest(), new.pieces)
-    _memo(path, state).unlink(missing_ok=True)  # of an installation that someone else took out
-    replace_file(_memo(path, state), msgspec.json.encode(memo), None)
+    memo_path = _memo(wanted, state)
+    memo_path.unlink(missing_ok=True)  # of an installation that someone else took out
+    replace_file(memo_path, msgspec.json.encode(memo), None)
     replace_file(path, after, data)
     return path
 
 
-def uninstall(env: Env, state: Path) -> Path | None:
+def uninstall(wanted: Standing, state: Path) -> Path | None:
     """Take our hooks out again; gives the file, or None when there were none. A file that nobody has touched since is
     byte for byte what it was (or gone, if it was not there); else just our entries leave it."""
-    path = settings_path(env)
-    data, memo_path = _read(path), _memo(path, state)
-    if data is None or not is_installed(env):
+    path = settings_path(wanted)
+    data, memo_path = _read(path), _memo(wanted, state)
+    if data is None or not is_installed(wanted):
         memo_path.unlink(missing_ok=True)
         return None
     memo = _recall(memo_path)
@@ -225,13 +229,14 @@ def uninstall(env: Env, state: Path) -> Path | None:
             replace_file(path, base64.b64decode(memo.before), data)
     else:
         pieces = memo.pieces if memo is not None else ()
-        replace_file(path, _understood(path, lambda t: restore(t, pieces), _text(path, data)).encode(), data)
+        replace_file(path, _understood(wanted, lambda t: restore(t, pieces), _text(path, data)).encode(), data)
     memo_path.unlink(missing_ok=True)
     return path
 
 
-def _memo(path: Path, state: Path) -> Path:
-    return state / "installed" / f"gemini-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.json"
+def _memo(wanted: Standing, state: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(settings_path(wanted))).hexdigest()[:16]
+    return state / "installed" / f"{wanted.agent}-{name}.json"
 
 
 def _recall(path: Path) -> Memo | None:
@@ -257,8 +262,11 @@ def _text(path: Path, data: bytes) -> str:
         raise ConfigError(f"{path} is not UTF-8 text, so nothing was changed in it.") from None
 
 
-def _understood(path: Path, what: Callable[[str], T], text: str) -> T:
+def _understood(wanted: Standing, what: Callable[[str], T], text: str) -> T:
     try:
         return what(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not as Gemini reads it ({error}), so nothing was changed in it.") from None
+        path = settings_path(wanted)
+        raise ConfigError(
+            f"{path} is not as {wanted.title} reads it ({error}), so nothing was changed in it."
+        ) from None

@@ -1,10 +1,11 @@
-"""Hooks in Gemini's own settings: in, and out again byte for byte (I7); of no effect outside a run."""
+"""Hooks in an agent's own settings: in, and out again byte for byte (I7); of no effect outside a run."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +13,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.agents.gemini import jsonc
-from wal_agent.agents.gemini.installed import (
-    NAME,
-    Table,
-    insert,
-    install,
-    is_installed,
-    marked,
-    remove,
-    restore,
-    settings_path,
-    table,
-    uninstall,
-)
+from wal_agent.agents import AGENTS, installed, jsonc
+from wal_agent.agents.base import HookTable, Installs, Standing
+from wal_agent.agents.installed import LIVE, NAME, insert, marked, remove, restore
 from wal_agent.errors import ConfigError
 
-HOOKS: Table = {
+HOOKS: HookTable = {
     "BeforeTool": [{"hooks": [{"name": NAME, "type": "command", "command": "x"}]}],
-    "SessionEnd": [{"hooks": [{"name": NAME, "type": "command", "command": "y"}]}],
+    "SessionEnd": [{"hooks": [{"type": "command", "command": LIVE + "y"}]}],
 }
+INSTALLS = {name: agent for name, agent in AGENTS.items() if isinstance(agent, Installs)}
+GEMINI = INSTALLS["gemini"]
+
+
+def install(env: dict[str, str], state: Path) -> Path:
+    return installed.install(GEMINI.standing(env), state)
+
+
+def uninstall(env: dict[str, str], state: Path) -> Path | None:
+    return installed.uninstall(GEMINI.standing(env), state)
+
+
+def is_installed(env: dict[str, str]) -> bool:
+    return installed.is_installed(GEMINI.standing(env))
+
 
 # ---- any settings -------------------------------------------------------------------------------------------------
 
@@ -222,7 +227,7 @@ def test_a_link_is_written_through(home: Path, env: dict[str, str], state: Path,
     real.write_bytes(MINE)
     link = home / ".gemini" / "settings.json"
     link.symlink_to(real)
-    assert install(env, state) == settings_path(env) == real
+    assert install(env, state) == installed.settings_path(GEMINI.standing(env)) == real
     assert link.is_symlink() and NAME in real.read_text()
     uninstall(env, state)
     assert link.is_symlink() and real.read_bytes() == MINE
@@ -247,11 +252,23 @@ def test_the_way_back_is_private(home: Path, env: dict[str, str], state: Path) -
 
 # ---- the hook -----------------------------------------------------------------------------------------------------
 
+EACH = pytest.mark.parametrize("name", INSTALLS)
+BEFORE = {"gemini": "BeforeTool", "qwen": "PreToolUse", "claude": "PreToolUse"}
+FILES = {"gemini": ".gemini/settings.json", "qwen": ".qwen/settings.json", "claude": ".claude/settings.json"}
 
-def call(event: str, **env: str) -> tuple[int, str]:
-    hooks: Any = table()[event][0]["hooks"]
+
+def of(name: str, home: str = "/nowhere") -> Standing:
+    return INSTALLS[name].standing({"HOME": home})
+
+
+def call(name: str, event: str, *words: str, **env: str) -> tuple[int, str]:
+    """As the agent runs it, with a shell; `words` stand on the agent's own command line."""
+    line = of(name).hooks[event][0]["hooks"][0]["command"]
+    agent = "import subprocess, sys; sys.exit(subprocess.run(['sh', '-c', sys.argv[1]]).returncode)"
+    if name != "claude":
+        agent = agent.replace("'sh'", "'bash'")
     done = subprocess.run(
-        ["bash", "-c", hooks[0]["command"]],
+        [sys.executable, "-c", agent, line, *words],
         env={"PATH": os.environ["PATH"], **env},
         input="{}",
         capture_output=True,
@@ -262,18 +279,41 @@ def call(event: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@EACH
+def test_the_agents_settings(name: str) -> None:
+    assert of(name).settings == Path("/nowhere") / FILES[name]
+
+
+@EACH
 @pytest.mark.parametrize("env", [{}, {"WAL_AGENT_RUN": "r"}, {"WAL_AGENT_SOCKET": "/s"}])
-def test_outside_a_run_the_hook_allows_and_says_nothing(env: dict[str, str]) -> None:
-    assert {call(event, **env) for event in table()} == {(0, "")}
+def test_outside_a_run_the_hook_allows_and_says_nothing(name: str, env: dict[str, str]) -> None:
+    assert call(name, BEFORE[name], **env) == (0, "")
 
 
-def test_in_a_run_that_does_not_answer_the_tool_is_refused(tmp_path: Path) -> None:
-    env = {"WAL_AGENT_RUN": "r", "WAL_AGENT_SOCKET": str(tmp_path / "no $HOME 'here'")}
-    code, said = call("BeforeTool", **env)
-    assert code == 0 and json.loads(said)["decision"] == "deny"
-    assert call("AfterTool", **env) == (0, "")
+@EACH
+def test_in_a_run_that_does_not_answer_the_tool_is_refused(name: str, tmp_path: Path) -> None:
+    env = {"WAL_AGENT_RUN": "r", "WAL_AGENT_SOCKET": str(tmp_path / "no $HOME 'here'/hook.sock")}
+    code, said = call(name, BEFORE[name], **env)
+    assert code == 0 and "wal-agent did not run this" in said
+    after = next(event for event in of(name).hooks if event.startswith(("After", "Post")))
+    assert call(name, after, **env) == (0, "")
 
 
-def test_every_entry_is_marked() -> None:
-    assert all(marked(json.dumps({"hooks": {event: groups}})) for event, groups in table().items())
-    assert {"BeforeTool", "AfterTool", "SessionStart"} <= set(table())
+@EACH
+def test_an_agent_that_has_the_runs_own_hooks_needs_none_of_these(name: str, tmp_path: Path) -> None:
+    env = {"WAL_AGENT_RUN": "r", "WAL_AGENT_SOCKET": str(tmp_path / "run/hook.sock"), "HOME": str(tmp_path)}
+    words = ["--settings", str(tmp_path / "run/settings.json")]
+    (tmp_path / FILES[name]).parent.joinpath("extensions/wal-agent-r").mkdir(parents=True)
+    assert call(name, BEFORE[name], *(words if name == "claude" else []), **env) == (0, "")
+
+
+@EACH
+def test_every_entry_is_marked_and_comes_out_again(name: str, tmp_path: Path) -> None:
+    wanted = of(name, str(tmp_path))
+    assert all(marked(json.dumps({"hooks": {event: groups}})) for event, groups in wanted.hooks.items())
+    wanted.settings.parent.mkdir()
+    wanted.settings.write_text('{"hooks": {"Stop": []}} // mine')
+    installed.install(wanted, tmp_path / "state")
+    assert installed.is_installed(wanted)
+    installed.uninstall(wanted, tmp_path / "state")
+    assert wanted.settings.read_text() == '{"hooks": {"Stop": []}} // mine'

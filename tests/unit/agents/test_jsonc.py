@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.agents.gemini.jsonc import cut, parse, without
+from wal_agent.agents.jsonc import cut, parse, without
 
 SCALAR = st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.floats(allow_nan=False, allow_infinity=False))
 VALUE = st.recursive(SCALAR, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(), v, max_size=4))

@@ -1,0 +1,212 @@
+"""Where Qwen Code keeps things, its command line, and what would keep our hooks from firing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.qwen.line import MARKER
+from wal_agent.agents.qwen.places import project, qwen_home, runtime
+
+QWEN = AGENTS["qwen"]
+SESSION = "6e68637d-d547-4d4b-aa1f-b44129f5d965"
+CLI = Cli(Path("/bin/qwen"), "0.15.10")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home/.qwen").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    (tmp_path / "ws/.qwen").mkdir(parents=True)
+    return tmp_path / "ws"
+
+
+def say(folder: Path, **settings: object) -> None:
+    (folder / ".qwen/settings.json").write_text("// mine\n" + json.dumps(settings))
+
+
+# ---- folders
+
+
+def test_folders_as_qwen_finds_them(home: Path) -> None:
+    env = {"HOME": str(home)}
+    assert qwen_home(env) == runtime(env) == home / ".qwen"
+    assert project(env, Path("/a/b_c.d")) == home / ".qwen/projects/-a-b-c-d"
+    say(home, advanced={"runtimeOutputDir": "~/out"})
+    assert (qwen_home(env), runtime(env)) == (home / ".qwen", home / "out")
+    (home / ".env").write_text('export QWEN_HOME="/q"\nQWEN_RUNTIME_DIR=/r\n')
+    assert (qwen_home(env), runtime(env)) == (Path("/q"), Path("/r"))
+    assert runtime(env | {"QWEN_HOME": "/h", "QWEN_RUNTIME_DIR": "~/d"}) == home / "d"
+
+
+def test_a_session_s_files_and_no_others(home: Path, ws: Path) -> None:
+    env = {"HOME": str(home)}
+    names = ("session.jsonl", "todos.json", "subagents/agent-x.jsonl", "subagents/agent-x.meta.json")
+    for name in names:
+        path = QWEN.restore_path(name, SESSION, ws, env)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}\n")
+    (home / ".qwen/oauth_creds.json").write_text("secret")
+    link = QWEN.restore_path("subagents/link", SESSION, ws, env)
+    link.symlink_to(home / ".qwen/oauth_creds.json")
+    found = QWEN.session_files(SESSION, ws, env)
+    assert tuple(file.name for file in found) == names
+    assert all(file.path.is_relative_to(QWEN.folder(env)) for file in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", False),
+        ("\n\n", False),
+        ("junk\n", False),
+        ('{"uuid":"a","cwd":"/elsewhere"}\n', False),
+        ('{"uuid":"a","cwd":"WS"}\n', True),
+        ('torn{\n{"uuid":"a","cwd":"WS"}\n', True),
+    ],
+)
+def test_what_can_be_resumed(text: str, found: bool, home: Path, ws: Path) -> None:
+    env = {"HOME": str(home)}
+    main = QWEN.restore_path("session.jsonl", SESSION, ws, env)
+    main.parent.mkdir(parents=True)
+    main.write_text(text.replace("WS", str(ws)))
+    assert QWEN.existing(SESSION, ws, env) == [main]
+    if text.startswith("torn"):
+        text = text.partition("\n")[2]
+        assert not QWEN.resumable(SESSION, ws, env) or found
+    else:
+        assert QWEN.resumable(SESSION, ws, env) is found
+
+
+# ---- the command line
+
+
+def argv(
+    args: Sequence[str], resume: str | None = None, interactive: bool = False, env: dict[str, str] | None = None
+) -> list[str]:
+    session = NewSession(SESSION) if resume is None else ResumeSession(SESSION, resume)
+    made = QWEN.command(CLI, args, session, interactive, env or {"HOME": "/nonexistent"})
+    assert made.env == {"QWEN_CODE_NO_RELAUNCH": "true"}
+    assert made.no_stdin == (bool(resume) and not interactive)
+    return list(made.argv[1:])
+
+
+ACT = "Act on the wal-agent recovery notice above."
+
+
+def test_a_new_start() -> None:
+    assert argv(["-y", "do it"]) == ["--session-id", SESSION, "-y", "do it"]
+    for own in (["--session-id", "x"], ["--resume", SESSION], ["-c"]):
+        assert argv(own) == own
+
+
+def test_a_resume_has_the_id_and_not_the_first_prompt() -> None:
+    assert argv(["-y", "-p", "do it", "--session-id", "x"], "words") == ["--resume", SESSION, "--prompt", ACT, "-y"]
+    assert argv(["-i", "do it"], "words", True) == ["--resume", SESSION, "--prompt-interactive", ACT]
+    assert argv(["do", "it"], "") == ["--resume", SESSION, "do", "it"]
+
+
+def test_a_list_of_extensions_names_ours_and_swallows_nothing() -> None:
+    env = {"HOME": "/nonexistent", MARKER: "r1"}
+    assert argv(["do it", "-e", "none"], env=env)[2:] == ["do it", "--extensions", "wal-agent-r1", "-e", "none"]
+    assert argv(["--resume", SESSION, "-e", "a", "b", "-y"], env=env) == [
+        *("--resume", SESSION, "--extensions", "wal-agent-r1", "-e", "a", "b", "-y")
+    ]
+
+
+def test_what_the_arguments_say() -> None:
+    assert [QWEN.passthrough(a) for a in (["mcp", "list"], ["--version"], ["-h"], ["-p", "mcp"])] == [1, 1, 1, 0]
+    chosen = {
+        "": None,
+        "--session-id x": "x",
+        f"-r {SESSION}": SESSION,
+        "--resume": "",
+        "-r title": "",
+        "-c": "",
+        "--continue=false": None,
+    }
+    assert {a: QWEN.session_of(a.split()) for a in chosen} == chosen
+    asked = {"-p x": "x", "--promptInteractive x": "x", "a b": "a b", "-e a b -y": None, "-y": None}
+    assert {a: QWEN.prompt_of(a.split()) for a in asked} == asked
+    talks = {"": True, "-p x": False, "x": False, "-i x": True, "-y": True}
+    assert {a: QWEN.is_interactive(a.split(), True, {}) for a in talks} == talks
+    assert not QWEN.is_interactive([], False, {})
+
+
+def test_the_heap_that_the_settings_ask_for(home: Path, tmp_path: Path) -> None:
+    program = tmp_path / "qwen"
+    program.write_text("#!/usr/bin/env node\n")
+    env = {"HOME": str(home)}
+    start = [*QWEN.command(Cli(program, ""), [], NewSession(SESSION), True, env).argv]
+    assert start[0] == str(program)
+    say(home, advanced={"autoConfigureMemory": True})
+    half = psutil.virtual_memory().total // 2 // (1 << 20)
+    start = [*QWEN.command(Cli(program, ""), [], NewSession(SESSION), True, env).argv]
+    assert start[:3] == ["node", f"--max-old-space-size={half}", str(program)]
+
+
+# ---- hooks
+
+
+def test_the_extension(home: Path, tmp_path: Path) -> None:
+    setup = HookSetup("r1", tmp_path, ("client",), ("read_file",), "the protocol")
+    made = QWEN.inject(setup, {"HOME": str(home)})
+    (place,) = made.paths
+    assert (place, made.env) == (home / ".qwen/extensions/wal-agent-r1", {MARKER: "r1"})
+    manifest = json.loads((place / "qwen-extension.json").read_text())
+    context = place / manifest["contextFileName"].replace("$" + MARKER, "r1")
+    assert context.read_text() == "the protocol"
+    hooks = json.loads((place / "hooks/hooks.json").read_text())["hooks"]
+    skipped = {event for event, (group,) in hooks.items() if "read_file" in group.get("matcher", "")}
+    assert skipped == {"PreToolUse", "PostToolUse", "PostToolUseFailure"}
+    lines = {event: group["hooks"][0]["command"] for event, (group,) in hooks.items()}
+    assert [event for event, line in lines.items() if "exit 2" in line] == ["PreToolUse"]
+    assert all(line.startswith(f'[ "${MARKER}" = r1 ] || ') for line in lines.values())
+    QWEN.sweep({"HOME": str(home)}, tmp_path)
+    assert not place.exists(), "its run is dead"
+
+
+def test_nothing_is_off(home: Path, ws: Path) -> None:
+    say(home, hooks={}, disableAllHooks=False, general={"chatRecording": True}, tools={"sandbox": False})
+    assert QWEN.hooks_off(["-p", "x"], ws, {"HOME": str(home)}) is None
+
+
+@pytest.mark.parametrize("args", [["--acp"], ["--bare"], ["--no-chat-recording"], ["--chat-recording=false"], ["-s"]])
+def test_arguments_that_switch_hooks_or_the_session_off(args: list[str], home: Path, ws: Path) -> None:
+    assert "Nothing was run." in str(QWEN.hooks_off(args, ws, {"HOME": str(home)}))
+
+
+@pytest.mark.parametrize("where", ["home", "ws", "system"])
+def test_hooks_that_a_file_switches_off_and_the_last_word_on_it(where: str, home: Path, ws: Path) -> None:
+    env = {"HOME": str(home), "QWEN_CODE_SYSTEM_SETTINGS_PATH": str(ws / "system.json")}
+    text = json.dumps({"disableAllHooks": True})
+    path = {"home": home / ".qwen/settings.json", "ws": ws / ".qwen/settings.json", "system": ws / "system.json"}[where]
+    path.write_text(text)
+    shown = {"home": "~/.qwen/settings.json", "ws": "in this project (.qwen/settings.json", "system": str(path)}[where]
+    why = str(QWEN.hooks_off([], ws, env))
+    assert shown in why and "disableAllHooks is true" in why and "Nothing was run." in why
+    (ws / "system.json").write_text('{"disableAllHooks": false}')
+    assert QWEN.hooks_off([], ws, env) is None
+
+
+def test_settings_that_take_the_session_or_the_hooks_elsewhere(home: Path, ws: Path) -> None:
+    env = {"HOME": str(home)}
+    say(home, advanced={"runtimeOutputDir": "/somewhere"})
+    assert QWEN.hooks_off([], ws, env) is None
+    for settings in ({"advanced": {"runtimeOutputDir": ".qwen"}}, {"general": {"chatRecording": False}}):
+        say(ws, **settings)
+        assert "Nothing was run." in str(QWEN.hooks_off([], ws, env))
+    say(ws)
+    assert "Nothing was run." in str(QWEN.hooks_off([], ws, env | {"QWEN_SANDBOX": "docker"}))
+    assert QWEN.hooks_off([], ws, env | {"QWEN_SANDBOX": "docker", "SANDBOX": "x"}) is None
+    assert "Nothing was run." in str(QWEN.hooks_off([], ws, env | {"QWEN_CODE_SIMPLE": "1"}))

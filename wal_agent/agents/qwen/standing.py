@@ -1,0 +1,18 @@
+"""Hooks in Qwen Code's own settings (agents/installed.py).
+
+Qwen fills in variables of the environment in its settings when it reads them, to the same end as the shell would.
+"""
+
+from __future__ import annotations
+
+from wal_agent.agents import installed
+from wal_agent.agents.base import Env, Standing
+from wal_agent.agents.qwen.inject import hook_table
+from wal_agent.agents.qwen.places import qwen_home
+
+_HAS_OURS = '[ -d "${QWEN_HOME:-$HOME/.qwen}/extensions/wal-agent-$WAL_AGENT_RUN" ]'
+
+
+def standing(env: Env) -> Standing:
+    hooks = installed.standing(hook_table, True, _HAS_OURS, named=True)
+    return Standing("qwen", "Qwen Code", qwen_home(env) / "settings.json", hooks)
