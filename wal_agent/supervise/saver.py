@@ -91,7 +91,8 @@ class Saver:
                 self._writer.append(*gone)
             self._capture = SessionCapture(session, self._blobs.put_payload)
             self._session = session
-            self._told_upto = 0
+            # What stands there now is of before this run: `--continue`, or /resume to an old session.
+            self._told_upto = _size(self._files())
 
     def save(self, last: bool = False) -> list[Path]:
         """Capture what changed; gives the folders to watch. `last`: the agent has ended, every file is read whole.
@@ -185,8 +186,8 @@ class Saver:
 
     def _count(self, seen: SeenCall) -> None:
         """I5: more finished calls of a tool in the session than before-hooks that fired = the hooks are off."""
-        if seen.status != "done" or seen.tool in self._skip:
-            return
+        if seen.status != "done" or not seen.tool or seen.tool in self._skip:
+            return  # a result alone, whose call was told earlier, does not name its tool
         self._seen_done[seen.tool] += 1
         if self._seen_done[seen.tool] > self._gate.begun[seen.tool]:
             self._unseen(seen.tool)

@@ -290,13 +290,13 @@ def test_a_main_file_that_is_gone_or_is_a_link_breaks_no_save(desk: Desk) -> Non
 
 
 def test_another_session_begins_with_the_old_one_forgotten(desk: Desk) -> None:
-    """/clear: the old session's files leave the state, and the new one's are read from their beginning."""
+    """/clear: the old session's files leave the state, and the new one's are read."""
     desk.tell("t", "failed", a=1)
     (desk.agent.folder("one") / "extra").write_text("x")
     desk.save()
     assert set(desk.post.job.writer.state.files) == {"main.jsonl", "extra"}
-    desk.agent.tell("two", "t", "failed", a=2)
     desk.saver.switch("two")
+    desk.agent.tell("two", "t", "failed", a=2)
     desk.save()
     assert sorted(r.path for r in desk.post.log() if isinstance(r, FileGone)) == ["extra", "main.jsonl"]
     state = desk.post.state
@@ -347,6 +347,24 @@ def test_a_session_that_begins_before_the_old_one_has_a_file_is_saved(desk: Desk
     desk.agent.write("two", "a line\n")
     desk.save()
     assert {f.session for f in desk.post.job.writer.state.files.values()} == {"two"}
+
+
+def test_the_calls_of_an_old_session_that_is_gone_back_to_are_not_missed(desk: Desk) -> None:
+    """`--continue` and /resume tell their session late; its calls of before need no hook of this run."""
+    desk.agent.tell("two", "write_file", "done", file_path="old")
+    desk.saver.switch("two")
+    desk.save()
+    assert desk.unseen == []
+    desk.agent.tell("two", "write_file", "done", file_path="new")
+    desk.save()
+    assert desk.unseen == ["write_file"]
+
+
+def test_a_result_that_does_not_name_its_tool_is_no_call_of_another_one(desk: Desk) -> None:
+    """Codex and Claude Code write a call and its result apart: one look may find the result alone."""
+    desk.tell("", "done")
+    desk.save()
+    assert desk.unseen == []
 
 
 def test_what_the_log_did_not_take_is_sent_whole_the_next_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
