@@ -50,6 +50,7 @@ class _Tool(_Hook):
     tool_input: msgspec.Raw
     tool_use_id: str = ""
     agent_id: str | None = None
+    cwd: str = ""
 
 
 class _Done(_Tool):
@@ -104,7 +105,8 @@ def parse(event: str, payload: bytes) -> HookEvent:
             return TurnStarted(session, said.prompt)
         case "PreToolUse":
             inner = said.agent_id or ""
-            return ToolStarting(session, said.tool_name, _object(said.tool_input), said.tool_use_id, inner)
+            where = said.cwd if said.cwd.startswith("/") else ""  # a `cd` of one command holds for the next
+            return ToolStarting(session, said.tool_name, _object(said.tool_input), said.tool_use_id, inner, where)
         case "PostToolUse":
             response = bytes(said.tool_response)
             result = _without_copies(response) if said.tool_name in _WRITERS else response
