@@ -152,12 +152,13 @@ class Box:
             self.agent.journal(session, self.ws, self.user_env)
         return self.agent.session_files(session, self.ws, self.user_env)[0].path
 
-    def has(self, session: str, text: bytes) -> bool:
-        """Is this in the session's main file by now?"""
+    def tells(self, session: str, words: bytes) -> bool:
+        """Does the session's main file tell the end of a call with these words in its input by now?"""
         try:
-            return text in self.main(session).read_bytes()
+            main = self.main(session).read_bytes()
         except (IndexError, OSError):
             return False
+        return any(words in call.input for call in self.agent.seen_calls(main))
 
     def restore(self, main: bytes, session: str) -> Path:
         path = self.agent.restore_path(self.agent.main_file, session, self.ws, self.user_env)
