@@ -5,6 +5,7 @@ from __future__ import annotations
 from wal_agent.agents.base import Agent
 from wal_agent.agents.claude import Claude
 from wal_agent.agents.codex import Codex
+from wal_agent.agents.copilot import Copilot
 from wal_agent.agents.gemini import Gemini
 from wal_agent.agents.generic import Generic
 from wal_agent.agents.opencode import OpenCode
@@ -12,5 +13,5 @@ from wal_agent.agents.pi import Pi
 from wal_agent.agents.qwen import Qwen
 
 AGENTS: dict[str, Agent] = {
-    agent.name: agent for agent in (Gemini(), Claude(), Codex(), Pi(), OpenCode(), Qwen(), Generic())
+    agent.name: agent for agent in (Gemini(), Claude(), Codex(), Copilot(), Pi(), OpenCode(), Qwen(), Generic())
 }

@@ -1,0 +1,92 @@
+"""Finding Copilot and starting it: a new session under an id of ours, or a resume of a restored one.
+
+Copilot hands a prompt of its command line on byte for byte, with the time before it; only one that begins with the name
+of a command of its own (`/compact`) is taken for that, so such a one gets a title.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.copilot import options
+from wal_agent.agents.copilot.home import SESSION
+from wal_agent.agents.copilot.inject import PLUGIN
+from wal_agent.agents.found import Program
+
+PROGRAM = Program("copilot", "@github/copilot")
+TITLE = "[wal-agent recovery]\n"
+_MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+def locate(env: Env) -> Cli:
+    return PROGRAM.locate(env)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    """These arguments start no session (a subcommand, --version): nothing to protect."""
+    given = options.read(args)
+    first = next((arg.value for arg in given if not arg.name), None)
+    return first in options.COMMANDS or any(options.on(given, name) for name in options.NO_SESSION)
+
+
+def session_of(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only Copilot can tell (the last one, a name), else None."""
+    given = options.read(args)
+    for name in ("session-id", "resume"):
+        if (chosen := options.last(given, name)) is not None:
+            return chosen if SESSION.fullmatch(chosen) else ""
+    return "" if options.last(given, "continue") is not None else None
+
+
+def prompt_of(args: Sequence[str]) -> str | None:
+    given = options.read(args)
+    return options.last(given, "prompt") or options.last(given, "interactive") or None
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    """`tty` says that both its stdin and its stdout will be a terminal."""
+    return tty and options.last(options.read(args), "prompt") is None
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = options.read(args)
+    ours = ["--plugin-dir", env[PLUGIN]] if env.get(PLUGIN) else []
+    if isinstance(session, NewSession):
+        # With --trust-folder it takes no id: the handshake tells it.
+        if not any(arg.name in options.SESSION or arg.name == "trust-folder" for arg in given):
+            ours += ["--session-id", session.id]
+        return Command((str(native(cli.path)), *ours, *options.words(given)), {})
+    told = session.prompt != ""
+    left_out = options.SESSION | options.FIRST | (options.PROMPT if told else frozenset())
+    given = [arg for arg in given if arg.name not in left_out]
+    ours += [f"--resume={session.id}"]
+    if told:
+        ours += [f"--{'interactive' if interactive else 'prompt'}={spoken(session.prompt)}"]
+    # Else it would go and work where the session was, if there is such a folder on this machine too.
+    stay = {"COPILOT_DISABLE_RESUME_AUTO_CD": "1"}
+    return Command((str(native(cli.path)), *ours, *options.words(given)), stay, told and not interactive)
+
+
+def spoken(prompt: str) -> str:
+    """The prompt as an argument that Copilot takes for nothing else."""
+    prompt = prompt.replace("\0", "\ufffd")
+    return TITLE + prompt if not prompt.strip() or prompt.lstrip()[0] in "/!?#&" else prompt
+
+
+def native(program: Path) -> Path:
+    """The binary that npm's loader would start: without the loader there is one process, which gets the signals."""
+    loader = program.resolve()
+    if loader.name != "npm-loader.js":
+        return program
+    machine = _MACHINES.get(platform.machine().lower(), platform.machine().lower())
+    musl = sys.platform == "linux" and platform.libc_ver()[0] != "glibc"
+    for kind in ("linuxmusl", "linux") if musl else (sys.platform,):
+        for folder in loader.parents:
+            found = folder / "node_modules" / "@github" / f"copilot-{kind}-{machine}" / "copilot"
+            if found.is_file():
+                return found
+    return program

@@ -1,0 +1,102 @@
+"""Copilot's session file: events, a line each, chained by `parentId`.
+
+What the model is told of a call is its request in an `assistant.message` and the `tool.execution_complete` of the same
+id; a call whose message is not in the file is not told at all, whatever else stands there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from wal_agent.agents.copilot.events import arguments
+from wal_agent.agents.jsonl import Json, encode, records, whole
+
+EPOCH = "1970-01-01T00:00:00.000Z"
+
+
+@dataclass(slots=True)
+class Event:
+    """`line`: as it stands in the file; None once `value` was changed."""
+
+    value: Json
+    line: bytes | memoryview | None = None
+
+    @property
+    def kind(self) -> str:
+        return str(self.value.get("type"))
+
+    @property
+    def data(self) -> Json:
+        data = self.value.get("data")
+        return data if isinstance(data, dict) else {}
+
+    @property
+    def inner(self) -> bool:
+        """Of a subagent."""
+        return bool(self.value.get("agentId"))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call as the model asked for it. `agent`: the subagent that did, if one did."""
+
+    id: str
+    tool: str
+    input: bytes
+    agent: str
+
+
+@dataclass(slots=True)
+class Read:
+    events: list[Event]
+    junk: int
+    torn: bool
+
+
+def load(data: bytes) -> Read:
+    kept = whole(data)
+    read = Read([], 0, torn=bool(data[len(kept) :].strip(b"\0 \t\r\n")))
+    for value, line in records(kept):
+        if value is None or not isinstance(value.get("type"), str):
+            read.junk += 1
+        else:
+            read.events.append(Event(value, line))
+    return read
+
+
+def dump(events: list[Event]) -> bytes:
+    return b"".join(part for e in events for part in (e.line if e.line is not None else encode(e.value), b"\n"))
+
+
+def requests(event: Event) -> list[Request]:
+    """The calls that a message of the model asks for."""
+    asked = event.data.get("toolRequests") if event.kind == "assistant.message" else None
+    return [
+        Request(
+            str(r["toolCallId"]),
+            str(r.get("name")),
+            spelled(r.get("arguments")),
+            str(event.value.get("agentId") or ""),
+        )
+        for r in (asked if isinstance(asked, list) else [])
+        if isinstance(r, dict) and r.get("toolCallId")
+    ]
+
+
+def spelled(args: Any) -> bytes:
+    """A call's input as its hooks told it."""
+    try:
+        return arguments(encode({} if args is None else args))
+    except RecursionError:
+        return b"{}"
+
+
+def seconds(timestamp: Any) -> float:
+    """Unknown counts as late."""
+    try:
+        at = datetime.fromisoformat(str(timestamp))
+    except ValueError:
+        return float("inf")
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
