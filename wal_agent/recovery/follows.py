@@ -27,6 +27,13 @@ def refuse_agent(c: Case) -> Plan:
     return Refuse(ConfigError, what, "Choose another name with --job.")
 
 
+def refuse_command(c: Case) -> Plan:
+    assert c.before.home is not None
+    then, now = safe(c.before.home.args[0], 80), safe(c.opening.args[0], 80)
+    what = f"This job was last run with {then}, not with {now}. Nothing was run."
+    return Refuse(ConfigError, what, "Choose another name with --job.")
+
+
 def refuse_workspace(c: Case) -> Plan:
     assert c.before.home is not None
     what = f"This job belongs to the folder {c.before.home.workspace}, not to {c.opening.workspace}. Nothing was run."

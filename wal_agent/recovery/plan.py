@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from wal_agent.records import Opening
 from wal_agent.recovery import follows
@@ -38,6 +39,14 @@ def _damaged(c: Case) -> bool:
 
 def _other_agent(c: Case) -> bool:
     return c.before.home is not None and c.before.home.agent != c.opening.agent
+
+
+def _other_command(c: Case) -> bool:
+    """Where any command can be run, its program is the agent."""
+    home = c.before.home
+    if not c.local.unlogged or home is None or not home.args or not c.opening.args:
+        return False
+    return PurePath(home.args[0]).name != PurePath(c.opening.args[0]).name
 
 
 def _other_workspace(c: Case) -> bool:
@@ -139,6 +148,13 @@ TABLE = (
         _other_agent,
         follows.refuse_agent,
         "the job was last run with another agent",
+        "nothing is started (78); another name: `--job`",
+    ),
+    Row(
+        "another command's job",
+        _other_command,
+        follows.refuse_command,
+        "the agent is `generic`, and the job was last run with another program",
         "nothing is started (78); another name: `--job`",
     ),
     Row(
