@@ -174,7 +174,7 @@ def preview(payload: Payload, limit: int = PREVIEW) -> str:
     except (ValueError, RecursionError):
         fields = None
     if isinstance(fields, dict):
-        for name in ("command", "file_path", "path", "pattern", "query", "url"):
+        for name in ("command", "file_path", "filePath", "path", "patchText", "pattern", "query", "url"):
             if isinstance(fields.get(name), str):
                 text = fields[name]
                 break

@@ -7,9 +7,14 @@ import re
 import unicodedata
 
 from wal_agent.recovery.classify import read_input
+from wal_agent.recovery.rules import load_rules
 from wal_agent.redact import redact
 
 _LONG = 10_000  # characters; of anything longer only both ends are looked at
+_MOST_FIELDS = 20
+_MOST_PATCH = 600  # characters
+_PATHS = ("file_path", "filePath", "notebook_path", "path")
+_PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: .*", re.MULTILINE)
 
 
 def escape(text: str) -> str:
@@ -60,21 +65,35 @@ def fenced(text: str, limit: int, indent: str = "   ") -> str:
 
 
 def shown_input(tool: str, input: bytes | None) -> str:
-    """A call's input for reading, safe: a command as it is, other objects a line for each field, the rest as text."""
+    """A call's input for reading, safe: a command as it is, a patch without its field's name, other objects a line for
+    each field, the path first, the rest as text."""
     if input is None:
         return "(its input could not be read)"
     fields = read_input(input)
     if fields is None:
         return safe(input.decode("utf-8", "replace"))
-    command = fields.get("command")
-    if isinstance(command, str) and "shell" in tool:
-        rest = {k: v for k, v in fields.items() if k not in ("command", "description") and v not in (None, False, "")}
+    rules = load_rules()
+    shell = rules.shells.get(tool)
+    if shell is not None and isinstance(command := fields.get(shell.field), str):
+        silent = (shell.field, "description")
+        rest = {k: v for k, v in fields.items() if k not in silent and v not in (None, False, "")}
         return "\n".join([safe(command), *_fields(rest)])
-    return "\n".join(_fields(fields)) or "(no input)"
+    patches = (fields.get(f.content) for f in rules.files.get(tool, ()) if f.kind == "patch")
+    if (patch := next((p for p in patches if isinstance(p, str)), None)) is not None:
+        return "\n".join(_patch(patch))
+    first = {k: v for k, v in fields.items() if k in _PATHS}
+    return "\n".join(_fields({**first, **fields})) or "(no input)"
+
+
+def _patch(text: str) -> list[str]:
+    """The files of a patch that is too long to be shown whole, and both ends of it."""
+    files = _PATCHED.findall(text)[:_MOST_FIELDS] if len(text) > _MOST_PATCH else []
+    return [*(safe(cut(redact(line), 200)) for line in files), safe(cut(redact(_ends(text)), _MOST_PATCH))]
 
 
 def _fields(fields: dict[str, object]) -> list[str]:
-    texts = ((k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in list(fields.items())[:20])
+    shown = list(fields.items())[:_MOST_FIELDS]
+    texts = ((k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in shown)
     return [safe(f"{cut(k, 60)}: {cut(redact(_ends(v)), 300)}") for k, v in texts]
 
 

@@ -12,10 +12,10 @@ from wal_agent.recovery.classify import read_input
 from wal_agent.recovery.rules import load_rules
 from wal_agent.wal.state import State
 
-# What an agent's shell around one command looks like: `bash -c` and the text that is told; Gemini CLI has it in a subshell
-# with a trap, Claude Code as the word of an eval. `file` is another one for each call; the shell's forks have the same
-# line. Without a file (Codex, OpenCode, Copilot CLI, pi, Qwen Code) nothing tells two of them apart, and a single plain
-# command has no shell around it any more: bash became it.
+# An agent's shell around one command: `bash -c` and the text that is told; Gemini CLI has it in a subshell with a trap,
+# Claude Code as the word of an eval. `file` is another one for each call; the shell's forks have the same line. Without
+# a file (Codex, OpenCode, Copilot CLI, pi, Qwen Code) nothing tells two of them apart, and a single plain command has
+# no shell around it any more: bash became it.
 _GEMINI = re.compile(
     r"(?:\S*/)?bash -c (?:shopt -u [a-z ]+;\s+)?_bgpids_file=(?P<file>'[^']*'|[^\s']+)\s+"
     r"\(\s+trap 'jobs -p > \"\$_bgpids_file\"' EXIT\s(?P<command>.*)\s\)\s+__code=\$\?\s+exit \$__code\s*",
