@@ -64,14 +64,17 @@ class Conversation:
 
     def on(self, event: HookEvent) -> Decision:
         """Log and answer one hook event."""
+        first = not self.hooks_live.is_set()
         self.hooks_live.set()
         decision: Decision = Allow()
         match event:
             case SessionStarted(session=session):
                 if session != self.session:
                     self._begin_session(session)
-            case TurnStarted(prompt=prompt):
-                self._begin_turn(event.session, prompt)
+            case TurnStarted(session=session, prompt=prompt):
+                if first and session != self.session:  # an agent that tells of no session's start
+                    self._begin_session(session)
+                self._begin_turn(session, prompt)
             case ToolStarting():
                 decision = self._gate.before(event)
             case ToolEnded():

@@ -29,6 +29,10 @@ def next_phase(phase: Phase, event: HookEvent, running: int) -> Phase:
     match event:
         case TurnStarted() | ModelRequest():
             return "awaiting_model"
+        case ToolStarting(inner=inner) if inner and phase == "awaiting_user":
+            return phase  # the agent's own housekeeping behind a turn
+        case ToolEnded() if not running and phase == "awaiting_user":
+            return phase
         case ToolStarting():
             return "executing_tools"
         case ToolEnded():

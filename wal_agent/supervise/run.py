@@ -236,7 +236,9 @@ class _Run:
                 )
                 live.gate.on_clean_end = lambda *seen: self._answered(answers, opened, *seen)
                 ended = live.run()
-                if ended.exit.code not in agent.again or ended.stopped or ended.drained:
+                # Only where a person asked for it: without one, such a code is an error, which would come again and again.
+                asked = self.interactive and ended.exit.code in agent.again
+                if not asked or ended.stopped or ended.drained:
                     return ended
                 session = self._again(live.conversation.session, env)
         finally:

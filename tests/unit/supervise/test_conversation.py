@@ -80,6 +80,14 @@ def test_another_session_is_written_down_before_its_files_are(talk: Talk) -> Non
     assert isinstance(record, AgentStarted) and (record.session, record.resumed) == ("t", False)
 
 
+def test_an_agent_whose_first_word_is_a_turn_names_its_session_by_it(talk: Talk) -> None:
+    """Only the first: a later one may be of another process of the agent, started by a tool."""
+    talk.on.on(TurnStarted("t", "go"))
+    talk.on.on(TurnStarted("u", "of a tool"))
+    assert talk.on.session == "t" and [did for did in talk.did if did.startswith("switch")] == ["switch t"]
+    assert isinstance(talk.log()[0], AgentStarted)
+
+
 def test_a_turn_begins_with_its_prompt(talk: Talk) -> None:
     talk.on.on(TurnStarted("s", "fix ünïcode"))
     (record,) = talk.log()

@@ -68,3 +68,10 @@ def test_only_awaiting_model_counts_as_idle_so_each_event_must_name_its_phase(ev
 
 def test_one_of_two_tools_that_ended_leaves_the_run_executing() -> None:
     assert next_phase("executing_tools", ToolEnded("s", "t", b"{}", b"{}", False), 1) == "executing_tools"
+
+
+def test_housekeeping_behind_a_turn_leaves_it_the_users() -> None:
+    begun, ended = ToolStarting("s", "t", b"{}", inner="memory"), ToolEnded("s", "t", b"{}", b"{}", False)
+    assert next_phase(next_phase("awaiting_user", begun, 1), ended, 0) == "awaiting_user"
+    assert next_phase("executing_tools", begun, 2) == "executing_tools"
+    assert next_phase("awaiting_user", ToolStarting("s", "t", b"{}"), 1) == "executing_tools"
