@@ -236,7 +236,7 @@ class _Run:
                 )
                 live.gate.on_clean_end = lambda *seen: self._answered(answers, opened, *seen)
                 ended = live.run()
-                # Only where a person asked for it: without one, such a code is an error, which would come again and again.
+                # Only where a person asked for it: without one, such a code is an error that would come again for ever.
                 asked = self.interactive and ended.exit.code in agent.again
                 if not asked or ended.stopped or ended.drained:
                     return ended
