@@ -1,0 +1,160 @@
+"""What is peculiar to Qwen Code, on the real program: its hazards by name."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.agent_box import Box, Run, Tty, done, popen, wait_until
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import ToolStarting, TurnCompleted, TurnStarted
+from wal_agent.agents.qwen.rehearsal import SETTINGS
+from wal_agent.loopback.model import Called, Returned, Said, Turn
+
+QWEN = AGENTS["qwen"]
+
+
+@pytest.fixture
+def box(tmp_path: Path, agent_cli: Callable[[str], Path]) -> Box:
+    return Box(tmp_path, agent_cli("qwen"), QWEN)
+
+
+@pytest.fixture
+def run(box: Box) -> Iterator[Run]:
+    made = Run(box)
+    yield made
+    made.close()
+
+
+def shout(path: Path) -> dict[str, Any]:
+    """A hook of the user's own, for every event of a tool."""
+    hook = {"type": "command", "command": f"echo x >> {path}"}
+    return {"PreToolUse": [{"hooks": [hook]}], "PostToolUse": [{"hooks": [hook]}]}
+
+
+class Settled(Box):
+    """With settings of the user's instead of the rehearsal's."""
+
+    def __init__(self, box: Box, **settings: Any) -> None:
+        self.__dict__.update(box.__dict__)
+        self.settings = settings
+
+    def env(self, model: Any) -> dict[str, str]:
+        env = super().env(model)
+        (self.home / ".qwen/settings.json").write_text(json.dumps({**SETTINGS, **self.settings}))
+        return env
+
+
+def test_the_users_and_the_projects_own_hooks_run_beside_ours(box: Box, run: Run) -> None:
+    """Hooks from a system settings file would be lost here without a word. And nothing of the user's is changed that a
+    plain start does not change."""
+    heard = {name: box.base / f"heard-{name}" for name in ("user", "project")}
+    run.box = Settled(box, hooks=shout(heard["user"]))
+    (box.ws / ".qwen").mkdir()
+    (box.ws / ".qwen/settings.json").write_text(json.dumps({"hooks": shout(heard["project"]), "$version": 4}))
+    target = box.ws / "a.txt"
+    with box.model(Turn(calls=[box.rehearsal.write(target, "hi")]), Turn("bye")) as model:
+        code, out, err = done(run.start(model, "do it", "--extensions", "none", "--yolo"))
+        first = (box.home / ".qwen/settings.json").read_bytes()
+    assert (code, out, target.read_text()) == (0, "bye\n", "hi"), err
+    assert run.heard.names() == ["TurnStarted", "ToolStarting", "ToolEnded", "ModelRequest", "TurnCompleted"]
+    assert {name: path.read_text() for name, path in heard.items()} == {"user": "x\nx\n", "project": "x\nx\n"}
+    assert first == json.dumps({**SETTINGS, "hooks": shout(heard["user"])}).encode()
+    assert not (box.home / ".qwen/settings.json.orig").exists()
+
+
+def test_another_qwen_of_the_user_has_no_hooks_of_this_run(box: Box, run: Run) -> None:
+    with box.model(Turn(calls=[box.rehearsal.write(box.ws / "b.txt", "x")]), Turn("bye")) as model:
+        run.command(model, box.rehearsal.args("x"), None, tty=False)
+        assert done(popen((str(box.program), *box.rehearsal.args("hi")), box.env(model), box.ws))[0] == 0
+        said = json.dumps(model.requests[0])
+    assert (box.ws / "b.txt").exists() and run.heard.events == []
+    assert "[wal-agent recovery]" not in said
+
+
+def test_the_hidden_memory_run_breaks_no_turn_and_no_session(box: Box, run: Run) -> None:
+    """After a turn of words alone Qwen asks the model again, with tools, to keep its memory. Its calls are guarded and
+    logged, under a name of their own; they are not put back into the session."""
+    run.box = Settled(box, memory={"enableManagedAutoMemory": True})
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in str(box.ws))
+    note = box.home / ".qwen/projects" / name / "memory/user/x.md"
+    with box.model(Turn("Only words."), Turn(calls=[box.rehearsal.write(note, "kept")]), Turn("ok")) as model:
+        code, out, err = done(run.start(model, "hello"))
+    assert (code, out) == (0, "Only words.\n"), err
+    (begun,) = [e for e in run.heard.events if isinstance(e, ToolStarting)]
+    assert (begun.inner, begun.session, note.read_text()) == ("memory", run.session, "kept")
+    names = run.heard.names()
+    assert names.index("TurnCompleted") < names.index("ToolStarting")
+    main = box.main(run.session).read_bytes()
+    assert len(QWEN.seen_calls(main)) == 1 and b"functionCall" not in main
+
+
+def test_a_torn_first_line_and_a_lost_record_lose_nothing_else(box: Box, run: Run) -> None:
+    """By itself Qwen finds no session at all in another folder, and ends the history at a record that is gone."""
+    run.session = session = str(uuid.uuid4())
+
+    def record(n: int, kind: str, **part: Any) -> bytes:
+        head = {"uuid": f"u{n}", "parentUuid": f"u{n - 1}" if n else None, "sessionId": session, "type": kind}
+        message = {"role": "model" if kind == "assistant" else "user", "parts": [part]}
+        rest = {"timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/elsewhere", "version": "0.15.10", "message": message}
+        return json.dumps(head | rest).encode()
+
+    call = {"id": "c1", "name": "write_file", "args": {"file_path": "/x", "content": "one"}}
+    answer = {"id": "c1", "name": "write_file", "response": {"output": "written"}}
+    whole = [
+        record(0, "user", text="first")[:40],
+        record(1, "user", text="second"),
+        record(2, "assistant", functionCall=call),
+        record(3, "system")[:30],
+        record(4, "tool_result", functionResponse=answer),
+        record(5, "assistant", text="told"),
+    ]
+    found = QWEN.reconcile(b"\n".join(whole), session, box.ws, [])
+    with box.model(Turn("bye")) as model:
+        box.env(model)
+        box.restore(found.data, session)
+        assert QWEN.resumable(session, box.ws, box.user_env)
+        code, _, err = done(run.start(model, "next", resume=""))
+        heard = model.history(0)
+    assert code == 0, err
+    assert [e.session for e in run.heard.events if isinstance(e, TurnStarted)] == [session]
+    assert [(c.tool, c.input["content"]) for c in heard if isinstance(c, Called)] == [("write_file", "one")]
+    assert [r.text for r in heard if isinstance(r, Returned)] == ["written"]
+    said = [s.text for s in heard if isinstance(s, Said) and s.role != "system"]
+    assert [text for text in said if text in ("second", "told", "next")] == ["second", "told", "next"]
+
+
+def test_on_a_terminal(box: Box, run: Run) -> None:
+    """SessionStart is the handshake, the turn begins and completes; Ctrl-C leaves."""
+    with box.model(Turn(calls=[box.rehearsal.write(box.ws / "c.txt", "x")]), Turn("all done")) as model:
+        made = run.command(model, [*box.rehearsal.talking("do it")], None, tty=True)
+        tty = Tty(made.argv, {**made.env, "QWEN_CODE_NO_RELAUNCH": "true"}, box.ws)
+        try:
+            wait_until(lambda: any(isinstance(e, TurnCompleted) for e in run.heard.events), 60)
+            wait_until(lambda: "all done" in tty.screen)
+        finally:
+            tty.quit()
+    names = run.heard.names()
+    assert names[0] == "SessionStarted" and (box.ws / "c.txt").exists()
+    wanted = ["TurnStarted", "ToolStarting", "ToolEnded", "ModelRequest", "TurnCompleted"]
+    assert [name for name in names if name in wanted] == wanted
+    assert {e.session for e in run.heard.events if isinstance(e, ToolStarting)} == {run.session}
+
+
+@pytest.mark.parametrize("where", ["user", "project"])
+def test_hooks_that_are_off_run_no_hook(where: str, box: Box, run: Run) -> None:
+    """What `hooks_off` refuses is what the program does; and what the session shows is noticed."""
+    run.box = Settled(box, **({"disableAllHooks": True} if where == "user" else {}))
+    if where == "project":
+        (box.ws / ".qwen").mkdir()
+        (box.ws / ".qwen/settings.json").write_text('{"disableAllHooks": true, "$version": 4}')
+    with box.model(Turn("bye")) as model:
+        assert done(run.start(model, "hi"))[0] == 0
+        why = QWEN.hooks_off([], box.ws, run.box.user_env)
+    assert run.heard.events == [] and "disableAllHooks is true" in str(why)
+    assert QWEN.unhooked(box.main(run.session).read_bytes())
