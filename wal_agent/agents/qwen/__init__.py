@@ -46,7 +46,7 @@ class Qwen:
             "Qwen waits 60 s for all hooks of a call together and then runs the tool: a hook of the user's own that "
             "takes longer lets the tool run whatever wal-agent says.",
             "A hook cannot end Qwen's turn: while nothing can be saved each call is refused, and the model may go on.",
-            "Calls of Qwen's hidden memory run are logged as any; the session does not tell of them.",
+            "Calls of Qwen's hidden memory run are logged under a name of their own, and are not put back.",
             "At its first start Qwen itself rewrites settings.json (it adds `$version` and keeps settings.json.orig).",
             "Hooks that only a running Qwen knows to be off are found when the session shows a turn without a "
             "handshake; a model that answers within about 50 ms could run one tool first.",

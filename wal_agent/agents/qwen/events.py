@@ -2,7 +2,7 @@
 
 A call has an id that its before- and after-hook share, and that the session file does not know. Subagents' calls come
 under the parent's session. After a turn of nothing but words a hidden run of the model keeps Qwen's memory; its calls
-come under the session too, and no record of the session tells of them.
+come under the session too, and are no part of its conversation.
 """
 
 from __future__ import annotations
