@@ -99,7 +99,7 @@ class Machine:
 
     def run(self, *toy: str, **env: str) -> subprocess.Popen[str]:
         toy = (sys.executable, str(self.root / "toy.py"), *toy) if toy else ()
-        return self.start("run", "generic", "--ttl", "1", "--wait", "--autosave", "1", "--", *toy, **env)
+        return self.start("run", "generic", "--ttl", "1", "--wait", "--", *toy, **env)
 
     def done(self, *toy: str, **env: str) -> tuple[int, dict[str, Any], str]:
         """Exit code, what the program found, and what wal-agent said."""
@@ -194,6 +194,8 @@ def test_exit_code_0_is_all_that_tells_of_a_completed_task(yard: Yard) -> None:
     assert (code, seen["args"][1], seen["history"]) == (0, "--go-on", "step 3\n")
     assert "Recovering on" in said
     first = seen["session"]
+    other = machine.start("run", "generic", "--", "sh", "-c", "exit 0")
+    assert "last run with" in other.communicate(timeout=60)[1] and other.returncode == 78
     code, seen, said = machine.done("0")
     assert (code, seen["args"], seen["prompt"]) == (0, ["0"], None) and "Recovering on" not in said
     assert seen["session"] != first

@@ -80,6 +80,7 @@ class Autosave:
                 with suppress(OSError):
                     self._observer.schedule(_Poke(self._wanted), str(folder), recursive=False)
                     self._watched.add(folder)
+                    self._wanted.set()  # what changed since that save has told nobody
 
 
 class _Poke(FileSystemEventHandler):

@@ -179,6 +179,8 @@ class Live:
         return Beat(self.conversation.phase, last.tool if last else "", self._opened.writer.acked.seq)
 
     def _save(self) -> list[Path]:
+        if self.tree and isinstance(self._agent, Hookless):
+            self.tree.poke()  # no hook tells when a call has ended
         try:
             return self.saver.save()
         except BucketError:
