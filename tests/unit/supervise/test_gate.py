@@ -70,6 +70,18 @@ def test_a_changing_tool_is_allowed_only_when_the_bucket_holds_its_intent(post: 
     )
 
 
+def test_the_agents_word_on_where_a_call_runs_is_kept_with_its_intent(post: Post, tmp_path: Path) -> None:
+    """Recovery has no other way to know what a relative path meant."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a").write_text("x")
+    with post.committing():
+        post.gate.before(replace(starting("Bash", command="rm a"), cwd=str(tmp_path / "sub")))
+        post.gate.before(starting("Bash", command="rm a"))
+    told, untold = post.intents()
+    assert ("cwd", str(tmp_path / "sub")) in [(f.what, f.where) for f in told.before]
+    assert len(told.before) > 1 and untold.before == ()
+
+
 def test_an_intent_that_is_undecided_in_time_is_a_refusal_with_its_end_in_the_log(post: Post) -> None:
     """I5, I8, R3: the record stays in the queue and may land; its call then has a `denied` end behind it."""
     decision = refused(impatient(post).gate.before(WRITE))

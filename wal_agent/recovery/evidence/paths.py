@@ -32,7 +32,9 @@ def place(step: Step, named: str) -> str | None:
 
 def told_folder(cwd: str) -> tuple[Fact, ...]:
     """The fact of an agent's word on where a call runs; nothing for a word that is no plain absolute path."""
-    plain = cwd.startswith("/") and os.path.normpath(cwd) == cwd and "\0" not in cwd and len(cwd) < 4096
+    plain = (
+        cwd.startswith("/") and cwd[1:2] != "/" and os.path.normpath(cwd) == cwd and "\0" not in cwd and len(cwd) < 4096
+    )
     return (Fact(what=CWD, where=cwd, value=""),) if plain and cwd == cwd.encode(errors="replace").decode() else ()
 
 
