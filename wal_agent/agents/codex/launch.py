@@ -68,17 +68,29 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     if isinstance(session, NewSession):
         return Command((program, *ours, *args), own)
     told = session.prompt != ""
-    dropped = options.PICKS | {"cd"} | ({"image"} if told else set())
-    kept = [arg for arg in given.options if arg.name not in dropped]
-    prompt = ACT if told else given.prompt
+    dropped = options.PICKS | {"cd", "image"}
+    kept = [(arg, n < given.before) for n, arg in enumerate(given.options) if arg.name not in dropped]
+    first = options.words(arg for arg, early in kept if early)
+    then = options.words(arg for arg, early in kept if not early)
     if given.headless:
-        middle = ["exec", *options.words(kept), "resume"]
+        words = [*first, "exec", *then, "resume"]
     else:
         # Where it is; else Codex asks, if the session is of another folder, which one to use.
-        middle = ["resume", *options.words(kept), "--cd", "."]
+        words = [*first, "resume", *then, "--cd", "."]
+    images = [] if told else [f for arg in given.options if arg.name == "image" for f in _files(arg.words)]
+    words += [word for file in images for word in ("--image", file)]  # last: they would take words for more of them
+    prompt = ACT if told else given.prompt
     said = ["--", session.id, prompt] if prompt else ["--", session.id]
     own |= detour(session.id, env)
-    return Command((program, *ours, *middle, *said), own, told and given.headless)
+    return Command((program, *ours, *words, *said), own, told and given.headless)
+
+
+def _files(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Of an image option, however it is spelt."""
+    if len(words) > 1:
+        return words[1:]
+    _, eq, file = words[0].partition("=")
+    return (file,) if eq else (words[0][2:],)
 
 
 def native(path: Path) -> tuple[str, dict[str, str]]:

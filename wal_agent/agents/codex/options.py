@@ -46,10 +46,12 @@ _read = Syntax(KINDS, SHORT).read
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A command line taken apart. `command` and `inner`: the subcommand and that of exec (empty: none); `session`: the
-    word that names one, where there is one; `prompt`: the word that is it."""
+    """A command line taken apart. `options`: all of them; `before`: how many stand before the subcommand. `command` and
+    `inner`: the subcommand and that of exec (empty: none); `session`: the word that names one, where there is one;
+    `prompt`: the word that is it."""
 
     options: list[Arg]
+    before: int
     command: str
     inner: str
     session: str
@@ -65,11 +67,13 @@ def read(args: Sequence[str]) -> Given:
     said = [arg for arg in given if not arg.name]
     options = [arg for arg in given if arg.name]
     command = inner = session = ""
+    before = 0
     if said and said[0].words[0] != "--" and said[0].value in TALKS | WORKS | SERVES | TOOLS:
+        before = given.index(said[0])
         command = said.pop(0).value
     if command in ("exec", "e") and said and said[0].words[0] != "--" and said[0].value in INNER:
         inner = said.pop(0).value
     if "resume" in (command, inner) or "fork" in (command, inner):
         newest = on(options, "last") and len(said) < 2  # then the one word is the prompt
         session = said.pop(0).value if said and not newest else ""
-    return Given(options, command, inner, session, said[0].value if said else "")
+    return Given(options, before, command, inner, session, said[0].value if said else "")

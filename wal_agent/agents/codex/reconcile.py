@@ -66,9 +66,26 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
         read.lines.insert(0, head(session, workspace, read.time))
         repairs.append("The session file's first line was damaged and was written anew.")
         read = child.read = load(child.bytes())
+    _orphans(child, calls)
     _plain(child, calls)
     _scripts(child, calls)
     return Reconciled(child.bytes(), child.put, read.messages, tuple(repairs))
+
+
+def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:
+    """An output whose call's line was damaged: Codex would drop it."""
+    read = child.read
+    logged = {c.call_id: c for c in calls if c.call_id in read.outputs and c.call_id not in read.calls}
+    if not logged:
+        return
+    before = {read.outputs[id]: _call(call) for id, call in logged.items()}
+    for at in sorted(before, reverse=True):
+        output = decode(read.lines[at])
+        kind = "custom_tool_call" if output["payload"]["type"] == "custom_tool_call_output" else "function_call"
+        if before[at]["type"] == kind:
+            read.lines.insert(at, encode({**output, "payload": before[at]}))
+            child.put += 1
+    child.read = load(child.bytes())
 
 
 def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
@@ -87,7 +104,7 @@ def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
         elif at >= read.last_turn and call.get("name") in _HOOKED and not call.get("namespace"):
             child.answer(id, call, NOT_BEGUN)
     for id, logged_call in logged.items():
-        if id not in read.calls:
+        if id not in read.calls and id not in read.outputs:
             call = _call(logged_call)
             child.add(call)
             child.answer(id, call, _told(logged_call, {}))
@@ -154,7 +171,9 @@ def _told(call: LoggedCall, item: Json) -> str:
 
 def _ended(item: Json) -> bool:
     code = item.get("exit_code")
-    return item.get("status") == "completed" or (isinstance(code, int) and code >= 0)
+    if item.get("type") == "CommandExecution":
+        return isinstance(code, int) and code >= 0
+    return item.get("status") == "completed"
 
 
 def _result(result: bytes) -> str:

@@ -14,7 +14,7 @@ from wal_agent.agents.codex.rollout import CALLS, OUTPUTS, RUNS_ON, item_of, pay
 from wal_agent.agents.jsonl import Json, encode, records
 
 Status = Literal["done", "failed", "refused", "cancelled"]
-_PEOPLES = ("userShell", "user_shell", "user")  # commands that a person typed: no hook tells of them
+_MODELS = ("agent", "unified_exec_startup")  # others: a person's own commands, words typed into a running one
 _BLOCKED = ("Command blocked by PreToolUse hook",)
 _REFUSED = ("rejected by user", "rejected the", "denied by")
 
@@ -36,7 +36,7 @@ def _of_item(item: Json) -> SeenCall | None:
     if not isinstance(id, str) or not id:
         return None
     match item.get("type"):
-        case "CommandExecution" if item.get("source") not in _PEOPLES:
+        case "CommandExecution" if item.get("source") in _MODELS:
             command = item.get("command")
             last = command[-1] if isinstance(command, list) and command else ""
             return SeenCall(SHELL, encode({"command": last}), _status(item), id, id)
@@ -71,7 +71,7 @@ def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
     status: Status = "failed"
     if text.startswith(_BLOCKED) or any(word in text[:200] for word in _REFUSED):
         status = "refused"
-    elif text.startswith("aborted"):
+    elif any(line.startswith("aborted") for line in text[:400].splitlines()[:3]):  # or refused before it ran
         status = "cancelled"
     return SeenCall(tool, b"{}", status, id, id)
 

@@ -59,5 +59,5 @@ def _home(env: Env) -> Path:
 def _same(one: Path, other: Path) -> bool:
     try:
         return one.samefile(other)
-    except OSError:
+    except (OSError, ValueError):
         return False
