@@ -1,0 +1,375 @@
+"""Hazards of Claude Code by name, on the real CLI. What every agent promises is in test_agents.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.agent_box import Box, Run, done, popen, wait_until
+from wal_agent.agents import AGENTS, line
+from wal_agent.agents.base import (
+    Allow,
+    AwaitingApproval,
+    Decision,
+    Deny,
+    HookEvent,
+    OtherEvent,
+    SessionStarted,
+    ToolEnded,
+    ToolStarting,
+    TurnStarted,
+)
+from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
+
+CLAUDE = AGENTS["claude"]
+FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
+PROMPT = "/clear\n@README.md `ls` $HOME \u2028 ünï 😀\n!ls\n"
+ACT = "Act on the wal-agent recovery notice above."
+
+
+@pytest.fixture
+def box(tmp_path: Path, agent_cli: Callable[[str], Path]) -> Box:
+    return Box(tmp_path, agent_cli("claude"), CLAUDE)
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    made: list[Run] = []
+    yield made
+    for run in made:
+        run.close()
+
+
+def said(heard: list[Heard]) -> list[str]:
+    return [part.text for part in heard if isinstance(part, Said)]
+
+
+def results(heard: list[Heard]) -> dict[str, str]:
+    """By the call's input."""
+    told = {part.id: part.text for part in heard if isinstance(part, Returned)}
+    return {json.dumps(part.input): told.get(part.id, "") for part in heard if isinstance(part, Called)}
+
+
+def result(heard: list[Heard], words: str) -> str:
+    found = [text for input, text in results(heard).items() if words in input]
+    assert len(found) == 1, f"{words}: told {len(found)} times"
+    return found[0]
+
+
+# ---- hooks ---------------------------------------------------------------------------------------------------------
+
+
+def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
+    """The user's hook and words stay, hooks that the project switches off are on, skipped tools start none of ours;
+    a subagent's call says whose it is; a turn is not over while a command runs in the background."""
+    (box.ws / ".claude").mkdir()
+    (box.ws / ".claude/settings.json").write_text('{"disableAllHooks": true}')
+    (box.ws / "a.txt").write_text("text of a")
+    theirs = {"type": "command", "command": f"echo x >> {box.base}/theirs"}
+    own = json.dumps({"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [theirs]}]}})
+    script = [
+        Turn(calls=[box.shell("echo one"), ("Read", {"file_path": str(box.ws / "a.txt")}), box.shell("exit 3")]),
+        Turn(calls=[("Agent", {"description": "d", "prompt": "go inside", "subagent_type": "general-purpose"})]),
+        Turn(calls=[box.shell("echo inside")]),
+        Turn("inside is done"),
+        Turn(calls=[("Bash", {"command": "sleep 0.5", "run_in_background": True})]),
+        Turn("wait"),
+        Turn("bye"),
+    ]
+    run = Run(box, skip=("Read",))
+    runs.append(run)
+    more = ("--settings", own, "--append-system-prompt", "Be brief.")
+    with box.model(*script) as model:
+        code, out, err = done(run.start(model, "do it", *more))
+        system, first = "\n".join(said(model.history(0))), model.history(1)
+    assert (code, out) == (0, "bye\n"), err
+    assert "Be brief." in system and "[wal-agent recovery]" in system
+    assert (box.base / "theirs").read_text() == "x\n" * 4
+    assert "text of a" in result(first, "a.txt")
+    begun = [e for e in run.heard.events if isinstance(e, ToolStarting)]
+    assert [e.tool for e in begun] == ["Bash", "Bash", "Agent", "Bash", "Bash"]
+    assert [bool(e.inner) for e in begun] == [False, False, False, True, False]
+    assert {e.cwd for e in begun} == {str(box.ws)}
+    ends = {e.call_id: (e.failed, e.clean) for e in run.heard.events if isinstance(e, ToolEnded)}
+    assert [ends[e.call_id] for e in begun] == [
+        (False, True),
+        (True, False),
+        (False, True),
+        (False, True),
+        (False, False),
+    ]
+    names = run.heard.names()
+    assert names.count("TurnCompleted") == 1 and names[-1] == "TurnCompleted"
+    assert OtherEvent("Stop with running tasks") in run.heard.events
+    assert [file.name.partition("/")[0] for file in CLAUDE.session_files(run.session, box.ws, box.user_env)] == [
+        "session.jsonl",
+        "subagents",
+        "subagents",
+    ]
+    main = box.main(run.session).read_bytes()
+    seen = {call.call_id: call.status for call in CLAUDE.seen_calls(main)}
+    assert [seen.get(e.call_id) for e in begun] == ["done", "failed", "done", None, "done"]
+
+
+ROWS = ("killed", "stopped", "failed", "silent", "garbage", "truncated", "no-nul", "bad-json-end", "gone")
+
+
+def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """I5, one row each; then the client is deleted, then bash itself does not live. Only the sound one's call runs."""
+    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 4, False: 2})
+    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 3, False: 1})
+    client = tmp_path / "client.py"
+    client.write_text(FAILING_CLIENT.read_text())
+    shim = tmp_path / "bin"
+    shim.mkdir()
+    box.extra["PATH"] = f"{shim}:{os.environ['PATH']}"
+    run = Run(box, client=(sys.executable, "-I", "-S", "-E", str(client)), serve=False)
+    runs.append(run)
+    deleted, dead = threading.Event(), threading.Event()
+    script = [
+        Turn(calls=[box.shell(f"touch ran-{row}") for row in (*ROWS, "sound")]),
+        Turn(calls=[box.shell("touch ran-missing")], hold=deleted),
+        Turn(calls=[box.shell("touch ran-bash")], hold=dead),
+        Turn("bye"),
+    ]
+    with box.model(*script) as model:
+        process = run.start(model, "do it")
+        model.wait_for(2)
+        client.unlink()
+        deleted.set()
+        model.wait_for(3)
+        (shim / "bash").write_text("#!/bin/sh\nkill -9 $$\n")
+        (shim / "bash").chmod(0o755)
+        dead.set()
+        assert done(process)[0] == 0
+        for left in tmp_path.glob("client.py.*"):
+            os.kill(int(left.suffix[1:]), signal.SIGKILL)
+        told = results(model.history(-1))
+    assert [p.name for p in box.ws.iterdir()] == ["ran-sound"]
+    assert sum("wal-agent did not run this" in text for text in told.values()) == len(ROWS) + 2
+
+
+def test_a_denial_beats_the_users_own_allow(box: Box, runs: list[Run]) -> None:
+    """Hooks run at once, and what one of them refuses is refused."""
+    allow = json.dumps({"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"}})
+    hook = {"type": "command", "command": f"echo '{allow}'"}
+    own = box.base / "own.json"
+    own.write_text(json.dumps({"hooks": {"PreToolUse": [{"hooks": [hook]}]}}))
+
+    def no(event: HookEvent) -> Decision:
+        return Deny("not now", stop=True) if isinstance(event, ToolStarting) else Allow()
+
+    run = Run(box, decide=no)
+    runs.append(run)
+    with box.model(Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
+        assert done(run.start(model, "do it", "--settings", str(own)))[:2] == (0, "bye\n")
+        assert result(model.history(-1), "touch ran") == "not now"
+    assert list(box.ws.iterdir()) == []
+
+
+def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
+    """By an argument before the start; else by a turn on disk without a handshake, before a tool can run."""
+    why = CLAUDE.hooks_off(["--bare", "-p", "x"], box.ws, {"HOME": str(box.home)})
+    assert why == "--bare switches Claude Code's hooks off, so no tool call could be logged. Nothing was run."
+    run = Run(box)
+    runs.append(run)
+    answer = threading.Event()
+    with box.model(Turn(calls=[box.shell("touch ran")], hold=answer)) as model:
+        process = run.start(model, "do it", "--bare")
+        model.wait_for(1)
+        wait_until(lambda: bool(CLAUDE.session_files(run.session, box.ws, box.user_env)))
+        main = box.main(run.session)
+        wait_until(lambda: CLAUDE.unhooked(main.read_bytes()))
+        process.kill()
+        process.communicate()
+    assert run.heard.events == []
+
+
+def test_one_bad_hook_of_the_users_voids_the_file(box: Box, runs: list[Run]) -> None:
+    """Claude drops the whole settings file without a word, with our hooks in it: so it is refused before."""
+    bad = json.dumps({"hooks": {"PreToolUse": [{"hooks": [{"type": "nonsense", "command": "true"}]}]}})
+    why = CLAUDE.hooks_off(["--settings", bad], box.ws, {"HOME": str(box.home)})
+    assert why is not None and "its hooks for PreToolUse are none that Claude Code takes" in why
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn("bye")) as model:
+        made = run.command(model, box.rehearsal.args("do it"), None, tty=False)
+        place = Path(made.argv[made.argv.index("--settings") + 1])
+        values = json.loads(place.read_text())
+        values["hooks"]["PreToolUse"] += json.loads(bad)["hooks"]["PreToolUse"]
+        place.write_text(json.dumps(values))
+        assert done(popen(made.argv, made.env, box.ws))[:2] == (0, "bye\n")
+    assert run.heard.events == []
+
+
+# ---- the machine is lost -------------------------------------------------------------------------------------------
+
+
+def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[Run], tmp_path: Path) -> None:
+    """Claude writes a result when its after-hook is over, and a call when its whole message is there: killed in
+    between, the file knows less than the log. It would drop the one and never have heard of the other."""
+    run = Run(box)
+    runs.append(run)
+    ended, over = threading.Event(), threading.Event()
+
+    def hold(event: HookEvent, answer: bytes) -> bytes:
+        if isinstance(event, ToolEnded) and b"two" in event.input:
+            ended.set()
+            over.wait(30)
+        return answer
+
+    run.heard.spoil = hold
+    script = [
+        Turn("First.", [box.shell("echo result-of-one > 1; cat 1")]),
+        Turn("Then.", [box.shell("echo result-of-two > 2; cat 2")]),
+    ]
+    with box.model(*script) as model:
+        process = run.start(model, "do it")
+        assert ended.wait(30)
+        main = box.main(run.session)
+        wait_until(lambda: main.read_bytes().count(b'"tool_use","id"') == 2)
+        box.kill(process)
+        over.set()
+    written = main.read_bytes()
+    assert b'"content":"result-of-two' not in written
+    lines = written.splitlines(keepends=True)
+    begin = next(i for i, text in enumerate(lines) if b'"Then."' in text)
+    calls = run.calls()
+    assert [c.result is not None for c in calls] == [True, True]
+
+    for n, data in enumerate((written, b"".join(lines[:begin]))):
+        (tmp_path / str(n)).mkdir()
+        other = Box(tmp_path / str(n), box.program, CLAUDE)
+        mended = CLAUDE.reconcile(data, run.session, other.ws, calls)
+        assert mended.put_back == 1
+        told = CLAUDE.tell(mended.data, run.session, other.ws, PROMPT)
+        assert told is not None
+        back = Run(other, session=run.session)
+        runs.append(back)
+        with other.model(Turn("verified")) as model:
+            other.env(model)
+            (other.ws / "README.md").write_text("not to be read")
+            other.restore(told, run.session)
+            assert done(back.start(model, "do it", resume=PROMPT))[:2] == (0, "verified\n")
+            heard = model.history(0)
+        assert "result-of-one" in result(heard, "result-of-one")
+        assert result(heard, "result-of-two") == "result-of-two"
+        assert said(heard)[-3:] == [PROMPT, "No response requested.", ACT]
+        assert "not to be read" not in str(heard)
+
+
+def test_a_dangling_call_in_the_middle_hides_nothing(box: Box, runs: list[Run]) -> None:
+    """Claude goes on from the end that is latest: what is added in the middle must not be it. And a lost line does not
+    hide what was before it."""
+    run = Run(box)
+    runs.append(run)
+    script = [Turn("First.", [box.shell("echo one")]), Turn("Second.", [box.shell("echo two")]), Turn("Third.")]
+    with box.model(*script) as model:
+        assert done(run.start(model, "do it"))[0] == 0
+    main = box.main(run.session)
+    lines = main.read_bytes().splitlines(keepends=True)
+    gone = next(i for i, text in enumerate(lines) if b'"tool_result"' in text)
+    lines[gone] = lines[gone][:100] + b"\n"
+    mended = CLAUDE.reconcile(b"".join(lines), run.session, box.ws, run.calls())
+    assert mended.put_back == 1 and len(mended.repairs) == 2
+    assert CLAUDE.reconcile(mended.data, run.session, box.ws, run.calls()).data == mended.data
+    main.write_bytes(mended.data)
+    with box.model(Turn("bye")) as model:
+        assert done(run.start(model, "and now?", resume=""))[:2] == (0, "bye\n")
+        heard = model.history(0)
+    assert [text for text in said(heard) if text in ("do it", "First.", "Second.", "Third.", "and now?")] == [
+        "do it",
+        "First.",
+        "Second.",
+        "Third.",
+        "and now?",
+    ]
+    assert result(heard, "echo one") == "one" and result(heard, "echo two") == "two"
+
+
+def test_a_session_of_only_the_notice(box: Box, runs: list[Run]) -> None:
+    """Nothing was saved: the notice is the session."""
+    session = str(uuid.uuid4())
+    told = CLAUDE.tell(b"", session, box.ws, PROMPT)
+    assert told is not None
+    run = Run(box, session=session)
+    runs.append(run)
+    with box.model(Turn("bye")) as model:
+        box.env(model)
+        assert not CLAUDE.resumable(session, box.ws, box.user_env)
+        box.restore(told, session)
+        assert CLAUDE.resumable(session, box.ws, box.user_env)
+        assert done(run.start(model, "do it", resume=PROMPT))[:2] == (0, "bye\n")
+        texts = said(model.history(0))
+    assert PROMPT in texts and ACT in texts and "do it" not in texts
+    assert {e.session for e in run.heard.events if isinstance(e, SessionStarted | TurnStarted)} == {session}
+
+
+def test_a_long_path(box: Box, runs: list[Run], tmp_path: Path) -> None:
+    """The folder of its sessions has a name of 200 characters and a hash, which a restore must meet."""
+    box.ws = tmp_path / "é😀_." / ("x" * 120) / ("y" * 120)
+    box.ws.mkdir(parents=True)
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn("hello"), Turn("again")) as model:
+        assert done(run.start(model, "hi"))[0] == 0
+        data = box.main(run.session).read_bytes()
+        shutil.rmtree(box.home / ".claude/projects")
+        box.restore(data, run.session)
+        assert done(run.start(model, "more", resume=""))[:2] == (0, "again\n")
+
+
+# ---- on a terminal -------------------------------------------------------------------------------------------------
+
+
+def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
+    """A question that Esc answers, /clear, and a resume of a killed session elsewhere, the old words on the screen."""
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn("I will.", [box.shell("touch ran")]), Turn("Cleared.")) as model:
+        tty = run.on_tty(model, ["do it now"])
+        wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events))
+        wait_until(lambda: "Esc to cancel" in tty.screen or "esc" in tty.screen.lower())
+        main = box.main(run.session)
+        tty.send(b"\x1b")
+        wait_until(lambda: [c.status for c in CLAUDE.seen_calls(main.read_bytes())] == ["cancelled"])
+        tty.send(b"/clear")
+        wait_until(lambda: "/clear" in tty.screen)
+        tty.send(b"\r")
+        wait_until(lambda: [e.source for e in run.heard.events if isinstance(e, SessionStarted)][-1] == "clear")
+        after = [e.session for e in run.heard.events if isinstance(e, SessionStarted)]
+        assert after[0] == run.session and after[-1] != run.session
+        tty.process.kill()
+        tty.quit()
+    assert not any(isinstance(e, ToolEnded) for e in run.heard.events)
+    assert list(box.ws.iterdir()) == []
+
+    (tmp_path / "other").mkdir()
+    other = Box(tmp_path / "other", box.program, CLAUDE)
+    told = CLAUDE.tell(
+        CLAUDE.reconcile(main.read_bytes(), run.session, other.ws, run.calls()).data, run.session, other.ws, PROMPT
+    )
+    assert told is not None
+    back = Run(other, session=run.session)
+    runs.append(back)
+    with other.model(Turn("verified")) as model:
+        other.env(model)
+        other.restore(told, run.session)
+        tty = back.on_tty(model, other.rehearsal.talking("do it now") or (), resume=PROMPT)
+        wait_until(lambda: "TurnCompleted" in back.heard.names())
+        wait_until(lambda: "verified" in tty.screen)
+        texts = said(model.history(0))
+        tty.process.kill()
+        tty.quit()
+    assert PROMPT in texts and texts[-1] == ACT and texts.count("do it now") == 1
+    assert "Iwill." in "".join(tty.screen.split())
+    assert [e.session for e in back.heard.events if isinstance(e, SessionStarted)] == [run.session]
