@@ -8,7 +8,7 @@ journal says, no more and no less. What else the database had of it is in the jo
 
 from __future__ import annotations
 
-import os
+import json
 import sqlite3
 import subprocess
 import tempfile
@@ -96,29 +96,38 @@ def _export(rows: Rows, session: str, workspace: Path, whole: bool) -> Json:
 
 
 def _import(cli: Cli, export: Json, session: str, workspace: Path, env: Env) -> None:
-    folder = place.journal_path(session, env).parent
-    fd, name = tempfile.mkstemp(".json", "import-", folder)
+    base = place.journal_path(session, env).parent
     try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(encode(export))
-        plain = {k: v for k, v in env.items() if k != inject.CONTENT}
-        plain |= {**inject.OFFLINE, "OPENCODE_PURE": "1", "PWD": str(workspace)}
-        done = subprocess.run(
-            [cli.path, "import", name],
-            env=plain,
-            cwd=workspace,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
+        with tempfile.TemporaryDirectory(prefix="import-", dir=base, ignore_cleanup_errors=True) as folder:
+            file = Path(folder) / "session.json"
+            file.write_bytes(encode(export))
+            plain = {k: v for k, v in env.items() if k != inject.CONTENT}
+            done = subprocess.run(
+                [cli.path, "import", str(file)],
+                env=plain | {"OPENCODE_PURE": "1", "PWD": str(workspace)} | _nothing_to_install(Path(folder)),
+                cwd=workspace,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=120,
+                check=False,
+            )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise ConfigError(f"`opencode import` did not work: {e}.") from e
-    finally:
-        Path(name).unlink(missing_ok=True)
     if done.returncode != 0 or f"Imported session: {session}".encode() not in done.stdout:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
         raise ConfigError(f"OpenCode did not take the restored session: `opencode import` said: {said}")
+
+
+def _nothing_to_install(folder: Path) -> dict[str, str]:
+    """Settings folders of its own, in which OpenCode finds what it else asks npm for: an import needs none of the
+    user's, and would end with a lock on them that the next start waits for."""
+    config = folder / "config" / "opencode"
+    (config / "node_modules").mkdir(parents=True)
+    wants = {"dependencies": {"@opencode-ai/plugin": "*"}}
+    (config / "package.json").write_text(json.dumps(wants))
+    (config / "package-lock.json").write_text(json.dumps({"lockfileVersion": 3, "packages": {"": wants}}))
+    made = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")}
+    return {**made, **inject.OFFLINE, "OPENCODE_DISABLE_PROJECT_CONFIG": "1"}
 
 
 def _write(database: Path, rows: Rows, session: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from wal_agent.agents.base import Env, HookSetup, Injected
 from wal_agent.agents.line import CLIENT_SECONDS, GONE
-from wal_agent.agents.opencode import settings
+from wal_agent.agents.opencode import locks, settings
 from wal_agent.errors import ConfigError
 from wal_agent.resources import shipped
 
@@ -24,6 +24,7 @@ FOLDER = "opencode"
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
+    locks.clear(env)
     place = setup.run_dir / FOLDER
     offline = {} if settings.own_plugins(env) else {k: v for k, v in OFFLINE.items() if k not in env}
     told = {

@@ -8,7 +8,7 @@ from pathlib import Path
 from wal_agent.agents.base import Env, SessionFile
 
 MAIN = "session.jsonl"
-_SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 
 
 def _xdg(env: Env, variable: str, otherwise: str) -> Path:
@@ -18,6 +18,10 @@ def _xdg(env: Env, variable: str, otherwise: str) -> Path:
 
 def config_home(env: Env) -> Path:
     return _xdg(env, "XDG_CONFIG_HOME", ".config") / "opencode"
+
+
+def state_home(env: Env) -> Path:
+    return _xdg(env, "XDG_STATE_HOME", ".local/state") / "opencode"
 
 
 def database(env: Env) -> Path:

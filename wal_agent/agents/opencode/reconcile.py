@@ -66,17 +66,20 @@ def _settle(rows: Rows, session: str, calls: Sequence[LoggedCall]) -> int:
     """Give each open call its outcome, and add those that are missing; say how many."""
     parts = sorted(tools(rows), key=order)
     free = [p for p in parts if p.get("by") != "user"]
+    pairs: dict[int, Json] = {}
+    for same in (_same_id, _same_input):  # a call without an id may be meant by a part only when no other call is
+        for n, call in enumerate(calls):
+            part = None if n in pairs else next((p for p in free if same(p, call) and not _earlier(p, call)), None)
+            if part is not None:
+                free.remove(part)
+                pairs[n] = part
     put = 0
-    missing: list[LoggedCall] = []
-    for call in calls:
-        part = next((p for p in free if _is(p, call)), None)
-        if part is None:
-            missing.append(call)
-            continue
-        free.remove(part)
-        if part["data"]["state"].get("status") in OPEN:
-            rows.add({**part, "data": {**part["data"], "state": outcome(call, part["data"]["state"])}})
+    for n, part in pairs.items():
+        state = part["data"]["state"]
+        if state.get("status") in OPEN:
+            rows.add({**part, "data": {**part["data"], "state": outcome(calls[n], state)}})
             put += 1
+    missing = [call for n, call in enumerate(calls) if n not in pairs]
     for part in parts:
         state = rows.found["part", part["id"]]["data"]["state"]
         if state.get("status") in OPEN:
@@ -87,16 +90,25 @@ def _settle(rows: Rows, session: str, calls: Sequence[LoggedCall]) -> int:
     return put + len(missing)
 
 
-def _is(part: Json, call: LoggedCall) -> bool:
-    """The agent's own id where there is one; a call that ended before this one began is another."""
+def _id_of(call: LoggedCall) -> str:
+    return call.call_id or f"call_wal_{call.call}"
+
+
+def _same_id(part: Json, call: LoggedCall) -> bool:
+    return bool(part["data"].get("callID") == _id_of(call))
+
+
+def _same_input(part: Json, call: LoggedCall) -> bool:
     data = part["data"]
-    time = data["state"].get("time")
+    same = data.get("tool") == call.tool and _canonical(data["state"].get("input")) == _canonical(_input(call))
+    return same and not call.call_id
+
+
+def _earlier(part: Json, call: LoggedCall) -> bool:
+    """It ended before the call began: a provider may use its ids again."""
+    time = part["data"]["state"].get("time")
     end = time.get("end") if isinstance(time, dict) else None
-    if isinstance(end, int | float) and end + 1 < int(call.started * 1000):
-        return False
-    if call.call_id:
-        return bool(data.get("callID") == call.call_id)
-    return data.get("tool") == call.tool and _canonical(data["state"].get("input")) == _canonical(_input(call))
+    return isinstance(end, int | float) and end + 1 < int(call.started * 1000)
 
 
 def outcome(call: LoggedCall, before: Json) -> Json:
@@ -159,7 +171,7 @@ def _put_back(rows: Rows, session: str, missing: Sequence[LoggedCall]) -> None:
         data = {
             "type": "tool",
             "tool": call.tool,
-            "callID": call.call_id or f"call_wal_{call.call}",
+            "callID": _id_of(call),
             "state": outcome(call, {}),
         }
         id = _id("prt", before, n, f"{session} {call.call}")

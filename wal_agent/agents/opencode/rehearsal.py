@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
+from wal_agent.agents.opencode.inject import OFFLINE
 from wal_agent.loopback.chat import Chat
 from wal_agent.loopback.model import Call, Dialect
 
@@ -21,11 +22,18 @@ class OpenCodeRehearsal(Rehearsal):
             "models": {"scripted": {"name": "scripted"}},
         }
         model = "scripted/scripted"
-        config = {"autoupdate": False, "share": "disabled", "model": model, "small_model": model}
+        config = {
+            "$schema": "https://opencode.ai/config.json",
+            "autoupdate": False,
+            "share": "disabled",
+            "model": model,
+            "small_model": model,
+        }
         folder = home / ".config" / "opencode"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "opencode.json").write_text(json.dumps({**config, "provider": {"scripted": provider}}, indent=1))
-        return {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1"}
+        quiet = dict.fromkeys(("OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_LSP_DOWNLOAD"), "1")
+        return {**quiet, **OFFLINE}
 
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("run", "--auto", *prompt.split(" "))  # one word with a blank would get quotes

@@ -1,0 +1,148 @@
+"""OpenCode's command lines, and what keeps its plugin from running."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.opencode import adopt, launch, settings
+from wal_agent.agents.opencode.inject import CONTENT, OFFLINE, content, inject
+from wal_agent.errors import ConfigError
+
+CLI = Cli(Path("/bin/opencode"), "1.18.33")
+
+
+def started(args: list[str], session: NewSession | ResumeSession, env: dict[str, str] | None = None) -> list[str]:
+    return list(launch.command(CLI, args, session, False, env or {}).argv[1:])
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adopt, "resumable", lambda session, env: session == "ses_1")
+
+
+@pytest.mark.usefixtures("known")
+def test_command_lines() -> None:
+    new, plain, told = NewSession("u"), ResumeSession("ses_1", ""), ResumeSession("ses_1", "-a  b\n/c")
+    args = ["run", "--auto", "-m", "p/m", "-c", "do", "it"]
+    assert started(args, new) == args
+    assert started(args, plain) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", "do", "it"]
+    assert started(args, told) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", "--", "-a", "", "b\n/c"]
+    assert started(["--auto", "--prompt", "x"], told) == ["--session", "ses_1", "--prompt=-a  b\n/c", "--auto"]
+    assert started(["run", "-f", "a", "b", "--command", "c", "--", "x"], told)[:3] == ["run", "--session", "ses_1"]
+    assert "a" not in started(["run", "-f", "a", "b", "--command", "c", "--", "x"], told)
+    assert started(args, ResumeSession("ses_2", "x"))[:2] == ["run", "--auto"], "no session of that id: a new one"
+    assert launch.command(CLI, args, told, False, {"PWD": "/x"}).env == {"PWD": ""}
+    assert launch.command(CLI, args, told, False, {}).no_stdin
+    assert not launch.command(CLI, args, plain, False, {}).no_stdin
+
+
+def test_what_the_arguments_mean() -> None:
+    assert launch.prompt_of(["run", "two words", "--", "-x"]) == "two words -x"
+    assert launch.prompt_of(["run", "--command", "fix", "it"]) == "/fix it"
+    assert launch.prompt_of(["--prompt", "hi"]) == "hi"
+    assert launch.prompt_of(["."]) is None
+    assert launch.session_of(["run", "-s", "ses_1", "x"]) == "ses_1"
+    assert launch.session_of(["run", "-s", "ses_1", "--fork"]) == ""
+    assert launch.session_of(["-c"]) == ""
+    assert launch.session_of(["run", "x"]) is None
+    assert (
+        launch.passthrough(["session", "list"])
+        and launch.passthrough(["--version"])
+        and launch.passthrough(["run", "-h"])
+    )
+    assert (
+        not launch.passthrough(["run", "export"]) and not launch.passthrough([]) and not launch.passthrough(["serve"])
+    )
+    assert launch.is_interactive([], True, {}) and launch.is_interactive(["run", "-i"], True, {})
+    assert not launch.is_interactive(["run", "x"], True, {})
+
+
+def test_what_would_leave_calls_unlogged_is_refused(tmp_path: Path) -> None:
+    def off(*args: str, **env: str) -> str | None:
+        return settings.hooks_off(args, tmp_path, env)
+
+    assert (
+        off("run", "x") is None
+        and off() is None
+        and off(".") is None
+        and off("run", "--dir", str(tmp_path), "x") is None
+    )
+    for args in (
+        ["run", "--pure", "x"],
+        ["serve"],
+        ["acp"],
+        ["attach", "http://x"],
+        ["web"],
+        ["run", "--attach", "http://x"],
+    ):
+        assert (off(*args) or "").endswith("Nothing was run.")
+    assert "another folder" in (off("run", "--dir", "/", "x") or "")
+    assert "another folder" in (off("/") or "")
+    assert "OPENCODE_PURE" in (off("run", "x", OPENCODE_PURE="1") or "")
+    assert "CODE_MODE" in (off("run", "x", OPENCODE_EXPERIMENTAL_CODE_MODE="true") or "")
+    assert "memory" in (off("run", "x", OPENCODE_DB=":memory:") or "")
+
+
+def test_the_users_own_value_of_the_variable_is_kept(tmp_path: Path) -> None:
+    users = '{ // mine\n "plugin": ["a", "file:///b.js"], "instructions": ["x.md",], "model": "m//n" }'
+    made = json.loads(content(users, tmp_path))
+    assert made["plugin"][:2] == ["a", "file:///b.js"] and made["plugin"][2].endswith("/wal-agent.js")
+    assert made["instructions"] == ["x.md", str(tmp_path / "protocol.md")]
+    assert made["model"] == "m//n"
+    assert json.loads(content(json.dumps(made), tmp_path)) == made, "once"
+    for bad in ("{", "[]", '{"plugin": "x"}'):
+        with pytest.raises(ConfigError):
+            content(bad, tmp_path)
+
+
+def test_the_plugin_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_dir = tmp_path / 'it\'s "odd" \\ \u2028'
+    run_dir.mkdir()
+    env = {"HOME": str(tmp_path)}
+    made = inject(HookSetup("run-1", run_dir, (), ("todowrite",), "Rules."), env)
+    assert {k: made.env[k] for k in OFFLINE} == OFFLINE
+    assert sorted(p.name for p in (run_dir / "opencode").iterdir()) == ["protocol.md", "wal-agent.js", "wire.js"]
+    text = (run_dir / "opencode" / "wal-agent.js").read_text()
+    literal = text.split("const SETUP = JSON.parse(")[1].split(") //")[0]
+    assert json.loads(json.loads(literal)) | {"gone": ""} == {
+        "socket": str(run_dir / "hook.sock"),
+        "run": "run-1",
+        "skip": ["todowrite"],
+        "seconds": 4,
+        "firm_seconds": 25,
+        "clear": sorted(OFFLINE),
+        "gone": "",
+    }
+    assert list(tmp_path.iterdir()) == [run_dir], "nothing of the user's"
+    again = inject(HookSetup("run-1", run_dir, ()), env | {"npm_config_offline": "false", CONTENT: made.env[CONTENT]})
+    assert "npm_config_offline" not in again.env, "the user's own word"
+
+
+@pytest.mark.parametrize(
+    "where", [".config/opencode/plugin/a.ts", ".config/opencode/tool/a.js", ".opencode/plugins/a.js"]
+)
+def test_npm_is_left_alone_for_the_users_own_plugins(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = {"HOME": str(tmp_path)}
+    assert not settings.own_plugins(env)
+    (tmp_path / where).parent.mkdir(parents=True)
+    (tmp_path / where).write_text("")
+    assert settings.own_plugins(env)
+
+
+@pytest.mark.parametrize(
+    ("text", "own"), [('{"plugin": ["x"]}', True), ('{"plugin": [],}', False), ('{"plugin": [', True)]
+)
+def test_npm_is_left_alone_for_plugins_that_settings_list(
+    text: str, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "opencode.jsonc").write_text(text)
+    assert settings.own_plugins({"HOME": str(tmp_path / "home")}) is own
