@@ -1,0 +1,120 @@
+"""agents/claude/events.py and inject.py: what hooks say, and what stands in the settings of one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import (
+    Allow,
+    AwaitingApproval,
+    Deny,
+    HookSetup,
+    OtherEvent,
+    SessionStarted,
+    ToolEnded,
+    ToolStarting,
+    TurnCompleted,
+    TurnStarted,
+)
+from wal_agent.agents.claude import events, inject
+from wal_agent.agents.line import ALLOW, HOOK_SECONDS, SHELL_SECONDS
+
+CLAUDE = AGENTS["claude"]
+CALL: dict[str, Any] = {
+    "session_id": "s",
+    "cwd": "/w/sub",
+    "tool_name": "Bash",
+    "tool_input": {"command": "ls"},
+    "tool_use_id": "toolu_1",
+}
+
+
+def said(event: str, **more: Any) -> Any:
+    return events.parse(event, json.dumps({**CALL, **more}).encode())
+
+
+def test_the_conversation() -> None:
+    assert said("SessionStart", source="clear") == SessionStarted("s", "clear")
+    assert said("UserPromptSubmit", prompt="do it") == TurnStarted("s", "do it")
+    assert said("PermissionRequest") == AwaitingApproval("s", "Bash")
+    assert said("Stop") == TurnCompleted("s")
+    assert said("Stop", background_tasks=[{"status": "completed"}]) == TurnCompleted("s")
+    assert isinstance(said("Stop", background_tasks=[{"id": "b", "status": "running"}]), OtherEvent)
+    assert said("StopFailure") == OtherEvent("StopFailure")
+
+
+def test_a_call() -> None:
+    command = b'{"command": "ls"}'
+    assert said("PreToolUse") == ToolStarting("s", "Bash", command, "toolu_1", "", "/w/sub")
+    assert said("PreToolUse", agent_id="a1").inner == "a1"
+    assert said("PreToolUse", cwd="sub").cwd == ""
+    assert said("PostToolUse", tool_response={"stdout": "x"}) == ToolEnded(
+        "s", "Bash", command, b'{"stdout": "x"}', False, "toolu_1", clean=True
+    )
+    assert said("PostToolUseFailure", error="Exit code 1") == ToolEnded(
+        "s", "Bash", command, b'{"error":"Exit code 1"}', True, "toolu_1", clean=False
+    )
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"stdout": "", "returnCodeInterpretation": "No matches found"},
+        {"stdout": "", "interrupted": True},
+        {"stdout": "", "backgroundTaskId": "b1"},
+        "no object",
+        None,
+    ],
+)
+def test_a_command_that_is_not_known_to_have_ended_with_0(response: object) -> None:
+    assert not said("PostToolUse", tool_response=response).clean
+
+
+def test_the_copies_of_a_file_are_left_out() -> None:
+    response = {"filePath": "/a", "originalFile": "x" * 99, "structuredPatch": [], "content": "y", "type": "update"}
+    ended = said("PostToolUse", tool_name="Write", tool_response=response)
+    assert json.loads(ended.result) == {"filePath": "/a", "type": "update"} and ended.clean
+
+
+@given(st.sampled_from(events.EVENTS), st.binary(max_size=200))
+def test_nonsense_is_refused(event: str, payload: bytes) -> None:
+    with pytest.raises(ValueError):
+        events.parse(event, payload)
+
+
+def test_an_input_that_is_no_object_is_refused() -> None:
+    with pytest.raises(ValueError):
+        said("PreToolUse", tool_input=[1])
+
+
+def test_answers() -> None:
+    assert events.render("PreToolUse", Allow()) == events.render("Stop", Deny("no")) == ALLOW
+    words = events.render("PreToolUse", Deny('a "reason"\n', stop=True)).removeprefix(b"wal-agent:say ").rstrip(b"\0")
+    assert json.loads(words)["hookSpecificOutput"] == {
+        "hookEventName": "PreToolUse",
+        "permissionDecision": "deny",
+        "permissionDecisionReason": 'a "reason"\n',
+    }
+    assert b"\n" not in words
+
+
+def test_the_settings_of_a_run(tmp_path: Path) -> None:
+    """All in the run's folder; the before-hook alone refuses, by itself; the agent's limit is the last to pass."""
+    made = CLAUDE.inject(HookSetup("r1", tmp_path, ("client",), ("Read", "a.b"), "The protocol."), {})
+    assert made.paths == () and Path(made.env[inject.SETTINGS]).parent == tmp_path
+    values = json.loads(Path(made.env[inject.SETTINGS]).read_text())
+    assert values["disableAllHooks"] is False
+    assert set(values["hooks"]) == set(events.EVENTS)
+    for event, [group] in values["hooks"].items():
+        [hook] = group["hooks"]
+        assert ("exit 2" in hook["command"]) == (event == "PreToolUse")
+        assert group.get("matcher") == ("^(?!(?:Read|a\\.b)$)" if event in events.TOOLS else None)
+        assert SHELL_SECONDS[True] < hook["timeout"] == HOOK_SECONDS < 2147483
+    assert inject.protocol_beside(Path(made.env[inject.SETTINGS])).read_text() == "The protocol."

@@ -1,0 +1,297 @@
+"""agents/claude: the session's files, and what is put back into one."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import LoggedCall, SeenCall
+from wal_agent.agents.claude.files import slug
+from wal_agent.agents.claude.putback import result_text
+
+CLAUDE = AGENTS["claude"]
+ID = "0b8a9f3e-1111-4222-8333-444455556666"
+WS = Path("/w")
+
+
+class Book:
+    """A session file in the making, a chain of lines a second apart."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+
+    def add(self, kind: str, content: Any, **more: Any) -> str:
+        name = str(uuid.uuid5(uuid.NAMESPACE_OID, str(len(self.lines))))
+        parent = next((line["uuid"] for line in reversed(self.lines) if "uuid" in line), None)
+        message = {"role": kind, "content": content, **({"id": f"m{len(self.lines)}"} if kind == "assistant" else {})}
+        at = f"2026-11-22T09:00:{len(self.lines):02d}.000Z"
+        line = {"parentUuid": parent, "type": kind, "message": message, "uuid": name, "timestamp": at, **more}
+        self.lines.append(line)
+        return name
+
+    def call(self, id: str, command: str = "ls", **more: Any) -> str:
+        return self.add("assistant", [use(id, command)], **more)
+
+    def result(self, id: str, text: str, error: bool = False) -> str:
+        return self.add("user", [told(id, text, error)])
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(json.dumps(line).encode() + b"\n" for line in self.lines)
+
+
+def use(id: str, command: str = "ls") -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": "Bash", "input": {"command": command}}
+
+
+def told(id: str, text: str, error: bool = False) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id, "content": text, "is_error": error}
+
+
+def logged(n: int, id: str = "", result: bytes | None = b'{"stdout":"out","stderr":""}', **more: Any) -> LoggedCall:
+    return LoggedCall(n, "Bash", b'{"command": "ls"}', result, False, call_id=id, **more)
+
+
+def lines(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def mend(data: bytes, *calls: LoggedCall) -> list[dict[str, Any]]:
+    made = CLAUDE.reconcile(data, ID, WS, calls)
+    assert CLAUDE.reconcile(made.data, ID, WS, calls).data == made.data
+    return lines(made.data)
+
+
+def last_of_chain(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """As Claude finds it: the latest of those that no line follows; all before it must hang together."""
+    parents = {line.get("parentUuid") for line in found}
+    ends = [line for line in found if "uuid" in line and line["uuid"] not in parents]
+    return max(ends, key=lambda line: str(line["timestamp"]))
+
+
+def test_a_call_in_flight_gets_a_result_behind_it() -> None:
+    book = Book()
+    book.add("user", "do it")
+    call = book.call("t1")
+    found = mend(book.data, logged(1, "t1", None, note="the machine was lost."))
+    assert found[:2] == book.lines
+    assert found[2]["parentUuid"] == call and found[2]["timestamp"] == "2026-11-22T09:00:01.001Z"
+    assert found[2]["message"]["content"] == [told("t1", "outcome unknown: the machine was lost.", True)]
+    assert last_of_chain(found) == found[2]
+
+
+def test_parallel_calls() -> None:
+    """Each result hangs on its own call, as Claude writes them; the one that never began stays as it is."""
+    book = Book()
+    book.add("user", "do it")
+    one, two, _ = book.call("t1"), book.call("t2"), book.call("t3")
+    for line in book.lines[1:]:
+        line["message"]["id"] = "m"
+    book.result("t1", "out")
+    book.lines[-1]["parentUuid"] = one
+    found = mend(book.data, logged(1, "t1"), logged(2, "t2"))
+    assert found[:5] == book.lines
+    assert [line["parentUuid"] for line in found[5:]] == [two]
+    assert found[5]["message"]["content"] == [told("t2", "out")]
+    assert last_of_chain(found) == found[5]
+
+
+def test_calls_that_were_not_written_yet() -> None:
+    book = Book()
+    book.add("user", "do it", version="2.1.197", cwd="/old")
+    book.lines.append({"type": "mode", "mode": "normal"})
+    found = mend(book.data, logged(1, "t1"), logged(2, "", None))
+    made = found[2:]
+    assert [line["type"] for line in made] == ["assistant", "user"] * 2
+    assert [line["parentUuid"] for line in made] == [found[0]["uuid"], *(line["uuid"] for line in made[:-1])]
+    assert made[0]["message"]["content"] == [use("t1")]
+    assert made[2]["message"]["content"] == [use("toolu_wal_2")]
+    assert {(line["version"], line["cwd"], line["sessionId"]) for line in made} == {("2.1.197", "/w", ID)}
+    assert last_of_chain(found) == made[-1]
+
+
+def test_a_call_without_an_id_in_the_log_is_known_by_what_it_was() -> None:
+    book = Book()
+    book.call("t1")
+    book.result("t1", "out")
+    now = 1795338000.0 + 86400
+    assert len(mend(book.data, logged(1))) == 2
+    assert len(mend(book.data, logged(1), logged(2))) == 4
+    assert len(mend(book.data, logged(1, started=now))) == 4, "an equal call that was over before this one began"
+
+
+def test_a_call_in_the_middle_without_a_result() -> None:
+    """Its result must not become the end that Claude goes on from."""
+    book = Book()
+    book.call("t1")
+    book.add("user", "Continue from where you left off.", isMeta=True)
+    end = book.add("assistant", [{"type": "text", "text": "No response requested."}])
+    found = mend(book.data, logged(1, "t1", None))
+    assert found[1]["message"]["content"][0]["tool_use_id"] == "t1"
+    assert last_of_chain(found)["uuid"] == end
+
+
+def test_a_rewound_conversation_goes_on_from_there() -> None:
+    book = Book()
+    first = book.add("user", "one")
+    book.add("assistant", [{"type": "text", "text": "two"}])
+    book.lines.append({"type": "last-prompt", "explicit": True, "leafUuid": first})
+    assert mend(book.data, logged(1, "t1"))[3]["parentUuid"] == first
+
+
+def test_damage_is_cut_and_what_followed_it_hangs_on() -> None:
+    book = Book()
+    for text in ("one", "two", "three"):
+        book.add("user", text)
+    one, two, three = book.data.splitlines(keepends=True)
+    made = CLAUDE.reconcile(one + two[:40] + b"\n" + three + b'{"type":"us' + bytes(9), ID, WS, [])
+    found = lines(made.data)
+    assert [line["message"]["content"] for line in found] == ["one", "three"]
+    assert found[1]["parentUuid"] == found[0]["uuid"]
+    assert len(made.repairs) == 2 and made.messages == 2
+    untouched = CLAUDE.reconcile(book.data, ID, WS, [])
+    assert untouched.data == book.data and untouched.repairs == ()
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["t1", "user", "assistant"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ("type", "uuid", "parentUuid", "message", "timestamp", "isSidechain", "leafUuid", "explicit")
+
+
+def chained(kind: str, name: str, parent: str | None, content: list[Any], at: str) -> bytes:
+    message = {"id": "m", "content": content}
+    return json.dumps({"type": kind, "uuid": name, "parentUuid": parent, "timestamp": at, "message": message}).encode()
+
+
+LINE = st.one_of(
+    st.dictionaries(st.sampled_from(KEYS), VALUES).map(lambda v: json.dumps(v).encode()),
+    st.builds(
+        chained,
+        st.sampled_from(["user", "assistant"]),
+        st.sampled_from("abc"),
+        st.none() | st.sampled_from("abcx"),
+        st.lists(st.sampled_from([use("t1"), use("t2"), told("t1", "x"), {"type": "text", "text": "x"}]), max_size=2),
+        st.sampled_from(["2026-11-22T09:00:00.000Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00", "nonsense"]),
+    ),
+    st.binary(max_size=20),
+)
+CALLS = st.lists(
+    st.builds(
+        logged, st.integers(1, 4), st.sampled_from(["", "t1", "t2", "t9"]), st.sampled_from([None, b"", b'"x"', b"[1]"])
+    ),
+    max_size=4,
+    unique_by=lambda call: call.call,
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(LINE, max_size=8), CALLS)
+def test_whatever_stands_there_each_call_is_told_once(found: list[bytes], calls: list[LoggedCall]) -> None:
+    made = CLAUDE.reconcile(b"\n".join(found), ID, WS, calls)
+    again = CLAUDE.reconcile(made.data, ID, WS, calls)
+    assert (again.data, again.put_back) == (made.data, 0)
+    prompt = "/x \u2028"
+    told_once = CLAUDE.tell(made.data, ID, WS, prompt)
+    assert told_once is not None
+    assert CLAUDE.tell(told_once, ID, WS, prompt) == told_once
+    assert lines(told_once)[-1]["message"]["content"] == prompt
+    assert CLAUDE.unhooked(told_once)
+    CLAUDE.seen_calls(made.data)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (b'{"stdout":"out","stderr":"err","interrupted":false}', "out\nerr"),
+        (b'{"error":"Exit code 3\\noops"}', "Exit code 3\noops"),
+        (b'{"type":"text","file":{"filePath":"/a","content":"text"}}', "text"),
+        (b'{"status":"completed","content":[{"type":"text","text":"done"}]}', "done"),
+        (b'[{"type":"text","text":"from mcp"}]', "from mcp"),
+        (b'{"filePath":"/a"}', '{"filePath": "/a"}'),
+        (b'"it was refused"', "it was refused"),
+        (b'{"stdout":"cut', '{"stdout":"cut'),
+        (b"null", "null"),
+    ],
+)
+def test_what_a_result_says(result: bytes, text: str) -> None:
+    assert result_text(result) == text
+
+
+def test_what_the_file_tells_of_calls() -> None:
+    book = Book()
+    book.call("t1")
+    book.call("t2", isSidechain=True)
+    book.result("t1", "out")
+    book.result("t0", "x")
+    book.result("t3", "Permission to use Bash has been denied.", True)
+    book.result("t4", "The user doesn't want to proceed with this tool use. The tool use was rejected", True)
+    book.result("t5", "Exit code 1", True)
+    seen = CLAUDE.seen_calls(b"junk\n" + book.data)
+    assert seen[0] == SeenCall("Bash", b'{"command":"ls"}', "done", "t1", "t1")
+    assert [(s.tool, s.call_id, s.status) for s in seen[1:]] == [
+        ("", "t0", "done"),
+        ("", "t3", "refused"),
+        ("", "t4", "cancelled"),
+        ("", "t5", "failed"),
+    ]
+
+
+def test_what_proves_that_a_turn_began() -> None:
+    for more, proof in (({}, True), ({"isMeta": True}, False), ({"isSidechain": True}, False)):
+        book = Book()
+        book.add("user", "x", **more)
+        assert CLAUDE.unhooked(book.data) == proof
+    assert not CLAUDE.unhooked(b'{"type":"queue-operation"}\n{"type":"user"\n')
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_files_of_a_session(tmp_path: Path) -> None:
+    env = {"HOME": "/nowhere", "CLAUDE_CONFIG_DIR": str(tmp_path)}
+    project = tmp_path / "projects/-w"
+    wanted = {
+        "session.jsonl": project / f"{ID}.jsonl",
+        "subagents/agent-1.jsonl": project / ID / "subagents/agent-1.jsonl",
+        "tool-results/a.txt": project / ID / "tool-results/a.txt",
+        "tasks/1.json": tmp_path / "tasks" / ID / "1.json",
+        "file-history/h@v1": tmp_path / "file-history" / ID / "h@v1",
+    }
+    others = [
+        tmp_path / ".credentials.json",
+        project / ID / "other/x",
+        project / "memory/x",
+        tmp_path / "tasks" / ID / ".lock",
+    ]
+    for path in (*wanted.values(), *others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}\n")
+    (project / ID / "tool-results/link").symlink_to(tmp_path / ".credentials.json")
+    found = CLAUDE.session_files(ID, WS, env)
+    assert {f.name: f.path for f in found} == wanted and found[0].name == "session.jsonl"
+    for name, path in wanted.items():
+        assert CLAUDE.restore_path(name, ID, WS, env) == path
+    assert CLAUDE.existing(ID, WS, env) == [wanted["session.jsonl"]]
+    assert not CLAUDE.resumable(ID, WS, env), "no message in it"
+    wanted["session.jsonl"].write_text('{"type":"mode"}\n{"type":"user","message":{}}\n')
+    assert CLAUDE.resumable(ID, WS, env)
+    wanted["session.jsonl"].unlink()
+    wanted["session.jsonl"].symlink_to(tmp_path / ".credentials.json")
+    assert CLAUDE.session_files(ID, WS, env) == [] and CLAUDE.folder(env) == tmp_path
+
+
+def test_the_folder_of_a_workspace() -> None:
+    assert slug("/tmp/x/proj.a_b") == "-tmp-x-proj-a-b"
+    assert slug("/q_é😀") == "-q----"
+    long = slug("/tmp/cl/e6/" + "p" * 60 + "/" + "q_é😀" * 12 + "/" + "r" * 60 + "/" + "s" * 60)
+    assert len(long) == 207 and long.endswith("-ssssss-pj1ksw")
