@@ -86,8 +86,13 @@ def test_a_batch_that_was_cut_short() -> None:
 
 
 def test_what_copilot_said_of_an_interrupted_call_gives_way_to_the_log() -> None:
-    main = lines(HEAD, USER, asked(("a", "one"), ("b", "two"), ("x", "not logged")), *map(cut_short, "abx"))
+    resumed = event("session.resume", {}, 3)
+    main = lines(HEAD, USER, asked(("a", "one"), ("b", "two"), ("x", "not logged")), resumed, *map(cut_short, "abx"))
     made, found = mended(main, call(1, "one", "1"), call(2, "two"))
+    kinds = [json.loads(line)["type"] for line in made.data.splitlines()]
+    assert kinds[3:6] == ["tool.execution_complete", "tool.execution_complete", "session.resume"], (
+        "else it is not heard"
+    )
     assert made.put_back == 2
     assert found == {"a": "1", "b": "outcome unknown: nobody knows.", "x": INTERRUPTED}
     _, later = mended(made.data, call(1, "one", "1"), call(2, "two", "after all"))

@@ -15,6 +15,7 @@ from wal_agent.agents.jsonl import Json, decode
 from wal_agent.agents.putback import capped, noted, unknown
 
 OURS = "wal-agent"  # `interactionId` of what is put back
+_BOUNDS = ("assistant.message", "assistant.turn_end", "user.message", "abort", "session.resume", "session.shutdown")
 _EARLY = 0.001  # seconds that a timestamp of milliseconds may be too early
 
 
@@ -24,6 +25,7 @@ class Asked:
     what an earlier recovery wrote, gives way to what the log knows."""
 
     request: Request
+    message: Event
     outcome: Event | None = None
 
     @property
@@ -50,11 +52,8 @@ def put_back(events: list[Event], session: str, calls: Sequence[LoggedCall]) -> 
         found = meant.get(call.call)
         if found is None:
             missing.append(call)
-        elif found.outcome is None:
-            writer.complete(found.request, call)
-            new += 1
-        elif found.weak:
-            new += _say_again(found.outcome, found.request, call)
+        elif not found.settled:
+            new += writer.settle(found, call)
     if missing:
         writer.message(missing)
     return new + len(missing)
@@ -69,7 +68,7 @@ def _asked(events: Iterable[Event]) -> list[Asked]:
     known: dict[str, Asked] = {}
     for event in events:
         for request in requests(event):
-            known.setdefault(request.id, Asked(request))
+            known.setdefault(request.id, Asked(request, event))
         if event.kind == "tool.execution_complete":
             found = known.get(str(event.data.get("toolCallId")))
             if found is not None:
@@ -100,55 +99,67 @@ def _matched(asked: Sequence[Asked], calls: Sequence[LoggedCall]) -> dict[int, A
 
 
 class _Writer:
-    """Adds events at the end, each the child of the one before."""
+    """Adds events, each the child of the one before."""
 
     def __init__(self, events: list[Event], session: str) -> None:
         self._events = events
         self._session = session
-        times = (t for e in reversed(events) if isinstance(t := e.value.get("timestamp"), str))
-        self._time = next(times, EPOCH)
         models = (m for e in reversed(events) if isinstance(m := e.data.get("model"), str) and m != "resumed")
         self._model = next(models, OURS)
+
+    def settle(self, asked: Asked, call: LoggedCall) -> bool:
+        """Tell the outcome where Copilot looks for it: before anything that came after its batch, a resume too. False
+        where it stands there already."""
+        data = {"model": self._model, **outcome(asked.request, call)}
+        old = asked.outcome
+        if old is not None and old.data.get("interactionId") == OURS:
+            if {**old.data, "model": self._model} == data:
+                return False
+            old.value, old.line = {**old.value, "data": data}, None
+            return True
+        if old is not None:
+            del self._events[self._find(old)]
+        at = self._find(asked.message) + 1
+        while at < len(self._events) and not _bound(self._events[at], asked.request.agent):
+            at += 1
+        self._add("tool.execution_complete", f"outcome {asked.request.id}", data, at, asked.request.agent)
+        return True
 
     def message(self, calls: Sequence[LoggedCall]) -> None:
         """A message of the model that was lost: only its calls are known."""
         asked = [Request(call_id(c), c.tool, c.input, "") for c in calls]
-        self._add(
-            "assistant.message",
-            f"message {asked[0].id}",
-            {
-                "messageId": self._id(f"told {asked[0].id}"),
-                "model": self._model,
-                "content": "",
-                "toolRequests": [
-                    {"toolCallId": r.id, "name": r.tool, "arguments": plain_input(r), "type": "function"} for r in asked
-                ],
-                "interactionId": OURS,
-            },
-        )
+        data = {
+            "messageId": self._id(f"told {asked[0].id}"),
+            "model": self._model,
+            "content": "",
+            "toolRequests": [
+                {"toolCallId": r.id, "name": r.tool, "arguments": plain_input(r), "type": "function"} for r in asked
+            ],
+            "interactionId": OURS,
+        }
+        self._add("assistant.message", f"message {asked[0].id}", data, len(self._events))
         for request, call in zip(asked, calls, strict=True):
-            self.complete(request, call)
+            data = {"model": self._model, **outcome(request, call)}
+            self._add("tool.execution_complete", f"outcome {request.id}", data, len(self._events))
 
-    def complete(self, request: Request, call: LoggedCall) -> None:
-        data = {"model": self._model, **outcome(request, call)}
-        self._add("tool.execution_complete", f"outcome {request.id}", data, request.agent)
+    def _add(self, kind: str, name: str, data: Json, at: int, agent: str = "") -> None:
+        before = self._events[at - 1].value if at else {}
+        value: Json = {"type": kind, "data": data, "id": self._id(name)}
+        value |= {"timestamp": before.get("timestamp", EPOCH), "parentId": before.get("id")}
+        self._events.insert(at, Event(value | ({"agentId": agent} if agent else {})))
 
-    def _add(self, kind: str, name: str, data: Json, agent: str = "") -> None:
-        parents = (p for e in reversed(self._events) if isinstance(p := e.value.get("id"), str))
-        value: Json = {"type": kind, "data": data, "id": self._id(name), "timestamp": self._time}
-        value["parentId"] = next(parents, None)
-        self._events.append(Event(value | ({"agentId": agent} if agent else {})))
+    def _find(self, event: Event) -> int:
+        return next(i for i, e in enumerate(self._events) if e is event)
 
     def _id(self, name: str) -> str:
         return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._session} {name}"))
 
 
-def _say_again(event: Event, request: Request, call: LoggedCall) -> int:
-    told = {"model": event.data.get("model"), **outcome(request, call)}
-    if event.data == told:
-        return 0
-    event.value, event.line = {**event.value, "data": told}, None
-    return 1
+def _bound(event: Event, agent: str) -> bool:
+    """Whether what comes now is no more of the batch of this agent's last message."""
+    if event.kind.startswith("session."):
+        return event.kind in _BOUNDS
+    return event.kind in _BOUNDS and str(event.value.get("agentId") or "") == agent
 
 
 def outcome(request: Request, call: LoggedCall) -> Json:
