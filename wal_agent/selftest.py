@@ -22,7 +22,7 @@ from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket.fault_file import FaultFile, write_faults
 from wal_agent.loopback.model import Model, Turn
 
-SECONDS = 90.0
+SECONDS = 180.0  # a laden machine is no proof of anything
 IN_PROOF = "WAL_AGENT_IN_PROOF"  # set for the runs of a proof, which must not begin one themselves
 ALLOW = "an allowed tool call runs"
 DENY = "a denied tool call does not run, and the agent is told why"
