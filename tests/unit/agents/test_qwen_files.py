@@ -13,6 +13,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.qwen.line import MARKER
 from wal_agent.agents.qwen.places import project, qwen_home, runtime
+from wal_agent.errors import ConfigError
 
 QWEN = AGENTS["qwen"]
 SESSION = "6e68637d-d547-4d4b-aa1f-b44129f5d965"
@@ -153,6 +154,22 @@ def test_the_heap_that_the_settings_ask_for(home: Path, tmp_path: Path) -> None:
     half = psutil.virtual_memory().total // 2 // (1 << 20)
     start = [*QWEN.command(Cli(program, ""), [], NewSession(SESSION), True, env).argv]
     assert start[:3] == ["node", f"--max-old-space-size={half}", str(program)]
+
+
+@pytest.mark.parametrize(("version", "usable"), [("0.12.0", False), ("0.15.6", True), ("0.15.10", True)])
+def test_a_version_whose_hooks_do_not_fire_is_refused(version: str, usable: bool, tmp_path: Path) -> None:
+    program = tmp_path / "qwen"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (tmp_path / "package.json").write_text(json.dumps({"name": "@qwen-code/qwen-code", "version": version}))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/qwen").symlink_to(program)
+    env = {"PATH": str(tmp_path / "bin")}
+    if usable:
+        assert QWEN.locate(env).version == version
+    else:
+        with pytest.raises(ConfigError, match="fires no hooks"):
+            QWEN.locate(env)
 
 
 # ---- hooks

@@ -17,7 +17,8 @@ from wal_agent.agents.layers import effective
 from wal_agent.agents.qwen import options, settings
 from wal_agent.agents.qwen.line import MARKER
 
-PROGRAM = Program("qwen", "@qwen-code/qwen-code")
+_BROKEN = "it fires no hooks of an extension (seen on 0.12.0; 0.15.6 is the first that is known to)."
+PROGRAM = Program("qwen", "@qwen-code/qwen-code", broken=("0.15.6", _BROKEN))
 ACT = "Act on the wal-agent recovery notice above."
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
