@@ -9,6 +9,7 @@ import pytest
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.claude import settings
 from wal_agent.agents.claude.launch import ACT
 from wal_agent.errors import ConfigError
 
@@ -126,6 +127,8 @@ def test_settings_that_switch_hooks_off(tmp_path: Path) -> None:
     assert off(tmp_path) == "", "ours says the contrary, and counts more"
     (folder / "settings.local.json").write_text('{"env": {"CLAUDE_CODE_SAFE_MODE": 1}}')
     assert ".claude/settings.local.json" in off(tmp_path)
+    (folder / "settings.local.json").unlink()
+    assert off(tmp_path, "--settings", '{"env": {"CLAUDE_CODE_SIMPLE": "yes"}}').startswith("CLAUDE_CODE_SIMPLE in --s")
 
 
 @pytest.mark.parametrize(
@@ -139,11 +142,14 @@ def test_settings_that_switch_hooks_off(tmp_path: Path) -> None:
         ("nonsense", True),
     ],
 )
-def test_an_organisation_that_allows_only_its_own(values: str, on: bool, tmp_path: Path) -> None:
+def test_an_organisation_that_allows_only_its_own(
+    values: str, on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (off(tmp_path, "--managed-settings", values) == "") == on
+    monkeypatch.setattr(settings, "MANAGED", tmp_path)
     (tmp_path / "managed-settings.d").mkdir()
     (tmp_path / "managed-settings.d/10.json").write_text(values)
-    assert (off(tmp_path, CLAUDE_CODE_MANAGED_SETTINGS_PATH=str(tmp_path)) == "") == on
-    assert (off(tmp_path, "--managed-settings", values) == "") == on
+    assert (off(tmp_path) == "") == on
 
 
 def test_what_the_arguments_say() -> None:

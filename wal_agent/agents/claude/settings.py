@@ -20,6 +20,7 @@ from wal_agent.agents.claude import options
 from wal_agent.agents.claude.inject import claude_home
 
 SESSION = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+MANAGED = Path("/Library/Application Support/ClaudeCode" if sys.platform == "darwin" else "/etc/claude-code")
 _LIMIT = 1 << 22
 _NOTHING = "so no tool call could be logged. Nothing was run."
 _ELSEWHERE = {
@@ -40,9 +41,9 @@ def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
     given = options.read(args)
     return (
         _by_argument(args, given)
-        or _by_variable(workspace, env)
-        or _by_organisation(given, env)
+        or _by_organisation(given)
         or _not_merged(given, workspace)
+        or _by_variable(given, workspace, env)
     )
 
 
@@ -57,9 +58,12 @@ def _by_argument(args: Sequence[str], given: list[options.Arg]) -> str | None:
     return None
 
 
-def _by_variable(workspace: Path, env: Env) -> str | None:
+def _by_variable(given: list[options.Arg], workspace: Path, env: Env) -> str | None:
     places = [("the environment", dict(env))]
-    places += [(shown, own) for shown, values in _layers(workspace, env) if isinstance(own := values.get("env"), dict)]
+    layers = [*_layers(workspace, env)]
+    if (users := options.last(given, "settings")) is not None:
+        layers.append(("--settings", given_settings(users, workspace)))
+    places += [(shown, own) for shown, values in layers if isinstance(own := values.get("env"), dict)]
     for shown, values in places:
         for name, how in _SWITCHES.items():
             if _true(values.get(name)):
@@ -72,8 +76,8 @@ def _by_variable(workspace: Path, env: Env) -> str | None:
     return None
 
 
-def _by_organisation(given: list[options.Arg], env: Env) -> str | None:
-    for shown, values in _managed(given, env):
+def _by_organisation(given: list[options.Arg]) -> str | None:
+    for shown, values in _managed(given):
         locked = values.get("strictPluginOnlyCustomization")
         for key, off in (
             ("disableAllHooks", values.get("disableAllHooks") is True),
@@ -151,18 +155,13 @@ def _layers(workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
             yield shown, values
 
 
-def _managed(given: list[options.Arg], env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
-    mac = sys.platform == "darwin"
-    folder = Path(
-        env.get("CLAUDE_CODE_MANAGED_SETTINGS_PATH")
-        or ("/Library/Application Support/ClaudeCode" if mac else "/etc/claude-code")
-    )
-    more = folder / "managed-settings.d"
+def _managed(given: list[options.Arg]) -> Iterator[tuple[str, dict[str, Any]]]:
+    more = MANAGED / "managed-settings.d"
     try:
         extra = sorted(p for p in more.iterdir() if p.suffix == ".json")
     except OSError:
         extra = []
-    for path in (folder / "managed-settings.json", *extra):
+    for path in (MANAGED / "managed-settings.json", *extra):
         if (values := _read(path)) is not None:
             yield str(path), values
     for arg in given:
