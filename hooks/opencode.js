@@ -12,6 +12,10 @@ const SETUP = JSON.parse("@SETUP@") // socket, run, skip, seconds, firm_seconds,
 // npm was told to stay offline while OpenCode looked for its plugin package; tools and MCP servers are not to know.
 for (const name of SETUP.clear) delete process.env[name]
 
+// What the TUI is to be told first: with a session, it does not take a prompt from its command line.
+let say = process.env.WAL_AGENT_OPENCODE_SAY
+delete process.env.WAL_AGENT_OPENCODE_SAY
+
 function tell(event, said, seconds = SETUP.seconds) {
   const { socket, run } = SETUP
   return ask({ socket, run, agent: "opencode", event, pid: process.pid, seconds, payload: JSON.stringify(said) })
@@ -73,6 +77,13 @@ export const WalAgent = async ({ client }) => {
   }
 
   await quietly(() => tell("init", {}))
+
+  if (say) {
+    const { session, text } = JSON.parse(say)
+    say = ""
+    const body = { parts: [{ type: "text", text }] }
+    setTimeout(() => client.session.promptAsync({ path: { id: session }, body }).catch(() => undefined), 0)
+  }
 
   return {
     event: async ({ event }) => {

@@ -31,7 +31,12 @@ def test_command_lines() -> None:
     assert started(args, new) == args
     assert started(args, plain) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", "do", "it"]
     assert started(args, told) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", "--", "-a", "", "b\n/c"]
-    assert started(["--auto", "--prompt", "x"], told) == ["--session", "ses_1", "--prompt=-a  b\n/c", "--auto"]
+    tui = launch.command(CLI, ["--auto", "--prompt", "x"], told, True, {})
+    assert tui.argv[1:] == ("--session", "ses_1", "--auto")
+    assert json.loads(tui.env[launch.SAY]) == {"session": "ses_1", "text": told.prompt}
+    assert not tui.no_stdin
+    lost = ResumeSession("ses_2", "-x")
+    assert started(["--auto", "--prompt", "x"], lost) == ["--prompt=-x", "--auto"]
     assert started(["run", "-f", "a", "b", "--command", "c", "--", "x"], told)[:3] == ["run", "--session", "ses_1"]
     assert "a" not in started(["run", "-f", "a", "b", "--command", "c", "--", "x"], told)
     assert started(args, ResumeSession("ses_2", "x"))[:2] == ["run", "--auto"], "no session of that id: a new one"
@@ -74,6 +79,8 @@ def test_what_would_leave_calls_unlogged_is_refused(tmp_path: Path) -> None:
     for args in (
         ["run", "--pure", "x"],
         ["serve"],
+        ["--mini"],
+        ["run", "-i"],
         ["acp"],
         ["attach", "http://x"],
         ["web"],

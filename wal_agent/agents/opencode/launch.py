@@ -1,11 +1,13 @@
 """Finding OpenCode and starting it. It chooses the ids of new sessions by itself; a hook tells them.
 
 `opencode run` joins its words by a blank, and puts quotes around a word that has one in it: words that were split at
-each blank arrive as they were, and nothing else reads them. The TUI takes its prompt from one option.
+each blank arrive as they were, and nothing else reads them. The TUI takes a prompt only for a new session; in another
+one the plugin says it (hooks/opencode.js).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
@@ -14,6 +16,7 @@ from wal_agent.agents.opencode import adopt, options
 from wal_agent.agents.opencode.options import command_of
 
 PROGRAM = Program("opencode", "opencode-ai")
+SAY = "WAL_AGENT_OPENCODE_SAY"
 _SESSION = frozenset(("session", "continue", "fork"))
 _PROMPT = frozenset(("", "prompt", "command", "file", "title"))
 
@@ -55,21 +58,24 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     word, given = command_of(args)
+    # It takes its folder from PWD, before the one that it is started in.
+    more = {"PWD": ""} if "PWD" in env else {}
     ours: list[str] = []
     behind: list[str] = []
+    told = isinstance(session, ResumeSession) and session.prompt != ""
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in _SESSION]
-        if adopt.resumable(session.id, env):  # else there is only the prompt: its session had not been saved
-            ours = ["--session", session.id]
-        if session.prompt and word == "run":
+        known = adopt.resumable(session.id, env)  # else there is only the prompt: its session had not been saved
+        ours = ["--session", session.id] if known else []
+        if told and word == "run":
             given = [arg for arg in given if arg.name not in _PROMPT]
             behind = ["--", *session.prompt.split(" ")]
-        elif session.prompt:
+        elif told:
             given = [arg for arg in given if arg.name != "prompt"]
-            ours.append(f"--prompt={session.prompt}")
+            if known:
+                more[SAY] = json.dumps({"session": session.id, "text": session.prompt}, ensure_ascii=False)
+            else:
+                ours = [f"--prompt={session.prompt}"]
     head = [word] if word else []
-    told = isinstance(session, ResumeSession) and session.prompt != ""
-    # It takes its folder from PWD, before the one that it is started in.
-    folder = {"PWD": ""} if "PWD" in env else {}
     argv = (str(cli.path), *head, *ours, *options.words(given), *behind)
-    return Command(argv, folder, told and word == "run")
+    return Command(argv, more, told and word == "run")

@@ -33,6 +33,8 @@ def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
             f"{shown} works in sessions that another program begins, or in another folder; wal-agent saves those of "
             "`opencode` and `opencode run` in this one. Nothing was run."
         )
+    if any(options.on(given, name) for name in ("mini", "interactive")):
+        return "OpenCode's --mini and --interactive are not known to wal-agent yet. Nothing was run."
     if options.on(given, "pure") or env.get("OPENCODE_PURE", "").lower() in ("1", "true"):
         where = "--pure" if options.on(given, "pure") else "OPENCODE_PURE"
         return f"{where} starts OpenCode without plugins, so no tool call could be logged. Nothing was run."
