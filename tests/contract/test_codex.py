@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.agent_box import Box, Run, done, popen, wait_until
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import LoggedCall, ToolEnded, ToolStarting, TurnStarted
+from wal_agent.agents.base import LoggedCall, OtherEvent, ToolEnded, ToolStarting, TurnStarted
 from wal_agent.agents.codex import inject
 from wal_agent.agents.codex.launch import ACT
 from wal_agent.agents.codex.reconcile import NOT_BEGUN
@@ -284,6 +284,7 @@ def test_subagents_and_forks(box: Box, runs: list[Run]) -> None:
     assert len({e.session for e in calls}) == 1
     assert len([e for e in run.heard.events if isinstance(e, TurnStarted)]) == 1
     assert run.heard.names().count("TurnCompleted") == 1
+    assert OtherEvent("PreModelRequest") in run.heard.events, "the subagent's says nothing of the batch around it"
     main, sub = CODEX.session_files(run.heard_session, box.ws, box.user_env)
     assert b"in-sub" in sub.path.read_bytes() and b"in-sub" not in main.path.read_bytes()
     assert CODEX.restore_path(sub.name, run.heard_session, box.ws, box.user_env) == sub.path
