@@ -287,6 +287,11 @@ def test_fields_that_may_change_where_or_how_it_runs(shop: Path, tool: str, more
     assert steps_of(tool, {"command": "rm x", **more}, shop, cwd=shop) is None
 
 
+def test_a_folder_in_the_input_beside_the_agents_word(shop: Path) -> None:
+    assert steps_of("exec_command", {"cmd": "rm x"}, shop, cwd=shop)
+    assert steps_of("exec_command", {"cmd": "rm x", "workdir": "sub"}, shop, cwd=shop) is None
+
+
 # ---- what still runs -----------------------------------------------------------------------------------------------
 
 
@@ -329,6 +334,8 @@ def test_a_shell_of_claude_code() -> None:
     two = [call("claude", "make", n) for n in (1, 2)]
     assert running("claude", [claude("make")] * 2, *two) == frozenset()  # one and its fork
     assert running("claude", [claude("make"), claude("make", "1bbd")], *two) == {1, 2}
+    # one that has ended may have left its shell behind
+    assert running("claude", [claude("make")], *two, end(2)) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -358,6 +365,8 @@ def test_a_plain_shell_that_may_be_the_work_of_another_call(agent: str) -> None:
     assert running(agent, [line], mine, intent(2, "Write", b"{}", "idempotent")) == {1}
     assert running(agent, [line], mine, call(agent, "make", 2)) == frozenset()
     assert running(agent, [line], mine, call(agent, "git status", 2)) == frozenset()
+    reads = encoded({"command": "git status"})
+    assert running(agent, [line], mine, intent(2, TOOL.get(agent, "bash"), reads, "read_only")) == frozenset()
     assert running(agent, [line], mine, intent(2, "mcp_x", b"{}")) == frozenset()
     assert running(agent, [line, line], mine, call(agent, MANY, 2)) == frozenset()
     # one that has ended may have left its shell behind, in the background
