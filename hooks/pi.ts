@@ -36,6 +36,8 @@ function verdict(answer) {
 }
 
 export default function (pi) {
+  // pi refuses a flag that no extension knows: so it does not start where a launcher kept this one from it.
+  pi.registerFlag("wal-agent", { type: "boolean", description: "Started by wal-agent" })
   let turn = Promise.resolve() // done once wal-agent was told of the last turn's end
   let ended = () => {}
 
@@ -43,7 +45,7 @@ export default function (pi) {
 
   pi.on("before_agent_start", async (event, ctx) => {
     turn = new Promise((resolve) => (ended = resolve))
-    await tell("before_agent_start", ctx, { prompt: event.prompt })
+    await tell("before_agent_start", ctx, { prompt: event.prompt.toWellFormed() })
     if (SETUP.protocol) return { systemPrompt: `${event.systemPrompt}\n\n${SETUP.protocol}` }
   })
 

@@ -65,13 +65,17 @@ def test_the_file_has_every_call_before_one_starts_and_every_result_at_the_bound
     assert known == [("ToolStarting", 2, 0), ("ToolStarting", 2, 0), ("ModelRequest", 2, 2), ("ModelRequest", 2, 2)]
 
 
-@pytest.mark.parametrize("spoil", ["missing", "broken"])
+@pytest.mark.parametrize("spoil", ["missing", "broken", "kept from it"])
 def test_pi_does_not_start_without_its_hooks(box: Box, run: Run, spoil: str) -> None:
     with box.model(Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
         command = run.command(model, box.rehearsal.args("do it"), None, tty=False)
         extension = Path(command.env[MARKER])
-        extension.unlink() if spoil == "missing" else extension.with_name("wire.js").write_text("export const x = (")
-        assert done(popen(command.argv, command.env, box.ws))[0] == 1
+        argv = [word for word in command.argv if spoil != "kept from it" or word not in ("-e", str(extension))]
+        if spoil == "missing":
+            extension.unlink()
+        elif spoil == "broken":
+            extension.with_name("wire.js").write_text("export const x = (")
+        assert done(popen(argv, command.env, box.ws))[0] == 1
         assert model.requests == []
     assert made(box) == []
 

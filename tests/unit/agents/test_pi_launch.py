@@ -9,6 +9,7 @@ import pytest
 from wal_agent.agents.base import Cli, NewSession, ResumeSession
 from wal_agent.agents.pi import Pi, launch, options
 from wal_agent.agents.pi.inject import MARKER
+from wal_agent.errors import ConfigError
 
 PI = Pi()
 CLI = Cli(Path("/bin/pi"), "0.73.1")
@@ -25,6 +26,14 @@ def test_pi_tells_its_version_on_stderr_where_it_has_no_terminal(tmp_path: Path)
     program.write_text("#!/bin/sh\necho 0.73.1 >&2\n")
     program.chmod(0o755)
     assert PI.locate({"WAL_AGENT_PI": str(program), "PATH": "/bin:/usr/bin"}).version == "0.73.1"
+
+
+def test_a_version_that_does_not_tell_of_new_sessions_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "pi"
+    program.write_text("#!/bin/sh\necho 0.64.9\n")
+    program.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"0.64.9 cannot be used: it does not tell"):
+        PI.locate({"WAL_AGENT_PI": str(program), "PATH": "/bin:/usr/bin"})
 
 
 @pytest.mark.parametrize(
@@ -83,18 +92,18 @@ def test_it_talks_on_a_terminal_only_and_where_it_is_not_told_otherwise() -> Non
 
 
 def test_a_start_is_the_users_own_with_the_extension_in_front() -> None:
-    assert argv(["-p", "x", "--model"], NewSession("n")) == ["-e", "/run/x/pi.ts", "-p", "x", "--model"]
+    assert argv(["-p", "x", "--model"], NewSession("n")) == [launch.FLAG, "-e", "/run/x/pi.ts", "-p", "x", "--model"]
 
 
 def test_the_users_extensions_come_before_ours() -> None:
     given = ["-e", "a.ts", "--extension", "b.ts", "x"]
-    assert argv(given, NewSession("n")) == [*given[:4], "-e", "/run/x/pi.ts", "x"]
+    assert argv(given, NewSession("n")) == [*given[:4], launch.FLAG, "-e", "/run/x/pi.ts", "x"]
 
 
 def test_a_recovery_leaves_the_users_prompt_and_session_out() -> None:
     args = ["--session", "old", "-c", "--plan", "y", "-p", "do it", "@f", "and", "--model", "m"]
     made = argv(args, ResumeSession(ID, "words"))
-    assert made == ["--session", ID, launch.ACT, "-e", ENV[MARKER], "--plan", "y", "-p", "--model", "m"]
+    assert made == ["--session", ID, launch.ACT, launch.FLAG, "-e", ENV[MARKER], "--plan", "y", "-p", "--model", "m"]
     assert PI.prompt_of(made) == launch.ACT
     assert PI.command(CLI, args, ResumeSession(ID, "words"), False, ENV).no_stdin
 

@@ -226,7 +226,7 @@ logged = st.builds(
     st.booleans(),
     st.just(""),
     st.sampled_from([0.0, 1767225610.0]),
-    ids,
+    st.sampled_from(["c1", "c2", "c3", ""]),
 )
 
 

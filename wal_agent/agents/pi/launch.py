@@ -16,7 +16,9 @@ from wal_agent.agents.options import Arg
 from wal_agent.agents.pi import options
 from wal_agent.agents.pi.inject import MARKER
 
-PROGRAM = Program("pi", "@mariozechner/pi-coding-agent")
+_UNHEARD = "it does not tell its extensions of the session that /new begins, nor wait for them at its end."
+PROGRAM = Program("pi", "@mariozechner/pi-coding-agent", ("0.65.0", _UNHEARD))
+FLAG = "--wal-agent"  # without our extension, pi does not know it and does not start
 ACT = "Act on the wal-agent recovery notice above."
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -68,4 +70,5 @@ def _with_hooks(given: list[Arg], extension: str) -> list[Arg]:
     """Behind the user's own `-e`, whose extensions may rewrite calls before they are logged; else in front of all: a
     last option without its value would swallow ours."""
     at = max((n + 1 for n, arg in enumerate(given) if arg.name == "extension"), default=0)
-    return [*given[:at], Arg("extension", extension, ("-e", extension)), *given[at:]]
+    ours = [Arg("?", "", (FLAG,)), Arg("extension", extension, ("-e", extension))]  # the flag takes no word that is one
+    return [*given[:at], *ours, *given[at:]]
