@@ -30,7 +30,8 @@ def run_demo(agent: Agent, env: Mapping[str, str], show: Callable[[str], None]) 
     rehearsal = agent.rehearsal()
     if rehearsal is None:
         raise UsageError(f"There is no demo of {agent.name}: it stands for any command.", "For example: --agent claude")
-    root = Path(tempfile.mkdtemp(prefix="wal-agent-demo-")).resolve()
+    # Not our own name: agents name their folders after the workspace, and of ours nothing may be left there.
+    root = Path(tempfile.mkdtemp(prefix="demo-of-wal-")).resolve()
     runtime = Path(tempfile.mkdtemp(prefix="wal-agent-", dir="/tmp")).resolve()
     try:
         stage = Stage(root, runtime, env, show, TASK, agent, rehearsal)

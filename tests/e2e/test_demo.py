@@ -23,4 +23,4 @@ def test_the_story_holds(tmp_path: Path, agent: str, agent_cli: Callable[[str], 
     done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Everything held" in done.stderr, done.stderr
     assert "FAILED" not in done.stderr and "Traceback" not in done.stderr
-    assert not list(tmp_path.glob("wal-agent-demo-*")), "it leaves nothing behind"
+    assert not list(tmp_path.glob("demo-of-wal-*")), "it leaves nothing behind"
