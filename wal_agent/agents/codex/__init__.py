@@ -41,14 +41,16 @@ class Codex:
         interactive="yes",
         subagents="their calls are logged, their sessions saved; after a crash they are not started again",
         limits=(
-            "Codex has no deny that ends the turn: while the log cannot be written each changing call is refused, and "
-            "the model may go on trying.",
-            "`write_stdin` fires no hook: what is typed into a running command is not logged. Commands that a person "
-            "types with `!` are not logged either.",
-            "A command that the turn leaves running is ended by Codex, and told as interrupted.",
-            "Hooks that only a running Codex knows to be off are found on Linux by its open session file; elsewhere "
-            "by the first call that no hook told of.",
-            "On a terminal the shared background server is not used (--no-daemon).",
+            "A hook whose own shell is killed lets the tool run: Codex takes only exit code 2 or words for a no.",
+            "A refused call does not end the turn: Codex has no word for both at once, and the model may go on trying.",
+            "`write_stdin` fires no hook: what the model types into a command that runs is known by that command's own "
+            "record, which stays open, and by the session. Commands that a person types with `!` are not logged.",
+            "A command that a turn leaves running is ended by Codex with the turn, and told as interrupted.",
+            "`codex exec` tells each hook on stderr, and a terminal shows that one runs; stdout is as without them.",
+            "Hooks of your own that are given by `-c hooks...` are refused: put them into a file.",
+            "Hooks that only a running Codex knows to be off are found on Linux by the session file that it has open, "
+            "elsewhere by the first call that no hook told of; a model that answers within about 50 ms could run one.",
+            "On a terminal the shared background server is not used (`--no-daemon`).",
         ),
     )
 

@@ -18,7 +18,12 @@ from wal_agent.agents.codex.inject import flags_of
 from wal_agent.agents.codex.statedb import detour
 from wal_agent.agents.found import Program
 
-PROGRAM = Program("codex", "@openai/codex")
+PROGRAM = Program(
+    "codex",
+    "@openai/codex",
+    # Seen on 0.144.6: no item_completed in its session files.
+    broken=("0.145.0", "its sessions do not tell how calls ended, nor that a turn began while hooks are off."),
+)
 ACT = "Act on the wal-agent recovery notice above."
 _TRIPLES = {
     ("linux", "x86_64"): ("linux-x64", "x86_64-unknown-linux-musl"),
