@@ -61,7 +61,7 @@ def _asked_version(path: Path, env: Mapping[str, str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as e:
         raise ConfigError(f"{path} does not start: {e}.") from e
     found = _VERSION.search(done.stdout) or _VERSION.search(done.stderr)  # pi tells it there without a terminal
-    return found[0] if found else ""
+    return found[0].rstrip(".") if found else ""  # some end a sentence with it
 
 
 def _number(version: str) -> tuple[int, ...]:
