@@ -33,7 +33,8 @@ class CodexRehearsal(Rehearsal):
         config = home / ".codex" / "config.toml"
         config.parent.mkdir(parents=True, exist_ok=True)
         config.write_text(CONFIG.format(model=MODEL, url=url, workspace=json.dumps(str(workspace))))
-        return {"SCRIPTED_KEY": "fake"}
+        # A user's CODEX_HOME or index must not be the one that is used.
+        return {"SCRIPTED_KEY": "fake", "CODEX_HOME": str(config.parent), "CODEX_SQLITE_HOME": str(config.parent)}
 
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", prompt)
