@@ -275,6 +275,33 @@ def test_a_journal_that_was_read_from_here_changes_nothing(base: Base, imports: 
     assert [made["messages"] for made in imports] == [[]], "a session of another folder would hang"
 
 
+def test_what_came_after_a_restore_is_not_undone(base: Base, imports: list[dict[str, Any]], tmp_path: Path) -> None:
+    restore(base, reconcile(lost(tmp_path), S, base.ws, []).data)
+    adopt.adopt(CLI, S, base.ws, base.env)
+    base.put("message", id="msg_8", session_id=S, data={"role": "user"})
+    adopt.adopt(CLI, S, base.ws, base.env)
+    assert "msg_8" in {row[0] for row in base.rows("message")}
+    base.journal()
+    assert base.lines()[-1]["id"] == "msg_8"
+
+
+def test_a_restore_that_was_not_adopted_is_left_as_it_is(base: Base) -> None:
+    """A crash in between: what the database has is older, or of another time line."""
+    base.talk()
+    base.journal()
+    data = base.path.read_bytes()
+    other = base.path.with_name("new")
+    other.write_bytes(data)
+    other.rename(base.path)
+    base.put("message", id="msg_8", session_id=S, data={"role": "user"})
+    base.journal()
+    assert base.path.read_bytes() == data
+    adopt.adopt(CLI, S, base.ws, base.env)
+    base.put("message", id="msg_9", session_id=S, data={"role": "user"})
+    base.journal()
+    assert [line["id"] for line in base.lines()[5:]] == ["msg_9"]
+
+
 def test_a_busy_database_is_told(base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base.talk()
     restore(base, reconcile(lost(tmp_path), S, base.ws, []).data)

@@ -56,6 +56,7 @@ def adopt(cli: Cli, session: str, workspace: Path, env: Env) -> None:
             _import(cli, _export(rows, session, workspace, there is None), session, workspace, env)
         if restored:
             _write(database, rows, session)
+            journal.mark(place.journal_path(session, env))  # what the session gets from now on is not to be undone
     except (sqlite3.Error, OSError) as e:
         raise ConfigError(
             f"The session could not be brought into OpenCode's database {database}: {e}.",

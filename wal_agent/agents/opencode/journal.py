@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -45,17 +46,31 @@ def journal(session: str, workspace: Path, env: Env) -> None:
         now = sign(database, Path(f"{database}-wal"))
         if not any(now) or (known.database == now and known.journal == sign(path)):
             return
+        if _replaced(path):
+            return  # by a restore that has not been adopted yet: the database knows less of it, or something else
         _bring(session, workspace, database, path, known)
         known.database = () if any(time.time_ns() - at[2] < FRESH for at in now if at) else now
         known.journal = sign(path)
-        if any(known.journal):
-            (path.parent / SYNCED).write_text(repr(known.journal))
+        mark(path)
 
 
 def synced(session: str, env: Env) -> bool:
     """Is the journal as the database was when it was last read? Else it was put there by a restore."""
     path = place.journal_path(session, env)
     return read_plain(path.parent / SYNCED) == repr(sign(path)).encode()
+
+
+def mark(path: Path) -> None:
+    """The database has what the journal has."""
+    if any(now := sign(path)):
+        (path.parent / SYNCED).write_text(repr(now))
+
+
+def _replaced(path: Path) -> bool:
+    """Is it another file than the one that was brought up to the database? Our own lines leave it the same."""
+    said = re.match(rb"\(\((\d+), ", read_plain(path.parent / SYNCED) or b"")
+    here = sign(path)[0]
+    return said is not None and bool(here) and int(said[1]) != here[0]
 
 
 def sign(*paths: Path) -> Sign:
