@@ -150,7 +150,8 @@ class _Story:
         """Keep what the model was told at this start."""
         heard = self.model.history(0) if self.model.requests else []
         self.histories.append(heard)
-        prompts = [part.text for part in heard if isinstance(part, Said) and "[wal-agent recovery]" in part.text]
+        said = [part for part in heard if isinstance(part, Said) and part.role != "system"]  # which has the protocol
+        prompts = [part.text for part in said if "[wal-agent recovery]" in part.text]
         self.prompts.append(prompts[-1] if prompts else "")
 
     def _told(self, n: int) -> None:
@@ -177,7 +178,7 @@ class _Story:
         check(
             "each call is in it, once", calls == sorted(["PLAN.md", CHARGE, COMMIT, PUSH, "receipt.txt", "README.md"])
         )
-        exact = sorted((home / ".local/state/wal-agent").rglob("exact/session.jsonl"))
+        exact = sorted((home / ".local/state/wal-agent").rglob(f"exact/{stage.agent.main_file}"))
         check(f"byte for byte ({len(session)} bytes)", bool(exact and session) and exact[-1].read_bytes() == session)
         check("the last run ended well (exit 0), and nothing is left to settle", code == 0 and not state.open)
         own = home / ".local/state/wal-agent"
