@@ -268,8 +268,8 @@ def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[R
 
 
 def test_a_dangling_call_in_the_middle_hides_nothing(box: Box, runs: list[Run]) -> None:
-    """Claude goes on from the end that is latest: what is added in the middle must not be it. And a lost line does not
-    hide what was before it."""
+    """Its result is put back where it was lost, nothing behind it is, and a lost line does not hide what was before
+    it."""
     run = Run(box)
     runs.append(run)
     script = [Turn("First.", [box.shell("echo one")]), Turn("Second.", [box.shell("echo two")]), Turn("Third.")]

@@ -103,7 +103,7 @@ def leaf(session: Session) -> str | None:
 
 
 def after(session: Session) -> str:
-    """A time later than every line's: of the ends of the chain, Claude goes on from the one that is latest."""
+    """A time later than every line's: of several ends of a chain, Claude takes the latest (read in its program)."""
     latest = max((at for e in session.entries if e.uuid and (at := _seconds(e.time)) is not None), default=None)
     return EPOCH if latest is None else later(_spelled(latest))
 

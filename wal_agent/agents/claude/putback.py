@@ -74,7 +74,7 @@ def _missing(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
 
 def _place(read: Session, id: str) -> tuple[int, Entry]:
     """Where the result of a call in the file goes, and the call's line: behind the last line of its message and its
-    message's results. A later place would make the rest of the conversation a dead end."""
+    message's results, where Claude itself would have written it: it must not look like the conversation's end."""
     at, use = next((i, e) for i, e in enumerate(read.entries) if any(c["id"] == id for c in e.calls()))
     message = use.message.get("id")
     end = at + 1
