@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.agent_box import Box, Run, Tty, done, wait_until
+from tests.contract.agent_box import Box, Run, done, wait_until
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import ToolStarting, TurnCompleted, TurnStarted
 from wal_agent.agents.qwen.rehearsal import SETTINGS
@@ -141,8 +141,9 @@ def test_a_torn_first_line_and_a_lost_record_lose_nothing_else(box: Box, run: Ru
 def test_on_a_terminal(box: Box, run: Run) -> None:
     """SessionStart is the handshake, the turn begins and completes; Ctrl-C leaves."""
     with box.model(Turn(calls=[box.rehearsal.write(box.ws / "c.txt", "x")]), Turn("all done")) as model:
-        made = run.command(model, [*box.rehearsal.talking("do it")], None, tty=True)
-        tty = Tty(made.argv, {**made.env, "QWEN_CODE_NO_RELAUNCH": "true"}, box.ws)
+        args = box.rehearsal.talking("do it")
+        assert args is not None
+        tty = run.on_tty(model, args)
         try:
             wait_until(lambda: any(isinstance(e, TurnCompleted) for e in run.heard.events), 60)
             wait_until(lambda: "all done" in tty.screen)
@@ -158,7 +159,8 @@ def test_on_a_terminal(box: Box, run: Run) -> None:
 @pytest.mark.parametrize("where", ["user", "project"])
 def test_hooks_that_are_off_run_no_hook(where: str, box: Box, run: Run) -> None:
     """What `hooks_off` refuses is what the program does; and what the session shows is noticed."""
-    run.box = Settled(box, **({"disableAllHooks": True} if where == "user" else {}))
+    off: dict[str, Any] = {"disableAllHooks": True} if where == "user" else {}
+    run.box = Settled(box, **off)
     if where == "project":
         (box.ws / ".qwen").mkdir()
         (box.ws / ".qwen/settings.json").write_text('{"disableAllHooks": true, "$version": 4}')
