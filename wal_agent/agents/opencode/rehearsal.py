@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.agents.opencode.inject import OFFLINE
 from wal_agent.loopback.chat import Chat
 from wal_agent.loopback.model import Call, Dialect
 
@@ -33,7 +32,7 @@ class OpenCodeRehearsal(Rehearsal):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "opencode.json").write_text(json.dumps({**config, "provider": {"scripted": provider}}, indent=1))
         quiet = dict.fromkeys(("OPENCODE_DISABLE_MODELS_FETCH", "OPENCODE_DISABLE_LSP_DOWNLOAD"), "1")
-        return {**quiet, **OFFLINE}
+        return {**quiet, "npm_config_registry": url}  # which has no package
 
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("run", "--auto", *prompt.split(" "))  # one word with a blank would get quotes

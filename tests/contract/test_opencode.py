@@ -1,0 +1,131 @@
+"""Hazards of OpenCode by name, on the real program. What every agent promises is in test_agents.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.agent_box import Box, Run, done, wait_until
+from wal_agent.agents.base import ModelRequest, ToolEnded, ToolStarting, TurnCompleted
+from wal_agent.agents.opencode import OpenCode
+from wal_agent.agents.opencode.inject import OFFLINE
+from wal_agent.loopback.model import Returned, Said, Turn
+
+OPENCODE = OpenCode()
+TALKING = ("--auto", "--prompt=hello there")
+LONG = 120.0  # seconds for a start on a machine that is busy
+
+
+@pytest.fixture
+def box(agent_cli: Callable[[str], Path], tmp_path: Path) -> Box:
+    return Box(tmp_path, agent_cli("opencode"), OPENCODE)
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    made: list[Run] = []
+    yield made
+    for run in made:
+        run.close()
+
+
+def started(box: Box, runs: list[Run], session: str = "") -> Run:
+    run = Run(box, session=session) if session else Run(box)
+    runs.append(run)
+    return run
+
+
+def users_files(box: Box) -> dict[str, str]:
+    base = box.home / ".config"
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in base.rglob("*") if p.is_file()}
+
+
+def test_no_network_no_stall_and_nothing_in_the_users_folder(box: Box, runs: list[Run]) -> None:
+    """With a plugin OpenCode waits for npm: 75 s without a network, and a minute for a dead process's lock. The words
+    that keep npm quiet do not reach the tools."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    config = box.home / ".config" / "opencode"
+    config.mkdir(parents=True)
+    (config / ".gitignore").write_text("made by OpenCode at its first start")
+    key = hashlib.sha1(f"npm-install:{config}".encode()).hexdigest()
+    lock = box.home / ".local/state/opencode/locks" / f"{key}.lock"
+    lock.mkdir(parents=True)
+    meta = {"token": "t", "pid": dead.pid, "hostname": socket.gethostname(), "createdAt": ""}
+    (lock / "meta.json").write_text(json.dumps(meta))
+    (lock / "heartbeat").write_text("")
+    box.extra["npm_config_registry"] = "http://127.0.0.1:9"  # nobody is there: npm would try for 75 s
+    run = started(box, runs)
+    with box.model(Turn(calls=[box.shell("env")]), Turn("bye")) as model:
+        box.env(model)
+        before = users_files(box)
+        began = time.monotonic()
+        code, _, err = done(run.start(model, "do it"), LONG)
+        took = time.monotonic() - began
+        shown = "\n".join(h.text for h in model.history() if isinstance(h, Returned))
+    assert code == 0, err
+    assert took < 60
+    assert users_files(box) == before
+    assert "OPENCODE_PID=" in shown
+    assert not [name for name in OFFLINE if f"{name}=" in shown]
+
+
+def test_a_turn_without_our_plugin_shows(box: Box) -> None:
+    """Nobody knows the session's id then; its first turn is found in the database."""
+    wish = str(uuid.uuid4())
+    with box.model(Turn("hello")) as model:
+        OPENCODE.journal(wish, box.ws, box.env(model))
+        assert done(box.start(model, "hi"), LONG)[0] == 0
+        OPENCODE.journal(wish, box.ws, box.user_env)
+    [file] = OPENCODE.session_files(wish, box.ws, box.user_env)
+    assert OPENCODE.unhooked(file.path.read_bytes())
+
+
+def test_subagents(box: Box, runs: list[Run]) -> None:
+    """Their calls are told as theirs, their end is not the turn's, and their sessions are in the journal."""
+    run = started(box, runs)
+    task = ("task", {"description": "look", "prompt": "inner words", "subagent_type": "general"})
+    inner = Turn(calls=[box.shell("echo from-inside")], when="inner words")
+    with box.model(inner, Turn("found", when="from-inside"), Turn(calls=[task]), Turn("bye")) as model:
+        assert done(run.start(model, "do it"), LONG)[0] == 0
+    begun = [e for e in run.heard.events if isinstance(e, ToolStarting)]
+    assert [(e.tool, bool(e.inner)) for e in begun] == [("task", False), ("bash", True)]
+    assert {e.session for e in run.heard.events if isinstance(e, ToolEnded | ToolStarting)} == {run.heard_session}
+    assert len([e for e in run.heard.events if isinstance(e, TurnCompleted)]) == 1
+    assert len([e for e in run.heard.events if isinstance(e, ModelRequest)]) == 2, "the subagent's tell nothing of ours"
+    told = box.main(run.heard_session).read_bytes()
+    assert begun[1].inner.encode() in told
+    assert {c.call_id for c in OPENCODE.seen_calls(told)} == {e.call_id for e in begun}
+
+
+def test_an_api_that_fails_is_no_completion(box: Box, runs: list[Run]) -> None:
+    """OpenCode says that it is idle after an error too."""
+    run = started(box, runs)
+    with box.model(Turn(status=400)) as model:
+        assert done(run.start(model, "do it"), LONG)[0] == 1
+    assert not [e for e in run.heard.events if isinstance(e, TurnCompleted)]
+
+
+def test_on_a_terminal(box: Box, runs: list[Run]) -> None:
+    """The TUI takes no prompt for a known session; it arrives all the same, byte for byte."""
+    prompt = '/x @README.md !ls "two words" $X\n`a` ünï\n-x  y'
+    run = started(box, runs)
+    with box.model(Turn("one"), Turn("two")) as model:
+        tty = run.on_tty(model, TALKING)
+        wait_until(lambda: "TurnCompleted" in run.heard.names(), LONG)
+        tty.quit()
+        again = started(box, runs, run.heard_session)
+        tty = again.on_tty(model, TALKING, resume=prompt)
+        wait_until(lambda: "TurnCompleted" in again.heard.names(), LONG)
+        tty.quit()
+        said = [h.text for h in model.history(1) if isinstance(h, Said) and h.role == "user"]
+    assert said == ["hello there", prompt]
+    assert again.heard_session == run.heard_session
