@@ -53,7 +53,8 @@ def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
 
 
 class HookServer:
-    """Answers hooks as `decide` says; keeps what it heard. `spoil` may send other bytes instead (b"": none)."""
+    """Answers hooks as `decide` says; keeps what it heard. `spoil` may send other bytes instead, and then
+    hangs up."""
 
     def __init__(
         self, path: Path, agent: Agent, decide: Callable[[HookEvent], Decision] = lambda event: Allow()
@@ -99,8 +100,9 @@ class HookServer:
             self.heard.append((time.time(), call.hello, event))
             answer = hookwire.answer(self.agent.render(call.hello.event, self.decide(event)))
             with suppress(ConnectionError):  # what a client does that was sent nonsense
-                client.sendall(self.spoil(event, answer))
-                while not call.told and (data := client.recv(64)):
+                sent = self.spoil(event, answer)
+                client.sendall(sent)
+                while sent == answer and not call.told and (data := client.recv(64)):
                     call.feed(data)
             if call.told:
                 self.told.append(call.hello.event)

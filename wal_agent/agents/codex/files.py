@@ -14,6 +14,8 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
+import psutil
+
 from wal_agent.agents.base import Env, SessionFile
 from wal_agent.agents.codex.home import ROLLOUT, codex_home, is_session, made, natural, place_of, rollouts_of, since
 from wal_agent.agents.codex.inject import MARKER
@@ -124,18 +126,24 @@ def _unannounced(sessions: Path, env: Env) -> Path | None:
     """The session of a Codex that has begun a turn without a word to us: its hooks are off, and only its open files
     (Linux) tell which session is its own. Before that it is not the session's: an id of ours is in its place."""
     try:
-        run = Path(env[MARKER])
-        pid = int((run / "agent.pid").read_text())
-        links = [f.readlink() for f in Path(f"/proc/{pid}/fd").iterdir()]
-    except (OSError, ValueError, KeyError):
+        started = psutil.Process(int((Path(env[MARKER]) / "agent.pid").read_text()))
+        family = [started, *started.children(recursive=True)]  # a launcher may stand before Codex
+    except (OSError, ValueError, KeyError, psutil.Error):
         return None
-    for path in links:
+    for path in [link for process in family for link in _open_files(process.pid)]:
         name = ROLLOUT.fullmatch(path.name)
         if name is None or not path.is_relative_to(sessions.resolve()) or _about(path).get("session_id") != name[4]:
             continue
         if unhooked(_begin(path, _FIRST)):
             return path
     return None
+
+
+def _open_files(pid: int) -> list[Path]:
+    try:
+        return [file.readlink() for file in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return []
 
 
 def _begin(path: Path, size: int) -> bytes:
