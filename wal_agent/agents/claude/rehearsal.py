@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
@@ -45,4 +46,6 @@ class ClaudeRehearsal(Rehearsal):
         return "Bash", {"command": command}
 
     def write(self, path: Path, content: str) -> Call:
+        if path.exists():  # Write and Edit want it read before, in the same session
+            return self.shell(f"printf %s {shlex.quote(content)} > {shlex.quote(str(path))}")
         return "Write", {"file_path": str(path), "content": content}
