@@ -313,7 +313,7 @@ def check_exact(scene: Scene, machine: Machine) -> None:
     assert {name: hashlib.sha256(data).hexdigest() for name, data in made.items()} == {
         name: file.sha256 for name, file in files.items()
     }
-    assert AGENTS["gemini"].main_file in made
+    assert AGENTS[scene.agent].main_file in made
 
 
 def texts_in(request: dict[str, Any], role: str = "user") -> list[str]:
