@@ -111,6 +111,7 @@ def test_a_run(agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]
     after = hashes(users)
     assert after == before
     session = begun[0].session
+    assert box.main(session).is_file()  # where the session is in a database: its journal, brought up to it
     names = [file.name for file in agent.session_files(session, box.ws, box.user_env)]
     assert names[0] == agent.main_file
     run.close()
