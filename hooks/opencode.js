@@ -12,8 +12,9 @@ const SETUP = JSON.parse("@SETUP@") // socket, run, skip, seconds, firm_seconds,
 // npm was told to stay offline while OpenCode looked for its plugin package; tools and MCP servers are not to know.
 for (const name of SETUP.clear) delete process.env[name]
 
-// What the TUI is to be told first: with a session, it does not take a prompt from its command line.
-let say = process.env.WAL_AGENT_OPENCODE_SAY
+// What the model is to be told first. `opencode run` would change a prompt on its command line (quotes, numbers), so it
+// gets another there, and this one takes its place; the TUI takes none for a known session, so it is sent.
+let say = JSON.parse(process.env.WAL_AGENT_OPENCODE_SAY || "null")
 delete process.env.WAL_AGENT_OPENCODE_SAY
 
 function tell(event, said, seconds = SETUP.seconds) {
@@ -78,9 +79,9 @@ export const WalAgent = async ({ client }) => {
 
   await quietly(() => tell("init", {}))
 
-  if (say) {
-    const { session, text } = JSON.parse(say)
-    say = ""
+  if (say?.send) {
+    const { session, text } = say
+    say = null
     const body = { parts: [{ type: "text", text }] }
     setTimeout(() => client.session.promptAsync({ path: { id: session }, body }).catch(() => undefined), 0)
   }
@@ -104,6 +105,11 @@ export const WalAgent = async ({ client }) => {
     },
 
     "chat.message": async (input, output) => {
+      const first = say && output?.parts?.find((part) => part.type === "text" && !part.synthetic)
+      if (first) {
+        first.text = say.text
+        say = null
+      }
       const said = output?.parts?.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text)
       await quietly(async () => {
         const session = await root(input.sessionID)

@@ -30,17 +30,18 @@ def test_command_lines() -> None:
     args = ["run", "--auto", "-m", "p/m", "-c", "do", "it"]
     assert started(args, new) == args
     assert started(args, plain) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", "do", "it"]
-    assert started(args, told) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", "--", "-a", "", "b\n/c"]
+    assert started(args, told) == ["run", "--session", "ses_1", "--auto", "-m", "p/m", *launch.ACT.split(" ")]
+    assert json.loads(launch.command(CLI, args, told, False, {}).env[launch.SAY]) == {"text": told.prompt}
     tui = launch.command(CLI, ["--auto", "--prompt", "x"], told, True, {})
     assert tui.argv[1:] == ("--session", "ses_1", "--auto")
-    assert json.loads(tui.env[launch.SAY]) == {"session": "ses_1", "text": told.prompt}
+    assert json.loads(tui.env[launch.SAY]) == {"session": "ses_1", "text": told.prompt, "send": True}
     assert not tui.no_stdin
     lost = ResumeSession("ses_2", "-x")
     assert started(["--auto", "--prompt", "x"], lost) == ["--prompt=-x", "--auto"]
     assert started(["run", "-f", "a", "b", "--command", "c", "--", "x"], told)[:3] == ["run", "--session", "ses_1"]
     assert "a" not in started(["run", "-f", "a", "b", "--command", "c", "--", "x"], told)
     assert started(args, ResumeSession("ses_2", "x"))[:2] == ["run", "--auto"], "no session of that id: a new one"
-    assert launch.command(CLI, args, told, False, {"PWD": "/x"}).env == {"PWD": ""}
+    assert launch.command(CLI, args, plain, False, {"PWD": "/x"}).env == {"PWD": ""}
     assert launch.command(CLI, args, told, False, {}).no_stdin
     assert not launch.command(CLI, args, plain, False, {}).no_stdin
 

@@ -37,7 +37,7 @@ class OpenCode:
         intent="before the tool starts",
         fail_closed="yes: the plugin throws, and OpenCode then runs no tool",
         reconcile="each open call gets its real outcome; a session of another folder is moved into this one",
-        resume="`--session ID`; the prompt is given whole",
+        resume="`--session ID`; the plugin says the recovery prompt",
         interactive="yes",
         subagents="their calls and sessions are saved with the parent's",
         limits=(
@@ -107,7 +107,7 @@ class OpenCode:
         return reconcile.reconcile(main, session, workspace, calls)
 
     def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
-        return None  # the command line carries it byte for byte
+        return None  # the plugin says it, byte for byte
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         return seen.seen_calls(appended)

@@ -1,8 +1,8 @@
 """Finding OpenCode and starting it. It chooses the ids of new sessions by itself; a hook tells them.
 
-`opencode run` joins its words by a blank, and puts quotes around a word that has one in it: words that were split at
-each blank arrive as they were, and nothing else reads them. The TUI takes a prompt only for a new session; in another
-one the plugin says it (hooks/opencode.js).
+`opencode run` rewrites a prompt (quotes around blanks; a word that is a number ends it with an error), and the TUI
+takes one only for a new session. So the plugin says the recovery prompt (hooks/opencode.js); the command line only
+stands for it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wal_agent.agents.opencode import adopt, options
 from wal_agent.agents.opencode.options import command_of
 
 PROGRAM = Program("opencode", "opencode-ai")
+ACT = "Act on the wal-agent recovery notice."
 SAY = "WAL_AGENT_OPENCODE_SAY"
 _SESSION = frozenset(("session", "continue", "fork"))
 _PROMPT = frozenset(("", "prompt", "command", "file", "title"))
@@ -69,11 +70,14 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         ours = ["--session", session.id] if known else []
         if told and word == "run":
             given = [arg for arg in given if arg.name not in _PROMPT]
-            behind = ["--", *session.prompt.split(" ")]
+            behind = ACT.split(" ")
+            more[SAY] = json.dumps({"text": session.prompt}, ensure_ascii=False)
         elif told:
             given = [arg for arg in given if arg.name != "prompt"]
             if known:
-                more[SAY] = json.dumps({"session": session.id, "text": session.prompt}, ensure_ascii=False)
+                more[SAY] = json.dumps(
+                    {"session": session.id, "text": session.prompt, "send": True}, ensure_ascii=False
+                )
             else:
                 ours = [f"--prompt={session.prompt}"]
     head = [word] if word else []
