@@ -58,6 +58,8 @@ def for_tool(rules: Sequence[Declared], tool: str, fields: Mapping[str, object])
 
 def _interpreted(words: Words) -> Words | None:
     """The command as if its file were run by itself: `bash -x ./deploy.sh now` as `./deploy.sh now`."""
+    if not words:
+        return None
     name = posixpath.basename(words[0] or "")
     if name == "uv" and len(words) > 1 and words[1] == "run":
         return _interpreted(words[2:]) or words[2:] or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -456,23 +457,23 @@ def test_a_closed_stdin_or_stdout_is_a_failure_and_nobody_was_told(client: Argv,
 
 def test_it_is_told_of_no_answer_when_nobody_reads_it(client: Argv) -> None:
     """R7: the pipe to the shell is closed, so the agent was told nothing; no T is sent."""
-    processes: list[subprocess.Popen[bytes]] = []
+    started: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
 
     def serve(peer: socket.socket) -> None:
         call = take(peer)
-        assert processes[0].stdout is not None
-        processes[0].stdout.close()
+        stdout = started.get(timeout=30).stdout
+        assert stdout is not None
+        stdout.close()
         peer.sendall(hookwire.answer(b"answer\0"))
         wait_for_the_end(peer, call)
         assert not call.told
 
     with serving(serve) as path:
-        processes.append(
-            subprocess.Popen(
-                [*client, *arguments(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+        process = subprocess.Popen(
+            [*client, *arguments(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-        assert processes[0].wait(30) > 0  # not by SIGPIPE
+        started.put(process)
+        assert process.wait(30) > 0  # not by SIGPIPE
 
 
 # ---- a hostile server ---------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wal_agent.config import load
@@ -334,6 +334,7 @@ def test_any_bytes_in_any_file(tmp_path_factory: pytest.TempPathFactory, data: b
 WORD = st.one_of(st.none(), st.sampled_from(["make", "bash", "uv", "run", "-c", "..", "/", "", "*", "..."]), st.text())
 
 
+@example(["uv", "run"], ["make"], "")
 @given(st.lists(WORD, max_size=6), st.lists(WORD.filter(bool), min_size=1, max_size=4), st.text(max_size=5))
 def test_any_words_are_compared(words: list[str | None], rule: list[str], folder: str) -> None:
     rules = [Declared("x", "mutation", "y", words=tuple(rule), folders=(rule[0],), files=(rule[-1],))]
