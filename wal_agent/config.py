@@ -174,7 +174,7 @@ def load(
         project_table(document["generic"], path, env)
     skip = skipped(document, agent, path)
     for tool in skip:
-        if why := (why_not_skip or refuse_skip)(tool):
+        if why := why_not_skip(tool) if why_not_skip else refuse_skip(tool, agent):
             raise ConfigError(f"skip in {path}: {why}", f"Take it out: wal-agent configure-hooks --unskip {tool}")
     if skip:
         values["skip"], sources["skip"] = skip, "file"
@@ -277,14 +277,14 @@ def _stay_inside(bucket: str, workspace: Path, path: Path) -> None:
 # ---- which tools can go without a before-hook ---------------------------------------------------------------------
 
 
-def refuse_skip(tool: str) -> str | None:
+def refuse_skip(tool: str, agent: str) -> str | None:
     """Why the before-hook of `tool` cannot be skipped (I1), in one sentence, or None when it only reads.
 
     By the rules that ship with wal-agent: a project's own cannot loosen it.
     """
     from wal_agent.recovery.rules import load_rules
 
-    known = load_rules().tools.get(tool)
+    known = load_rules().of(agent).tools.get(tool)
     if known is None:
         return f"wal-agent does not know what {tool} does, so each call must be logged before it runs."
     if known.cls != "read_only":

@@ -89,7 +89,7 @@ def _change(workspace: Path, agent: str, skip: Sequence[str], unskip: Sequence[s
     if both := sorted(set(skip) & set(unskip)):
         raise UsageError(f"--skip and --unskip both name {', '.join(both)}.")
     for tool in skip:
-        if why := refuse_skip(tool):
+        if why := refuse_skip(tool, agent):
             raise UsageError(f"--skip {tool}: {why}")
     path, text, old = _list(workspace, agent)
     for tool in unskip:
@@ -197,15 +197,15 @@ def _standing(agent: str) -> Standing:
 # ---- show ---------------------------------------------------------------------------------------------------------
 
 
-def rows(skip: Sequence[str]) -> list[Row]:
+def rows(agent: str, skip: Sequence[str]) -> list[Row]:
     """Every tool that wal-agent knows, the skipped ones first."""
     from wal_agent.config import refuse_skip
     from wal_agent.recovery.rules import load_rules
 
-    tools = load_rules().tools
+    tools = load_rules().of(agent).tools
     found = [Row(tool, False, f"{tools[tool].why}, and is skipped" if tool in tools else "is skipped") for tool in skip]
     for tool in sorted(set(tools) - set(skip)):
-        can = refuse_skip(tool) is None
+        can = refuse_skip(tool, agent) is None
         found.append(Row(tool, True, tools[tool].why + ("; could be skipped" if can else "")))
     return found
 
@@ -217,7 +217,7 @@ def _show(workspace: Path, agent: str, json: bool) -> None:
     from wal_agent.agents.base import Installs
 
     path, _, skip = _list(workspace, agent)
-    table = rows(skip)
+    table = rows(agent, skip)
     found = AGENTS[agent]
     wanted = found.standing(os.environ) if isinstance(found, Installs) else None
     settings = None if wanted is None else installed.settings_path(wanted)

@@ -132,12 +132,22 @@ class Rules:
     begins: frozenset[str]
     next: Mapping[Class, Mapping[Finding, str]]
     files: Mapping[str, tuple[FileTool, ...]] = default(default_factory=dict)  # by tool
+    own: Mapping[str, frozenset[str]] = default(default_factory=dict)  # by agent: its tools that only read, its shells
     project: tuple[Declared, ...] = ()
 
     @property
     def ours(self) -> Rules:
         """These rules without those of the project."""
         return replace(self, project=()) if self.project else self
+
+    def of(self, agent: str) -> Rules:
+        """These rules as they hold for one agent: a tool that only reads elsewhere may be anyone's here (I1)."""
+        own = self.own.get(agent, frozenset())
+        return replace(
+            self,
+            tools={name: c for name, c in self.tools.items() if c.cls != "read_only" or name in own},
+            shells={name: shell for name, shell in self.shells.items() if name in own},
+        )
 
     @property
     def shell_tool(self) -> str:
@@ -152,10 +162,14 @@ class Rules:
 class _Tool(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class"}):
     rule: str
     cls: Class
-    names: list[str]
     why: str
+    names: list[str] = []
+    agents: dict[str, list[str]] = {}
     verify: str = ""
     ambiguous: str = ""
+
+    def all_names(self) -> set[str]:
+        return {*self.names, *(name for names in self.agents.values() for name in names)}
 
 
 class _Program(msgspec.Struct, forbid_unknown_fields=True):
@@ -185,6 +199,7 @@ class _Command(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class
 
 class _Shell(msgspec.Struct, forbid_unknown_fields=True):
     tool: str
+    agents: list[str]
     field: str
     ignore: list[str]
     only: dict[str, str] = {}
@@ -236,7 +251,9 @@ def parse_rules(text: str) -> Rules:
         for program in [p for p in commands if p == like or p.startswith(like + " ")]:
             commands.setdefault(name + program[len(like) :], []).extend(commands[program])
     return Rules(
-        tools={name: Classified(t.cls, t.rule, t.why, t.verify, t.ambiguous) for t in file.tool for name in t.names},
+        tools={
+            name: Classified(t.cls, t.rule, t.why, t.verify, t.ambiguous) for t in file.tool for name in t.all_names()
+        },
         shells={s.tool: Shell(s.field, frozenset(s.ignore), s.only, tuple(s.folder), s.wanders) for s in file.shell},
         options=options,
         commands={program: tuple(rules) for program, rules in commands.items()},
@@ -245,7 +262,21 @@ def parse_rules(text: str) -> Rules:
         ),
         next=file.next,
         files=_file_tools(file.file),
+        own=_own(file),
     )
+
+
+def _own(file: _File) -> Mapping[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for tool in file.tool:
+        if (tool.cls == "read_only") == bool(tool.names):
+            raise ValueError(f"{tool.rule}: names that only read are given by agent, others are not")
+        for agent, names in tool.agents.items():
+            found.setdefault(agent, set()).update(names)
+    for shell in file.shell:
+        for agent in shell.agents:
+            found.setdefault(agent, set()).add(shell.tool)
+    return {agent: frozenset(names) for agent, names in found.items()}
 
 
 def _file_tools(given: Iterable[_FileTool]) -> Mapping[str, tuple[FileTool, ...]]:

@@ -103,7 +103,7 @@ class Live:
             writer,
             opened.blobs,
             heartbeat.may_allow,
-            rules_in(workspace),
+            rules_in(workspace).of(agent.name),
             workspace,
             clock,
             settings.append_deadline,

@@ -69,7 +69,7 @@ def told(
         stopped=at.before.time,
         saved=main.layers[-1].time if main and main.layers else at.before.time,
         now=now,
-        calls=in_flight(decided.dangling, decided.finished, at.inputs, verdicts, rules_in(workspace)),
+        calls=in_flight(decided.dangling, decided.finished, at.inputs, verdicts, rules_in(workspace).of(agent.name)),
         finished=finished(at, decided.finished),
         leftovers=tuple(ended),
         moved=None if home.workspace == str(workspace) else (home.workspace, str(workspace)),

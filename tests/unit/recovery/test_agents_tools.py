@@ -19,9 +19,29 @@ RULES = load_rules()
 
 @pytest.mark.parametrize(("agent", "tool", "input", "cls"), CALLS)
 def test_the_class_of_every_tool_of_every_agent(agent: str, tool: str, input: str, cls: str) -> None:
-    found = classify(tool, input.encode(), RULES)
+    rules = RULES.of(agent)
+    found = classify(tool, input.encode(), rules)
     assert found.cls == cls
-    assert waits(tool, input.encode(), RULES, found) is (cls != "read_only")
+    assert waits(tool, input.encode(), rules, found) is (cls != "read_only")
+
+
+@pytest.mark.parametrize(
+    ("agent", "tool"),
+    [
+        ("qwen", "update_plan"),
+        ("pi", "complete_task"),
+        ("gemini", "view"),
+        ("generic", "Read"),
+        ("claude", "read_file"),
+    ],
+)
+def test_another_agents_name_may_be_anyones_tool(agent: str, tool: str) -> None:
+    """I1: an extension or a server may call its own tool as some other agent calls one that only reads."""
+    assert waits(tool, b"{}", RULES.of(agent))
+
+
+def test_text_for_another_agents_shell_is_not_read_as_shell_text() -> None:
+    assert waits("bash", b'{"command": "ls"}', RULES.of("claude"))
 
 
 def test_each_agent_has_a_shell_and_a_file_tool_that_is_known() -> None:

@@ -128,7 +128,10 @@ def test_what_is_no_command_begins_with_a_word_that_is_no_program() -> None:
 
 
 def test_a_name_that_two_agents_share_has_one_rule() -> None:
-    names = [n for t in document()["tool"] for n in t["names"]]
+    named = [
+        {*t.get("names", ()), *(n for own in t.get("agents", {}).values() for n in own)} for t in document()["tool"]
+    ]
+    names = [n for one in named for n in one]
     assert [n for n in names if names.count(n) > 1] == []
 
 

@@ -23,6 +23,7 @@ names = ["sh_tool"]
 why = "runs a command"
 [[shell]]
 tool = "sh_tool"
+agents = ["x"]
 field = "command"
 ignore = []
 [[program]]
