@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,13 +12,49 @@ import msgspec
 Json = dict[str, Any]
 Line = bytes | memoryview
 
+DEPTH = 200  # levels that are read; what is read must also be written again, some levels deeper, within 1000 frames
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
+
+
+def well_formed(payload: bytes) -> bytes:
+    """JSON with U+FFFD for each half of a surrogate pair that stands alone: JavaScript writes such strings (cut emoji)
+    as escapes, and strict readers, msgspec among them, refuse the whole text."""
+    if b"\\ud" not in payload and b"\\uD" not in payload:
+        return payload
+    return _ESCAPE.sub(lambda m: b"\\ufffd" if m[1] else m[0], payload)
+
 
 def decode(text: Line) -> Any:
-    """JSON as JavaScript writes it; lone surrogates (which msgspec refuses) included. ValueError when it is none."""
+    """JSON as JavaScript writes it; lone surrogates (which msgspec refuses) included. ValueError when it is none, or
+    deeper than DEPTH."""
     try:
-        return msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
+        value = _loads(text)
+    except RecursionError as e:
+        raise ValueError("nested too deep") from e
+    if len(text) > DEPTH and _deeper(value, DEPTH):
+        raise ValueError("nested too deep")
+    return value
+
+
+def _loads(text: Line) -> Any:
+    try:
         return json.loads(bytes(text))
+    except RecursionError as e:
+        raise ValueError("nested too deep") from e
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    layer = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        below = (v for c in layer for v in (c.values() if isinstance(c, dict) else c))
+        layer = [v for v in below if isinstance(v, dict | list)]
+        if not layer:
+            return False
+    return True
 
 
 def encode(value: Any) -> bytes:
@@ -52,7 +89,7 @@ def records(data: bytes) -> Iterator[tuple[Json | None, Line]]:
             continue
         try:
             value = decode(line)
-        except (ValueError, RecursionError):
+        except ValueError:
             value = None
         yield (value if isinstance(value, dict) else None), line if clean else one_line(bytes(line))
 

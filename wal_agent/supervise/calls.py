@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from wal_agent.agents.jsonl import well_formed
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -91,7 +93,7 @@ class Calls:
 def canonical(input: bytes) -> bytes:
     """One spelling for equal JSON: a session file may order keys otherwise than a hook does."""
     try:
-        return msgspec.json.encode(msgspec.json.decode(input), order="deterministic")
+        return msgspec.json.encode(msgspec.json.decode(well_formed(input)), order="deterministic")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return input
 

@@ -84,6 +84,15 @@ def test_a_command_that_went_wrong_is_no_clean_end(llm: object, clean: bool) -> 
     assert isinstance(event, ToolEnded) and (event.clean, event.failed) == (clean, False)
 
 
+def test_half_of_a_surrogate_pair_does_not_lose_a_call() -> None:
+    """JSON.stringify writes a cut emoji so; a refused payload is a denied call, or a lost result."""
+    said = rb',"tool_name":"t","tool_input":{"a":"\ud83d"}'
+    assert GEMINI.parse("BeforeTool", BASE.encode() + said + b"}") == ToolStarting("s", "t", rb'{"a":"\ufffd"}')
+    ended = GEMINI.parse("AfterTool", BASE.encode() + said + rb',"tool_response":{"llmContent":"\ude00 \\ud83d"}}')
+    assert isinstance(ended, ToolEnded) and ended.result == rb'{"llmContent":"\ufffd \\ud83d"}'
+    assert GEMINI.parse("BeforeAgent", BASE.encode() + rb',"prompt":"\ud83d"}') == TurnStarted("s", "\ufffd")
+
+
 @pytest.mark.parametrize(
     "payload",
     [

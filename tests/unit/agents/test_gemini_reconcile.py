@@ -245,6 +245,11 @@ def test_the_spelling_of_the_input_does_not_matter() -> None:
     assert child(main, other).put_back == 0
 
 
+def test_a_lone_surrogate_of_the_file_is_the_hooks_replacement() -> None:
+    main = lines(META, gemini("g", "", [call("c1", "x\ud83d")]))
+    assert child(main, logged(1, "x\ufffd")).put_back == 0
+
+
 @pytest.mark.parametrize(
     ("result", "failed", "told"),
     [
@@ -271,12 +276,19 @@ def test_a_result_is_told_as_gemini_tells_it(result: Any, failed: bool, told: di
     assert put["status"] == ("error" if key == "error" else "success")
 
 
-@pytest.mark.parametrize("levels", [21, 900])
+@pytest.mark.parametrize("levels", [21, 180])
 def test_a_result_that_is_nested_too_deep_is_not_told(levels: int) -> None:
     raw = b'{"llmContent":' + b'["x",' * levels + b'"deep"' + b"]" * levels + b"}"
     made = child(lines(META, gemini("g")), LoggedCall(1, "t", b"{}", raw, False))
     text = records(made)[1]["toolCalls"][0]["result"][0]["functionResponse"]["response"]["output"]
     assert text == "x\n" * 20 + "[content that is not text: not put back]"
+
+
+def test_a_result_that_is_nested_deeper_than_is_read_is_told_as_it_stands() -> None:
+    raw = b'{"llmContent":' + b"[" * 900 + b"]" * 900 + b"}"
+    made = child(lines(META, gemini("g")), LoggedCall(1, "t", b"{}", raw, False))
+    text = records(made)[1]["toolCalls"][0]["result"][0]["functionResponse"]["response"]["output"]
+    assert text == raw.decode()
 
 
 def test_a_note_goes_with_a_finished_call() -> None:

@@ -74,6 +74,10 @@ def test_the_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
     assert found is not None and found.call == 2
 
 
+def test_half_of_a_surrogate_pair_is_what_the_hook_was_read_as() -> None:
+    assert canonical(rb'{"a": "\ud83d"}') == canonical('{"a":"\ufffd"}'.encode())
+
+
 def test_a_rewritten_input_means_the_only_running_call_of_its_tool_or_none() -> None:
     """A user's own hook may rewrite an input; with two candidates a guess would end the wrong one (I8)."""
     calls = started(running(1, "shell", b'{"a":1}'), running(2, "write", b"{}"))

@@ -27,6 +27,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.jsonl import well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. PreCompress fires before each model request, with a payload that does
@@ -97,7 +98,7 @@ def parse(event: str, payload: bytes) -> HookEvent:
     if event not in _TYPES:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id

@@ -10,7 +10,7 @@ from typing import Any
 
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.gemini.jsonl import Message, Session
-from wal_agent.agents.jsonl import Json, decode
+from wal_agent.agents.jsonl import Json, decode, well_formed
 from wal_agent.agents.putback import capped, noted, unknown
 
 DEEP = 20  # lists in lists of a result; what is deeper is not told
@@ -40,7 +40,7 @@ def lacking(read: Session, calls: Iterable[LoggedCall]) -> list[LoggedCall]:
     """Each call of the file answers for one call of the log: the one put back under its number, else an equal one
     that did not start after the file's had ended."""
     ids: set[str] = set()
-    told: dict[tuple[str, str], list[float]] = {}
+    told: dict[tuple[str, bytes], list[float]] = {}
     for message in read.messages.values():
         for call in message.calls:
             ids.add(str(call.get("id")))
@@ -121,9 +121,9 @@ def _input(call: LoggedCall) -> Json:
     return value if isinstance(value, dict) else {}
 
 
-def _canon(args: Any) -> str:
+def _canon(args: Any) -> bytes:
     known = {k: v for k, v in args.items() if k not in IGNORED} if isinstance(args, dict) else args
-    return json.dumps(known, sort_keys=True)
+    return well_formed(json.dumps(known, sort_keys=True).encode())  # as the hook's was, when it was logged
 
 
 def _seconds(timestamp: Any) -> float:
