@@ -68,6 +68,7 @@ def test_a_run(box: Box, runs: list[Run]) -> None:
     """One process, the handshake, allow and deny, calls with results, skipped tools, nothing of the user's changed."""
     run = Run(box, decide=only_wanted, skip=("list_directory",))
     runs.append(run)
+    box.env(box.model())
     (box.home / ".gemini/GEMINI.md").write_text("Be brief.")
     (box.home / ".gemini/extensions").mkdir()
     before = files_of(box.home)
