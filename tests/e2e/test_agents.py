@@ -75,6 +75,33 @@ def test_hooks_that_do_not_answer(scene: Scene) -> None:
     assert not [r for r in scene.records() if r["type"] == "intent"]
 
 
+OFF: dict[str, tuple[str, str, list[str]]] = {  # a file of the project with its text, and words behind the agent's own
+    "gemini": (".gemini/settings.json", '{"hooksConfig": {"enabled": false}}', []),
+    "claude": ("", "", ["--bare"]),
+    "codex": ("", "", ["--disable", "hooks"]),
+    "copilot": (".github/copilot/settings.json", '{"disableAllHooks": true}', []),
+    "pi": ("", "", ["--mode", "rpc"]),  # its hooks cannot be switched off; here its orders come from elsewhere
+    "opencode": ("", "", ["--pure"]),
+    "qwen": (".qwen/settings.json", '{"disableAllHooks": true}', []),
+}
+
+
+def test_hooks_that_are_switched_off(scene: Scene) -> None:
+    """I5, I7: by the project or by a flag. Refused in one line before anything is started or written."""
+    name, text, words = OFF[scene.agent]
+    if name:
+        file = scene.workspace / name
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    machine = scene.machine("vm-1")
+    run = machine.run(*machine.rehearsal.args(TASK), *words, wait=True)
+    assert run.process.returncode == 78, run.stderr()
+    assert "Nothing was run." in run.stderr() and len(run.stderr().splitlines()) == 1
+    assert scene.model.requests == []
+    assert machine.status()["state"] == "none"
+    assert not name or (scene.workspace / name).read_text() == text
+
+
 def test_a_lost_machine(scene: Scene) -> None:
     """I1-I4, I8: killed in a command; on another machine, in the same folder, the agent is told and verifies."""
     one = scene.machine("vm-1")
