@@ -206,6 +206,44 @@ def test_the_index_names_another_file(box: Box, runs: list[Run]) -> None:
     assert path == old
 
 
+# ---- the order of what is heard ------------------------------------------------------------------------------------
+
+
+PATCH = "apply_patch <<'EOF'\n*** Begin Patch\n*** Add File: made\n+hi\n*** End Patch\nEOF\n"
+
+
+def test_a_command_that_is_a_patch(box: Box, runs: list[Run]) -> None:
+    """The before-hook says Bash, the file a changed file by the same id; no after-hook fires."""
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn(calls=[box.shell(PATCH)]), Turn("bye")) as model:
+        assert done(run.start(model, "do it"))[:2] == (0, "bye\n")
+    assert (box.ws / "made").read_text() == "hi\n"
+    (begun,) = [e for e in run.heard.events if isinstance(e, ToolStarting)]
+    assert not any(isinstance(e, ToolEnded) for e in run.heard.events)
+    (seen,) = CODEX.seen_calls(box.main(run.heard_session).read_bytes())
+    assert (seen.tool, seen.call_id, seen.status) == (begun.tool, begun.call_id, "done") == ("Bash", seen.id, "done")
+
+
+def test_a_turn_that_a_stop_hook_keeps_going(box: Box, runs: list[Run]) -> None:
+    """Ours has told that the turn is over; the user's own blocks that, and the model goes on without a new prompt."""
+    once = box.base / "once"
+    block = '{"decision":"block","reason":"go on"}'
+    line = f"[ -e {once} ] || {{ touch {once}; echo '{block}'; }}"
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn("first"), Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
+        made = run.command(model, box.rehearsal.args("do it"), None, tty=False)
+        config = box.home / ".codex/config.toml"
+        hook = inject.toml({"hooks": [inject.handler(line)]})
+        state = inject.toml({f"{config}:stop:0:0": {"trusted_hash": inject.trust("stop", line, None)}})
+        config.write_text(f"{config.read_text()}\n[hooks]\nStop = [{hook}]\nstate = {state}\n")
+        assert done(popen(made.argv, made.env, box.ws))[0] == 0
+    turn = ["SessionStarted", "TurnStarted", "ModelRequest", "TurnCompleted"]
+    more = ["ModelRequest", "ToolStarting", "ToolEnded", "ModelRequest", "TurnCompleted"]
+    assert run.heard.names() == turn + more
+
+
 # ---- hooks ---------------------------------------------------------------------------------------------------------
 
 
@@ -252,6 +290,39 @@ def test_the_users_own_hooks_and_tools_without_one(box: Box, runs: list[Run]) ->
         assert config.read_text().endswith(users)
     assert [e.tool for e in run.heard.events if isinstance(e, ToolStarting | ToolEnded)] == ["Bash", "Bash"]
     assert (box.ws / "theirs").read_text().count('"PostToolUse"') == 2
+
+
+def test_a_hook_of_ours_that_the_user_switched_off(box: Box, runs: list[Run]) -> None:
+    """By its key, which is the same in every run: the tool would run without a before-hook, all else would be heard."""
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn(calls=[box.shell("true")]), Turn("bye")) as model:
+        made = run.command(model, box.rehearsal.args("do it"), None, tty=False)
+        config = box.home / ".codex/config.toml"
+        state = f'[hooks.state."{inject.SOURCE}:pre_tool_use:0:0"]\nenabled = false\n'
+        config.write_text(f"{config.read_text()}\n{state}")
+        assert done(popen(made.argv, made.env, box.ws))[:2] == (0, "bye\n")
+    assert run.heard.names().count("ToolStarting") == 1
+
+
+TYPING = """
+let said = "";
+try {
+  const r = await tools.exec_command({cmd: "cat > typed", yield_time_ms: 300, tty: true});
+  await tools.write_stdin({session_id: r.session_id, chars: "hi\\n", yield_time_ms: 300});
+} catch (e) { said = String(e); }
+text(said);
+"""
+
+
+def test_nothing_can_be_typed_into_a_command(box: Box, runs: list[Run]) -> None:
+    """No hook tells of `write_stdin`; a shell that one can type into would run anything unlogged (I1)."""
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn(calls=[("exec", {"input": TYPING})]), Turn("bye")) as model:
+        assert done(run.start(model, "do it", *CODE_MODE))[:2] == (0, "bye\n")
+        assert "TTY execution is disabled" in result(model.history(-1), "write_stdin")
+    assert not (box.ws / "typed").exists()
 
 
 def test_subagents_and_forks(box: Box, runs: list[Run]) -> None:

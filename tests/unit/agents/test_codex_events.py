@@ -51,6 +51,12 @@ def test_each_event() -> None:
     assert parse("SubagentStart", **S) == OtherEvent("SubagentStart")
 
 
+def test_half_a_pair() -> None:
+    """Of surrogates: the call is understood, and what is logged is JSON to everybody."""
+    call = CODEX.parse("PreToolUse", json.dumps({**CALL, "tool_input": {"command": "echo \ud83d"}}).encode())
+    assert isinstance(call, ToolStarting) and json.loads(call.input) == {"command": "echo \ufffd"}
+
+
 def test_a_subagents_turn_is_no_turn_of_the_session() -> None:
     for event in ("UserPromptSubmit", "PreModelRequest", "Stop", "SessionStart"):
         assert parse(event, **S, agent_id="sub") == OtherEvent(event)
@@ -127,7 +133,9 @@ def test_the_flags(tmp_path: Path) -> None:
     assert made.paths == (), "all of it is in the run's folder"
     words = inject.flags_of(made.env)
     assert set(words[::2]) == {"-c"}
-    settings = tomllib.loads("\n".join(words[1::2]))["hooks"]
+    given = tomllib.loads("\n".join(words[1::2]))
+    assert given["features"] == {"unified_exec_tty": False}
+    settings = given["hooks"]
     assert set(settings) == {*EVENTS, "state"}
     hashes: dict[str, list[str]] = {}
     for event in EVENTS:
@@ -138,7 +146,7 @@ def test_the_flags(tmp_path: Path) -> None:
     for key, value in settings["state"].items():
         _, event, group, n = key.rsplit(":", 3)
         command = hashes[event.replace("_", "")][int(n)]
-        assert value == {"trusted_hash": inject.trust(event, command, None)}
+        assert value == {"enabled": True, "trusted_hash": inject.trust(event, command, None)}
     assert json.loads((tmp_path / inject.PROTOCOL).read_text())["hookSpecificOutput"]["additionalContext"] == (
         "Be \x7f “safe”."
     )
@@ -153,6 +161,8 @@ def test_a_hash_as_codex_makes_it() -> None:
 def test_flags_that_cannot_be_made_or_are_gone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot carry"):
         CODEX.inject(HookSetup("run-1", tmp_path / "a\nb", ("client",)), {})
+    with pytest.raises(ConfigError, match="cannot carry"):
+        CODEX.inject(HookSetup("run-1", tmp_path, ("/opt/\udcff/client",)), {})
     with pytest.raises(ConfigError, match="cannot be written"):
         CODEX.inject(HookSetup("run-1", tmp_path / "none", ("client",)), {})
     with pytest.raises(ConfigError, match="gone"):

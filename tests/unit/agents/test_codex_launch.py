@@ -39,6 +39,10 @@ ID = "01a2027e-acd3-7e41-b68c-be3ef20413b7"
         (f"exec fork {ID} do", "", "do", False),
         ("review --base main", None, None, False),
         ("exec review look", None, "look", False),
+        ("exec login", None, "login", False),
+        ("exec -- help", None, "help", False),
+        ("-- update", None, "update", True),
+        ("-i a.png -- mcp", None, "mcp", True),
     ],
 )
 def test_what_arguments_say(line: str, session: str | None, prompt: str | None, talks: bool) -> None:
@@ -55,6 +59,12 @@ def test_what_arguments_say(line: str, session: str | None, prompt: str | None, 
 )
 def test_no_session(line: str) -> None:
     assert CODEX.passthrough(line.split())
+
+
+def test_an_option_that_is_not_known_may_have_taken_the_word() -> None:
+    for line in ("--new login", "-Z mcp", "exec --new help", "debug app-server send-message-v2 x"):
+        assert not CODEX.passthrough(line.split())
+    assert CODEX.passthrough(["mcp", "--new", "x"])
 
 
 def made(tmp_path: Path, line: str, session: NewSession | ResumeSession) -> Command:
@@ -189,6 +199,7 @@ def test_files_that_switch_them_off(place: Path, file: str, shown: str) -> None:
         ("--worktree do", "--worktree"),
         ("-C / do", "--cd /"),
         ("app-server", "app-server"),
+        ("debug app-server send-message-v2 x", "app-server"),
         ("agents", "agents"),
     ],
 )
@@ -212,3 +223,16 @@ def test_the_last_word_counts(place: Path) -> None:
     assert off(place, "-c model=x -C . exec do") is None
     (place / "etc/requirements.toml").write_text("allow_managed_hooks_only = true\n")
     assert "allow_managed_hooks_only" in (off(place) or "")
+
+
+@pytest.mark.parametrize("about", ["enabled = false", "enabled = true", 'trusted_hash = "x"'])
+def test_a_hook_of_ours_is_off_by_its_key(place: Path, about: str) -> None:
+    """The user's own settings yield to what we give on the command line; the administrator's do not."""
+    text = f'[hooks.state."/<session-flags>/config.toml:pre_tool_use:0:0"]\n{about}\n'
+    (place / "home/.codex/config.toml").write_text(text)
+    assert off(place) is None
+    managed = place / "etc/managed_config.toml"
+    managed.write_text(text)
+    assert ("managed_config.toml: hooks.state" in (off(place) or "")) is (about == "enabled = false")
+    managed.write_text(text.replace("<session-flags>", "elsewhere"))
+    assert off(place) is None

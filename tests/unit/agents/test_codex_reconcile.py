@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, Reconciled, SeenCall
-from wal_agent.agents.codex.reconcile import LOST_SCRIPTS, NOT_BEGUN, SCRIPT
+from wal_agent.agents.codex.reconcile import DECLINED, LOST_SCRIPTS, NOT_BEGUN, SCRIPT, SCRIPTS
 
 CODEX = AGENTS["codex"]
 WS = Path("/w/shop")
@@ -127,6 +127,39 @@ def test_a_command_that_had_yielded() -> None:
     assert results(child(main))["a"].endswith("Output:\n")
 
 
+def test_a_yielded_command_that_was_followed_to_its_end() -> None:
+    """What `write_stdin` was told stands; of another command, or that this one runs, it tells nothing."""
+    runs = "Process running with session ID 7\nOutput:\n"
+    for session, told, says in ((7, "Process exited with code 0\n", False), (8, "Process exited with code 0\n", True)):
+        poll = {"type": "function_call", "name": "write_stdin", "arguments": json.dumps({"session_id": session})}
+        poll["call_id"] = "p"
+        main = join(HEAD, BEGIN, shell("a", "x"), output("a", runs), line("response_item", poll), output("p", told))
+        assert ("it runs no more" in results(child(main, logged(1, "a", "x", "R")))["a"]) is says
+        still = main.replace(b"exited with code 0", b"running with session ID 7")
+        assert "it runs no more" in results(child(still, logged(1, "a", "x", "R")))["a"]
+
+
+def test_what_was_declined_did_not_run() -> None:
+    main = join(HEAD, BEGIN, shell("a", "x"), item("a", "x", -1, status="declined"))
+    assert results(child(main)) == {"a": DECLINED}
+    assert results(child(main, logged(1, "a", "x", None, note="?"))) == {"a": DECLINED}
+    patch = line(
+        "event_msg", {"type": "item_completed", "item": {"type": "FileChange", "id": "a", "status": "declined"}}
+    )
+    assert results(child(join(HEAD, BEGIN, shell("a", "x"), patch))) == {"a": DECLINED}
+
+
+def test_half_a_pair() -> None:
+    """Of surrogates. Codex drops a line that has one."""
+    main = join(HEAD, BEGIN, shell("a", "x"))
+    made = child(main, logged(1, "a", "x", "cut \ud83d"), logged(2, "b", "echo \ud83d", None))
+    assert results(made)["a"] == "cut \ufffd"
+    assert "echo \ufffd" in made.data.decode() and b"\\ud83d" not in made.data
+    told = CODEX.tell(made.data, S, WS, "p\ud83d \U0001f600")
+    assert told is not None and told.decode().splitlines()[-1].count("p\ufffd \U0001f600") == 1
+    assert CODEX.tell(told, S, WS, "p\ud83d \U0001f600") == told
+
+
 def test_an_output_whose_call_was_damaged() -> None:
     made = child(join(HEAD, BEGIN, shell("a", "x")[:-9], output("a", "r")), logged(1, "a", "x", "r"))
     kinds = [json.loads(text)["payload"].get("type") for text in made.data.splitlines()]
@@ -154,6 +187,29 @@ def test_scripts() -> None:
     assert last["role"] == "user" and last["content"][0]["text"].startswith(LOST_SCRIPTS)
     later = made.data + join(item(N2, "two", 0))
     assert child(later, logged(2, N2, "two", None)).data == later, "a later resume's own call is not an old one"
+
+
+def test_calls_of_an_earlier_script_are_not_the_lost_ones() -> None:
+    done = (item(N1, "one", 0, "n1"), output("s", "Script completed", "custom_tool_call_output"))
+    main = join(HEAD, BEGIN, script("s"), *done, script("t"))
+    told = results(child(main, logged(1, N1, "one"), logged(2, N2, "two", None, note="?")))["t"]
+    assert N1 not in told and told.count(N2) == 1
+
+
+def test_scripts_that_cannot_be_told_apart() -> None:
+    main = join(HEAD, BEGIN, script("s"), script("t"), item(N1, "one", 0, "n1"))
+    assert all(text.endswith("(none)") for text in results(child(join(HEAD, BEGIN, script("s"), script("t")))).values())
+    made = child(main, logged(2, N2, "two", None, note="?"))
+    assert results(made) == {"s": SCRIPTS, "t": SCRIPTS}
+    last = json.loads(made.data.splitlines()[-1])["payload"]
+    assert last["role"] == "user" and last["content"][0]["text"].startswith(LOST_SCRIPTS)
+    assert made.data.decode().count(f"[{N1}]") == made.data.decode().count(f"[{N2}]") == 1
+
+
+def test_a_call_put_back_does_not_hide_what_a_yielded_script_did() -> None:
+    yielded = (script("s"), output("s", "Script running", "custom_tool_call_output"), item(N1, "one", 0, "n1"))
+    made = child(join(HEAD, BEGIN, *yielded, shell("a", "x")), logged(1, N1, "one"), logged(2, "a", "x", None))
+    assert made.data.decode().count(f"[{N1}]") == 1
 
 
 def test_damage() -> None:
@@ -252,6 +308,10 @@ def test_what_a_growing_file_tells() -> None:
         ("h", "Bash", "cancelled"),
         ("i", "Bash", "refused"),
     ]
+    patch = {"type": "FileChange", "id": "p", "status": "completed"}
+    patched = line("event_msg", {"type": "item_completed", "item": patch})
+    (by_shell,) = CODEX.seen_calls(join(shell("p", "apply_patch <<'EOF'"), patched, output("p", "Success.")))
+    assert (by_shell.call_id, by_shell.tool, by_shell.status) == ("p", "Bash", "done"), "as the before-hook named it"
     assert seen[0] == SeenCall("Bash", b'{"command":"x"}', "done", "a", "a")
     assert not CODEX.unhooked(appended)
     assert CODEX.unhooked(line("event_msg", {"type": "item_completed", "item": {"type": "UserMessage", "id": "u"}}))

@@ -43,13 +43,15 @@ class Codex:
         limits=(
             "A hook whose own shell is killed lets the tool run: Codex takes only exit code 2 or words for a no.",
             "A refused call does not end the turn: Codex has no word for both at once, and the model may go on trying.",
-            "`write_stdin` fires no hook: what the model types into a command that runs is known by that command's own "
-            "record, which stays open, and by the session. Commands that a person types with `!` are not logged.",
+            "`write_stdin` fires no hook, so commands get no terminal (`features.unified_exec_tty=false`) and nothing "
+            "can be typed into them. If you switch that on again by `-c`, what is typed is known only by the session. "
+            "Commands that a person types with `!` are not logged.",
             "A command that a turn leaves running is ended by Codex with the turn, and told as interrupted.",
             "`codex exec` tells each hook on stderr, and a terminal shows that one runs; stdout is as without them.",
             "Hooks of your own that are given by `-c hooks...` are refused: put them into a file.",
             "Hooks that only a running Codex knows to be off are found on Linux by the session file that it has open, "
             "elsewhere by the first call that no hook told of; a model that answers within about 50 ms could run one.",
+            "Session files that Codex compressed (`local_thread_store_compression`, off by default) are not read.",
             "On a terminal the shared background server is not used (`--no-daemon`).",
         ),
     )

@@ -27,6 +27,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.codex.exitcode import exit_code
+from wal_agent.agents.jsonl import well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. No SessionEnd: Codex waits for it, and Stop has said what counts.
@@ -88,7 +89,7 @@ def parse(event: str, payload: bytes) -> HookEvent:
     if event not in _TYPES:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id

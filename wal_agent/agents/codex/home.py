@@ -1,4 +1,7 @@
-"""Codex's own folder, and the session files in it: `sessions/YYYY/MM/DD/rollout-<time>-<thread id>.jsonl`."""
+"""Codex's own folder, and the session files in it: `sessions/YYYY/MM/DD/rollout-<time>-<thread id>.jsonl`.
+
+Files that Codex compressed (`.jsonl.zst`; a feature that is off by default) are not looked for.
+"""
 
 from __future__ import annotations
 

@@ -21,14 +21,16 @@ from wal_agent.errors import ConfigError
 MARKER = "WAL_AGENT_CODEX_RUN"  # the run's folder
 FLAGS = "codex-flags.json"
 PROTOCOL = "codex-protocol.json"
-_SOURCE = "/<session-flags>/config.toml"
+# `write_stdin` fires no hook. Without a terminal a command's stdin is empty, so nothing can be typed into one.
+NO_TTY = "features.unified_exec_tty=false"
+SOURCE = "/<session-flags>/config.toml"
 _TOOLS = ("PreToolUse", "PostToolUse")
 _ALIASES = {"apply_patch": ("Edit", "Write")}  # other names by which a pattern meets a tool
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
     texts = [str(setup.run_dir), *setup.client]
-    if any(c in text for text in texts for c in "\n\0"):
+    if any(c in "\n\0" or "\ud800" <= c <= "\udfff" for text in texts for c in text):  # the last: undecodable bytes
         raise ConfigError(f"A path of wal-agent's own holds a character that Codex's hooks cannot carry: {texts}.")
     try:
         context = {"hookEventName": "SessionStart", "additionalContext": setup.protocol}
@@ -48,10 +50,10 @@ def flags_of(env: Env) -> tuple[str, ...]:
 
 
 def flags(setup: HookSetup) -> list[str]:
-    """`-c hooks.X=[...]` for each event, and one table of the hashes that make them trusted: as dotted keys they would
-    be split at the dots in a key and be ignored (facts, A3)."""
-    words: list[str] = []
-    trusted: dict[str, dict[str, str]] = {}
+    """No terminals for commands; `-c hooks.X=[...]` for each event, and one table of the hashes that make them trusted:
+    as dotted keys they would be split at the dots in a key and be ignored (facts, A3)."""
+    words = ["-c", NO_TTY]
+    trusted: dict[str, dict[str, Any]] = {}
     for event in EVENTS:
         matcher = others(setup.skip) if setup.skip and event in _TOOLS else None
         commands = [hook_line(setup, event)]
@@ -64,7 +66,9 @@ def flags(setup: HookSetup) -> list[str]:
         words += ["-c", f"hooks.{event}=[{toml(group)}]"]
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event).lower()
         for n, command in enumerate(commands):
-            trusted[f"{_SOURCE}:{snake}:0:{n}"] = {"trusted_hash": trust(snake, command, matcher)}
+            # Enabled in words: the user's own hooks.state may have switched a hook of ours off, by this very key.
+            about = {"enabled": True, "trusted_hash": trust(snake, command, matcher)}
+            trusted[f"{SOURCE}:{snake}:0:{n}"] = about
     return [*words, "-c", f"hooks.state={toml(trusted)}"]
 
 

@@ -38,9 +38,12 @@ def locate(env: Env) -> Cli:
 
 
 def passthrough(args: Sequence[str]) -> bool:
-    """These arguments start no session here: nothing to protect."""
+    """These arguments start no session here: nothing to protect. An option that is not known may take the word behind
+    it, and what looks like a subcommand be the prompt."""
     given = options.read(args)
-    if given.command in options.TOOLS or given.inner == "help":
+    early = given.options[: given.before] if given.command in options.TOOLS else given.options
+    known = all(arg.name in options.KINDS for arg in early)
+    if known and (given.command in options.TOOLS or given.inner == "help"):
         return True
     return any(options.on(given.options, name) for name in ("help", "version"))
 

@@ -15,6 +15,7 @@ from wal_agent.agents.jsonl import Json, encode
 
 def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
     """Add it at the end, once. `main` is empty or what `reconcile` made."""
+    prompt = prompt.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # Codex drops a line with half a pair
     main = main or head(session, workspace, "") + b"\n"
     read = load(main)
     content = [{"type": "input_text", "text": prompt}]

@@ -71,6 +71,8 @@ def read(args: Sequence[str]) -> Given:
     if said and said[0].words[0] != "--" and said[0].value in TALKS | WORKS | SERVES | TOOLS:
         before = given.index(said[0])
         command = said.pop(0).value
+    if command == "debug" and said and said[0].value == "app-server":  # sends messages too
+        command = said.pop(0).value
     if command in ("exec", "e") and said and said[0].words[0] != "--" and said[0].value in INNER:
         inner = said.pop(0).value
     if "resume" in (command, inner) or "fork" in (command, inner):

@@ -17,15 +17,18 @@ from typing import Any
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.codex.events import SHELL
 from wal_agent.agents.codex.head import head
-from wal_agent.agents.codex.rollout import RUNS_ON, Rollout, load
-from wal_agent.agents.jsonl import Json, decode, encode
+from wal_agent.agents.codex.rollout import EXITED, RUNS_ON, Rollout, load, text_of
+from wal_agent.agents.jsonl import Json, decode, encode, well_formed
 from wal_agent.agents.putback import capped, noted, unknown
 
-NOT_BEGUN = "not started: the run was lost before this call began, so it changed nothing."
+# A call that only reads may run before its intent is saved, and the intent be lost.
+NOT_BEGUN = "no record of its start was saved: if it began before the run was lost, it was one that only reads."
+DECLINED = "declined: it did not run."
 SCRIPT = (
-    "The run was lost while this script ran. What is known of the calls that it made, one by one; calls that are not "
-    "listed were not made:"
+    "The run was lost while this script ran. What is known of the calls that it made, or one that still ran beside it, "
+    "one by one; calls that are not listed were not made:"
 )
+SCRIPTS = "The run was lost while several scripts ran. What is known of their calls, together, follows in a message."
 LOST_SCRIPTS = (
     "[wal-agent] Calls that scripts made whose own records were lost with the run, and what is known of them:"
 )
@@ -33,6 +36,7 @@ MOVED_ON = "\n[wal-agent: it runs no more."
 _SHELLS = ("exec_command", "shell_command", "shell")
 _HOOKED = (*_SHELLS, "apply_patch")  # tools of which it is known that no call begins without its before-hook
 _NESTED = "exec-"
+_RUNNING = re.compile(RUNS_ON + r" (\d+)")
 _TAG = re.compile(r"^- \[([^\]\n]+)\] ", re.MULTILINE)
 
 
@@ -47,7 +51,7 @@ class Child:
     def add(self, payload: Json, kind: str = "response_item") -> None:
         self.read.ordinal += 1
         record = {"timestamp": self.read.time, "ordinal": self.read.ordinal, "type": kind, "payload": payload}
-        self.added.append(encode(record))
+        self.added.append(well_formed(encode(record)))
 
     def answer(self, call_id: str, call: Json, text: str) -> None:
         kind = "custom_tool_call_output" if call.get("type") == "custom_tool_call" else "function_call_output"
@@ -83,7 +87,7 @@ def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:
         output = decode(read.lines[at])
         kind = "custom_tool_call" if output["payload"]["type"] == "custom_tool_call_output" else "function_call"
         if before[at]["type"] == kind:
-            read.lines.insert(at, encode({**output, "payload": before[at]}))
+            read.lines.insert(at, well_formed(encode({**output, "payload": before[at]})))
             child.put += 1
     child.read = load(child.bytes())
 
@@ -113,7 +117,8 @@ def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
 
 
 def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
-    """A command that had yielded has an output that says that it runs; what became of it is put behind that."""
+    """A command that had yielded has an output that says that it runs; what became of it is put behind that, unless the
+    model followed it to its end."""
     at = child.read.outputs.get(id)
     if at is None or logged is None:
         return
@@ -121,10 +126,28 @@ def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
     text = record["payload"].get("output")
     if not isinstance(text, str) or RUNS_ON not in text[:400] or MOVED_ON in text:
         return
+    if _followed(child.read, at, text):
+        return
     item = child.read.items.get(id, (0, {}))[1]
     record["payload"]["output"] = f"{text}{MOVED_ON} {_told(logged, item)}]"
-    child.read.lines[at] = encode(record)
+    child.read.lines[at] = well_formed(encode(record))
     child.put += 1
+
+
+def _followed(read: Rollout, at: int, text: str) -> bool:
+    """Whether a `write_stdin` behind that output was told that the command exited."""
+    running = _RUNNING.search(text)
+    for id, (called, call) in read.calls.items() if running else ():
+        if call.get("name") != "write_stdin" or called < at or id not in read.outputs:
+            continue
+        try:
+            of = decode(str(call.get("arguments")).encode())["session_id"]
+            told = text_of(decode(read.lines[read.outputs[id]])["payload"].get("output"))
+        except (ValueError, LookupError, TypeError):
+            continue
+        if running and str(of) == running[1] and EXITED in told[:400]:
+            return True
+    return False
 
 
 def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
@@ -135,21 +158,22 @@ def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
     logged = {_tag(c): c for c in calls if not c.call_id or c.call_id.startswith(_NESTED)}
     logged = {tag: call for tag, call in logged.items() if tag not in said}
     open_scripts = {id: at for id, (at, c) in read.calls.items() if c.get("name") == "exec" and id not in read.outputs}
+    # What ended before the first of them was told by its own script.
+    newest = max((at for at in read.outputs.values() if at < len(read.lines)), default=-1)  # but those put back
+    since = min(open_scripts.values()) if open_scripts else newest
+    ends = {id: at for id, (at, item) in read.items.items() if _ended(item)}
+    logged = {tag: call for tag, call in logged.items() if ends.get(tag, since + 1) > since}
+    items = {id: item for id, (at, item) in read.items.items() if id.startswith(_NESTED) and at > since}
+    lines = [_line(tag, _input(c), _told(c, read.items.get(tag, (0, {}))[1])) for tag, c in logged.items()]
     if open_scripts:
-        first = min(open_scripts.values())
-        items = {id: item for id, (at, item) in read.items.items() if id.startswith(_NESTED) and at > first}
-        lines = [_line(id, _command(item), _of_item(item)) for id, item in items.items() if id not in logged]
-        lines += [_line(tag, _input(c), _told(c, items.get(tag, {}))) for tag, c in logged.items()]
-        for id in open_scripts:
-            child.answer(id, read.calls[id][1], "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
-    else:
-        newest = max(read.outputs.values(), default=-1)
-        ends = {id: at for id, (at, item) in read.items.items() if _ended(item)}
-        logged = {tag: call for tag, call in logged.items() if ends.get(tag, newest + 1) > newest}
-        lines = [_line(tag, _input(c), _told(c, read.items.get(tag, (0, {}))[1])) for tag, c in logged.items()]
-        if lines:
-            content = [{"type": "input_text", "text": "\n\n".join([LOST_SCRIPTS, *lines])}]
-            child.add({"type": "message", "role": "user", "content": content})
+        unlogged = [_line(id, _command(item), _of_item(item)) for id, item in items.items() if id not in logged]
+        lines = [*unlogged, *lines]
+    together = bool(lines) and len(open_scripts) != 1  # whose call is whose cannot be told
+    for id in open_scripts:
+        child.answer(id, read.calls[id][1], SCRIPTS if together else "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
+    if together:
+        content = [{"type": "input_text", "text": "\n\n".join([LOST_SCRIPTS, *lines])}]
+        child.add({"type": "message", "role": "user", "content": content})
     child.put += len(logged)
 
 
@@ -170,10 +194,11 @@ def _told(call: LoggedCall, item: Json) -> str:
 
 
 def _ended(item: Json) -> bool:
+    """Whether it tells what became of its call."""
     code = item.get("exit_code")
-    if item.get("type") == "CommandExecution":
+    if item.get("type") == "CommandExecution" and item.get("status") != "declined":
         return isinstance(code, int) and code >= 0
-    return item.get("status") == "completed"
+    return item.get("status") in ("completed", "declined")
 
 
 def _result(result: bytes) -> str:
@@ -188,6 +213,8 @@ def _result(result: bytes) -> str:
 
 
 def _of_item(item: Json) -> str:
+    if item.get("status") == "declined":
+        return DECLINED
     if item.get("type") == "CommandExecution":
         code = item.get("exit_code")
         ended = isinstance(code, int) and code >= 0
@@ -198,7 +225,7 @@ def _of_item(item: Json) -> str:
 
 def _exited(code: object, output: object) -> str:
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    return f"Process exited with code {code}\nOutput:\n{text}"
+    return f"{EXITED} {code}\nOutput:\n{text}"
 
 
 def _line(tag: str, what: str, outcome: str) -> str:
@@ -218,14 +245,15 @@ def _input(call: LoggedCall) -> str:
 
 def _call(call: LoggedCall) -> Json:
     """The call as the model made it, as far as the hooks' spelling tells."""
+    raw = well_formed(call.input)
     try:
-        input: Any = decode(call.input)
+        input: Any = decode(raw)
     except (ValueError, RecursionError):
         input = {}
     command = input.get("command") if isinstance(input, dict) else None
     if call.tool == "apply_patch" and isinstance(command, str):
         return {"type": "custom_tool_call", "name": call.tool, "input": command, "call_id": call.call_id}
-    name, arguments = call.tool, call.input.decode("utf-8", "replace")
+    name, arguments = call.tool, raw.decode("utf-8", "replace")
     if call.tool == SHELL and isinstance(command, str):
         name, arguments = "exec_command", encode({"cmd": command}).decode()
     return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call.call_id}

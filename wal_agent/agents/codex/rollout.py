@@ -9,6 +9,7 @@ from wal_agent.agents.jsonl import Json, Line, records, whole
 
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CALLS = ("function_call", "custom_tool_call")
+EXITED = "Process exited with code"
 RUNS_ON = "Process running with session ID"  # at the head of a command's output that has yielded
 
 

@@ -6,6 +6,7 @@ tool failed before it began only the answer to the model tells: no after-hook fi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from wal_agent.agents.base import SeenCall
@@ -15,23 +16,24 @@ from wal_agent.agents.jsonl import Json, encode, records
 
 Status = Literal["done", "failed", "refused", "cancelled"]
 _MODELS = ("agent", "unified_exec_startup")  # others: a person's own commands, words typed into a running one
+_TOOLS = dict.fromkeys(("exec_command", "shell_command", "shell"), SHELL)
 _BLOCKED = ("Command blocked by PreToolUse hook",)
 _REFUSED = ("rejected by user", "rejected the", "denied by")
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
     found: dict[str, SeenCall] = {}
-    names: dict[str, str] = {}
+    names: dict[str, str] = {}  # of calls that these bytes tell of
     for record, _ in records(appended):
         if record is None:
             continue
-        seen = _of_item(item_of(record)) or _of_output(payload_of(record), names)
+        seen = _of_item(item_of(record), names) or _of_output(payload_of(record), names)
         if seen is not None:
             found.setdefault(seen.id, seen)
     return list(found.values())
 
 
-def _of_item(item: Json) -> SeenCall | None:
+def _of_item(item: Json, names: Mapping[str, str]) -> SeenCall | None:
     id = item.get("id")
     if not isinstance(id, str) or not id:
         return None
@@ -41,7 +43,9 @@ def _of_item(item: Json) -> SeenCall | None:
             last = command[-1] if isinstance(command, list) and command else ""
             return SeenCall(SHELL, encode({"command": last}), _status(item), id, id)
         case "FileChange":
-            return SeenCall("apply_patch", b"{}", _status(item), id, id)
+            # A command that is a patch (`apply_patch <<'EOF'`) ends so too, and no after-hook fires. The hooks' id is
+            # right all the same where the call's own line is not among these bytes.
+            return SeenCall(_TOOLS.get(names.get(id, ""), "apply_patch"), b"{}", _status(item), id, id)
     return None
 
 
@@ -67,7 +71,7 @@ def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
     text = text_of(payload.get("output"))
     if kind not in OUTPUTS or names.get(id) == "exec" or RUNS_ON in text[:400]:
         return None
-    tool = {"exec_command": SHELL, "shell_command": SHELL, "shell": SHELL}.get(names.get(id, ""), names.get(id, ""))
+    tool = _TOOLS.get(names.get(id, ""), names.get(id, ""))
     status: Status = "failed"
     if text.startswith(_BLOCKED) or any(word in text[:200] for word in _REFUSED):
         status = "refused"

@@ -13,6 +13,7 @@ from typing import Any
 from wal_agent.agents.base import Env
 from wal_agent.agents.codex import options
 from wal_agent.agents.codex.home import codex_home
+from wal_agent.agents.codex.inject import SOURCE
 
 ETC = Path("/etc/codex")
 _NAMES = ("hooks", "codex_hooks")  # the feature, and its older name
@@ -77,9 +78,20 @@ def _switched_off(given: options.Given, workspace: Path, env: Env) -> str | None
 
 def _managed() -> str | None:
     path = ETC / "requirements.toml"
+    managed = ETC / "managed_config.toml"  # its words stand over those of the command line
+    if _ours_disabled((_read(managed) or {}).get("hooks")):
+        return f"A hook of wal-agent's own is off ({managed}: hooks.state), {_UNLOGGED}"
     if (_read(path) or {}).get("allow_managed_hooks_only") is True:
         return f"Codex runs no hooks but its administrator's ({path}: allow_managed_hooks_only is true), {_UNLOGGED}"
     return None
+
+
+def _ours_disabled(hooks: Any) -> bool:
+    state = hooks.get("state") if isinstance(hooks, dict) else None
+    return isinstance(state, dict) and any(
+        key.startswith(f"{SOURCE}:") and isinstance(about, dict) and about.get("enabled") is False
+        for key, about in state.items()
+    )
 
 
 def _said(shown: str, features: Any, before: Found | None) -> Found | None:
