@@ -22,10 +22,10 @@ from wal_agent.agents.base import (
     Decision,
     Deny,
     HookEvent,
-    OtherEvent,
     SessionStarted,
     ToolEnded,
     ToolStarting,
+    TurnCompleted,
     TurnStarted,
 )
 from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
@@ -108,8 +108,10 @@ def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
         (False, False),
     ]
     names = run.heard.names()
-    assert names.count("TurnCompleted") == 1 and names[-1] == "TurnCompleted"
-    assert OtherEvent("Stop with running tasks") in run.heard.events
+    turns = [e for e in run.heard.events if isinstance(e, TurnStarted | TurnCompleted)]
+    pending = [e.pending for e in turns if isinstance(e, TurnCompleted)]
+    assert pending == [True, False] and names[-1] == "TurnCompleted"
+    assert len(turns) == 4 and isinstance(turns[2], TurnStarted), "the end of the command begins another turn"
     assert [file.name.partition("/")[0] for file in CLAUDE.session_files(run.session, box.ws, box.user_env)] == [
         "session.jsonl",
         "subagents",

@@ -36,9 +36,11 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnCompleted:
-    """The agent's own completion event; the only proof of a clean end of a turn."""
+    """The agent's own completion event; the only proof of a clean end of a turn. `pending`: it left work running in the
+    background, whose end may begin a turn; then it counts only once the agent ends by itself, with 0."""
 
     session: str
+    pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Conversation:
         self.phase: Phase = "starting"
         self.hooks_live = threading.Event()  # the handshake
         self.turn_open = turn_open
+        self._pending = ""  # the session of a turn that is complete if nothing follows it
         self._by_file = by_file
         self._told = told  # the first turn begins with words of ours, the recovery's
 
@@ -67,6 +68,8 @@ class Conversation:
         first = not self.hooks_live.is_set()
         self.hooks_live.set()
         decision: Decision = Allow()
+        if isinstance(event, TurnStarted | ToolStarting | TurnCompleted):
+            self._pending = ""
         match event:
             case SessionStarted(session=session):
                 if session != self.session:
@@ -83,6 +86,9 @@ class Conversation:
                 self._poke()
             case ModelRequest():
                 self._at_boundary()
+            case TurnCompleted(session=session, pending=True):
+                self._pending = session
+                self._poke()
             case TurnCompleted():
                 self._complete_turn(event.session)
             case _:
@@ -121,6 +127,11 @@ class Conversation:
         self._at_boundary()
         self._writer.append(*self._on_completed(), Turn(time=self._clock.now(), state="completed", session=session))
         self.turn_open = False
+
+    def ended(self) -> None:
+        """The agent ended by itself, with 0: what it left in the background begins no other turn."""
+        if self._pending:
+            self._complete_turn(self._pending)
 
     def draining(self) -> None:
         with self._lock:

@@ -264,8 +264,10 @@ class Live:
         self.server.close()
         self._last_save()
         drained = self._drain_until is not None
-        if isinstance(self._agent, Hookless) and exit.code == 0 and not drained and self._stopped is None:
-            self.conversation.on(TurnCompleted(launch.session))
+        if exit.code == 0 and not drained and self._stopped is None:
+            if isinstance(self._agent, Hookless):
+                self.conversation.on(TurnCompleted(launch.session))
+            self.conversation.ended()
         completed = not self.conversation.turn_open
         tree = self.tree.problem if self.tree else ""
         problems = (*filter(None, [self._unsaved, tree]), *self.saver.problems)

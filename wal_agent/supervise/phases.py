@@ -39,6 +39,8 @@ def next_phase(phase: Phase, event: HookEvent, running: int) -> Phase:
             return "executing_tools" if running else "awaiting_model"
         case AwaitingApproval():
             return "awaiting_approval"
+        case TurnCompleted(pending=True):
+            return phase
         case TurnCompleted() | SessionStarted() | SessionEnded():
             return "awaiting_user"
         case OtherEvent():

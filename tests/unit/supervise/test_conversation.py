@@ -181,6 +181,22 @@ def test_a_resumed_turn_is_open_until_it_completes(tmp_path: Path) -> None:
     assert talk.on.turn_open
 
 
+def test_a_turn_that_left_work_running_is_complete_when_the_agent_ends(talk: Talk) -> None:
+    """Unless something begins after it."""
+    talk.on.on(TurnStarted("s", "do it"))
+    phase = talk.on.phase
+    talk.on.on(TurnCompleted("s", pending=True))
+    assert talk.on.turn_open and talk.on.phase == phase
+    talk.on.on(TurnStarted("s", "its end"))
+    talk.on.ended()
+    assert talk.on.turn_open
+    talk.on.on(TurnCompleted("s", pending=True))
+    assert not any(isinstance(r, Turn) and r.state == "completed" for r in talk.log())
+    talk.on.ended()
+    assert not talk.on.turn_open
+    assert isinstance(last := talk.log()[-1], Turn) and (last.state, last.session) == ("completed", "s")
+
+
 def test_draining_stays(talk: Talk) -> None:
     talk.on.draining()
     talk.on.on(ModelRequest("s"))

@@ -122,9 +122,9 @@ def parse(event: str, payload: bytes) -> HookEvent:
         case "PermissionRequest":
             return AwaitingApproval(session, said.tool_name)
         case "Stop":
-            # A command in the background goes on, and its end begins a turn by itself: the work is not over.
+            # A command in the background goes on, and its end begins a turn by itself.
             running = any(task.status == "running" for task in said.background_tasks)
-            return OtherEvent("Stop with running tasks") if running else TurnCompleted(session)
+            return TurnCompleted(session, pending=running)
         case _:
             return SessionEnded(session, said.reason)
 
