@@ -152,6 +152,25 @@ def test_an_organisation_that_allows_only_its_own(
     assert (off(tmp_path) == "") == on
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-p", "--dangerously-skip-permissions", "update"],
+        ["--print", "doctor"],
+        ["--print", "plugins"],
+        ["doctor", "-p"],
+        ["mcp", "list", "--", "-p"],
+        ["-pc", "doctor"],
+        ["config"],
+        ["--", "update"],
+    ],
+)
+def test_a_word_that_claude_takes_for_the_prompt_is_protected(args: list[str]) -> None:
+    """Each seen on the real program: with -p or --print anywhere it knows no subcommands."""
+    assert not CLAUDE.passthrough(args)
+    assert CLAUDE.passthrough(["doctor"]) and CLAUDE.passthrough(["--debug", "plugins", "plugins"])
+
+
 def test_what_the_arguments_say() -> None:
     assert CLAUDE.session_of(["-p", "x"]) is None
     assert CLAUDE.session_of(["--session-id", ID]) == CLAUDE.session_of(["-r", ID, "x"]) == ID

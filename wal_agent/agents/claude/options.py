@@ -32,7 +32,7 @@ SHORT = {
     "v": "version",
     "w": "worktree",
 }
-_COMMANDS = """agents auth auto-mode config doctor gateway install mcp plugin plugins project remote-control setup-token
+_COMMANDS = """agents auth auto-mode doctor gateway install mcp plugin plugins project rc remote-control setup-token
     ultrareview update upgrade"""
 COMMANDS = frozenset(_COMMANDS.split())
 NO_SESSION = frozenset(("version", "help", "init-only"))

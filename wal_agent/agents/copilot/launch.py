@@ -29,8 +29,9 @@ def locate(env: Env) -> Cli:
 def passthrough(args: Sequence[str]) -> bool:
     """These arguments start no session (a subcommand, --version): nothing to protect."""
     given = options.read(args)
-    first = next((arg.value for arg in given if not arg.name), None)
-    return first in options.COMMANDS or any(options.on(given, name) for name in options.NO_SESSION)
+    first = next((arg for arg in given if not arg.name), None)
+    command = first is not None and first.words[0] != "--" and first.value in options.COMMANDS
+    return command or any(options.on(given, name) for name in options.NO_SESSION)
 
 
 def session_of(args: Sequence[str]) -> str | None:
