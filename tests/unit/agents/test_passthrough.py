@@ -1,0 +1,27 @@
+"""Every agent's `passthrough`: what is a prompt to the CLI is protected, also where it is spelled like a subcommand."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal_agent.agents import AGENTS
+
+WORDS = """agents auth config doctor exec extensions help hooks init install list login mcp models plugin plugins resume
+    session setup-token skills update upgrade version"""
+HEADLESS = {name: rehearsal for name, agent in AGENTS.items() if (rehearsal := agent.rehearsal()) is not None}
+
+
+@pytest.mark.parametrize("name", HEADLESS)
+@pytest.mark.parametrize("word", WORDS.split())
+def test_a_prompt_of_one_word_is_protected(name: str, word: str) -> None:
+    args = HEADLESS[name].args(word)
+    real = (name, word) == ("codex", "help")  # `codex exec help` is one, wherever the word stands
+    assert AGENTS[name].passthrough(args) is real
+    assert not AGENTS[name].passthrough((*args[: args.index(word)], "--", word))
+
+
+@pytest.mark.parametrize("name", ["claude", "codex", "copilot", "gemini", "opencode", "qwen"])
+def test_a_word_behind_two_dashes_is_a_prompt(name: str) -> None:
+    """So it is to most; where it is not, a supervisor beside a subcommand does no harm."""
+    for word in WORDS.split():
+        assert not AGENTS[name].passthrough(["--", word])
