@@ -14,10 +14,8 @@ HEADLESS = {name: rehearsal for name, agent in AGENTS.items() if (rehearsal := a
 @pytest.mark.parametrize("name", HEADLESS)
 @pytest.mark.parametrize("word", WORDS.split())
 def test_a_prompt_of_one_word_is_protected(name: str, word: str) -> None:
-    args = HEADLESS[name].args(word)
-    real = (name, word) == ("codex", "help")  # `codex exec help` is one, wherever the word stands
-    assert AGENTS[name].passthrough(args) is real
-    assert not AGENTS[name].passthrough((*args[: args.index(word)], "--", word))
+    real = (name, word) == ("codex", "help")  # `codex exec help` is one, whatever stands between
+    assert AGENTS[name].passthrough(HEADLESS[name].args(word)) is real
 
 
 @pytest.mark.parametrize("name", ["claude", "codex", "copilot", "gemini", "opencode", "qwen"])
