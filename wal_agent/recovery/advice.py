@@ -20,9 +20,9 @@ class Advice:
     verify: str
 
 
-def advice(cls: Class, finding: Finding, known: Classified, rules: Rules) -> Advice:
+def advice(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "") -> Advice:
     """`known`: by which rule the call has its class. A command of ours is named only when it plainly reads: what it is
-    filled with comes from the call."""
+    filled with comes from the call. `folder`: where the call ran, if not in the workspace; a look is one only there."""
     text, away, _ = known.verify.partition(AWAY)
     command = text if known.source != OURS or is_command(text, rules) else ""
     if command and known.source == OURS and classify_command(command, rules.ours).cls != "read_only":
@@ -31,6 +31,8 @@ def advice(cls: Class, finding: Finding, known: Classified, rules: Rules) -> Adv
         sentence = (inline(text, 300) if command else text) + " ".join(
             ["", *safe(known.verify[len(text) :], 100).split()]
         )
+    if command and folder:
+        sentence += f", in {inline(folder, 200)}"
     said = rules.next[cls][finding]
     if "{verify}" not in said:
         return Advice(said, "")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from wal_agent.records import Class, Finding, Verdict
+from wal_agent.records import Class, Finding, Intent, Verdict
 from wal_agent.recovery.advice import advice
 from wal_agent.recovery.classify import NO_RULE, Rules, classify, worse_class
+from wal_agent.recovery.evidence.paths import folder_of, moved
 from wal_agent.recovery.rules import OURS
 from wal_agent.wal.state import EndedCall, OpenCall
+
+_Key = tuple[str, bytes | int, str]  # tool, input (the call's number where it is not known), folder
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
     """`calls` are the numbers of the identical calls that have no end, of `issued` in all; where agents give no call id
-    it cannot be told which of them ended. `input` None: it could not be read. `started`: seconds since 1970 (UTC)."""
+    it cannot be told which of them ended. `input` None: it could not be read. `started`: seconds since 1970 (UTC).
+    `folder`: where it ran by the agent's own word, as that is on this machine; "" for the workspace, or if not told."""
 
     calls: tuple[int, ...]
     issued: int
@@ -30,6 +36,7 @@ class InFlight:
     rule: str = ""
     source: str = OURS  # whose rule it is: wal-agent's, or a file of the project
     verify: str = ""
+    folder: str = ""
 
 
 def in_flight(
@@ -38,24 +45,38 @@ def in_flight(
     inputs: Mapping[int, bytes],
     verdicts: Iterable[Verdict],
     rules: Rules,
+    way: tuple[str, str] = ("", ""),
 ) -> tuple[InFlight, ...]:
     """The open calls in the order of their beginning, identical ones together. A call without a verdict is unknown.
-    `inputs`: by call number, of open and finished calls; a call that is missing there stands alone."""
+    `inputs`: by call number, of open and finished calls; a call that is missing there stands alone. `way`: the
+    workspace that the calls ran in, and the one here."""
     found = {v.call: v for v in verdicts}
-    ended: dict[tuple[str, bytes], int] = {}
-    for e in finished:
-        if (data := inputs.get(e.intent.call)) is not None:
-            ended[e.intent.tool, data] = ended.get((e.intent.tool, data), 0) + 1
-    groups: dict[tuple[str, bytes | int], list[OpenCall]] = {}
+    ended = Counter(_key(e.intent, inputs, way) for e in finished if e.intent.call in inputs)
+    groups: dict[_Key, list[OpenCall]] = {}
     for o in open:
-        groups.setdefault((o.intent.tool, inputs.get(o.intent.call, o.intent.call)), []).append(o)
-    return tuple(_one(group, inputs, ended, found, rules) for group in groups.values())
+        groups.setdefault(_key(o.intent, inputs, way), []).append(o)
+    return tuple(_one(key, group, inputs, ended, found, rules) for key, group in groups.items())
+
+
+def _key(intent: Intent, inputs: Mapping[int, bytes], way: tuple[str, str]) -> _Key:
+    """Equal for identical calls: the same words in another folder are another call."""
+    return intent.tool, inputs.get(intent.call, intent.call), _folder(intent, *way)
+
+
+def _folder(intent: Intent, there: str, here: str) -> str:
+    """Claude Code's shell stays where a `cd` led it, and Codex's workdir stands in no input: the fact alone tells."""
+    told = folder_of(intent.before)
+    if told is None:
+        return ""
+    now = moved((Path(there), Path(here)) if there else None, str(told))
+    return "" if now == here else now
 
 
 def _one(
+    key: _Key,
     group: list[OpenCall],
     inputs: Mapping[int, bytes],
-    ended: Mapping[tuple[str, bytes], int],
+    ended: Mapping[_Key, int],
     found: Mapping[int, Verdict],
     rules: Rules,
 ) -> InFlight:
@@ -68,10 +89,11 @@ def _one(
     finding, because = verdicts[0].finding, verdicts[0].why
     if any(v.finding != finding for v in verdicts):
         finding, because = "unknown", "Not the same can be said of each of these identical calls."
-    told = advice(cls, finding, known, rules)
+    folder = key[2]
+    told = advice(cls, finding, known, rules, folder)
     return InFlight(
         calls=tuple(o.intent.call for o in group),
-        issued=len(group) + (ended.get((first.tool, data), 0) if data is not None else 0),
+        issued=len(group) + ended.get(key, 0),
         tool=first.tool,
         input=data,
         started=first.time,
@@ -83,4 +105,5 @@ def _one(
         rule=known.rule,
         source=known.source,
         verify=told.verify,
+        folder=folder,
     )

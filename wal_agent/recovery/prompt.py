@@ -178,6 +178,7 @@ def _call(c: InFlight) -> dict[str, str]:
         times = f" ({len(c.calls)} identical calls)"
     return {
         "tool": inline(c.tool, 60),
+        "folder": inline(c.folder, 200) if c.folder else "",
         "times": times,
         "started": clock_time(c.started),
         "cls": c.cls,

@@ -17,32 +17,37 @@ from wal_agent.recovery.classify import FOLDERS, read_input
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A call in flight that the agent was asked about; `verify` is the command that it was told to look with, and
-    `finding` what it was told to be known."""
+    `finding` what it was told to be known. `folder`: where it ran, as that is here; "" for the workspace."""
 
     call: int
     tool: str
     input: bytes | None
     verify: str = ""
     finding: Finding = "unknown"
+    folder: str = ""
 
 
 class Answers:
     """What is known of the calls that were asked about. Threads may share it."""
 
-    def __init__(self, asked: Iterable[Asked]) -> None:
+    def __init__(self, asked: Iterable[Asked], workspace: str = "") -> None:
         self._asked = tuple(asked)
+        self._workspace = workspace
         self._lock = threading.Lock()
         self._found: dict[int, str] = {}
         self.given: set[int] = set()  # calls whose end was given
 
-    def saw(self, call: int, tool: str, input: bytes) -> None:
-        """A later call that ended well."""
+    def saw(self, call: int, tool: str, input: bytes, cwd: str = "") -> None:
+        """A later call that ended well. `cwd`: where the agent said that it ran, "" where it says nothing: then that
+        counts as the workspace. A call that ran elsewhere is only answered there, whatever the words are."""
+        folder = "" if cwd == self._workspace else cwd
         with self._lock:
-            same = [a for a in self._left() if a.tool == tool and a.input is not None and _same(a.input, input)]
+            there = [a for a in self._left() if a.folder == folder]
+            same = [a for a in there if a.tool == tool and a.input is not None and _same(a.input, input)]
             for asked in same[:1]:  # of identical ones, one was run again
                 self._found[asked.call] = f"the very same call was run again as #{call}, and ended"
-            for asked in self._left():
-                if asked.verify and _looks(input, asked):
+            for asked in there:
+                if asked.call not in self._found and asked.verify and _looks(input, asked):
                     self._found[asked.call] = f"the agent looked with #{call}, as it was told to"
 
     def _left(self) -> Sequence[Asked]:

@@ -18,7 +18,8 @@ from wal_agent.agents.jsonl import well_formed
 @dataclass(frozen=True, slots=True)
 class Running:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
-    `began` is wall time, seconds. `inner`: a subagent makes it, so the session file does not tell of it."""
+    `began` is wall time, seconds. `inner`: a subagent makes it, so the session file does not tell of it. `cwd`: where
+    the agent said that it runs."""
 
     call: int
     tool: str
@@ -27,6 +28,7 @@ class Running:
     changes: bool
     began: float
     inner: bool = False
+    cwd: str = ""
 
 
 @dataclass(slots=True)

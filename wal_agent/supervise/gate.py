@@ -60,9 +60,9 @@ class Gate:
         self.last: Running | None = None
         self.changed: Callable[[], None] = lambda: None
         """Called when a call that may have changed something has ended; must not block."""
-        self.on_clean_end: Callable[[int, str, bytes], Sequence[End]] = lambda call, tool, input: ()
-        """Told of each call that ended well: number, tool, input; gives the ends of calls that are settled by it, which
-        are logged with its own or not at all. From hook threads."""
+        self.on_clean_end: Callable[[int, str, bytes, str], Sequence[End]] = lambda call, tool, input, cwd: ()
+        """Told of each call that ended well: number, tool, input, ToolStarting.cwd; gives the ends of calls that are
+        settled by it, which are logged with its own or not at all. From hook threads."""
 
     # ---- before and after
 
@@ -84,7 +84,9 @@ class Gate:
                 return Deny(self._refusal, stop=True)
             call = self._writer.next_call()
             now = self._clock.now()
-            running = Running(call, event.tool, event.input, event.call_id, not reads, now, bool(event.inner))
+            running = Running(
+                call, event.tool, event.input, event.call_id, not reads, now, bool(event.inner), event.cwd
+            )
             try:
                 ticket = self._writer.append(
                     Intent(
@@ -151,7 +153,7 @@ class Gate:
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
         well = event.clean and not event.failed
-        settled = self.on_clean_end(running.call, event.tool, event.input) if well else ()
+        settled = self.on_clean_end(running.call, event.tool, event.input, running.cwd) if well else ()
         now = self._clock.now()
         ticket = self._writer.append(
             End(

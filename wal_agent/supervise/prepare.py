@@ -211,7 +211,7 @@ class Preparation:
             dict(self.at.before.files) if restored else {},
             verdicts,
             harmless,
-            tuple(Asked(call, c.tool, c.input, c.verify, c.finding) for c in told.calls for call in c.calls),
+            tuple(Asked(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in told.calls for call in c.calls),
         )
 
     def _tree_alone(self) -> list[str]:

@@ -212,7 +212,7 @@ class _Run:
             session: NewSession | ResumeSession = prepared.session
             args = prepared.args
             tree = capture_of(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
-            answers = Answers(prepared.asked)
+            answers = Answers(prepared.asked, str(wish.workspace))
             while True:
                 if isinstance(session, ResumeSession) and isinstance(agent, Journals):
                     agent.adopt(self.cli, session.id, wish.workspace, env)
@@ -250,10 +250,10 @@ class _Run:
         ends = prepared.settling(opened.writer.state, self.clock.now())
         return [end for end in ends if end.call not in answers.given]
 
-    def _answered(self, answers: Answers, opened: OpenedJob, call: int, tool: str, input: bytes) -> list[End]:
+    def _answered(self, answers: Answers, opened: OpenedJob, call: int, tool: str, input: bytes, cwd: str) -> list[End]:
         """At once, not at the end of the turn: another crash before that must not ask again about what the agent has
         looked at."""
-        answers.saw(call, tool, input)
+        answers.saw(call, tool, input, cwd)
         return answers.ends([o.intent.call for o in opened.writer.state.open], self.clock.now())
 
     def _again(self, session: str, env: dict[str, str]) -> NewSession | ResumeSession:

@@ -14,6 +14,7 @@ from tests.unit.recovery.cases import end, intent, opening, state_of
 from wal_agent.records import Verdict
 from wal_agent.recovery import deny
 from wal_agent.recovery.decided import Alert
+from wal_agent.recovery.evidence.paths import told_folder
 from wal_agent.recovery.inflight import InFlight, in_flight
 from wal_agent.recovery.prompt import MAX_TOKENS, Finished, Told, recovery_prompt, tokens
 from wal_agent.recovery.quote import cut, escape, fenced, inline, safe, shown_input
@@ -209,6 +210,21 @@ def test_identical_calls_of_which_not_the_same_is_known_are_unknown() -> None:
     inputs = dict.fromkeys((1, 2), b'{"command":"make"}')
     (one,) = in_flight(state.open, (), inputs, [Verdict(call=1, finding="completed", why="x")], RULES)
     assert one.finding == "unknown" and "identical" in one.because
+
+
+def test_a_call_that_wandered_is_told_with_its_folder_and_is_none_of_its_likes() -> None:
+    """`git log -n 3` in the workspace says nothing of a commit in another repository."""
+    there = [intent(n, cls="mutation", before=told_folder(at)) for n, at in ((1, "/w"), (2, "/w/sub"), (3, "/other"))]
+    state = state_of(opening(), *there, intent(4, cls="mutation"))
+    inputs = dict.fromkeys((1, 2, 3, 4), b'{"command":"git commit -m x"}')
+    home, sub, other = in_flight(state.open, (), inputs, [], RULES, ("/w", "/new/w"))
+    assert (home.calls, home.folder) == ((1, 4), "")
+    assert (sub.calls, sub.folder) == ((2,), "/new/w/sub")
+    assert (other.calls, other.folder, other.verify) == ((3,), "/other", "git log -n 3 --format=fuller")
+    assert "git log -n 3 --format=fuller`, in `/other`" in other.next and ", in" not in home.next
+    text = recovery_prompt(replace(TOLD, calls=(home, sub, other)))
+    assert text.count("not in the working folder") == 2
+    assert "   It ran in `/other`, not in the working folder.\n   Finding:" in text
 
 
 def test_the_recorded_class_stands() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -34,6 +35,26 @@ def test_looking_in_another_folder_is_no_look() -> None:
     answers = Answers([PUSH])
     answers.saw(9, "run_shell_command", shell("git ls-remote origin main", dir_path="other"))
     assert whys(answers, 7) == {}
+
+
+@pytest.mark.parametrize(
+    ("ran", "looked", "ends"),
+    [
+        ("", "", True),
+        ("", "/w", True),
+        ("", "/w/sub", False),
+        ("/other", "/other", True),
+        ("/other", "/w", False),
+        ("/other", "", False),  # nobody knows where that look was
+        ("/other", "/other/sub", False),
+    ],
+)
+@pytest.mark.parametrize("command", ["git ls-remote origin main", "git push origin main"])
+def test_only_what_is_done_where_the_call_ran_ends_it(ran: str, looked: str, ends: bool, command: str) -> None:
+    """Claude Code's shell stays where a `cd` led it: the same words are about another repository there."""
+    answers = Answers([replace(PUSH, folder=ran)], "/w")
+    answers.saw(9, "run_shell_command", shell(command), looked)
+    assert bool(whys(answers, 7)) is ends
 
 
 def test_running_it_again_ends_it() -> None:

@@ -422,11 +422,11 @@ def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
 
 def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """I8: a look that failed has shown nothing; one that showed something settles in the very segment of its end."""
-    told: list[tuple[int, str, bytes]] = []
+    told: list[tuple[int, str, bytes, str]] = []
     settled = End(time=1.0, call=77, how="interrupted", by="recovery", finding="unknown")
 
-    def tell(call: int, tool: str, input: bytes) -> list[End]:
-        told.append((call, tool, input))
+    def tell(call: int, tool: str, input: bytes, cwd: str) -> list[End]:
+        told.append((call, tool, input, cwd))
         return [settled]
 
     post.gate.on_clean_end = tell
@@ -444,9 +444,9 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
         ended("read_file", failed=True, **read),
         replace(ended("read_file", **read), clean=False),
     ):
-        assert post.gate.before(starting("read_file", **read)) == Allow()
+        assert post.gate.before(replace(starting("read_file", **read), cwd="/w/sub")) == Allow()
         assert post.gate.after(end)
     assert post.gate.after(ended("read_file", **read)) is False
-    assert told == [(1, "read_file", json.dumps(read).encode())]
+    assert told == [(1, "read_file", json.dumps(read).encode(), "/w/sub")]
     [with_it] = [records for records in together if settled in records]
     assert [isinstance(end, End) and end.call for end in with_it] == [1, 77]
