@@ -59,6 +59,7 @@ class Conversation:
         self.phase: Phase = "starting"
         self.hooks_live = threading.Event()  # the handshake
         self.turn_open = turn_open
+        self.turned = False  # a turn began
         self._pending = ""  # the session of a turn that is complete if nothing follows it
         self._by_file = by_file
         self._told = told  # the first turn begins with words of ours, the recovery's
@@ -79,6 +80,8 @@ class Conversation:
                     self._begin_session(session)
                 self._begin_turn(session, prompt)
             case ToolStarting():
+                if self.turned and not self.turn_open and not event.inner:
+                    self._go_on(event.session)
                 decision = self._gate.before(event)
             case ToolEnded():
                 if not self._gate.after(event):
@@ -106,12 +109,18 @@ class Conversation:
         text = prompt.encode("utf-8", "replace")[:MAX_PROMPT]
         asked = None if self._told else Payload(size=len(text), data=text)
         self._told = False
+        self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
         self._on_turn()
         if self._by_file:
             self._everything_is_told()
         self._poke()
+
+    def _go_on(self, session: str) -> None:
+        """The turn was not over after all: another hook on its end made the agent work on."""
+        self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=None))
+        self.turn_open = True
 
     def _everything_is_told(self) -> None:
         last = self._gate.last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,18 @@ def test_a_turn_that_left_work_running_is_complete_when_the_agent_ends(talk: Tal
     talk.on.ended()
     assert not talk.on.turn_open
     assert isinstance(last := talk.log()[-1], Turn) and (last.state, last.session) == ("completed", "s")
+
+
+def test_a_turn_that_goes_on_behind_its_end_is_open_again(talk: Talk) -> None:
+    """I8: another hook on the agent's own end may make it work on; what is cut off then is not a finished job."""
+    talk.on.on(TurnStarted("s", "do it"))
+    talk.on.on(TurnCompleted("s"))
+    talk.on.on(dataclasses.replace(starting("read_file"), inner="memory"))
+    assert not talk.on.turn_open
+    talk.on.on(starting("read_file"))
+    assert talk.on.turn_open
+    turns = [(r.state, r.prompt is None) for r in talk.log() if isinstance(r, Turn)]
+    assert turns == [("started", False), ("completed", True), ("started", True)]
 
 
 def test_draining_stays(talk: Talk) -> None:
