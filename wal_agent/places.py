@@ -22,6 +22,19 @@ CREDENTIALS = (
     *(".ssh", ".gnupg", ".netrc", ".npmrc", ".git-credentials", ".aws", ".azure", ".kube", ".docker/config.json"),
     *(".config/gh", ".config/gcloud"),
 )
+# What launchers of programs (asdf, mise, volta ...) go by, where HOME is another one: variables, and folders in HOME.
+LAUNCHERS = ("ASDF_", "BUN_", "FNM_", "MISE_", "NIX_", "NODENV_", "NVM_", "PNPM_", "PROTO_", "PYENV_", "VOLTA_")
+LIBRARIES = ("DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "NODE_EXTRA_CA_CERTS", "NPM_CONFIG_PREFIX", "npm_config_prefix")
+_MANAGERS = {
+    "ASDF_DATA_DIR": ".asdf",
+    "MISE_CONFIG_DIR": ".config/mise",
+    "MISE_DATA_DIR": ".local/share/mise",
+    "NODENV_ROOT": ".nodenv",
+    "NVM_DIR": ".nvm",
+    "PROTO_HOME": ".proto",
+    "PYENV_ROOT": ".pyenv",
+    "VOLTA_HOME": ".volta",
+}
 _SECRET = re.compile(
     r"\.env(\..*)?|\.envrc|\.netrc|\.npmrc|\.pypirc|\.pgpass|\.git-credentials|id_(rsa|dsa|ecdsa|ed25519).*"
     r"|.*\.(pem|key|p12|pfx|keystore|kdbx)|(.*[._-])?(auth|credentials?|secrets?|tokens?|api[_-]?keys?)(\.\w+)?"
@@ -38,6 +51,13 @@ def home(env: Mapping[str, str]) -> Path | None:
         return Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()
     except KeyError:
         return None
+
+
+def launchers(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which the user's programs are found and start although HOME is another one."""
+    at = home(env)
+    found = {name: str(at / place) for name, place in _MANAGERS.items() if at is not None and (at / place).is_dir()}
+    return found | {k: v for k, v in env.items() if k.startswith(LAUNCHERS) or k in LIBRARIES}
 
 
 def state_dir(env: Mapping[str, str]) -> Path:

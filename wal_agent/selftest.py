@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket.fault_file import FaultFile, write_faults
 from wal_agent.loopback.model import Model, Turn
+from wal_agent.places import launchers
+from wal_agent.supervise.child import LAUNCH
 
 SECONDS = 180.0  # a laden machine is no proof of anything
-IN_PROOF = "WAL_AGENT_IN_PROOF"  # set for the runs of a proof, which must not begin one themselves
+IN_PROOF = "WAL_AGENT_IN_PROOF"  # the folder of a proof's run, which must not begin a proof itself
+_PREFIX = "wal-agent-doctor-"
+_GRACE = 2.0  # seconds for killed processes to be gone, before their folder is removed
 ALLOW = "an allowed tool call runs"
 DENY = "a denied tool call does not run, and the agent is told why"
 
@@ -37,16 +44,106 @@ class Proof:
     detail: str = ""
 
 
+class Unreached(Proof):
+    """The agent did not get as far as its model: nothing is known of its hooks."""
+
+    __slots__ = ()
+
+
 def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
     """Run both arms, at the same time; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no
     hooks to prove."""
     rehearsal = agent.rehearsal()
     if rehearsal is None:
         return []
-    with tempfile.TemporaryDirectory(prefix="wal-agent-doctor-") as folder:
-        stages = (Stage(agent, rehearsal, Path(folder) / name, env) for name in ("allow", "deny"))
-        with ThreadPoolExecutor() as both:
-            return [*both.map(_in_time, (ALLOW, DENY), (_allow, _deny), stages)]
+    groups = Groups()
+    with (
+        _ended_by_signals(groups),
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
+        ThreadPoolExecutor() as both,
+    ):
+        stages = (Stage(agent, rehearsal, Path(folder) / name, env, groups) for name in ("allow", "deny"))
+        return [*both.map(_in_time, (ALLOW, DENY), (_allow, _deny), stages)]
+
+
+def in_proof(env: Mapping[str, str]) -> bool:
+    """Whether this is the run of a proof: only in a proof's own folder, so that no setting switches proofs off."""
+    root = Path(env.get(IN_PROOF, ""))
+    own = root.is_absolute() and root.parent.name.startswith(_PREFIX) and root.is_dir()
+    return own and env.get("HOME") == str(root / "home")
+
+
+class Groups:
+    """Programs that run in process groups of their own, which end with us however we end."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # `stop` runs in a signal handler, and another one may come into it
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._over = False
+
+    def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], said: Path) -> int:
+        """The exit code; what it said goes into a file: a pipe would stay open with whoever outlives it.
+        TimeoutExpired."""
+        # Linux ends it with the thread that starts it, which is this one, also when we are killed.
+        tied = [sys.executable, "-I", "-S", "-E", str(LAUNCH), str(os.getpid()), "--", *argv]
+        with said.open("wb") as out:
+            with self._lock:
+                if self._over:
+                    return -signal.SIGKILL
+                null = subprocess.DEVNULL
+                program = subprocess.Popen(
+                    tied, cwd=cwd, env=env, stdin=null, stdout=out, stderr=out, start_new_session=True
+                )
+                self._running.append(program)
+            try:
+                return program.wait(SECONDS)
+            finally:
+                _end(program)
+                with self._lock:
+                    self._running.remove(program)
+
+    def stop(self) -> None:
+        """Also what has not begun."""
+        with self._lock:
+            self._over = True
+            for program in self._running:
+                with suppress(OSError):
+                    os.killpg(program.pid, signal.SIGKILL)
+
+
+def _end(program: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError):  # nobody is left
+        os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+        limit = time.monotonic() + _GRACE
+        while time.monotonic() < limit:
+            os.killpg(program.pid, 0)
+            time.sleep(0.01)
+
+
+@contextmanager
+def _ended_by_signals(groups: Groups) -> Iterator[None]:
+    """A signal ends the groups; when all is cleaned up, it has its own effect."""
+    came: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        groups.stop()
+
+    before: dict[int, object] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        groups.stop()
+        for known, handler in before.items():
+            signal.signal(known, handler)  # type: ignore[arg-type]
+        if came:
+            os.kill(os.getpid(), came[0])
+            raise SystemExit(128 + came[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +154,7 @@ class Stage:
     rehearsal: Rehearsal
     root: Path
     env: Mapping[str, str]
+    groups: Groups = field(default_factory=Groups)
 
     def model(self, hold: threading.Event | None) -> Model:
         call = self.rehearsal.shell("touch touched")
@@ -75,25 +173,19 @@ class Stage:
         ours = ("PATH", "LANG", program, "PYTHONPATH", "WAL_AGENT_RUNTIME_DIR")
         kept = {k: self.env[k] for k in ours if k in self.env}
         scratch = {
+            **launchers(self.env),
             **kept,
             **needed,
             "HOME": str(home),
             "WAL_AGENT_BUCKET": f"file://{self.root}/bucket",
             "WAL_AGENT_JOB": "doctor",
-            IN_PROOF: "1",
+            IN_PROOF: str(self.root),
             **more,
         }
         name, args = self.agent.name, self.rehearsal.args("self-test")
-        return subprocess.run(
-            [sys.executable, "-m", "wal_agent", "run", name, "--", *args],
-            cwd=work,
-            env=scratch,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        said = self.root / "said"
+        code = self.groups.run([sys.executable, "-m", "wal_agent", "run", name, "--", *args], work, scratch, said)
+        return subprocess.CompletedProcess(args, code, said.read_text(errors="replace"))
 
 
 def _in_time(what: str, arm: Callable[[Stage], Proof], stage: Stage) -> Proof:
@@ -107,7 +199,7 @@ def _allow(stage: Stage) -> Proof:
     with stage.model(None) as model:
         done = stage.run(model, {})
     ok = stage.ran and done.returncode == 0
-    return Proof(ALLOW, ok, "" if ok else _said(done))
+    return (Proof if ok or model.requests else Unreached)(ALLOW, ok, "" if ok else _said(done))
 
 
 def _deny(stage: Stage) -> Proof:
@@ -131,9 +223,9 @@ def _deny(stage: Stage) -> Proof:
         answered = any("wal-agent did not run this" in json.dumps(request) for request in model.requests)
     ok = answered and not stage.ran
     why = "the tool ran although its intent was not saved" if stage.ran else _said(done)
-    return Proof(DENY, ok, "" if ok else why)
+    return (Proof if ok or model.requests else Unreached)(DENY, ok, "" if ok else why)
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
-    last = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()][-3:]
+    last = [line for line in done.stdout.splitlines() if line.strip()][-3:]
     return f"exit {done.returncode}{os.linesep}" + os.linesep.join(last)

@@ -12,7 +12,7 @@ from wal_agent import selftest
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli
 from wal_agent.errors import ConfigError
-from wal_agent.selftest import IN_PROOF, Proof
+from wal_agent.selftest import IN_PROOF, Proof, Unreached
 from wal_agent.supervise import trial
 
 GEMINI = AGENTS["gemini"]
@@ -81,11 +81,22 @@ def test_what_a_proof_does_not_hold_for(bench: Bench, change: str, monkeypatch: 
     assert bench.start(version) == 0
 
 
-def test_a_proof_starts_no_proof(bench: Bench) -> None:
-    assert bench.start(**{IN_PROOF: "1"}) == 0 and not bench.note.exists()
+def test_a_proof_starts_no_proof(bench: Bench, tmp_path: Path) -> None:
+    home = tmp_path / "wal-agent-doctor-x" / "allow" / "home"
+    home.mkdir(parents=True)
+    assert bench.start(**{IN_PROOF: str(home.parent), "HOME": str(home)}) == 0 and not bench.note.exists()
 
 
-def test_what_fails_is_refused_with_what_was_seen_and_not_remembered(bench: Bench) -> None:
+@pytest.mark.parametrize("value", ["1", "0", "no", "/", ".", "{base}", "{base}/wal-agent-doctor-x/gone"])
+def test_nothing_else_switches_the_proof_off(bench: Bench, tmp_path: Path, value: str) -> None:
+    (tmp_path / "home").mkdir()
+    assert bench.start(**{IN_PROOF: value.format(base=tmp_path)}) == 1
+    assert any("is ignored" in said for said in bench.said)
+
+
+def test_what_fails_is_refused_with_what_was_seen_and_remembered_for_a_while(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.answer = [Proof("it allows", True), Proof("it denies", False, "the tool\nran")]
     for _ in range(2):
         with pytest.raises(ConfigError) as refused:
@@ -93,7 +104,22 @@ def test_what_fails_is_refused_with_what_was_seen_and_not_remembered(bench: Benc
         assert refused.value.exit_code == 78
         assert "it denies: no (the tool ran). Nothing was run." in str(refused.value)
         assert f"Use {GEMINI.tested}" in str(refused.value) and "it allows" not in str(refused.value)
-    assert len(bench.asked) == 2
+    assert len(bench.asked) == 1
+    monkeypatch.setattr(trial, "AGAIN", 0.0)
+    bench.answer = [Proof("it denies", True)]
+    assert bench.start() == 1
+
+
+def test_what_never_reached_its_model_is_told_with_the_way_out(bench: Bench) -> None:
+    """A launcher that needs the user's home says nothing about hooks."""
+    bench.answer = [Unreached("it allows", False, "exit 127\nno version is set")] * 2
+    with pytest.raises(ConfigError) as refused:
+        bench.start()
+    assert "could not be proven here" in str(refused.value) and "exit 127 no version is set" in str(refused.value)
+    assert "do not hold" not in str(refused.value) and "WAL_AGENT_GEMINI=/real/program" in str(refused.value)
+    bench.program = bench.program.rename(bench.program.with_name("real"))
+    bench.answer = [Proof("it allows", True)]
+    assert bench.start() == 1
 
 
 def test_a_disk_that_keeps_no_note_costs_another_proof(bench: Bench) -> None:
