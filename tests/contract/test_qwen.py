@@ -12,8 +12,9 @@ import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import ToolStarting, TurnCompleted, TurnStarted
+from wal_agent.agents.base import HookSetup, ToolStarting, TurnCompleted, TurnStarted
 from wal_agent.agents.qwen.rehearsal import SETTINGS
+from wal_agent.errors import ConfigError
 from wal_agent.loopback.model import Called, Returned, Said, Turn
 
 QWEN = AGENTS["qwen"]
@@ -73,6 +74,38 @@ def test_the_users_and_the_projects_own_hooks_run_beside_ours(box: Box, run: Run
     assert run.heard.names() == ["TurnStarted", "ToolStarting", "ToolEnded", "ModelRequest", "TurnCompleted"]
     assert {name: path.read_text() for name, path in heard.items()} == {"user": "x\nx\n", "project": "x\nx\n"}
     check_rewritten(box, settled.settings)
+
+
+def test_a_home_that_a_file_names_and_a_variable_that_would_take_the_hooks_away(box: Box, run: Run) -> None:
+    """Qwen looks where we do, and keeps what we set, whatever the files say."""
+    home = box.base / "qh"
+    home.mkdir()
+    (home / "settings.json").write_text(json.dumps(SETTINGS))
+    (home / ".env").write_text("QWEN_RUNTIME_DIR: `~/rt` # mine\n")
+    (box.home / ".env").write_text(f"QWEN_HOME=/old\nQWEN_HOME={home} # mine\n")
+    (box.ws / ".env").write_text("QWEN_CODE_SIMPLE=1\n")
+    with box.model(Turn(calls=[box.shell("echo one > one")]), Turn("bye")) as model:
+        code, _, err = done(run.start(model, "do it"))
+    assert (code, (box.ws / "one").read_text()) == (0, "one\n"), err
+    assert run.heard.names() == ["TurnStarted", "ToolStarting", "ToolEnded", "ModelRequest", "TurnCompleted"]
+    assert run.injected.paths[0].is_relative_to(home)
+    assert box.main(run.session).is_relative_to(box.home / "rt")
+    assert [path.name for path in (box.home / ".qwen").iterdir()] == ["settings.json"], "nothing is made beside it"
+
+
+def test_a_relative_home_is_another_one_in_each_project(box: Box) -> None:
+    """So it is refused, and nothing is made anywhere."""
+    box.extra["QWEN_HOME"] = "qh"
+    (box.ws / "qh").mkdir()
+    (box.ws / "qh/settings.json").write_text(json.dumps(SETTINGS))
+    with box.model(Turn("bye")) as model:
+        env = box.env(model)
+        assert "QWEN_HOME='qh' is no absolute path" in str(QWEN.hooks_off([], box.ws, env))
+        with pytest.raises(ConfigError):
+            QWEN.inject(HookSetup("r1", box.base, ("client",)), env)
+        assert [path.name for path in (box.ws / "qh").iterdir()] == ["settings.json"]
+        assert done(box.start(model, "hi"))[0] == 0
+    assert list((box.ws / "qh/projects").rglob("*.jsonl"))
 
 
 def test_another_qwen_of_the_user_has_no_hooks_of_this_run(box: Box, run: Run) -> None:

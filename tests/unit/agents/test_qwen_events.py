@@ -101,6 +101,8 @@ def test_a_command_went_well_only_where_its_last_lines_say_so(llm: object, clean
         ("/home/u/.qwen/projects/-w/memory/user/x.md", "memory"),
         ("/home/u/.qwen/projects/-other/memory/MEMORY.md", "memory"),
         ("/home/u/.qwen/projects/-w/chats/memory", ""),
+        ("/home/u/.qwen/projects/-w/memory/../../../../x", ""),
+        ("/home/u/.qwen/projects/-w/chats/../memory/x.md", "memory"),
         ("/w/memory/x.md", ""),
     ],
 )
@@ -136,3 +138,11 @@ def test_only_a_tool_is_refused() -> None:
     assert told.startswith(b"wal-agent:say {") and told.count(b"\0") == 1 and b"\n" not in told
     said = json.loads(told.removeprefix(b"wal-agent:say ").rstrip(b"\0"))
     assert said == {"decision": "deny", "reason": 'because "x"\n'}
+
+
+def test_half_of_a_surrogate_pair_is_no_reason_to_refuse() -> None:
+    half = payload(**SHELL | {"tool_input": {"command": "echo \ud83d"}}, tool_response={"llmContent": "\ude00"})
+    assert b"\\ud83d" in half
+    starting, over = parse("PreToolUse", half), parse("PostToolUse", half)
+    assert isinstance(starting, ToolStarting) and isinstance(over, ToolEnded)
+    assert json.loads(starting.input)["command"] == json.loads(over.input)["command"] == "echo \ufffd"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,9 +12,10 @@ import psutil
 import pytest
 
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
+from wal_agent.agents.base import Cli, HookSetup, Installs, NewSession, ResumeSession
+from wal_agent.agents.qwen.dotenv import parse
 from wal_agent.agents.qwen.line import MARKER
-from wal_agent.agents.qwen.places import project, qwen_home, runtime
+from wal_agent.agents.qwen.places import fixed, project, qwen_home, runtime
 from wal_agent.errors import ConfigError
 
 QWEN = AGENTS["qwen"]
@@ -48,6 +51,65 @@ def test_folders_as_qwen_finds_them(home: Path) -> None:
     (home / ".env").write_text('export QWEN_HOME="/q"\nQWEN_RUNTIME_DIR=/r\n')
     assert (qwen_home(env), runtime(env)) == (Path("/q"), Path("/r"))
     assert runtime(env | {"QWEN_HOME": "/h", "QWEN_RUNTIME_DIR": "~/d"}) == home / "d"
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("QWEN_HOME=/x/qh # my qwen", "/x/qh"),
+        ("QWEN_HOME: /x", "/x"),
+        ("QWEN_HOME=`/a b` # c", "/a b"),
+        ("export QWEN_HOME = '/x'", "/x"),
+        ("QWEN_HOME=/one\nQWEN_HOME=/two\r\n", "/two"),
+        ('QWEN_HOME="/x#y"#z', "/x#y"),
+        ("#QWEN_HOME=/x", None),
+        ("QWEN_HOME='/x' y", "'/x' y"),
+        ("\ufeffQWEN_HOME=\u00a0/x", "/x"),
+    ],
+)
+def test_a_line_of_a_dotenv_file_as_its_package_reads_it(line: str, value: str | None) -> None:
+    """Each seen on the real one."""
+    assert parse(line).get("QWEN_HOME") == value
+
+
+def test_which_file_names_the_folders(home: Path) -> None:
+    env = {"HOME": str(home)}
+    (home / "qh").mkdir()
+    (home / ".env").write_text(f"QWEN_HOME={home}/a/../qh # mine\n")
+    (home / "qh/.env").write_text("QWEN_RUNTIME_DIR=~/rt\n")
+    assert (qwen_home(env), runtime(env)) == (home / "qh", home / "rt"), "of a home that a file names, its own file too"
+    assert fixed(env) == {"QWEN_HOME": f"{home}/qh", "QWEN_RUNTIME_DIR": f"{home}/rt"}
+    assert fixed(env | fixed(env)) == fixed(env)
+    assert qwen_home(env | {"QWEN_HOME": ""}) == home / ".qwen", "an empty one shuts out the files"
+    assert qwen_home(env | {"QWEN_HOME": "~\\a\\b"}) == home / "a/b"
+
+
+@pytest.mark.parametrize(
+    ("said", "files"),
+    [
+        ({"QWEN_HOME": "qh"}, {}),
+        ({"QWEN_HOME": "~user/qh"}, {}),
+        ({"QWEN_HOME": "/q\udcff"}, {}),
+        ({"QWEN_RUNTIME_DIR": "./rt"}, {}),
+        ({"HOME": "there"}, {}),
+        ({}, {".env": "QWEN_HOME=qh"}),
+        ({}, {".qwen/settings.json": '{"advanced": {"runtimeOutputDir": "out"}}'}),
+        ({}, {".qwen/settings.json": '{"advanced": {"runtimeOutputDir": "/out/$USER"}}'}),
+        ({"QWEN_HOME": "/q"}, {".env": "QWEN_RUNTIME_DIR=/r"}),
+    ],
+)
+def test_a_folder_that_nobody_can_tell_is_refused(
+    said: dict[str, str], files: dict[str, str], home: Path, ws: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ws)
+    for name, text in files.items():
+        (home / name).write_text(text)
+    env = {"HOME": str(home)} | said
+    before = sorted(home.parent.rglob("*"))
+    assert "Nothing was run." in str(QWEN.hooks_off([], ws, env))
+    with pytest.raises(ConfigError, match=r"Nothing was run\."):
+        QWEN.inject(HookSetup("r1", ws, ("client",)), env)
+    assert sorted(home.parent.rglob("*")) == before
 
 
 def test_a_session_s_files_and_no_others(home: Path, ws: Path) -> None:
@@ -142,6 +204,7 @@ def test_what_the_arguments_say() -> None:
     talks = {"": True, "-p x": False, "x": False, "-i x": True, "-y": True}
     assert {a: QWEN.is_interactive(a.split(), True, {}) for a in talks} == talks
     assert not QWEN.is_interactive([], False, {})
+    assert not QWEN.is_interactive(["-i", "", "@gone"], True, {}), "headless, it ends with 42: not to be started again"
 
 
 def test_the_heap_that_the_settings_ask_for(home: Path, tmp_path: Path) -> None:
@@ -179,7 +242,9 @@ def test_the_extension(home: Path, tmp_path: Path) -> None:
     setup = HookSetup("r1", tmp_path, ("client",), ("read_file",), "the protocol")
     made = QWEN.inject(setup, {"HOME": str(home)})
     (place,) = made.paths
-    assert (place, made.env) == (home / ".qwen/extensions/wal-agent-r1", {MARKER: "r1"})
+    at = str(home / ".qwen")
+    assert place == home / ".qwen/extensions/wal-agent-r1"
+    assert made.env == {MARKER: "r1", "QWEN_HOME": at, "QWEN_RUNTIME_DIR": at, "QWEN_CODE_SIMPLE": "0"}
     manifest = json.loads((place / "qwen-extension.json").read_text())
     context = place / manifest["contextFileName"].replace("$" + MARKER, "r1")
     assert context.read_text() == "the protocol"
@@ -227,3 +292,52 @@ def test_settings_that_take_the_session_or_the_hooks_elsewhere(home: Path, ws: P
     assert "Nothing was run." in str(QWEN.hooks_off([], ws, env | {"QWEN_SANDBOX": "docker"}))
     assert QWEN.hooks_off([], ws, env | {"QWEN_SANDBOX": "docker", "SANDBOX": "x"}) is None
     assert "Nothing was run." in str(QWEN.hooks_off([], ws, env | {"QWEN_CODE_SIMPLE": "1"}))
+
+
+@pytest.mark.parametrize("name", ["QWEN_CODE_SIMPLE=1", "QWEN_SANDBOX=docker # why"])
+@pytest.mark.parametrize("where", ["ws/.env", "ws/.qwen/.env", "home/.env", "home/.qwen/.env", ".env"])
+def test_a_variable_from_a_file_that_takes_hooks_away(name: str, where: str, home: Path, ws: Path) -> None:
+    env = {"HOME": str(home)}
+    file = home.parent / where
+    file.write_text(name)
+    assert "Nothing was run." in str(QWEN.hooks_off([], ws, env))
+    assert QWEN.hooks_off([], ws, env | {name.partition("=")[0]: "0"}) is None, "what is set stays"
+    if where.startswith("home"):
+        (ws / ".env").write_text("")
+        assert QWEN.hooks_off([], ws, env), "in a folder that is not trusted, the user's own"
+    if where == ".env":
+        (ws / ".qwen/.env").write_text("")
+        assert QWEN.hooks_off([], ws, env) is None, "the nearest only"
+
+
+@pytest.mark.parametrize("where", ["home", "ws"])
+def test_settings_whose_variables_or_tools_are_not_guarded(where: str, home: Path, ws: Path) -> None:
+    folder, env = {"home": home, "ws": ws}[where], {"HOME": str(home)}
+    for bad in (
+        {"env": {"QWEN_CODE_SIMPLE": "true"}},
+        {"env": {"QWEN_SANDBOX": "podman"}},
+        {"tools": {"discoveryCommand": "./tools.sh"}},
+        {"toolDiscoveryCommand": "./tools.sh"},
+    ):
+        say(folder, **bad)
+        assert "Nothing was run." in str(QWEN.hooks_off([], ws, env)), bad
+    say(folder, env={"QWEN_CODE_SIMPLE": "0", "QWEN_SANDBOX": 1}, tools={"discoveryCommand": ""})
+    assert QWEN.hooks_off([], ws, env) is None
+
+
+def test_a_project_in_the_folder_above_a_redirected_home_has_its_settings(home: Path, ws: Path) -> None:
+    say(ws, disableAllHooks=True)
+    assert "disableAllHooks" in str(QWEN.hooks_off([], ws, {"HOME": str(home), "QWEN_HOME": str(ws / "qh")}))
+
+
+@pytest.mark.parametrize("named", [None, "~/.qwen", "HOME/.qwen", "~/other", ".qwen"])
+def test_installed_hooks_leave_where_the_run_s_own_are(named: str | None, home: Path) -> None:
+    assert isinstance(QWEN, Installs)
+    env = {"HOME": str(home), "PATH": os.environ["PATH"], "WAL_AGENT_RUN": "r", "WAL_AGENT_SOCKET": "/gone/hook.sock"}
+    line = QWEN.standing(env).hooks["PreToolUse"][0]["hooks"][0]["command"]
+    (home / ".qwen/extensions/wal-agent-r").mkdir(parents=True)
+    env |= {"QWEN_HOME": named.replace("HOME", str(home))} if named else {}
+    done = subprocess.run(
+        ["bash", "-c", line], env=env, cwd=home, input="{}", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "did not run this" in done.stdout + done.stderr) == (0, named == "~/other")

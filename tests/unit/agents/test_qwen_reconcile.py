@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,52 @@ def test_what_the_file_tells_of_calls() -> None:
     ]
     assert len({c.id for c in found}) == 3
     assert unhooked(data) and not unhooked(lines(*BATCH[1:]))
+
+
+def test_a_model_that_repeats_its_call_ids() -> None:
+    """A result is that of the last open request before it, and only what nobody knows is put back."""
+    file = [
+        BATCH[0],
+        *(record(1, "assistant", [call("call_0", "one")]), record(2, "tool_result", [answer("call_0", "ONE")])),
+        *(record(3, "assistant", [call("call_0", "two")]), record(5, "tool_result", [answer("call_0", "TWO")], 3)),
+        record(6, "assistant", [call("call_0", "three"), call("call_0", "four")], 5),
+    ]
+    at = datetime.fromisoformat("2026-11-22T09:00:00+00:00").timestamp()
+    calls = [logged(n, word, n < 3 and {"llmContent": word}, at + 2 * n - 0.8) for n, word in ((1, "one"), (2, "two"))]
+    calls.append(logged(3, "three", None, at + 6.1))
+    assert reconcile(lines(*file), SESSION, WS, calls).put_back == 1
+    data = again(lines(*file), calls)
+    assert [what for _, what in told(data)[:6]] == ["call_0", "ONE", "call_0", "TWO", "call_0", "call_0"]
+    assert told(data)[-2:] == [("call_0", "outcome unknown"), ("call_0", "not known to ha")]
+    lost = record(20, "assistant", [call("call_0", "five")])
+    lost["parentUuid"] = load(data).records[-1].uuid
+    assert told(again(data + lines(lost), calls))[-1] == ("call_0", "not known to ha"), "after a second crash too"
+
+
+def test_a_session_that_another_job_goes_on_with_has_calls_of_the_same_numbers() -> None:
+    first = again(lines(BATCH[0]), [logged(3, "one", {"llmContent": "A"}, 1795338000.0)])
+    data = again(first, [logged(3, "two", None, 1795339000.0)])
+    assert told(data)[2:] == [("call", "call_wal_3"), ("call_wal_3", "outcome unknown")]
+    assert len({r.uuid for r in load(data).records}) == 5
+
+
+def test_half_of_a_surrogate_pair_is_told_alike_by_file_and_hook() -> None:
+    half = "echo \ud83d"
+    hook = [LoggedCall(1, "run_shell_command", '{"command":"echo \ufffd"}'.encode(), b'{"llmContent":"ok"}', False)]
+    file = lines(BATCH[0], record(1, "assistant", [call("c1", half)]))
+    assert told(again(file, hook)) == [("call", "c1"), ("c1", "ok")]
+    assert json.loads(seen_calls(lines(event(2, half)))[0].input) == json.loads(hook[0].input)
+
+
+@pytest.mark.parametrize("deep", [190, 300, 990, 1100, 5000])
+def test_deep_values_end_in_no_error(deep: int) -> None:
+    nest = b'{"a":' * deep + b"1" + b"}" * deep
+    file = (
+        lines(BATCH[0]) + json.dumps(record(1, "assistant", [call("c1", "X")])).encode().replace(b'"X"', nest) + b"\n"
+    )
+    again(file, [LoggedCall(1, "run_shell_command", nest, nest, False)])
+    seen_calls(lines(event(2, "X")).replace(b'"X"', nest))
+    again(b'{"uuid":"torn","par' + file.replace(b'": ', b'":'), [])
 
 
 RECORDS = st.lists(

@@ -81,7 +81,7 @@ def _glued(line: Line) -> Record | None:
     at = text.rfind(b'{"uuid":')
     try:
         value = decode(text[at:]) if at > 0 else None
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     return Record(value) if isinstance(value, dict) else None
 

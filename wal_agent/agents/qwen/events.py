@@ -8,6 +8,7 @@ come under the session too, and are no part of its conversation.
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import PurePosixPath
 from typing import Any
@@ -28,6 +29,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.jsonl import well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. SessionStart fires only on a terminal; UserPromptSubmit before every
@@ -101,7 +103,7 @@ def parse(event: str, payload: bytes) -> HookEvent:
     if event not in _TYPES:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id
@@ -140,7 +142,7 @@ def _inner(said: _Tool) -> str:
     try:
         given = msgspec.json.decode(said.tool_input)
         paths = [given[key] for key in ("file_path", "path") if isinstance(given.get(key), str)]
-        parts = [PurePosixPath(path).relative_to(projects).parts for path in paths]
+        parts = [PurePosixPath(os.path.normpath(path)).relative_to(projects).parts for path in paths]
     except (msgspec.DecodeError, ValueError):
         return ""
     return MEMORY if projects.name == "projects" and any(p[1:2] == ("memory",) for p in parts) else ""

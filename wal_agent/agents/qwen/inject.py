@@ -6,17 +6,22 @@ project's settings have hooks of their own, and variables in it are filled in fr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wal_agent.agents import extension
 from wal_agent.agents.base import Env, HookSetup, HookTable, Injected
 from wal_agent.agents.qwen.events import EVENTS, FIRM
 from wal_agent.agents.qwen.line import HOOK_TIMEOUT_MS, MARKER, hook_line
-from wal_agent.agents.qwen.places import qwen_home
+from wal_agent.agents.qwen.places import fixed, qwen_home
 
 KIND = extension.Kind("Qwen Code", "qwen-extension.json", MARKER)
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
-    return KIND.inject(setup, qwen_home(env), hook_table(setup))
+    # What is set already, no `.env` file and no settings change: neither the folders nor that hooks run.
+    more = {**fixed(env), "QWEN_CODE_SIMPLE": "0"}
+    made = KIND.inject(setup, qwen_home(env), hook_table(setup))
+    return replace(made, env=made.env | more)
 
 
 def hook_table(setup: HookSetup) -> HookTable:

@@ -54,7 +54,7 @@ def prompt_of(args: Sequence[str]) -> str | None:
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     """Qwen's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
     given = options.read(args)
-    if options.last(given, "prompt-interactive") is not None:
+    if options.last(given, "prompt-interactive"):  # an empty one is none: headless, it could end with 42 for ever
         return True
     return tty and prompt_of(args) is None
 
@@ -73,8 +73,9 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in options.SESSION]
         ours += ["--resume", session.id]
-        if told:
+        if told or session.asked:
             given = [arg for arg in given if arg.name not in options.PROMPT]
+        if told:
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
     elif not any(arg.name in options.SESSION for arg in given):
         ours += ["--session-id", session.id]

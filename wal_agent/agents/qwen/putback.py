@@ -6,6 +6,7 @@ not the file's: a call is known by its tool and input.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.jsonl import Json, decode
+from wal_agent.agents.jsonl import Json, decode, well_formed
 from wal_agent.agents.putback import capped, noted, unknown
 from wal_agent.agents.qwen.chat import Chat, Record
 
@@ -32,12 +33,14 @@ _PATHS = ("file_path", "path", "filePath", "notebook_path")
 
 @dataclass(slots=True)
 class Told:
-    """A call of the file. `ended`: when it had its result, None while it has none."""
+    """A call of the file, by its `place`: ids may come again. `ended`: when it had its result, None while it has
+    none."""
 
     id: str
     name: str
-    key: tuple[str, str]
-    ended: float | None
+    key: tuple[str, bytes]
+    place: str
+    ended: float | None = None
     tail: bool = False  # of the last batch, so that a result can still be put behind it
     taken: bool = False
 
@@ -55,7 +58,7 @@ def put_back(chat: Chat, session: str, workspace: Path, calls: Sequence[LoggedCa
             writer.result(_name(session, call), found.id, found.name, result_of(call))
     for left in told:
         if left.tail and not left.taken and left.ended is None:
-            writer.result(_uuid(session, f"not begun {left.id}"), left.id, left.name, {"error": NOT_BEGUN})
+            writer.result(_uuid(session, f"not begun {left.place}"), left.id, left.name, {"error": NOT_BEGUN})
     lost = [call for call, found in new if found is None]
     if lost:
         writer.batch(lost)
@@ -70,7 +73,13 @@ def call_id(call: LoggedCall) -> str:
 
 def _name(session: str, call: LoggedCall) -> str:
     """The record that holds its result, if it is ours."""
-    return _uuid(session, f"result of call {call.call}")
+    return _uuid(session, f"result of {_which(call)}")
+
+
+def _which(call: LoggedCall) -> str:
+    """Not by its number alone: where another job goes on with the session, numbers come again."""
+    said = hashlib.sha256(b"\0".join((call.tool.encode(), call.input, repr(call.started).encode())))
+    return f"call {call.call} {said.hexdigest()}"
 
 
 def _uuid(session: str, words: str) -> str:
@@ -78,22 +87,41 @@ def _uuid(session: str, words: str) -> str:
 
 
 def _told(chat: Chat, ours: set[str]) -> list[Told]:
-    """The file's calls, those of branches that were rewound too: they did run."""
-    ended: dict[str, float] = {}
-    put: set[str] = set()
-    for record in chat.records:
-        for response in record.inside("functionResponse"):
-            ended.setdefault(str(response.get("id")), _seconds(record.value.get("timestamp")))
-            if record.uuid in ours:
-                put.add(str(response.get("id")))
+    """The file's calls, those of branches that were rewound too: they did run. An id may come again: a result belongs
+    to the last message before it that has an open call of this id."""
+    told: list[Told] = []
+    waiting: dict[str, list[list[Told]]] = {}  # id -> of each message, its calls
     tail = _tail(chat)
-    return [
-        Told(id, str(call.get("name")), _key(str(call.get("name")), call.get("args")), ended.get(id), record is tail)
-        for record in chat.records
-        if record.kind == "assistant"
-        for call in record.inside("functionCall")
-        if (id := str(call.get("id"))) not in put
-    ]
+    same: set[tuple[str, str]] = set()
+    for record in chat.records:
+        if (record.uuid, record.kind) in same:  # written twice
+            continue
+        same.add((record.uuid, record.kind))
+        if record.kind == "assistant":
+            batch = _batch(record, tail is not None and record.uuid == tail.uuid)
+            told += batch
+            for id in dict.fromkeys(each.id for each in batch):
+                waiting.setdefault(id, []).append([each for each in batch if each.id == id])
+        for response in record.inside("functionResponse"):
+            newest = next((b for b in reversed(waiting.get(str(response.get("id")), [])) if _some_open(b)), [])
+            found = next((each for each in newest if each.ended is None), None)
+            if found is not None:
+                found.ended = _seconds(record.value.get("timestamp"))
+                found.taken = record.uuid in ours
+    return told
+
+
+def _batch(record: Record, tail: bool) -> list[Told]:
+    found = []
+    for n, call in enumerate(record.inside("functionCall")):
+        name = str(call.get("name"))
+        place = f"{record.uuid} {n}"
+        found.append(Told(str(call.get("id")), name, _key(name, call.get("args")), place, tail=tail))
+    return found
+
+
+def _some_open(batch: list[Told]) -> bool:
+    return any(each.ended is None for each in batch)
 
 
 def _tail(chat: Chat) -> Record | None:
@@ -155,7 +183,7 @@ class _Writer:
     def batch(self, calls: Sequence[LoggedCall]) -> None:
         """The model's own message was lost with the crash: only its calls are known."""
         parts = [{"functionCall": {"id": call_id(c), "name": c.tool, "args": _input(c)}} for c in calls]
-        name = _uuid(self.session, f"put back from call {calls[0].call}")
+        name = _uuid(self.session, f"put back from {_which(calls[0])}")
         self._append(name, "assistant", {"role": "model", "parts": parts}, model=self.chat.last("model"))
 
 
@@ -164,7 +192,7 @@ def result_of(call: LoggedCall) -> dict[str, str]:
         return {"error": unknown(call)}
     try:
         told = decode(call.result)
-    except (ValueError, RecursionError):
+    except ValueError:
         told = call.result.decode(errors="replace")
     told = told if isinstance(told, dict) else {"llmContent": told}
     if isinstance(error := told.get("error"), str) and error:
@@ -187,15 +215,15 @@ def _said(content: Any, deep: int = DEEP) -> str:
 def _input(call: LoggedCall) -> Json:
     try:
         value = decode(call.input)
-    except (ValueError, RecursionError):
+    except ValueError:
         value = None
     return value if isinstance(value, dict) else {}
 
 
-def _key(tool: str, args: Any) -> tuple[str, str]:
+def _key(tool: str, args: Any) -> tuple[str, bytes]:
     if isinstance(args, dict):
         args = {k: v.replace("\\", "").strip() if k in _PATHS and isinstance(v, str) else v for k, v in args.items()}
-    return tool, json.dumps(args, sort_keys=True)
+    return tool, well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged
 
 
 def _seconds(timestamp: Any) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from wal_agent.agents.base import SeenCall
-from wal_agent.agents.jsonl import encode, records
+from wal_agent.agents.jsonl import encode, records, well_formed
 
 _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
     "success": "done",
@@ -26,7 +26,7 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         status = _STATUS.get(str(event.get("status")))
         if status is not None:
             refused = status == "cancelled" and event.get("decision") == "reject"
-            tool, input = str(event.get("function_name", "")), encode(event.get("function_args") or {})
+            tool, input = str(event.get("function_name", "")), well_formed(encode(event.get("function_args") or {}))
             found.append(SeenCall(tool, input, "refused" if refused else status, str(record.get("uuid", ""))))
     return found
 

@@ -11,12 +11,14 @@ from typing import Any
 
 from wal_agent.agents.base import Env
 from wal_agent.agents.layers import Layer, effective, layer
-from wal_agent.agents.qwen import options
-from wal_agent.agents.qwen.places import qwen_home
+from wal_agent.agents.qwen import dotenv, options
+from wal_agent.agents.qwen.places import RUNTIME, named, qwen_home, runtime, user_home
+from wal_agent.errors import ConfigError
 
 _ETC = "/etc/qwen-code/settings.json"
 _MAC = "/Library/Application Support/QwenCode/settings.json"
 _PROJECT = ".qwen/settings.json"
+_USER = "~/.qwen/settings.json"
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -26,10 +28,26 @@ def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
         return (
             "Qwen Code in ACP mode takes its sessions from an editor; wal-agent does not save those. Nothing was run."
         )
-    if options.on(given, "bare") or env.get("QWEN_CODE_SIMPLE", "").strip().lower() in _TRUE:
-        return "Qwen Code's bare mode runs no hooks, so no tool call could be logged. Nothing was run."
-    layers = settings_layers(workspace, env)
-    return _switched_off(layers) or _unrecorded(given, layers) or _elsewhere(layers, env) or _boxed(given, layers, env)
+    try:
+        layers = settings_layers(workspace, env)
+        return (
+            _bare(given, layers, workspace, env)
+            or _switched_off(layers)
+            or _unrecorded(given, layers)
+            or _elsewhere(layers, env)
+            or _boxed(given, layers, workspace, env)
+            or _discovered(layers)
+        )
+    except ConfigError as e:  # of `places`: a folder that is not the same everywhere
+        return str(e)
+
+
+def _bare(given: list[options.Arg], layers: list[Layer], workspace: Path, env: Env) -> str | None:
+    found = variables("QWEN_CODE_SIMPLE", layers, workspace, env)
+    where = next((f" ({where})" for where, value in found if value.strip().lower() in _TRUE), None)
+    if where is None and not options.on(given, "bare"):
+        return None
+    return f"Qwen Code's bare mode{where or ''} runs no hooks, so no tool call could be logged. Nothing was run."
 
 
 def _switched_off(layers: list[Layer]) -> str | None:
@@ -59,10 +77,11 @@ def _unrecorded(given: list[options.Arg], layers: list[Layer]) -> str | None:
 
 def _elsewhere(layers: list[Layer], env: Env) -> str | None:
     """A folder for sessions that `places.runtime` cannot know: it is another one in each project."""
+    runtime(env)  # raises where it is no one folder
     found = effective(layers, "advanced", "runtimeOutputDir")
-    if found is None or not found[1] or env.get("QWEN_RUNTIME_DIR"):
+    if found is None or not found[1] or named(env).get(RUNTIME):
         return None
-    if found[0].shown == "~/.qwen/settings.json" and str(found[1]).startswith(("/", "~")):
+    if found[0].shown == _USER:
         return None
     return (
         f"Qwen Code keeps this project's sessions in {found[1]} ({found[0].shown}: advanced.runtimeOutputDir), where "
@@ -70,15 +89,16 @@ def _elsewhere(layers: list[Layer], env: Env) -> str | None:
     )
 
 
-def _boxed(given: list[options.Arg], layers: list[Layer], env: Env) -> str | None:
+def _boxed(given: list[options.Arg], layers: list[Layer], workspace: Path, env: Env) -> str | None:
     if env.get("SANDBOX"):
         return None  # this is the inside
     found = effective(layers, "tools", "sandbox")
-    value: Any = options.on(given, "sandbox") if options.last(given, "sandbox") is not None else found and found[1]
-    value = env.get("QWEN_SANDBOX", "").lower().strip() or value
-    if value in (None, "", "0", "false", False) or value == "sandbox-exec":
-        return None
-    if value in ("1", "true", True) and sys.platform == "darwin":
+    asked: Any = options.on(given, "sandbox") if options.last(given, "sandbox") is not None else found and found[1]
+    if own := env.get("QWEN_SANDBOX", "").lower().strip():
+        asked = own
+    from_files = [value.lower().strip() for _, value in variables("QWEN_SANDBOX", layers, workspace, env)]
+    value = next((each for each in [asked, *from_files] if _keeps_hooks_in(each)), None)
+    if value is None:
         return None
     return (
         f"Qwen Code's sandbox ({value if isinstance(value, str) else 'a container'}) keeps its hooks from reaching "
@@ -86,10 +106,53 @@ def _boxed(given: list[options.Arg], layers: list[Layer], env: Env) -> str | Non
     )
 
 
+def _keeps_hooks_in(sandbox: Any) -> bool:
+    if sandbox in (None, "", "0", "false", False) or sandbox == "sandbox-exec":
+        return False
+    return not (sandbox in ("1", "true", True) and sys.platform == "darwin")
+
+
+def _discovered(layers: list[Layer]) -> str | None:
+    for keys in (("tools", "discoveryCommand"), ("toolDiscoveryCommand",)):  # the second: settings of old versions
+        for each in layers:
+            found = effective([each], *keys)
+            if found is not None and found[1]:
+                return (
+                    f"Qwen Code takes tools from a command here ({each.shown}: {'.'.join(keys)}). Such a tool may have "
+                    "the name of a built-in one, so nobody could tell what a call of it does. Nothing was run."
+                )
+    return None
+
+
+def variables(name: str, layers: list[Layer], workspace: Path, env: Env) -> list[tuple[str, str]]:
+    """What Qwen may take this variable to be, and from where: what is set stays. Of the `.env` files it reads the
+    first, or the first that is the user's own, where it does not trust the folder; then its settings."""
+    if name in env:
+        return [(name, env[name])]
+    files, own = env_files(workspace, env)
+    there = [path for path in files if path.exists()]
+    first = [*there[:1], *[path for path in there if path in own][:1]]
+    said: list[tuple[str, Any]] = [(str(path), dotenv.read(path).get(name)) for path in first]
+    for each in layers:
+        found = effective([each], "env", name)
+        said.append((each.shown, found and found[1]))
+    return [(f"{where}: {name}", value) for where, value in said if isinstance(value, str)]
+
+
+def env_files(workspace: Path, env: Env) -> tuple[list[Path], list[Path]]:
+    """Those that Qwen looks for, in its order; and which of them are the user's own."""
+    home = user_home(env)
+    own = list(dict.fromkeys([qwen_home(env) / ".env", home / ".qwen/.env", home / ".env"]))
+    found: list[Path] = []
+    for folder in (workspace, *workspace.parents):
+        found += own if folder == home else [folder / ".qwen/.env", folder / ".env"]
+    return list(dict.fromkeys([*found, *own])), own
+
+
 def settings_layers(workspace: Path, env: Env) -> list[Layer]:
     """Lowest first. The project's file counts although its folder may not be trusted."""
     own = own_layers(env)
-    project = layer(_PROJECT, workspace / _PROJECT) if workspace != qwen_home(env).parent else None
+    project = layer(_PROJECT, workspace / _PROJECT) if workspace != user_home(env).resolve() else None
     at = next((n for n, each in enumerate(own) if each.shown == str(_system(env))), len(own))
     return [*own[:at], *([project] if project else []), *own[at:]]
 
@@ -100,7 +163,7 @@ def own_layers(env: Env) -> list[Layer]:
     defaults = Path(env.get("QWEN_CODE_SYSTEM_DEFAULTS_PATH") or system.parent / "system-defaults.json")
     found = [
         layer(str(defaults), defaults),
-        layer("~/.qwen/settings.json", qwen_home(env) / "settings.json"),
+        layer(_USER, qwen_home(env) / "settings.json"),
         layer(str(system), system),
     ]
     return [each for each in found if each is not None]

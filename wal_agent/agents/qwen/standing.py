@@ -10,7 +10,13 @@ from wal_agent.agents.base import Env, Standing
 from wal_agent.agents.qwen.inject import hook_table
 from wal_agent.agents.qwen.places import qwen_home
 
-_HAS_OURS = '[ -d "${QWEN_HOME:-$HOME/.qwen}/extensions/wal-agent-$WAL_AGENT_RUN" ]'
+# A launcher may name the home with a `~`, which Qwen itself resolves. A relative name is Qwen's here too: hooks start
+# where it does.
+_HAS_OURS = (
+    '{ wal_agent_home=${QWEN_HOME:-$HOME/.qwen}; case $wal_agent_home in "~"|"~/"*) '
+    'wal_agent_home=$HOME${wal_agent_home#"~"};; esac; '
+    '[ -d "$wal_agent_home/extensions/wal-agent-$WAL_AGENT_RUN" ]; }'
+)
 
 
 def standing(env: Env) -> Standing:
