@@ -81,6 +81,14 @@ def test_a_failed_call() -> None:
 
 def test_an_input_that_is_text() -> None:
     assert heard("preToolUse", toolName="apply_patch", toolArgs="*** Begin").input == b'{"input":"*** Begin"}'
+    assert heard("preToolUse", toolName="bash", toolArgs=None).input == b"{}"
+
+
+def test_half_of_a_surrogate_pair_is_no_reason_to_refuse() -> None:
+    """A model's text that was cut in an emoji, as JavaScript writes it."""
+    assert heard("userPromptSubmitted", prompt="a \ud83d") == TurnStarted(ID, "a \ufffd")
+    begun = heard("preToolUse", toolName="bash", toolArgs={"command": "\udc00"})
+    assert json.loads(begun.input) == {"command": "\ufffd"}
 
 
 @given(st.sampled_from(EVENTS), st.binary(max_size=60) | st.recursive(st.none() | st.text(), st.lists).map(repr))

@@ -25,6 +25,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.jsonl import well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. `permissionRequest` also fires where nobody is asked, so the question to
@@ -98,7 +99,7 @@ def parse(event: str, payload: bytes) -> HookEvent:
     if event not in _TYPES:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.parent or said.session
@@ -128,7 +129,9 @@ def parse(event: str, payload: bytes) -> HookEvent:
 
 
 def arguments(raw: bytes) -> bytes:
-    """A call's input as a JSON object; some models give some tools text instead."""
+    """A call's input as a JSON object; some models give some tools text instead, or nothing."""
+    if raw == b"null":
+        return b"{}"
     return raw if raw[:1] == b"{" else b'{"input":' + raw + b"}"
 
 

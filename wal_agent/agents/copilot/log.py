@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from wal_agent.agents.copilot.events import arguments
-from wal_agent.agents.jsonl import Json, encode, records, whole
+from wal_agent.agents.jsonl import Json, encode, records, well_formed, whole
 
 EPOCH = "1970-01-01T00:00:00.000Z"
 
@@ -33,19 +33,25 @@ class Event:
         return data if isinstance(data, dict) else {}
 
     @property
+    def agent(self) -> str:
+        """The subagent that it is of, if it is of one."""
+        return str(self.value.get("agentId") or "")
+
+    @property
     def inner(self) -> bool:
-        """Of a subagent."""
-        return bool(self.value.get("agentId"))
+        return bool(self.agent)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call as the model asked for it. `agent`: the subagent that did, if one did."""
+    """A call as the model asked for it. `agent`: the subagent that did, if one did. `message`: the event's own id; some
+    models give the ids of calls again and again."""
 
     id: str
     tool: str
     input: bytes
     agent: str
+    message: str = ""
 
 
 @dataclass(slots=True)
@@ -78,7 +84,8 @@ def requests(event: Event) -> list[Request]:
             str(r["toolCallId"]),
             str(r.get("name")),
             spelled(r.get("arguments")),
-            str(event.value.get("agentId") or ""),
+            event.agent,
+            str(event.value.get("id")),
         )
         for r in (asked if isinstance(asked, list) else [])
         if isinstance(r, dict) and r.get("toolCallId")
@@ -87,10 +94,7 @@ def requests(event: Event) -> list[Request]:
 
 def spelled(args: Any) -> bytes:
     """A call's input as its hooks told it."""
-    try:
-        return arguments(encode({} if args is None else args))
-    except RecursionError:
-        return b"{}"
+    return arguments(well_formed(encode(args)))
 
 
 def seconds(timestamp: Any) -> float:

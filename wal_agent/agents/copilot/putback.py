@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,34 +12,45 @@ from typing import Any
 
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.copilot.log import EPOCH, Event, Request, requests, seconds
-from wal_agent.agents.jsonl import Json, decode
+from wal_agent.agents.jsonl import Json, decode, well_formed
 from wal_agent.agents.putback import capped, noted, unknown
 
-OURS = "wal-agent"  # `interactionId` of what is put back
+OURS = "wal-agent"  # `interactionId` of what is put back; of an outcome with the call of the log behind it
 _BOUNDS = ("assistant.message", "assistant.turn_end", "user.message", "abort", "session.resume", "session.shutdown")
+# Up to where it ends or was cut off; what is cut is followed by a line of ours.
+_BEGUN = re.compile(r'\{"(?:text|error)":\s*"((?:[^"\\\n]+|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*)')
+_CUT = "\n[wal-agent: "
 _EARLY = 0.001  # seconds that a timestamp of milliseconds may be too early
 
 
 @dataclass(slots=True)
 class Asked:
-    """A call of the file, and its outcome there. What Copilot itself writes at a resume for a call without one, and
-    what an earlier recovery wrote, gives way to what the log knows."""
+    """A call of the file, and its outcome there. What Copilot itself writes at a resume for a call without one gives
+    way to what the log knows of a call that began before; what an earlier recovery wrote, to the call that it is of.
+    `over`: when its batch was, at the latest."""
 
     request: Request
     message: Event
     outcome: Event | None = None
+    over: float = float("inf")
 
     @property
     def settled(self) -> bool:
-        return self.outcome is not None and not self.weak
+        return self.outcome is not None and self._by != "resume" and not self.ours
 
     @property
-    def weak(self) -> bool:
-        return self.outcome is not None and self.outcome.data.get("interactionId") in ("resume", OURS)
+    def ours(self) -> str:
+        """`call_id` of the call of the log that an earlier recovery told here."""
+        return self._by.removeprefix(f"{OURS} ") if self._by.startswith(f"{OURS} ") else ""
+
+    @property
+    def _by(self) -> str:
+        return str(self.outcome.data.get("interactionId")) if self.outcome else ""
 
     @property
     def ended(self) -> float:
-        return seconds(self.outcome.value.get("timestamp")) if self.settled and self.outcome else float("inf")
+        told = seconds(self.outcome.value.get("timestamp")) if self.outcome else float("inf")
+        return told if self.settled else min(told, self.over)
 
 
 def put_back(events: list[Event], session: str, calls: Sequence[LoggedCall]) -> int:
@@ -61,30 +73,43 @@ def put_back(events: list[Event], session: str, calls: Sequence[LoggedCall]) -> 
 
 def call_id(call: LoggedCall) -> str:
     """Unlike the number alone, it is not met again when another job goes on with the session."""
-    return f"wal_{call.call}_{hashlib.sha256(call.tool.encode() + call.input).hexdigest()[:8]}"
+    known = f"{call.started:.3f} {call.tool} ".encode(errors="replace") + call.input
+    return f"wal_{call.call}_{hashlib.sha256(known).hexdigest()[:8]}"
 
 
 def _asked(events: Iterable[Event]) -> list[Asked]:
-    known: dict[str, Asked] = {}
+    """Ids may come again, and a subagent's may be its parent's: an outcome is of the last request before it."""
+    found: list[Asked] = []
+    last: dict[tuple[str, ...], Asked] = {}
+    batches: list[Asked] = []
     for event in events:
+        if event.kind in _BOUNDS and event.kind != "user.message":  # a person may write one while calls run
+            for a in batches:
+                a.over = seconds(event.value.get("timestamp")) if _bound(event, a.request.agent) else a.over
+            batches = [a for a in batches if not _bound(event, a.request.agent)]
         for request in requests(event):
-            known.setdefault(request.id, Asked(request, event))
+            key = request.agent, request.id
+            if key not in last or last[key].message is not event:
+                last[key] = last[(request.id,)] = Asked(request, event)
+                found.append(last[key])
+                batches.append(last[key])
         if event.kind == "tool.execution_complete":
-            found = known.get(str(event.data.get("toolCallId")))
-            if found is not None:
-                found.outcome = event
-    return list(known.values())
+            id = str(event.data.get("toolCallId"))
+            asked = last.get((event.agent, id)) or last.get((id,))
+            if asked is not None:
+                asked.outcome = event
+    return found
 
 
 def _matched(asked: Sequence[Asked], calls: Sequence[LoggedCall]) -> dict[int, Asked]:
-    """Each call of the file answers for one call of the log: the one put back under its id, else an equal one that did
-    not begin after the file's had ended. Of equal ones, those that ended in both go together, then those that ended in
-    one."""
-    by_id = {a.request.id: a for a in asked}
+    """Each call of the file answers for one call of the log: the one that an earlier recovery told there, else an equal
+    one that did not begin after the file's had ended. Of equal ones, those that ended in both go together, then those
+    that ended in one."""
+    by_id = {a.ours or a.request.id: a for a in asked if a.ours or a.request.id.startswith("wal_")}
     meant = {c.call: by_id[call_id(c)] for c in calls if call_id(c) in by_id}
     free: dict[tuple[str, str], list[Asked]] = {}
     for a in asked:
-        if not a.request.id.startswith("wal_"):
+        if not a.ours and not a.request.id.startswith("wal_"):
             free.setdefault((a.request.tool, canonical(a.request.input)), []).append(a)
     for ended, settled in ((True, True), (False, True), (True, False), (False, False)):
         for call in calls:
@@ -112,7 +137,7 @@ class _Writer:
         where it stands there already."""
         data = {"model": self._model, **outcome(asked.request, call)}
         old = asked.outcome
-        if old is not None and old.data.get("interactionId") == OURS:
+        if old is not None and asked.ours:
             if {**old.data, "model": self._model} == data:
                 return False
             old.value, old.line = {**old.value, "data": data}, None
@@ -122,7 +147,8 @@ class _Writer:
         at = self._find(asked.message) + 1
         while at < len(self._events) and not _bound(self._events[at], asked.request.agent):
             at += 1
-        self._add("tool.execution_complete", f"outcome {asked.request.id}", data, at, asked.request.agent)
+        name = f"outcome {asked.request.message} {asked.request.id}"
+        self._add("tool.execution_complete", name, data, at, asked.request.agent)
         return True
 
     def message(self, calls: Sequence[LoggedCall]) -> None:
@@ -159,12 +185,12 @@ def _bound(event: Event, agent: str) -> bool:
     """Whether what comes now is no more of the batch of this agent's last message."""
     if event.kind.startswith("session."):
         return event.kind in _BOUNDS
-    return event.kind in _BOUNDS and str(event.value.get("agentId") or "") == agent
+    return event.kind in _BOUNDS and event.agent == agent
 
 
 def outcome(request: Request, call: LoggedCall) -> Json:
     """The outcome's data. An error is what tells the model that a call did not go well."""
-    data: Json = {"toolCallId": request.id, "interactionId": OURS}
+    data: Json = {"toolCallId": request.id, "interactionId": f"{OURS} {call_id(call)}"}
     if call.result is None:
         return data | {"success": False, "error": {"message": unknown(call), "code": "interrupted"}}
     text, failed = _said(call)
@@ -174,11 +200,12 @@ def outcome(request: Request, call: LoggedCall) -> Json:
 
 
 def _said(call: LoggedCall) -> tuple[str, bool]:
-    told: Any = (call.result or b"").decode(errors="replace")
     try:
-        told = decode(call.result or b"")
-    except (ValueError, RecursionError):
-        pass
+        told: Any = decode(well_formed(call.result or b""))
+    except ValueError:
+        told = (call.result or b"").decode(errors="replace")
+        if (begun := _BEGUN.match(told)) is not None:
+            return noted(_rest(told, begun), call), call.failed
     if isinstance(told, dict):
         error = told.get("error")
         if error is not None:
@@ -188,11 +215,18 @@ def _said(call: LoggedCall) -> tuple[str, bool]:
     return noted(told if isinstance(told, str) else json.dumps(told), call), call.failed
 
 
+def _rest(told: str, begun: re.Match[str]) -> str:
+    """The text of a result that was cut off (`gate.cut`), and the sentence of ours behind it."""
+    cut = told.rfind(_CUT)
+    text: str = json.loads(f'"{begun[1]}"', strict=False)
+    return text + (told[cut:] if cut >= begun.end() else "")
+
+
 def plain_input(request: Request) -> Any:
     """The input as the file spells it: the one tool whose input is text gets text."""
     try:
-        value = decode(request.input)
-    except (ValueError, RecursionError):
+        value = decode(well_formed(request.input))
+    except ValueError:
         return {}
     if request.tool == "apply_patch" and isinstance(value, dict) and isinstance(value.get("input"), str):
         return value["input"]
@@ -201,6 +235,6 @@ def plain_input(request: Request) -> Any:
 
 def canonical(input: bytes) -> str:
     try:
-        return json.dumps(decode(input), sort_keys=True)
-    except (ValueError, RecursionError):
+        return json.dumps(decode(well_formed(input)), sort_keys=True)
+    except ValueError:
         return repr(input)

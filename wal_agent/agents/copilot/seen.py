@@ -1,7 +1,8 @@
 """What bytes appended to a session file tell: calls with an outcome, and that a turn began.
 
 An outcome names its call by id only, and hooks know no ids. The call's tool and input stand further up, often in bytes
-that were told before; so what was asked is remembered, by ids that no two calls share, until its outcome is told.
+that were told before; so what was asked is remembered until its outcome is told, or another session begins. Ids are the
+model's: they may come again, and a subagent's may be its parent's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from wal_agent.agents.copilot.log import Event, Request, load, requests
 
 _MOST = 64 << 20  # bytes of inputs that are remembered; the oldest go first
 
+_Key = tuple[str, str]  # agent, id
 Status = Literal["done", "failed", "refused", "cancelled"]
 _CODES: dict[str, Status] = {
     "denied": "refused",
@@ -29,7 +31,7 @@ class Open:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: dict[str, Request] = {}
+        self._asked: dict[_Key, Request] = {}
         self._size = 0
 
     def take(self, events: list[Event]) -> list[SeenCall]:
@@ -39,26 +41,32 @@ class Open:
     def _told(self, event: Event) -> list[SeenCall]:
         for request in requests(event):
             self._remember(request)
-        if event.kind == "abort":  # what was running gets no outcome of its own
-            return [seen for id in list(self._asked) if (seen := self._end(id, "cancelled"))]
+        if event.kind == "session.start" and not event.inner:
+            self._asked, self._size = {}, 0
+        if event.kind == "abort":  # what this agent had running gets no outcome of its own
+            return self._end([key for key in self._asked if key[0] == event.agent], "cancelled")
         if event.kind != "tool.execution_complete":
             return []
-        seen = self._end(str(event.data.get("toolCallId")), status(event))
-        return [seen] if seen else []
+        key = event.agent, str(event.data.get("toolCallId"))
+        return self._end([key if key in self._asked else self._by_id(key[1])], status(event))
 
-    def _end(self, id: str, how: Status) -> SeenCall | None:
-        request = self._forget(id)
-        return SeenCall(request.tool, request.input, how, id) if request else None
+    def _by_id(self, id: str) -> _Key:
+        return next((key for key in reversed(self._asked) if key[1] == id), ("", id))
+
+    def _end(self, keys: list[_Key], how: Status) -> list[SeenCall]:
+        ended = filter(None, map(self._forget, keys))
+        return [SeenCall(r.tool, r.input, how, f"{r.message} {r.id}") for r in ended]
 
     def _remember(self, request: Request) -> None:
-        self._forget(request.id)
-        self._asked[request.id] = request
+        key = request.agent, request.id
+        self._forget(key)
+        self._asked[key] = request
         self._size += len(request.input)
         while self._size > _MOST and len(self._asked) > 1:
             self._forget(next(iter(self._asked)))
 
-    def _forget(self, id: str) -> Request | None:
-        request = self._asked.pop(id, None)
+    def _forget(self, key: _Key) -> Request | None:
+        request = self._asked.pop(key, None)
         self._size -= len(request.input) if request else 0
         return request
 
