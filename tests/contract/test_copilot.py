@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +25,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.copilot.home import builds
 from wal_agent.loopback.model import Called, Returned, Said, Turn
 
 COPILOT = AGENTS["copilot"]
@@ -130,6 +133,19 @@ def test_how_calls_end(box: Box, runs: list[Run]) -> None:
     assert len(seen) == 5 and sum(b"touch inner" in call.input for call in seen) == 1
     data = box.home / ".copilot/plugin-data/_direct"
     assert set(data.iterdir()) == set(run.injected.paths), "the one folder that Copilot makes for our plugin"
+
+
+def test_the_version_that_is_told_is_the_one_that_runs(tmp_path: Path, agent_cli: Program) -> None:
+    """Copilot's program hands over to a newer one in its cache, unless it is told not to."""
+    newer = tmp_path / "cache/pkg" / builds()[0] / "9.9.9"
+    newer.mkdir(parents=True)
+    (newer / "index.js").write_text('console.log("GitHub Copilot CLI 9.9.9.")')
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COPILOT_PKG_CACHE_HOME": str(tmp_path / "cache")}
+    cli = COPILOT.locate(env | {"WAL_AGENT_COPILOT": str(agent_cli("copilot"))})
+    ran = subprocess.run([cli.path, "--version"], env=env, capture_output=True, text=True, timeout=60, check=True)
+    assert (cli.version, ran.stdout) == ("9.9.9", "GitHub Copilot CLI 9.9.9.\n")
+    fixed = {"WAL_AGENT_COPILOT": str(cli.path), "COPILOT_AUTO_UPDATE": "false"}
+    assert COPILOT.locate(env | fixed).version == COPILOT.tested
 
 
 def test_an_api_error_is_no_completion(box: Box, runs: list[Run]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import uuid
@@ -11,8 +12,10 @@ import pytest
 
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.copilot import Copilot
+from wal_agent.agents.copilot.home import builds
 from wal_agent.agents.copilot.inject import PLUGIN
 from wal_agent.agents.copilot.launch import native
+from wal_agent.agents.copilot.version import running
 
 COPILOT = Copilot()
 ID = "0a2c546b-cf56-4bbc-8f97-fa1b4330f64b"
@@ -161,3 +164,50 @@ def test_the_native_program_is_started(tmp_path: Path) -> None:
 
 def test_a_session_that_is_not_there(tmp_path: Path) -> None:
     assert not COPILOT.resumable(str(uuid.uuid4()), tmp_path, {"HOME": str(tmp_path)})
+
+
+def test_the_version_that_really_runs(tmp_path: Path) -> None:
+    """As Copilot's loader chooses it: the newest complete one of its caches that is not older than itself."""
+    build = builds()[0]
+
+    def unpacked(cache: str, name: str, version: str = "", files: tuple[str, ...] = ("app.js", "cli-main.js")) -> Path:
+        place = tmp_path / cache / "pkg" / build / name
+        place.mkdir(parents=True)
+        for file in ("index.js", *files):
+            (place / file).touch()
+        manifest = {"version": version or name, "files": ["cli-main.js"]}
+        (place / "package.json").write_text(json.dumps(manifest))
+        return place
+
+    env = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    assert running("1.0.102", env) == "1.0.102"
+    unpacked("xdg/copilot", "1.0.99")
+    unpacked("xdg/copilot", ".extracting-1.9.0-7")
+    unpacked("xdg/copilot", "1.8.0", files=("app.js",))
+    unpacked("xdg/copilot", "1.0.103-2")
+    unpacked("xdg/copilot", "1.0.103-10")
+    assert running("1.0.102", env) == "1.0.103-10"
+    unpacked(".copilot", "1.0.103")
+    assert running("1.0.102", env) == "1.0.103" == running("1.0.103", env)
+    assert running("1.1.0", env) == "1.1.0" and running("", env) == ""
+    assert running("1.0.102", env | {"COPILOT_AUTO_UPDATE": "False"}) == "1.0.102"
+    dist = unpacked("own", "dist", "1.5.0")
+    assert running("1.0.102", env | {"COPILOT_CLI_DIST_DIR": str(dist)}) == "1.5.0"
+    assert running("1.0.102", env | {"COPILOT_CLI_DIST_DIR": str(tmp_path)}) == "1.0.103"
+
+
+def test_what_a_dead_run_left_is_swept(tmp_path: Path) -> None:
+    env = {"HOME": str(tmp_path / "home")}
+    left: list[Path] = []
+    for name in ("dead", "alive"):
+        run = tmp_path / "runs" / name
+        run.mkdir(parents=True)
+        (run / "lock").touch()
+        left += COPILOT.inject(HookSetup("r", run, ("client",)), env).paths
+        left[-1].mkdir(parents=True)
+    theirs = left[0].parent / "theirs"
+    theirs.mkdir()
+    with (tmp_path / "runs/alive/lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        COPILOT.sweep(env, tmp_path / "runs")
+    assert [path.exists() for path in (*left, theirs)] == [False, True, True]

@@ -47,7 +47,7 @@ class Copilot:
             "The todo list of a session (its `session.db`) and the snapshots of `/rewind` are not carried to another "
             "machine.",
             "With `--no-custom-instructions` the agent does not get the standing protocol.",
-            "Copilot may run a newer version out of its own cache than the one that is installed.",
+            "`--prefer-version` and `--no-auto-update` may make Copilot run another version than the one that is told.",
         ),
     )
 
@@ -78,7 +78,7 @@ class Copilot:
         return launch.prompt_of(args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
-        """Everything is in the runs' own folders."""
+        inject.sweep(env, runtime)
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
         return inject.inject(setup, env)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from wal_agent.agents.copilot.events import EVENTS, refusal
 from wal_agent.agents.copilot.home import copilot_home
 from wal_agent.agents.line import GONE, HOOK_SECONDS, bash_line
 from wal_agent.errors import ConfigError
+from wal_agent.flock import flock_state
 
 PLUGIN = "WAL_AGENT_COPILOT_PLUGIN"  # tells `command` where it is
 INSTRUCTIONS = "COPILOT_CUSTOM_INSTRUCTIONS_DIRS"
@@ -39,6 +41,14 @@ def inject(setup: HookSetup, env: Env) -> Injected:
     if setup.protocol and "," not in str(told):  # Copilot's separator
         added[INSTRUCTIONS] = ",".join(filter(None, [env.get(INSTRUCTIONS), str(told)]))
     return Injected(added, (plugin_data(place, env),))
+
+
+def sweep(env: Env, runtime: Path) -> None:
+    """Remove the folders that Copilot made for the plugins of dead runs."""
+    for place in runtime.glob("*/copilot-plugin"):
+        left = plugin_data(place, env)
+        if left.is_dir() and not left.is_symlink() and flock_state(place.parent / "lock") == "free":
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:

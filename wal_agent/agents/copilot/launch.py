@@ -6,24 +6,24 @@ of a command of its own (`/compact`) is taken for that, so such a one gets a tit
 
 from __future__ import annotations
 
-import platform
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.copilot import options
-from wal_agent.agents.copilot.home import SESSION
+from wal_agent.agents.copilot.home import SESSION, builds
 from wal_agent.agents.copilot.inject import PLUGIN
+from wal_agent.agents.copilot.version import running
 from wal_agent.agents.found import Program
 
 PROGRAM = Program("copilot", "@github/copilot")
 TITLE = "[wal-agent recovery]\n"
-_MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 def locate(env: Env) -> Cli:
-    return PROGRAM.locate(env)
+    found = PROGRAM.locate(env)
+    return replace(found, version=running(found.version, env))
 
 
 def passthrough(args: Sequence[str]) -> bool:
@@ -83,11 +83,9 @@ def native(program: Path) -> Path:
     loader = program.resolve()
     if loader.name != "npm-loader.js":
         return program
-    machine = _MACHINES.get(platform.machine().lower(), platform.machine().lower())
-    musl = sys.platform == "linux" and platform.libc_ver()[0] != "glibc"
-    for kind in ("linuxmusl", "linux") if musl else (sys.platform,):
+    for build in builds():
         for folder in loader.parents:
-            found = folder / "node_modules" / "@github" / f"copilot-{kind}-{machine}" / "copilot"
+            found = folder / "node_modules" / "@github" / f"copilot-{build}" / "copilot"
             if found.is_file():
                 return found
     return program

@@ -16,7 +16,8 @@ class CopilotRehearsal(Rehearsal):
     dialect: Dialect = Anthropic()
 
     def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        """The program's own unpacked files are the user's: unpacking them takes 10 seconds and 235 MB."""
+        """The program's own unpacked files are the user's: unpacking them takes 10 seconds and 235 MB. And so is the
+        choice of its version; offline it fetches none."""
         place = home / ".copilot" / "config.json"
         if not place.exists():  # Copilot keeps its own state there
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -27,7 +28,7 @@ class CopilotRehearsal(Rehearsal):
             "COPILOT_PROVIDER_BASE_URL": url,
             "COPILOT_PROVIDER_API_KEY": "scripted",
             "COPILOT_MODEL": "claude-sonnet-4.5",
-            "COPILOT_AUTO_UPDATE": "false",
+            "COPILOT_AUTO_UPDATE": os.environ.get("COPILOT_AUTO_UPDATE", ""),
             "COPILOT_PKG_CACHE_HOME": str(program_cache(os.environ)),
         }
 
