@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,23 @@ def test_a_turn_in_a_session_that_no_hook_told_of(base: Base) -> None:
     base.journal(wish)
     path = place.journal_path(wish, base.env)
     assert json.loads(path.read_bytes()) == {"type": "turn", "id": S}
+
+
+def test_a_turn_in_an_old_session_of_this_folder(base: Base) -> None:
+    """`--continue` and `--fork`: no id is known. What a fork copies was said before."""
+    now = time.time_ns() // 1_000_000 + 10_000
+    base.clock = 10**12
+    base.talk()
+    base.journal("")
+    base.clock = now
+    base.put("message", id="msg_7", session_id=S, data={"role": "user", "time": {"created": 1000}})
+    base.put("message", id="msg_8", session_id=S, data={"role": "assistant", "time": {"created": now}})
+    base.journal("")
+    assert place.session_files("", base.env) == []
+    base.put("message", id="msg_9", session_id=S, data={"role": "user", "time": {"created": now}})
+    base.journal("")
+    [file] = place.session_files("", base.env)
+    assert json.loads(file.path.read_bytes()) == {"type": "turn", "id": S}
 
 
 # ---- back into the database

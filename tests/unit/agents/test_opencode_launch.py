@@ -9,7 +9,7 @@ import pytest
 
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.opencode import adopt, launch, settings
-from wal_agent.agents.opencode.inject import CONTENT, OFFLINE, content, inject
+from wal_agent.agents.opencode.inject import CONTENT, OFFLINE, PLAIN, content, inject
 from wal_agent.errors import ConfigError
 
 CLI = Cli(Path("/bin/opencode"), "1.18.33")
@@ -90,8 +90,11 @@ def test_what_would_leave_calls_unlogged_is_refused(tmp_path: Path) -> None:
         assert (off(*args) or "").endswith("Nothing was run.")
     assert "another folder" in (off("run", "--dir", "/", "x") or "")
     assert "another folder" in (off("/") or "")
-    assert "OPENCODE_PURE" in (off("run", "x", OPENCODE_PURE="1") or "")
-    assert "CODE_MODE" in (off("run", "x", OPENCODE_EXPERIMENTAL_CODE_MODE="true") or "")
+    for yes in ("1", "true", "yes", "on", "Y"):
+        assert "OPENCODE_PURE" in (off("run", "x", OPENCODE_PURE=yes) or "")
+        assert "CODE_MODE" in (off("run", "x", OPENCODE_EXPERIMENTAL_CODE_MODE=yes) or "")
+    for no in ("", "0", "False", "no", "off"):
+        assert off("run", "x", OPENCODE_PURE=no, OPENCODE_EXPERIMENTAL_CODE_MODE=no) is None
     assert "memory" in (off("run", "x", OPENCODE_DB=":memory:") or "")
 
 
@@ -114,6 +117,7 @@ def test_the_plugin_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     env = {"HOME": str(tmp_path)}
     made = inject(HookSetup("run-1", run_dir, (), ("todowrite",), "Rules."), env)
     assert {k: made.env[k] for k in OFFLINE} == OFFLINE
+    assert {k: made.env[k] for k in PLAIN} == PLAIN, "whatever a .env says"
     assert sorted(p.name for p in (run_dir / "opencode").iterdir()) == ["protocol.md", "wal-agent.js", "wire.js"]
     text = (run_dir / "opencode" / "wal-agent.js").read_text()
     literal = text.split("const SETUP = JSON.parse(")[1].split(") //")[0]

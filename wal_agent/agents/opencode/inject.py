@@ -21,6 +21,8 @@ from wal_agent.resources import shipped
 CONTENT = "OPENCODE_CONFIG_CONTENT"
 OFFLINE = {"npm_config_offline": "true", "npm_config_fetch_retries": "0"}
 FOLDER = "opencode"
+# Also against a `.env` of the workspace, and OPENCODE_EXPERIMENTAL: code mode follows it where nothing is said.
+PLAIN = {"OPENCODE_PURE": "0", "OPENCODE_EXPERIMENTAL_CODE_MODE": "0"}
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
@@ -44,7 +46,7 @@ def inject(setup: HookSetup, env: Env) -> Injected:
             (place / name).write_text(text)
     except OSError as e:
         raise ConfigError(f"OpenCode's plugin could not be placed in {place}: {e.strerror or e}.") from e
-    return Injected(env={CONTENT: content(env.get(CONTENT, ""), place), **offline})
+    return Injected(env={CONTENT: content(env.get(CONTENT, ""), place), **PLAIN, **offline})
 
 
 def content(users: str, place: Path) -> str:

@@ -38,9 +38,9 @@ _known: dict[tuple[Path, Path], Known] = {}
 
 
 def journal(session: str, workspace: Path, env: Env) -> None:
-    if not place.is_session(session):
+    if session and not place.is_session(session):
         return
-    database, path = place.database(env), place.journal_path(session, env)
+    database, path = place.database(env), place.journal_path(session or place.nameless(), env)
     with _lock, suppress(sqlite3.Error, OSError):
         known = _known.setdefault((database, path), Known())
         now = sign(database, Path(f"{database}-wal"))
@@ -120,7 +120,8 @@ def _look_for_a_turn(db: sqlite3.Connection, session: str, workspace: Path, path
     """Whose id nobody knows yet: a turn without hooks shows as another new session here."""
     if session.startswith("ses_") or known.rows:
         return
-    for found in store.turns_since(db, str(workspace), known.began)[:1]:
+    turns = store.turns_since if session else store.said_since
+    for found in turns(db, str(workspace), known.began)[:1]:
         known.rows["turn", found] = (0, b"")
         _append(path, [{"type": "turn", "id": found}])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -45,8 +46,13 @@ def is_session(session: str) -> bool:
     return _SESSION.fullmatch(session) is not None
 
 
+def nameless() -> str:
+    """Where this process notes what it sees of a session whose id it was not told (`--continue`, `--fork`)."""
+    return f"_run-{os.getpid()}"
+
+
 def session_files(session: str, env: Env) -> list[SessionFile]:
-    return [SessionFile(MAIN, path) for path in existing(session, env)]
+    return [SessionFile(MAIN, path) for path in existing(session or nameless(), env)]
 
 
 def restore_path(name: str, session: str, env: Env) -> Path:

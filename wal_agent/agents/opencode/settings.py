@@ -16,6 +16,7 @@ from wal_agent.plainfile import read_plain
 _LIMIT = 1 << 22
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+NO = ("", "0", "false", "no", "off")  # OpenCode takes many words for yes
 _OWN = ("plugin", "plugins", "tool", "tools")
 
 
@@ -35,10 +36,10 @@ def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
         )
     if any(options.on(given, name) for name in ("mini", "interactive")):
         return "OpenCode's --mini and --interactive are not known to wal-agent yet. Nothing was run."
-    if options.on(given, "pure") or env.get("OPENCODE_PURE", "").lower() in ("1", "true"):
+    if options.on(given, "pure") or env.get("OPENCODE_PURE", "").lower() not in NO:
         where = "--pure" if options.on(given, "pure") else "OPENCODE_PURE"
         return f"{where} starts OpenCode without plugins, so no tool call could be logged. Nothing was run."
-    if env.get("OPENCODE_EXPERIMENTAL_CODE_MODE", "").lower() in ("1", "true"):
+    if env.get("OPENCODE_EXPERIMENTAL_CODE_MODE", "").lower() not in NO:
         return (
             "OPENCODE_EXPERIMENTAL_CODE_MODE lets OpenCode run MCP tools inside one call, of which hooks do not tell. "
             "Nothing was run."

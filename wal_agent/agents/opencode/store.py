@@ -105,3 +105,12 @@ def turns_since(db: sqlite3.Connection, directory: str, since: int) -> list[str]
     asked = """SELECT id FROM session s WHERE directory = ? AND parent_id IS NULL AND time_created >= ?
         AND EXISTS (SELECT 1 FROM message m WHERE m.session_id = s.id)"""
     return [row[0] for row in db.execute(asked, (directory, since))]
+
+
+def said_since(db: sqlite3.Connection, directory: str, since: int) -> list[str]:
+    """Sessions of a folder, old ones too, in which somebody has said something since then (ms). A fork's copies keep
+    the time at which they were said."""
+    asked = """SELECT DISTINCT s.id FROM session s JOIN message m ON m.session_id = s.id
+        WHERE s.directory = ? AND s.parent_id IS NULL AND m.time_created >= ? AND json_valid(m.data)
+        AND json_extract(m.data, '$.role') = 'user' AND json_extract(m.data, '$.time.created') >= ?"""
+    return [row[0] for row in db.execute(asked, (directory, since, since))]
