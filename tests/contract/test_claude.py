@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, popen, wait_until
+from tests.unit.agents.test_claude_launch import GOOD
 from wal_agent.agents import AGENTS, line
 from wal_agent.agents.base import (
     Allow,
@@ -69,13 +70,16 @@ def result(heard: list[Heard], words: str) -> str:
 
 
 def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
-    """The user's hook and words stay, hooks that the project switches off are on, skipped tools start none of ours;
-    a subagent's call says whose it is; a turn is not over while a command runs in the background."""
-    (box.ws / ".claude").mkdir()
-    (box.ws / ".claude/settings.json").write_text('{"disableAllHooks": true}')
+    """The user's hook and words stay, settings of every shape that we merge leave ours alive, skipped tools start none
+    of ours; a subagent's call says whose it is; a turn is not over while a command runs in the background."""
     (box.ws / "a.txt").write_text("text of a")
     theirs = {"type": "command", "command": f"echo x >> {box.base}/theirs"}
-    own = json.dumps({"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [theirs]}]}})
+    settings = json.loads(GOOD)
+    settings["permissions"]["defaultMode"] = "bypassPermissions"
+    own = json.dumps(
+        {**settings, "hooks": {**settings["hooks"], "PreToolUse": [{"matcher": "Bash", "hooks": [theirs]}]}}
+    )
+    assert CLAUDE.hooks_off(["--settings", own], box.ws, {"HOME": str(box.home)}) is None
     script = [
         Turn(calls=[box.shell("echo one"), ("Read", {"file_path": str(box.ws / "a.txt")}), box.shell("exit 3")]),
         Turn(calls=[("Agent", {"description": "d", "prompt": "go inside", "subagent_type": "general-purpose"})]),
@@ -373,5 +377,6 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
         tty.process.kill()
         tty.quit()
     assert PROMPT in texts and texts[-1] == ACT and texts.count("do it now") == 1
+    assert any("[wal-agent recovery]" in text for text in texts), "the standing protocol, on a terminal too"
     assert "Iwill." in "".join(tty.screen.split())
     assert [e.session for e in back.heard.events if isinstance(e, SessionStarted)] == [run.session]

@@ -50,6 +50,22 @@ def test_the_conversation() -> None:
     assert said("StopFailure") == OtherEvent("StopFailure")
 
 
+def test_nothing_where_a_field_may_be() -> None:
+    assert said("Stop", background_tasks=None) == said("Stop", background_tasks=[None, {"status": None}])
+    assert said("SessionStart", source=None) == SessionStarted("s", "")
+    assert said("UserPromptSubmit", prompt=None) == TurnStarted("s", "")
+    assert said("PreToolUse", cwd=None, tool_use_id=None).call_id == ""
+
+
+@pytest.mark.parametrize("event", events.EVENTS)
+def test_half_a_surrogate_pair(event: str) -> None:
+    """JavaScript cuts strings in the middle of an emoji, and writes what is left."""
+    payload = json.dumps({**CALL, "prompt": "\ud83d", "tool_response": "\ud83d", "error": "\ud83d", "source": "\ud83d"})
+    heard = events.parse(event, payload.encode())
+    assert getattr(heard, "prompt", "\ufffd") == getattr(heard, "source", "\ufffd") == "\ufffd"
+    assert "\\ud83d" not in repr(heard)
+
+
 def test_a_call() -> None:
     command = b'{"command": "ls"}'
     assert said("PreToolUse") == ToolStarting("s", "Bash", command, "toolu_1", "", "/w/sub")
@@ -110,7 +126,7 @@ def test_the_settings_of_a_run(tmp_path: Path) -> None:
     made = CLAUDE.inject(HookSetup("r1", tmp_path, ("client",), ("Read", "a.b"), "The protocol."), {})
     assert made.paths == () and Path(made.env[inject.SETTINGS]).parent == tmp_path
     values = json.loads(Path(made.env[inject.SETTINGS]).read_text())
-    assert values["disableAllHooks"] is False
+    assert "disableAllHooks" not in values, "it would switch on hooks that the user has off, a repository's too"
     assert set(values["hooks"]) == set(events.EVENTS)
     for event, [group] in values["hooks"].items():
         [hook] = group["hooks"]

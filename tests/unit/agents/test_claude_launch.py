@@ -9,7 +9,7 @@ import pytest
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
-from wal_agent.agents.claude import settings
+from wal_agent.agents.claude import settings, shapes
 from wal_agent.agents.claude.launch import ACT
 from wal_agent.errors import ConfigError
 
@@ -17,6 +17,15 @@ CLAUDE = AGENTS["claude"]
 CLI = Cli(Path("/bin/claude"), "2.1.197")
 ID = "0b8a9f3e-1111-4222-8333-444455556666"
 NEW = NewSession(ID)
+GOOD = """{"model": "opus", "permissions": {"allow": ["Bash(ls:*)"], "defaultMode": "plan", "more": 1}, "env": {"A": 5},
+    "statusLine": {"type": "command", "command": "true", "padding": 0}, "theme": 5, "cleanupPeriodDays": 30,
+    "enabledPlugins": {"a@b": true}, "sandbox": {"enabled": false, "network": {"allowedDomains": ["a.b"]}},
+    "attribution": {"commit": ""}, "spinnerVerbs": {"mode": "append", "verbs": []}, "fallbackModel": ["haiku"],
+    "skillOverrides": {"x": "off"}, "feedbackSurveyRate": 0.5, "autoMode": {"allow": []}, "outputStyle": "default",
+    "worktree": {"baseRef": "head"}, "pluginConfigs": {"p": {"options": {"a": [], "b": 1}}}, "voice": {},
+    "hooks": {"Stop": [{"matcher": "", "hooks": [
+        {"type": "command", "command": "true", "timeout": 5, "if": "Bash(x)", "args": [], "shell": "bash"},
+        {"type": "http", "url": "http://127.0.0.1:9/x", "headers": {"a": "b"}}]}], "Unheard": []}}"""
 
 
 def argv(*args: str, session: NewSession | ResumeSession = NEW, env: dict[str, str] | None = None) -> list[str]:
@@ -56,31 +65,45 @@ def injected(folder: Path) -> dict[str, str]:
 def test_ours_alone(tmp_path: Path) -> None:
     env = injected(tmp_path)
     made = argv("-p", "x", env=env)
-    assert made[:4] == ["--settings", *env.values(), "--append-system-prompt", "The protocol."]
+    assert made[:3] == ["--settings", *env.values(), "--append-system-prompt-file"]
+    assert Path(made[3]).read_text() == "The protocol."
+
+
+def test_words_for_the_system_prompt(tmp_path: Path) -> None:
+    """In a file: an argument of more than 128 KiB does not start. Both of the user's are for Claude to refuse."""
+    env = injected(tmp_path)
+    words = tmp_path / "words.md"
+    words.write_bytes(b"x\xff" * 100_000)
+    made = argv("--append-system-prompt-file", str(words), env=env)
+    assert max(map(len, made)) < 1000
+    assert Path(made[3]).read_text() == "x\ufffd" * 100_000 + "\n\nThe protocol."
+    both = ["--append-system-prompt", "a", "--append-system-prompt-file", "missing"]
+    assert argv(*both, env=env) == ["--settings", *env.values(), "--session-id", ID, *both]
+    with pytest.raises(ConfigError, match="--append-system-prompt-file missing cannot be read"):
+        argv("--append-system-prompt-file", "missing", env=env)
 
 
 def test_the_users_own_settings_and_words_are_kept(tmp_path: Path) -> None:
     """One file and one text: of two Claude takes the last."""
     hook = {"hooks": [{"type": "command", "command": "true"}]}
     own = tmp_path / "own.json"
-    own.write_text(json.dumps({"model": "opus", "disableAllHooks": True, "hooks": {"PreToolUse": [hook], "X": [hook]}}))
+    own.write_text(
+        json.dumps({"model": "opus", "disableAllHooks": False, "hooks": {"PreToolUse": [hook], "X": [hook]}})
+    )
     words = tmp_path / "words.md"
     words.write_text("Be brief.")
     for given in (str(own), " " + own.read_text()):
         made = argv(
             "--settings", "{}", "--settings", given, f"--append-system-prompt-file={words}", env=injected(tmp_path)
         )
-        assert made.count("--settings") == 1 and made[2:] == [
-            "--append-system-prompt",
-            "Be brief.\n\nThe protocol.",
-            "--session-id",
-            ID,
-        ]
+        assert made.count("--settings") == 1 and made[2] == "--append-system-prompt-file"
+        assert made[4:] == ["--session-id", ID] and Path(made[3]).parent == tmp_path
+        assert Path(made[3]).read_text() == "Be brief.\n\nThe protocol."
         values = json.loads(Path(made[1]).read_text())
         assert values["model"] == "opus" and values["disableAllHooks"] is False
         assert values["hooks"]["X"] == [hook] and values["hooks"]["PreToolUse"][0] == hook
         assert len(values["hooks"]["PreToolUse"]) == 2 and len(values["hooks"]["Stop"]) == 1
-        assert Path(made[1]).parent == tmp_path and json.loads(own.read_text())["disableAllHooks"]
+        assert Path(made[1]).parent == tmp_path and not json.loads(own.read_text())["disableAllHooks"]
 
 
 @pytest.mark.parametrize(
@@ -94,14 +117,37 @@ def test_the_users_own_settings_and_words_are_kept(tmp_path: Path) -> None:
         '{"hooks": {"Stop": [{"matcher": 1, "hooks": []}]}}',
         '{"hooks": {"Stop": [{"hooks": [{"type": "other", "command": "x"}]}]}}',
         '{"hooks": {"Stop": [{"hooks": [{"type": "command"}]}]}}',
+        '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "x", "timeout": "5"}]}]}}',
+        '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "x", "timeout": 0}]}]}}',
+        '{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "x", "if": 5}]}]}}',
+        '{"hooks": {"Stop": [{"hooks": [{"type": ["x"], "command": "x"}]}]}}',
+        '{"hooks": {"Stop": [{"hooks": [{"type": "http", "url": "no"}]}]}}',
+        '{"model": 5}',
+        '{"model": null}',
+        '{"permissions": 5}',
+        '{"permissions": {"defaultMode": "yolo"}}',
+        '{"permissions": {"allow": "Bash"}}',
+        '{"statusLine": "x"}',
+        '{"cleanupPeriodDays": true}',
+        '{"cleanupPeriodDays": 1e999}',
+        '{"cleanupPeriodDays": NaN}',
+        '{"sandbox": {"network": {"httpProxyPort": "1"}}}',
+        '{"unheardOf": true}',
         '{"a":' * 5000 + "1" + "}" * 5000,
     ],
 )
 def test_settings_that_would_void_ours(bad: str, tmp_path: Path) -> None:
     why = CLAUDE.hooks_off(["--settings", bad], tmp_path, {"HOME": str(tmp_path)})
     assert why is not None and why.startswith("--settings") and why.endswith("Nothing was run.") and len(why) < 500
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError, match="--settings"):
         argv("--settings", bad, env=injected(tmp_path))
+
+
+def test_settings_that_claude_takes() -> None:
+    """On the real program each of them left our hooks alive (test_beside_the_users_own_settings)."""
+    shapes.check(json.loads(GOOD))
+    with pytest.raises(ValueError, match="its statusLine is none that Claude Code takes"):
+        shapes.check({"statusLine": {"type": "command"}})
 
 
 def off(tmp_path: Path, *args: str, **env: str) -> str:
@@ -124,7 +170,15 @@ def test_settings_that_switch_hooks_off(tmp_path: Path) -> None:
     folder = tmp_path / ".claude"
     folder.mkdir()
     (folder / "settings.json").write_text('{"disableAllHooks": true}')
-    assert off(tmp_path) == "", "ours says the contrary, and counts more"
+    why = "Claude Code's hooks are off ({}: disableAllHooks is true), so no tool call could be logged. Nothing was run."
+    assert off(tmp_path) == why.format("~/.claude/settings.json")
+    assert CLAUDE.hooks_off([], tmp_path, {"HOME": "/nowhere"}) == why.format(".claude/settings.json")
+    (folder / "settings.json").unlink()
+    (folder / "settings.local.json").write_text('{"disableAllHooks": true}')
+    assert off(tmp_path) == why.format(".claude/settings.local.json")
+    (folder / "settings.local.json").unlink()
+    assert off(tmp_path, "--settings", '{"disableAllHooks": true}') == why.format("--settings")
+    assert off(tmp_path, "--settings", '{"disableAllHooks": false}') == ""
     (folder / "settings.local.json").write_text('{"env": {"CLAUDE_CODE_SAFE_MODE": 1}}')
     assert ".claude/settings.local.json" in off(tmp_path)
     (folder / "settings.local.json").unlink()
@@ -150,6 +204,8 @@ def test_an_organisation_that_allows_only_its_own(
     (tmp_path / "managed-settings.d").mkdir()
     (tmp_path / "managed-settings.d/10.json").write_text(values)
     assert (off(tmp_path) == "") == on
+    (tmp_path / "managed-settings.d/10.json").write_text('{"env": {"CLAUDE_CODE_SIMPLE": "1"}}')
+    assert "10.json switches Claude Code's hooks off" in off(tmp_path)
 
 
 @pytest.mark.parametrize(

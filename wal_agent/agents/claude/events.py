@@ -25,6 +25,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.jsonl import well_formed
 from wal_agent.agents.line import ALLOW, say
 
 TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
@@ -38,19 +39,19 @@ class _Hook(msgspec.Struct):
 
 
 class _Start(_Hook):
-    source: str = ""
+    source: str | None = None
 
 
 class _Prompt(_Hook):
-    prompt: str = ""
+    prompt: str | None = None
 
 
 class _Tool(_Hook):
     tool_name: str
     tool_input: msgspec.Raw
-    tool_use_id: str = ""
+    tool_use_id: str | None = None
     agent_id: str | None = None
-    cwd: str = ""
+    cwd: str | None = None
 
 
 class _Done(_Tool):
@@ -62,15 +63,15 @@ class _Failed(_Tool):
 
 
 class _Task(msgspec.Struct):
-    status: str = ""
+    status: str | None = None
 
 
 class _Stop(_Hook):
-    background_tasks: list[_Task] = []
+    background_tasks: list[_Task | None] | None = None
 
 
 class _End(_Hook):
-    reason: str = ""
+    reason: str | None = None
 
 
 _TYPES: dict[str, type[_Hook]] = {
@@ -94,39 +95,40 @@ def parse(event: str, payload: bytes) -> HookEvent:
     if event not in _TYPES:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id
     match event:
         case "SessionStart":
-            return SessionStarted(session, said.source)
+            return SessionStarted(session, said.source or "")
         case "UserPromptSubmit":
-            return TurnStarted(session, said.prompt)
+            return TurnStarted(session, said.prompt or "")
         case "PreToolUse":
             inner = said.agent_id or ""
-            where = said.cwd if said.cwd.startswith("/") else ""  # a `cd` of one command holds for the next
-            return ToolStarting(session, said.tool_name, _object(said.tool_input), said.tool_use_id, inner, where)
+            # a `cd` of one command holds for the next
+            where = said.cwd if said.cwd and said.cwd.startswith("/") else ""
+            return ToolStarting(session, said.tool_name, _object(said.tool_input), said.tool_use_id or "", inner, where)
         case "PostToolUse":
             response = bytes(said.tool_response)
             result = _without_copies(response) if said.tool_name in _WRITERS else response
             clean = said.tool_name != "Bash" or _went_well(response)
             return ToolEnded(
-                session, said.tool_name, _object(said.tool_input), result, False, said.tool_use_id, clean=clean
+                session, said.tool_name, _object(said.tool_input), result, False, said.tool_use_id or "", clean=clean
             )
         case "PostToolUseFailure":
             result = b'{"error":' + bytes(said.error) + b"}"
             return ToolEnded(
-                session, said.tool_name, _object(said.tool_input), result, True, said.tool_use_id, clean=False
+                session, said.tool_name, _object(said.tool_input), result, True, said.tool_use_id or "", clean=False
             )
         case "PermissionRequest":
             return AwaitingApproval(session, said.tool_name)
         case "Stop":
             # A command in the background goes on, and its end begins a turn by itself.
-            running = any(task.status == "running" for task in said.background_tasks)
+            running = any(task and task.status == "running" for task in said.background_tasks or ())
             return TurnCompleted(session, pending=running)
         case _:
-            return SessionEnded(session, said.reason)
+            return SessionEnded(session, said.reason or "")
 
 
 def _object(raw: msgspec.Raw) -> bytes:

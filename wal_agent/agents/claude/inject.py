@@ -2,7 +2,7 @@
 
 Claude merges it with the user's, the project's and the local settings, so no file of the user's is touched. A second
 `--settings` would replace ours, so the user's own is merged into one file with it (I6); one entry that Claude does not
-understand voids the whole file without a word, so what can be checked of the user's is checked before (settings.py).
+understand voids the whole file without a word, so the user's is checked before (shapes.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def claude_home(env: Env) -> Path:
 def inject(setup: HookSetup, env: Env) -> Injected:
     place = setup.run_dir / "claude-settings.json"
     try:
-        place.write_text(json.dumps({"hooks": hook_table(setup), "disableAllHooks": False}, indent=1))
+        place.write_text(json.dumps({"hooks": hook_table(setup)}, indent=1))
         protocol_beside(place).write_text(setup.protocol)
     except OSError as e:
         raise ConfigError(f"Claude Code's hooks could not be placed in {place}: {e.strerror or e}.") from e
@@ -61,5 +61,5 @@ def merged(ours: Path, users: dict[str, Any]) -> Path:
     for event, groups in own["hooks"].items():
         hooks[event] = [*hooks.get(event, []), *groups]
     place = ours.with_name("claude-settings-merged.json")
-    place.write_text(json.dumps({**users, **own, "hooks": hooks}, indent=1))
+    place.write_text(json.dumps({**users, "hooks": hooks}, indent=1))
     return place

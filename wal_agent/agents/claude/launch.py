@@ -86,15 +86,26 @@ def _injected(given: list[options.Arg], env: Env) -> tuple[list[str], list[optio
     users = options.last(given, "settings")
     try:
         place = ours if users is None else inject.merged(ours, settings.given_settings(users, Path.cwd()))
-        protocol = inject.protocol_beside(ours).read_text()
-        both = "\n\n".join(filter(None, [_system_text(given), protocol]))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"Claude Code's settings for this run could not be made: {error}.") from error
-    rest = [arg for arg in given if arg.name not in ("settings", *_SYSTEM)]
-    return ["--settings", str(place), *(["--append-system-prompt", both] if both else [])], rest
+        why = f"--settings cannot be used with this run's hooks: {error}."
+        raise ConfigError(why if users else f"Claude Code's settings could not be made: {error}.") from error
+    text, file = (options.last(given, name) for name in _SYSTEM)
+    rest = [arg for arg in given if arg.name != "settings"]
+    if text is not None and file is not None:  # Claude refuses the two of them by itself
+        return ["--settings", str(place)], rest
+    try:
+        both = _system_file(inject.protocol_beside(ours), text, file)
+    except OSError as error:
+        raise ConfigError(f"--append-system-prompt-file {file} cannot be read: {error.strerror or error}.") from error
+    rest = [arg for arg in rest if arg.name not in _SYSTEM]
+    return ["--settings", str(place), "--append-system-prompt-file", str(both)], rest
 
 
-def _system_text(given: list[options.Arg]) -> str:
-    """What the user adds to the system prompt. Claude takes the text or the file, not both."""
-    file = options.last(given, "append-system-prompt-file")
-    return options.last(given, "append-system-prompt") or (Path(file).read_text() if file else "")
+def _system_file(protocol: Path, text: str | None, file: str | None) -> Path:
+    """A file, since an argument holds 128 KiB at most: the user's own words for the system prompt, then ours."""
+    own = text if file is None else Path(file).read_bytes().decode(errors="replace")
+    if not own:
+        return protocol
+    both = protocol.with_name("claude-system-prompt.md")
+    both.write_bytes(f"{own}\n\n{protocol.read_text()}".encode(errors="surrogateescape"))
+    return both

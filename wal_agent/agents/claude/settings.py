@@ -1,9 +1,10 @@
 """Would our hooks fire here, and would the session be saved? Read from Claude Code's settings and arguments, before
 anything is started (I5).
 
-`disableAllHooks` of the user's or the project's settings does no harm: ours says the contrary, and it counts more. What
-only a running Claude can know (settings that an organisation sends, a settings file that does not validate) is left to
-the handshake and to the watch for calls that the log did not see.
+`disableAllHooks` is refused wherever it stands. Ours could say the contrary and would count more; but then a
+repository's own hooks would run too, against the user's word. What only a running Claude can know (settings that an
+organisation sends, a settings file that does not validate) is left to the handshake and to the watch for calls that the
+log did not see.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import Env
-from wal_agent.agents.claude import options
+from wal_agent.agents.claude import options, shapes
 from wal_agent.agents.claude.inject import claude_home
 
 SESSION = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -43,6 +44,7 @@ def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
         _by_argument(args, given)
         or _by_organisation(given)
         or _not_merged(given, workspace)
+        or _by_setting(given, workspace, env)
         or _by_variable(given, workspace, env)
     )
 
@@ -58,11 +60,16 @@ def _by_argument(args: Sequence[str], given: list[options.Arg]) -> str | None:
     return None
 
 
+def _by_setting(given: list[options.Arg], workspace: Path, env: Env) -> str | None:
+    for shown, values in _layers(given, workspace, env):
+        if values.get("disableAllHooks") is True:
+            return f"Claude Code's hooks are off ({shown}: disableAllHooks is true), {_NOTHING}"
+    return None
+
+
 def _by_variable(given: list[options.Arg], workspace: Path, env: Env) -> str | None:
     places = [("the environment", dict(env))]
-    layers = [*_layers(workspace, env)]
-    if (users := options.last(given, "settings")) is not None:
-        layers.append(("--settings", given_settings(users, workspace)))
+    layers = [*_layers(given, workspace, env), *_managed(given)]
     places += [(shown, own) for shown, values in layers if isinstance(own := values.get("env"), dict)]
     for shown, values in places:
         for name, how in _SWITCHES.items():
@@ -100,7 +107,10 @@ def _not_merged(given: list[options.Arg], workspace: Path) -> str | None:
     except (OSError, ValueError) as error:
         shown = users if len(users) <= 200 else users[:199] + "…"
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        return f"--settings {shown} cannot be used ({why}), and Claude Code would drop the hooks with it, {_NOTHING}"
+        return (
+            f"--settings {shown} cannot be used: {why}. For one thing that it does not take, Claude Code would drop "
+            f"the hooks too, {_NOTHING}"
+        )
     return None
 
 
@@ -112,38 +122,20 @@ def given_settings(value: str, folder: Path) -> dict[str, Any]:
         with (folder / value).open("rb") as f:
             text = f.read(_LIMIT).decode("utf-8-sig")
     try:
-        values = json.loads(text)
+        values = json.loads(text, parse_constant=_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(values, dict):
         raise ValueError("it is no JSON object")
-    _check_hooks(values.get("hooks", {}))
+    shapes.check(values)
     return values
 
 
-def _check_hooks(hooks: Any) -> None:
-    if not isinstance(hooks, dict):
-        raise ValueError("its hooks are no JSON object")
-    for event, groups in hooks.items():
-        if not isinstance(groups, list) or not all(_is_group(group) for group in groups):
-            raise ValueError(f"its hooks for {event} are none that Claude Code takes")
+def _constant(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
 
 
-_NEEDS = {"command": "command", "http": "url", "mcp_tool": "tool", "prompt": "prompt", "agent": "prompt"}
-
-
-def _is_group(group: Any) -> bool:
-    if not isinstance(group, dict) or not isinstance(group.get("matcher", ""), str):
-        return False
-    hooks = group.get("hooks")
-    return isinstance(hooks, list) and all(_is_hook(hook) for hook in hooks)
-
-
-def _is_hook(hook: Any) -> bool:
-    return isinstance(hook, dict) and isinstance(hook.get(_NEEDS.get(str(hook.get("type")), "")), str)
-
-
-def _layers(workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
+def _layers(given: list[options.Arg], workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
     project = workspace / ".claude"
     places = [
         ("~/.claude/settings.json", claude_home(env) / "settings.json"),
@@ -153,6 +145,8 @@ def _layers(workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
     for shown, path in places:
         if (values := _read(path)) is not None:
             yield shown, values
+    if (users := options.last(given, "settings")) is not None:
+        yield "--settings", given_settings(users, workspace)
 
 
 def _managed(given: list[options.Arg]) -> Iterator[tuple[str, dict[str, Any]]]:
