@@ -28,6 +28,8 @@ def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
         return []
     for kind in (*_BESIDE, *_OWN):
         base = _base(kind, session, workspace, env)
+        if base.parent.is_symlink() and kind in _BESIDE:  # `walk` follows none below
+            continue
         files = (p for p in walk(base) if p.name != ".lock")
         found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(files, _MOST))]
     return found

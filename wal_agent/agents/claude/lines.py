@@ -145,15 +145,22 @@ def has_messages(path: Path) -> bool:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
-    data = b""
+    torn: list[bytes] = []  # pieces of a line whose end is not read yet
+    size = 0
     with os.fdopen(fd, "rb", buffering=0) as f:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return False
-        while len(data) < _LIMIT and (piece := f.read(_PIECE)):
-            data += piece
-            if any(is_turn(r) for r, _ in records(data[: data.rfind(b"\n") + 1])):
+        while size < _LIMIT and (piece := f.read(_PIECE)):
+            size += len(piece)
+            lines, end, rest = piece.rpartition(b"\n")
+            if end and _has_turn(b"".join([*torn, lines])):
                 return True
-    return any(is_turn(r) for r, _ in records(data))
+            torn = [rest] if end else [*torn, piece]
+    return _has_turn(b"".join(torn))
+
+
+def _has_turn(lines: bytes) -> bool:
+    return b'"user"' in lines and any(is_turn(r) for r, _ in records(lines))
 
 
 def is_turn(record: Json | None) -> bool:

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from wal_agent.agents.claude.lines import after, dump, entry, leaf, load
-from wal_agent.agents.claude.putback import line
+from wal_agent.agents.claude.putback import Like
 
 
 def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
@@ -20,6 +20,6 @@ def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
     if last is not None and last.kind == "user" and last.message.get("content") == prompt:
         return main
     name = uuid.uuid5(uuid.NAMESPACE_OID, f"{leaf(read)} {prompt!r}")
-    told = line(read, session, workspace, "user", leaf(read), prompt, str(name), after(read))
+    told = Like.of(read, session, workspace).line("user", leaf(read), prompt, str(name), after(read))
     read.entries.append(entry(told))
     return dump(read)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +15,38 @@ from wal_agent.agents.claude.seen import text_of
 from wal_agent.agents.jsonl import Json, decode
 from wal_agent.agents.putback import noted, unknown
 
+IMAGE = "[an image, which is not kept; look at it again if it is needed]"
 MODEL = "claude-unknown"  # of a message that no other line tells the model of
 _KEPT = ("userType", "entrypoint", "version", "gitBranch")
 
 
 def put_back(read: Session, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
     """Give calls without a result theirs, and add those that are missing, in the log's order; say how many."""
-    added = 0
+    like = Like.of(read, session, workspace)
     time = after(read)
-    for call in _lacking_results(read, calls):
-        at, place = _place(read, id_of(call))
-        tail = not any(e.uuid for e in read.entries[at:])
+    places = _places(read)
+    end = max((i + 1 for i, e in enumerate(read.entries) if e.uuid), default=0)
+    added: dict[int, list[Entry]] = {}  # by the line that they go before
+    lacking = _lacking_results(read, calls)
+    for call in lacking:
+        at, place = places[id_of(call)]
+        tail = at >= end
         at_time = time if tail else later(place.time)
-        value = line(read, session, workspace, "user", place.uuid, _result(call), f"result {id_of(call)}", at_time)
-        read.entries.insert(at, entry({**value, "sourceToolAssistantUUID": place.uuid}))
+        value = like.line("user", place.uuid, _result(call), f"result {id_of(call)}", at_time)
+        added.setdefault(at, []).append(entry({**value, "sourceToolAssistantUUID": place.uuid}))
         time = later(time) if tail else time
-        added += 1
-    for call in _missing(read, calls):
+    count = range(len(read.entries) + 1)
+    read.entries = [e for i in count for e in (*added.get(i, ()), *read.entries[i : i + 1])]
+    missing = _missing(read, calls)
+    for call in missing:
         use = [{"type": "tool_use", "id": id_of(call), "name": call.tool, "input": _input(call)}]
-        said = line(read, session, workspace, "assistant", leaf(read), use, f"call {id_of(call)}", time)
+        said = like.line("assistant", leaf(read), use, f"call {id_of(call)}", time)
         read.entries.append(entry(said))
         time = later(time)
-        told = line(read, session, workspace, "user", str(said["uuid"]), _result(call), f"result {id_of(call)}", time)
+        told = like.line("user", str(said["uuid"]), _result(call), f"result {id_of(call)}", time)
         read.entries.append(entry({**told, "sourceToolAssistantUUID": said["uuid"]}))
         time = later(time)
-        added += 1
-    return added
+    return len(lacking) + len(missing)
 
 
 def id_of(call: LoggedCall) -> str:
@@ -72,51 +79,75 @@ def _missing(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
     return missing
 
 
-def _place(read: Session, id: str) -> tuple[int, Entry]:
-    """Where the result of a call in the file goes, and the call's line: behind the last line of its message and its
+def _places(read: Session) -> dict[str, tuple[int, Entry]]:
+    """Of each call in the file: where its result goes, and the call's line. Behind the last line of its message and its
     message's results, where Claude itself would have written it: it must not look like the conversation's end."""
-    at, use = next((i, e) for i, e in enumerate(read.entries) if any(c["id"] == id for c in e.calls()))
-    message = use.message.get("id")
+    places: dict[str, tuple[int, Entry]] = {}
+    ends: dict[str, int] = {}  # of the messages, as far as they are looked at
+    for at, use in enumerate(read.entries):
+        for call in use.calls():
+            if call["id"] not in places:
+                message = repr(use.message.get("id"))
+                if at >= ends.get(message, 0):
+                    ends[message] = _end(read, at)
+                places[call["id"]] = ends[message], use
+    return places
+
+
+def _end(read: Session, at: int) -> int:
+    message = read.entries[at].message.get("id")
     end = at + 1
-    for i, e in enumerate(read.entries[at + 1 :], at + 1):
+    for i in range(at + 1, len(read.entries)):
+        e = read.entries[i]
         same = e.kind == "assistant" and e.message.get("id") == message
         if same or any(True for _ in e.results()):
             end = i + 1
         elif e.uuid and e.kind in ("user", "assistant"):
             break
-    return end, use
+    return end
 
 
-def line(
-    read: Session, session: str, workspace: Path, kind: str, parent: str | None, content: Any, what: str, time: str
-) -> Json:
-    """A new line of the chain, like the others in what tells of the program. `what` makes its uuid."""
-    like = next((e.value for e in reversed(read.entries) if e.uuid), {})
-    model = next((m for e in reversed(read.entries) if (m := _model(e))), MODEL)
-    name = uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {what}")
-    message: Json = {"role": kind, "content": content}
-    if kind == "assistant":
-        message = {
-            "id": f"msg_wal_{name.hex}",
-            "type": "message",
-            "role": kind,
-            "model": model,
-            "content": content,
-            "stop_reason": "tool_use",
-            "stop_sequence": None,
-            "usage": {"input_tokens": 0, "output_tokens": 0},
+@dataclass(frozen=True, slots=True)
+class Like:
+    """What new lines of the chain have in common with the others: what tells of the program."""
+
+    session: str
+    workspace: Path
+    kept: Json
+    model: str
+
+    @classmethod
+    def of(cls, read: Session, session: str, workspace: Path) -> Like:
+        last = next((e.value for e in reversed(read.entries) if e.uuid), {})
+        model = next((m for e in reversed(read.entries) if (m := _model(e))), MODEL)
+        return cls(session, workspace, {key: last[key] for key in _KEPT if key in last}, model)
+
+    def line(self, kind: str, parent: str | None, content: Any, what: str, time: str) -> Json:
+        """`what` makes its uuid."""
+        name = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.session} {what}")
+        message: Json = {"role": kind, "content": content}
+        if kind == "assistant":
+            message = {
+                "id": f"msg_wal_{name.hex}",
+                "type": "message",
+                "role": kind,
+                "model": self.model,
+                "content": content,
+                "stop_reason": "tool_use",
+                "stop_sequence": None,
+                "usage": {"input_tokens": 0, "output_tokens": 0},
+            }
+        return {
+            "parentUuid": parent,
+            "isSidechain": False,
+            "type": kind,
+            "message": message,
+            "uuid": str(name),
+            "timestamp": time,
+            "cwd": str(self.workspace),
+            "sessionId": self.session,
+            **self.kept,
         }
-    return {
-        "parentUuid": parent,
-        "isSidechain": False,
-        "type": kind,
-        "message": message,
-        "uuid": str(name),
-        "timestamp": time,
-        "cwd": str(workspace),
-        "sessionId": session,
-        **{key: like[key] for key in _KEPT if key in like},
-    }
 
 
 def _model(e: Entry) -> str:
@@ -139,17 +170,29 @@ def result_text(result: bytes) -> str:
     if isinstance(told, str):
         return told
     if isinstance(told, list):
-        return text_of(told)
+        return _said(told)
     if not isinstance(told, dict):
         return json.dumps(told)
     if isinstance(told.get("error"), str):
         return str(told["error"])
     if isinstance(told.get("stdout"), str):
-        return "\n".join(part for part in (told["stdout"], told.get("stderr")) if isinstance(part, str) and part)
+        kept = told.get("persistedOutputPath")
+        stored = f"[the whole output was stored in {kept}]" if isinstance(kept, str) and kept else None
+        out = IMAGE if told.get("isImage") is True else told["stdout"]
+        return "\n".join(part for part in (stored, out, told.get("stderr")) if isinstance(part, str) and part)
     file = told.get("file")
-    if isinstance(file, dict) and isinstance(file.get("content"), str):
-        return str(file["content"])
-    return text_of(told.get("content")) or json.dumps(told, ensure_ascii=False)
+    if isinstance(file, dict):
+        if isinstance(file.get("content"), str):
+            return str(file["content"])
+        if "base64" in file:
+            return IMAGE
+    return _said(told.get("content")) or json.dumps(told, ensure_ascii=False)
+
+
+def _said(content: Any) -> str:
+    images = content if isinstance(content, list) else []
+    shown = [IMAGE for part in images if isinstance(part, dict) and part.get("type") == "image"]
+    return "\n".join(filter(None, [text_of(content), *shown]))
 
 
 def _input(call: LoggedCall) -> Json:
