@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, SeenCall
 from wal_agent.agents.claude.files import slug
-from wal_agent.agents.claude.putback import result_text
+from wal_agent.agents.claude.lines import Entry, has_messages
+from wal_agent.agents.claude.putback import IMAGE, result_text
+from wal_agent.agents.jsonl import records
 
 CLAUDE = AGENTS["claude"]
 ID = "0b8a9f3e-1111-4222-8333-444455556666"
@@ -127,6 +129,29 @@ def test_a_call_without_an_id_in_the_log_is_known_by_what_it_was() -> None:
     assert len(mend(book.data, logged(1, started=now))) == 4, "an equal call that was over before this one began"
 
 
+def test_many_calls_without_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one message or in many, the lines are looked at so many times each, not once for each call."""
+    looks = 0
+    results = Entry.results
+
+    def counted(entry: Entry) -> Any:
+        nonlocal looks
+        looks += 1
+        return results(entry)
+
+    monkeypatch.setattr(Entry, "results", counted)
+    for message in ("m", None):
+        book = Book()
+        for i in range(300):
+            book.call(f"t{i}")
+            if message:
+                book.lines[-1]["message"]["id"] = message
+            book.lines[-1]["timestamp"] = "2026-11-22T09:00:00.000Z"
+        looks = 0
+        made = CLAUDE.reconcile(book.data, ID, WS, [logged(i, f"t{i}") for i in range(300)])
+        assert made.put_back == 300 and looks < 3000
+
+
 def test_a_call_in_the_middle_without_a_result() -> None:
     """Its result must not become the end that Claude goes on from."""
     book = Book()
@@ -219,6 +244,10 @@ def test_whatever_stands_there_each_call_is_told_once(found: list[bytes], calls:
         (b'[{"type":"text","text":"from mcp"}]', "from mcp"),
         (b'{"filePath":"/a"}', '{"filePath": "/a"}'),
         (b'"it was refused"', "it was refused"),
+        (b'{"type":"image","file":{"base64":"AAAA","type":"image/png"}}', IMAGE),
+        (b'{"stdout":"data:image/png;base64,AAAA","stderr":"","isImage":true}', IMAGE),
+        (b'[{"type":"text","text":"here"},{"type":"image","source":{"data":"AAAA"}}]', f"here\n{IMAGE}"),
+        (b'{"stdout":"begin","persistedOutputPath":"/p"}', "[the whole output was stored in /p]\nbegin"),
         (b'{"stdout":"cut', '{"stdout":"cut'),
         (b"null", "null"),
     ],
@@ -236,13 +265,16 @@ def test_what_the_file_tells_of_calls() -> None:
     book.result("t3", "Permission to use Bash has been denied.", True)
     book.result("t4", "The user doesn't want to proceed with this tool use. The tool use was rejected", True)
     book.result("t5", "Exit code 1", True)
+    book.result("t6", "PreToolUse:Bash hook error: [/x/guard]: no", True)
     seen = CLAUDE.seen_calls(b"junk\n" + book.data)
     assert seen[0] == SeenCall("Bash", b'{"command":"ls"}', "done", "t1", "t1")
+    assert len({s.id for s in seen}) == len(seen)
     assert [(s.tool, s.call_id, s.status) for s in seen[1:]] == [
         ("", "t0", "done"),
         ("", "t3", "refused"),
         ("", "t4", "cancelled"),
         ("", "t5", "failed"),
+        ("", "t6", "refused"),
     ]
 
 
@@ -285,9 +317,33 @@ def test_the_files_of_a_session(tmp_path: Path) -> None:
     assert not CLAUDE.resumable(ID, WS, env), "no message in it"
     wanted["session.jsonl"].write_text('{"type":"mode"}\n{"type":"user","message":{}}\n')
     assert CLAUDE.resumable(ID, WS, env)
+    (project / ID).rename(tmp_path / "moved")
+    (project / ID).symlink_to(tmp_path / "moved")
+    assert [f.name for f in CLAUDE.session_files(ID, WS, env)] == ["session.jsonl", "tasks/1.json", "file-history/h@v1"]
     wanted["session.jsonl"].unlink()
     wanted["session.jsonl"].symlink_to(tmp_path / ".credentials.json")
     assert CLAUDE.session_files(ID, WS, env) == [] and CLAUDE.folder(env) == tmp_path
+
+
+def test_a_look_at_the_beginning_of_a_file_reads_each_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "x.jsonl"
+    read = 0
+
+    def counted(data: bytes) -> Any:
+        nonlocal read
+        read += len(data)
+        return records(data)
+
+    monkeypatch.setattr("wal_agent.agents.claude.lines.records", counted)
+    turn = b'{"type":"user","message":{}}'
+    place.write_bytes(b'{"x":"user"}\n' * 50_000)
+    assert not has_messages(place) and read <= place.stat().st_size
+    place.write_bytes(b'{"x":"' + b"y" * 200_000 + b'"}\n' + turn)
+    assert has_messages(place)
+    place.write_bytes(turn[:-2] + b" " * 200_000 + b"}}\n{}\n")
+    assert has_messages(place)
 
 
 def test_the_folder_of_a_workspace() -> None:

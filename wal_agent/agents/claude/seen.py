@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from wal_agent.agents.base import SeenCall
@@ -12,6 +13,7 @@ from wal_agent.agents.jsonl import Json, encode, records
 # in the words of a refusal at the dialog: they may have.
 _CANCELLED = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
 _REFUSED = ("Claude requested permissions to ", "Permission to use ", "Permission for this action ")
+_HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # one of the user's refused it; what it says in JSON is not marked
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
@@ -38,7 +40,7 @@ def _status(result: Json) -> Literal["done", "failed", "refused", "cancelled"]:
     text = text_of(result.get("content"))
     if text.startswith(_CANCELLED):
         return "cancelled"
-    return "refused" if text.startswith(_REFUSED) else "failed"
+    return "refused" if text.startswith(_REFUSED) or _HOOK.match(text) else "failed"
 
 
 def text_of(content: Any) -> str:
