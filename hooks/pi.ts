@@ -8,8 +8,8 @@ import { ask } from "./wire.js"
 const SETUP = __WAL_AGENT_SETUP__
 const FIRM = 25 // seconds: may wait for the bucket; other events are answered at once
 const BRIEF = 4
-// Tools that leave their input alone. An extension behind this one cannot rewrite it either: it was logged as it is.
-const SETTLED = new Set(["bash", "edit", "write", "read", "grep", "find", "ls"])
+// pi's own tools leave their input alone. An extension behind this one cannot rewrite it either: it was logged as it is.
+const OWN = new Set(["bash", "edit", "write", "read", "grep", "find", "ls"])
 
 function freeze(value) {
   if (value && typeof value === "object") Object.values(Object.freeze(value)).forEach(freeze)
@@ -38,22 +38,32 @@ function verdict(answer) {
 export default function (pi) {
   // pi refuses a flag that no extension knows: so it does not start where a launcher kept this one from it.
   pi.registerFlag("wal-agent", { type: "boolean", description: "Started by wal-agent" })
+  const names = new Map() // by call id, of the calls of this batch
   let turn = Promise.resolve() // done once wal-agent was told of the last turn's end
   let ended = () => {}
+
+  // An extension may put a tool of its own in the place of one of pi's: nobody knows what that one does (I1).
+  function named(tool) {
+    if (!OWN.has(tool)) return tool
+    const found = pi.getAllTools().find(({ name }) => name === tool)
+    return found?.sourceInfo?.path === `<builtin:${tool}>` ? tool : `${tool} (extension)`
+  }
 
   pi.on("session_start", (event, ctx) => tell("session_start", ctx, { reason: event.reason }))
 
   pi.on("before_agent_start", async (event, ctx) => {
     turn = new Promise((resolve) => (ended = resolve))
-    await tell("before_agent_start", ctx, { prompt: event.prompt.toWellFormed() })
+    await tell("before_agent_start", ctx, { prompt: event.prompt })
     if (SETUP.protocol) return { systemPrompt: `${event.systemPrompt}\n\n${SETUP.protocol}` }
   })
 
   pi.on("tool_call", async (event, ctx) => {
     try {
-      const { toolName: tool, toolCallId: call_id, input } = event
+      const { toolName, toolCallId: call_id, input } = event
+      const tool = named(toolName)
+      names.set(call_id, tool)
       if (SETUP.skip.includes(tool)) return
-      if (SETTLED.has(tool)) freeze(input)
+      if (OWN.has(toolName)) freeze(input)
       if (ctx.cwd !== process.cwd()) return { block: true, reason: SETUP.elsewhere }
       const refusal = verdict(await hear("tool_call", ctx, { tool, call_id, input }, FIRM))
       if (!refusal) return
@@ -66,12 +76,19 @@ export default function (pi) {
 
   // Only of tools that ran: tool_execution_end also comes for those that were blocked or do not exist.
   pi.on("tool_result", async (event, ctx) => {
-    const { toolName: tool, toolCallId: call_id, input, content, isError: failed } = event
+    const { toolName, toolCallId: call_id, input, content, details, isError: failed } = event
+    const tool = names.get(call_id) ?? toolName
     if (!SETUP.skip.includes(tool)) await tell("tool_result", ctx, { tool, call_id, input, content, failed }, FIRM)
+    // Into the session file, which else has the plain name; no model is told.
+    const open = details === undefined || (details && Object.getPrototypeOf(details) === Object.prototype)
+    if (tool !== toolName && open) return { details: { ...details, "wal-agent-tool": tool } }
   })
 
   // Comes through the queue that writes the session file, behind the results of the batch; `context` does not.
-  pi.on("turn_end", (event, ctx) => tell("turn_end", ctx))
+  pi.on("turn_end", (event, ctx) => {
+    names.clear()
+    return tell("turn_end", ctx)
+  })
 
   pi.on("agent_end", async (event, ctx) => {
     const last = event.messages.findLast((message) => message.role === "assistant")

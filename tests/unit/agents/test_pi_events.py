@@ -84,6 +84,15 @@ def test_nothing_but_a_value_error(event: str, payload: bytes) -> None:
         pass
 
 
+def test_half_of_a_surrogate_pair_is_no_reason_to_deny() -> None:
+    """JavaScript cuts strings wherever it likes, an emoji in two."""
+    started = parse("tool_call", **{**CALL, "input": {"command": "echo \ud83d"}})
+    assert isinstance(started, ToolStarting) and json.loads(started.input) == {"command": "echo \ufffd"}
+    ended = parse("tool_result", **CALL, content=[{"type": "text", "text": "\ud83d"}], failed=False)
+    assert isinstance(ended, ToolEnded) and "\\ufffd" in ended.result.decode()
+    assert parse("before_agent_start", prompt="do \udc00") == TurnStarted("s", "do \ufffd")
+
+
 def test_only_a_call_is_refused() -> None:
     assert events.render("tool_call", Allow()) == b"wal-agent:allow\0"
     assert events.render("tool_result", Deny("no")) == b"wal-agent:allow\0"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents.pi import Pi
+from wal_agent.agents.pi import Pi, files
 
 PI = Pi()
 ID = "019f0000-0000-7000-8000-000000000001"
@@ -39,6 +39,17 @@ def test_a_sessions_file_is_known_by_its_first_line(tmp_path: Path, env: dict[st
     assert [f.path for f in PI.session_files(ID, workspace, env)] == [mine]
     assert PI.existing(ID, workspace, env) == [mine]
     assert PI.restore_path(PI.main_file, ID, workspace, env).parent == folder
+
+
+def test_a_file_that_is_gone_since_it_was_listed(
+    tmp_path: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = put(tmp_path / "x.jsonl", head(ID))
+    listed = [tmp_path / "gone.jsonl"]
+    monkeypatch.setattr(files, "existing", lambda *_: listed)
+    assert PI.session_files(ID, Path("/w"), env) == []
+    listed.append(there)
+    assert [f.path for f in PI.session_files(ID, Path("/w"), env)] == [there]
 
 
 def test_a_link_is_no_session(tmp_path: Path, env: dict[str, str]) -> None:
@@ -76,6 +87,7 @@ def test_the_users_own_setting(tmp_path: Path, env: dict[str, str]) -> None:
     [
         (["--no-session"], "--no-session"),
         (["-p", "x", "--mode", "rpc"], "RPC"),
+        (["--mode", "rpc", "--mode", "x"], "RPC"),
         (["--session-dir", "x"], "PI_CODING_AGENT_SESSION_DIR"),
         (["--session", "/x/y.jsonl"], "not in this project's folder"),
     ],
@@ -98,6 +110,16 @@ def test_a_session_of_another_folder_by_its_path(tmp_path: Path, env: dict[str, 
     assert PI.hooks_off(["--session", str(path)], tmp_path, env) is None
 
 
-@pytest.mark.parametrize("args", [[], ["--no-extensions"], ["-ne", "-nt"], ["-p", "--no-session-x"], ["--session", ID]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        ["--mode", "rpc", "--mode", "text"],
+        ["--no-extensions"],
+        ["-ne", "-nt"],
+        ["-p", "--no-session-x"],
+        ["--session", ID],
+    ],
+)
 def test_what_does_not_keep_hooks_from_firing(args: list[str], tmp_path: Path, env: dict[str, str]) -> None:
     assert PI.hooks_off(args, tmp_path, env) is None

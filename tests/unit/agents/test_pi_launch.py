@@ -89,6 +89,8 @@ def test_it_talks_on_a_terminal_only_and_where_it_is_not_told_otherwise() -> Non
     assert not PI.is_interactive(["x"], False, {})
     assert not PI.is_interactive(["-p", "x"], True, {})
     assert not PI.is_interactive(["--mode", "json", "x"], True, {})
+    assert not PI.is_interactive(["--mode", "json", "--mode", "tui", "x"], True, {})
+    assert PI.is_interactive(["--mode", "json", "--mode", "text", "x"], True, {})
 
 
 def test_a_start_is_the_users_own_with_the_extension_in_front() -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from wal_agent.agents.pi.reconcile import NOT_BEGUN
 
 PI = Pi()
 WS = Path("/new/place")
+START = 1767225600.0  # 2026-01-01
 ID = "019f0000-0000-7000-8000-000000000001"
 Json = dict[str, Any]
 
@@ -49,7 +51,7 @@ def lines(*records: Json) -> bytes:
 
 def call(n: int, id: str, command: str, result: bytes | None = None, failed: bool = False) -> LoggedCall:
     text = json.dumps({"command": command}).encode()
-    return LoggedCall(n, "bash", text, result, failed, "" if result else "nobody knows.", 1.8e9, id)
+    return LoggedCall(n, "bash", text, result, failed, "" if result else "nobody knows.", START, id)
 
 
 def done(text: str) -> bytes:
@@ -164,6 +166,92 @@ def test_ids_that_a_model_counts_anew() -> None:
     assert made.put_back == 1
 
 
+def test_an_id_alone_is_not_a_call() -> None:
+    """The answer with the second call was lost; its id is that of the first, which has its result."""
+    main = lines(*BATCH[:2], entry("b", "a", answer(("call_0", "one")), 1), entry("r", "b", result("call_0", "ONE"), 2))
+    for command in ("deploy", "one"):
+        lost = LoggedCall(**{**_fields(call(2, "call_0", command, done("DONE"))), "started": START + 9})
+        made, records = mended(main, lost)
+        assert made.put_back == 1 and told(records) == [("call_0", "ONE"), ("call_0", "DONE")]
+        assert records[-2]["message"]["content"][0]["arguments"] == {"command": command}
+
+
+def test_an_id_alone_is_not_an_open_call_either() -> None:
+    main = lines(*BATCH[:2], entry("b", "a", answer(("call_0", "one")), 8), entry("u", "b", user("so?"), 9))
+    early = LoggedCall(**{**_fields(call(2, "call_0", "deploy", done("DONE"))), "started": START + 3})
+    _, records = mended(main, early)
+    assert [r["message"]["content"][0].get("arguments") for r in records[-2:]] == [{"command": "deploy"}, None]
+    other = LoggedCall(**{**_fields(early), "tool": "deploy", "started": START + 9})
+    assert mended(main, other)[1][-2]["message"]["content"][0]["name"] == "deploy"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_input_that_pi_mended_is_still_that_call(answered: bool) -> None:
+    """It makes a number of "5" where the tool wants one; the hook is told of what runs."""
+    main = lines(*BATCH[:2], entry("b", "a", answer(("c1", "5")), 1))
+    main += lines(entry("r", "b", result("c1", "ran"), 3)) if answered else b""
+    logged = LoggedCall(1, "bash", b'{"command":5}', done("ran"), False, "", START + 2, "c1")
+    made, records = mended(main, logged)
+    assert made.put_back == (not answered) and told(records) == [("c1", "ran")]
+
+
+def test_ids_that_are_spelt_like_ours() -> None:
+    main = lines(*BATCH[:2], entry("b", "a", answer(("wal_call_1", "one")), 1))
+    main += lines(entry("r", "b", result("wal_call_1", "ONE"), 2))
+    logged = [call(1, "", "other", done("OTHER")), call(2, "wal_call_1", "one", done("ONE"))]
+    _, records = mended(main, *logged)
+    assert told(records) == [("wal_call_1", "ONE"), ("wal_call_1", "OTHER")]
+
+
+def test_a_tool_in_the_place_of_one_of_pis_own_has_its_plain_name_in_the_session() -> None:
+    logged = [LoggedCall(**{**_fields(c), "tool": "bash (extension)"}) for c in (call(1, "c1", "one", done("1")),)]
+    made, records = mended(lines(*BATCH), *logged)
+    assert made.put_back == 1 and told(records)[0] == ("c1", "1")
+    _, records = mended(lines(*BATCH[:2]), *logged)
+    assert [records[-2]["message"]["content"][0]["name"], records[-1]["message"]["toolName"]] == ["bash", "bash"]
+
+
+def test_what_the_file_tells_has_the_hooks_name_of_a_tool() -> None:
+    marked = {**result("c2", "2"), "details": {"wal-agent-tool": "bash (extension)"}, "isError": True}
+    seen = PI.seen_calls(lines(*BATCH, entry("r1", "b", result("c1", "1")), entry("r2", "r1", marked)))
+    assert [(s.tool, s.status) for s in seen] == [("bash", "done"), ("bash (extension)", "failed")]
+
+
+def test_half_of_a_surrogate_pair_is_the_same_call() -> None:
+    main = lines(*BATCH[:2], entry("b", "a", answer(("c1", "echo \ud83d"), ("c1x", "two")), 1))
+    main += lines(entry("r", "b", result("c1", "1"), 3))
+    logged = LoggedCall(1, "bash", b'{"command":"echo \\ufffd"}', done("1"), False)
+    made, records = mended(main, logged)
+    assert made.put_back == 0 and told(records) == [("c1", "1"), ("c1x", NOT_BEGUN)]
+
+
+@pytest.mark.parametrize("depth", [300, 600, 990, 5000])
+def test_what_is_nested_too_deep_is_junk_or_nothing(depth: int) -> None:
+    deep = '{"a":' * depth + "1" + "}" * depth
+    main = lines(*BATCH) + json.dumps(entry("d", "b", answer(("c9", "x")))).replace('"x"', deep).encode() + b"\n"
+    assert mended(main, LoggedCall(1, "t", deep.encode(), deep.encode(), False, "", START, "c8"))[0].put_back == 1
+    assert PI.seen_calls(main) == []
+
+
+@pytest.mark.parametrize("size", range(1000, 1024))
+def test_a_result_that_was_cut_comes_back_as_text(size: int) -> None:
+    whole = json.dumps({"content": [{"type": "text", "text": "first"}, {"type": "text", "text": 'é"\n\\' * 400}]})
+    kept = whole.replace(": ", ":").replace(", ", ",").encode()[:size] + b"\n[wal-agent: the rest could not be saved]"
+    _, records = mended(lines(*BATCH[:2]), call(1, "c1", "one", kept))
+    (text,) = (block["text"] for block in records[-1]["message"]["content"])
+    assert text.startswith('first\né"\n\\é') and text.endswith("\n[wal-agent: the rest could not be saved]")
+    assert "type" not in text and "u00e9" not in text
+
+
+def test_the_notice_hangs_on_the_last_entry_that_can_carry_it() -> None:
+    main = PI.reconcile(lines(*BATCH, {"type": "custom"}, {"type": "message", "message": user("x")}), ID, WS, []).data
+    said = PI.tell(main, ID, WS, "go on")
+    assert said is not None and PI.tell(said, ID, WS, "go on") == said
+    made = [json.loads(x) for x in said.splitlines()]
+    assert made[-1]["parentId"] == next(r["id"] for r in reversed(made[:-1]) if r.get("id"))
+    assert path([r for r in made if r.get("id")])[0]["id"] == "a"
+
+
 def _fields(call: LoggedCall) -> dict[str, Any]:
     return {name: getattr(call, name) for name in call.__slots__}
 
@@ -225,8 +313,8 @@ logged = st.builds(
     st.none() | st.sampled_from([done("1"), b"\xff", b'"x"', b"{}", b'{"content":7}']),
     st.booleans(),
     st.just(""),
-    st.sampled_from([0.0, 1767225610.0]),
-    st.sampled_from(["c1", "c2", "c3", ""]),
+    st.sampled_from([0.0, START + 10, START + 30]),
+    st.sampled_from(["c1", "c2", "c3", "wal_call_1", "wal_call_2", ""]),
 )
 
 

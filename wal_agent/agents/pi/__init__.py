@@ -45,6 +45,8 @@ class Pi:
             "A command that a person runs with `!` in pi is no tool call and is not logged.",
             "An extension that pi finds by itself and that rewrites the input of one of pi's own tools makes that call "
             "fail; named with `-e` before wal-agent's it may.",
+            "An extension that pi finds by itself may rewrite the input of another one's tool after it was logged.",
+            "Of a tool that an extension puts in the place of one of pi's own, as `read`, nothing is known.",
             "An extension that replaces pi's shell tool and hides the exit code makes a failed command look clean.",
         ),
     )

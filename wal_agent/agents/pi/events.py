@@ -23,8 +23,10 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.jsonl import well_formed
 from wal_agent.agents.line import ALLOW, say
 
+_EXTENSIONS = " (extension)"  # hooks/pi.ts: behind the name of one of pi's own tools, of another in its place
 CUT_SHORT = ("", "error", "aborted")  # why an answer of the model stopped that ends no turn
 # What pi's shell tool writes last where a command went wrong; one that an extension put in its place may not call it an
 # error. In JSON, so between its escapes.
@@ -73,7 +75,7 @@ def parse(event: str, payload: bytes) -> HookEvent:
     if event not in _TYPES:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session
@@ -100,6 +102,11 @@ def _object(raw: msgspec.Raw) -> bytes:
     if data[:1] != b"{":
         raise ValueError("input is not an object")
     return data
+
+
+def plain(tool: str) -> str:
+    """A tool's name as the session file has it."""
+    return tool.removesuffix(_EXTENSIONS)
 
 
 def render(event: str, decision: Decision) -> bytes:

@@ -60,8 +60,15 @@ def place(workspace: Path, env: Env) -> Path:
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
-    found = existing(session, workspace, env)
-    return [SessionFile(MAIN, max(found, key=lambda p: p.stat().st_size))] if found else []
+    found = {path: size for path in existing(session, workspace, env) if (size := _size(path)) is not None}
+    return [SessionFile(MAIN, max(found, key=found.__getitem__))] if found else []
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:  # gone since it was listed
+        return None
 
 
 def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:

@@ -49,7 +49,7 @@ def prompt_of(args: Sequence[str]) -> str | None:
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     given = options.read(args)
-    return tty and not any(a.name == "print" for a in given) and options.last(given, "mode") not in ("json", "rpc")
+    return tty and not any(a.name == "print" for a in given) and options.mode(given) not in ("json", "rpc")
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:

@@ -35,5 +35,12 @@ def _head(session: str, workspace: Path) -> bytes:
 
 
 def _last(main: bytes) -> Entry:
-    """The last line, or the head, of a file whose every line is a record."""
-    return Entry(decode(main[main.rfind(b"\n", 0, len(main) - 1) + 1 :]))
+    """The last entry that others can hang on, else the head, of a file whose every line is a record."""
+    end = len(main)
+    while end > 0:
+        begin = main.rfind(b"\n", 0, end - 1) + 1
+        entry = Entry(decode(main[begin:end]))
+        if entry.id or begin == 0:
+            return entry
+        end = begin
+    return Entry({})

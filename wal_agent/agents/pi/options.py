@@ -77,6 +77,11 @@ def last(given: Sequence[Arg], name: str) -> str | None:
     return found[-1] if found else None
 
 
+def mode(given: Sequence[Arg]) -> str | None:
+    """The last that is one: pi passes over others."""
+    return next((a.value for a in reversed(given) if a.name == "mode" and a.value in ("text", "json", "rpc")), None)
+
+
 def said(given: Sequence[Arg]) -> list[str]:
     """The words that make up what the user asks for, in order."""
     return [

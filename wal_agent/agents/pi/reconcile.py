@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.jsonl import Json, decode
+from wal_agent.agents.jsonl import Json, decode, well_formed
 from wal_agent.agents.pi import results
+from wal_agent.agents.pi.events import plain
 from wal_agent.agents.pi.tree import Entry, Tree, dump, load, mend_head
 
 NOT_BEGUN = "not begun, as far as wal-agent's log tells: the machine was lost before it."
 _OURS = "wal_call_"  # begins the ids of calls that had none
+_CLOSE = 0.001  # seconds: pi's times are whole milliseconds
 _TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 
 
@@ -45,34 +47,68 @@ class _Told:
 
     def __init__(self, tree: Tree) -> None:
         self.made: list[tuple[Entry, Json]] = []
-        self.answered: set[int] = set()  # by place in `made`
+        self.answered: dict[int, Entry] = {}  # by place in `made`
         self.claimed: set[int] = set()
         self._by_id: dict[str, list[int]] = {}  # some models count their ids anew in each answer
+        self._put: dict[int, Any] = {}  # marks of results that were put back, by place in `made`
+        self._last: Entry | None = None
         for entry in tree.entries:
             for call in entry.calls:
                 self._by_id.setdefault(call["id"], []).append(len(self.made))
                 self.made.append((entry, call))
+            if entry.role == "assistant":
+                self._last = entry
             if entry.role == "toolResult":
                 asked = self._by_id.get(str(entry.message.get("toolCallId")), [])
-                self.answered |= set(asked[-1:])
+                self.answered |= dict.fromkeys(asked[-1:], entry)
 
-    def claim(self, logged: LoggedCall) -> int | None:
-        """The call of the file that is this one; each answers for one."""
-        same = [n for n in self._by_id.get(id_of(logged), []) if n not in self.claimed]
-        if not same and not logged.call_id:
-            same = self._equal(logged)
-        before = [n for n in same if not logged.started or _seconds(self.made[n][0]) <= logged.started + 0.001]
-        found = max(before or same, default=None)
-        if found is not None:
-            self.claimed.add(found)
-        return found
+        for n, entry in self.answered.items():
+            details = entry.message.get("details")
+            if isinstance(details, dict) and results.MARK in details:
+                self._put[n] = details
+
+    def claim(self, calls: Sequence[LoggedCall]) -> list[int | None]:
+        """For each the call of the file that is this one; each answers for one. The sure ones go first."""
+        found: dict[int, int] = {}
+        for look in (self._marked, self._equal, self._alike):
+            for at, logged in enumerate(calls):
+                free = [n for n in look(logged) if n not in self.claimed] if at not in found else []
+                if free:
+                    found[at] = free[0]
+                    self.claimed.add(free[0])
+        return [found.get(at) for at in range(len(calls))]
+
+    def _marked(self, logged: LoggedCall) -> list[int]:
+        """Put back before."""
+        wanted = results.mark(logged)
+        return [n for n, found in self._put.items() if found == wanted]
 
     def _equal(self, logged: LoggedCall) -> list[int]:
-        """For a call without an id: the first that is open, else the first."""
-        wanted = (logged.tool, _canon(_input(logged)))
-        free = [n for n, (_, c) in enumerate(self.made) if n not in self.claimed and not c["id"].startswith(_OURS)]
-        same = [n for n in free if _key(self.made[n][1]) == wanted]
-        return ([n for n in same if n not in self.answered] or same)[:1]
+        """The same tool and input: by the id the last that may be meant, without one the first, an open one if any."""
+        wanted = (plain(logged.tool), _canon(_input(logged)))
+        ids = self._by_id.get(logged.call_id, []) if logged.call_id else range(len(self.made))
+        same = [n for n in ids if _key(self.made[n][1]) == wanted and not self._over(n, logged)]
+        if not logged.call_id:
+            return sorted(same, key=lambda n: (n in self.answered, n))
+        return sorted(same, key=lambda n: (_later(self.made[n][0], logged), -n))
+
+    def _alike(self, logged: LoggedCall) -> list[int]:
+        """pi mends some inputs, and extensions may rewrite any, before the hook is told. An id may come again: it must
+        be of a call that this one's time allows."""
+        ids = self._by_id.get(logged.call_id, []) if logged.call_id else []
+        same = [n for n in ids if str(self.made[n][1].get("name")) == plain(logged.tool)]
+        return [n for n in reversed(same) if self._may_be(n, logged)]
+
+    def _may_be(self, n: int, logged: LoggedCall) -> bool:
+        entry = self.answered.get(n)
+        if entry is None:
+            return self.made[n][0] is self._last and not _later(self.made[n][0], logged)
+        return not self._over(n, logged) and _seconds(entry) > 0
+
+    def _over(self, n: int, logged: LoggedCall) -> bool:
+        """The file's call ended before this one began."""
+        ended = _seconds(self.answered[n]) if n in self.answered else 0.0
+        return 0 < ended < logged.started - _CLOSE
 
 
 def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
@@ -80,8 +116,7 @@ def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
     lacking: list[LoggedCall] = []
     results_of: dict[int, dict[str, Json]] = {}  # entry -> call id -> message
     put = 0
-    for logged in calls:
-        n = told.claim(logged)
+    for logged, n in zip(calls, told.claim(calls), strict=True):
         if n is None:
             lacking.append(logged)
         elif n not in told.answered:
@@ -169,7 +204,7 @@ def _answer(tree: Tree, lacking: Sequence[LoggedCall]) -> Json:
     return {
         "role": "assistant",
         "content": [
-            {"type": "toolCall", "id": id_of(logged), "name": logged.tool, "arguments": _input(logged)}
+            {"type": "toolCall", "id": id_of(logged), "name": plain(logged.tool), "arguments": _input(logged)}
             for logged in lacking
         ],
         "api": str(before.get("api", "unknown")),
@@ -192,8 +227,12 @@ def entry_time(tree: Tree) -> int:
 
 
 def _seconds(entry: Entry) -> float:
-    """When it was written; unknown counts as early enough."""
+    """When it was written; 0: unknown."""
     return _parsed(entry.value.get("timestamp")) or 0.0
+
+
+def _later(entry: Entry, logged: LoggedCall) -> bool:
+    return 0 < logged.started < _seconds(entry) - _CLOSE
 
 
 def _parsed(timestamp: Any) -> float | None:
@@ -207,14 +246,14 @@ def _parsed(timestamp: Any) -> float | None:
 def _input(call: LoggedCall) -> Json:
     try:
         value = decode(call.input)
-    except (ValueError, RecursionError):
+    except ValueError:
         value = None
     return value if isinstance(value, dict) else {}
 
 
-def _key(call: Json) -> tuple[str, str]:
+def _key(call: Json) -> tuple[str, bytes]:
     return str(call.get("name")), _canon(call.get("arguments"))
 
 
-def _canon(args: Any) -> str:
-    return json.dumps(args, sort_keys=True)
+def _canon(args: Any) -> bytes:
+    return well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.jsonl import Json, decode
+from wal_agent.agents.pi.events import plain
 from wal_agent.agents.putback import MOST, noted, unknown
 
+_TEXT = re.compile(rb'"text":"((?:[^"\\\x00-\x1f]|\\(?:u[0-9a-fA-F]{4}|[^u]))*)')
+MARK = "wal-agent"
 NOTHING = "(no output)"  # pi's own words; an API may refuse an empty text
 
 
 def message(logged: LoggedCall, id: str, time: int) -> Json:
     """`time` in milliseconds."""
     if logged.result is None:
-        return words(id, logged.tool, unknown(logged), time)
+        return _message(logged.tool, id, [_text(unknown(logged))], True, time, mark(logged))
     try:
         told = decode(logged.result)
-    except (ValueError, RecursionError):
-        told = logged.result.decode(errors="replace")
+    except ValueError:
+        told = _cut_off(logged.result)
     content = told.get("content") if isinstance(told, dict) else told
     blocks = _blocks(content)
     texts = [block["text"] for block in blocks if block["type"] == "text"]
@@ -26,24 +30,36 @@ def message(logged: LoggedCall, id: str, time: int) -> Json:
         kept = [block for block in blocks if block["type"] != "text"]
         text = noted("\n".join(texts) or ("" if kept else NOTHING), logged)
         blocks = [*([_text(text)] if text else []), *kept]
-    return _message(id, logged.tool, blocks, logged.failed, time)
+    return _message(logged.tool, id, blocks, logged.failed, time, mark(logged))
 
 
 def words(id: str, tool: str, text: str, time: int) -> Json:
     """An error in words of ours."""
-    return _message(id, tool, [_text(text)], True, time)
+    return _message(tool, id, [_text(text)], True, time, {})
 
 
-def _message(id: str, tool: str, content: list[Json], failed: bool, time: int) -> Json:
+def mark(logged: LoggedCall) -> Json:
+    """By this a result that was put back is known again: ids may repeat. pi keeps it, and tells no model of it."""
+    return {MARK: [logged.call, logged.started]}
+
+
+def _message(tool: str, id: str, content: list[Json], failed: bool, time: int, details: Json) -> Json:
     return {
         "role": "toolResult",
         "toolCallId": id,
-        "toolName": tool,
+        "toolName": plain(tool),
         "content": content,
-        "details": {},
+        "details": details,
         "isError": failed,
         "timestamp": time,
     }
+
+
+def _cut_off(result: bytes) -> str:
+    """What is left of a result's texts, and the sentence behind them that says so."""
+    told, _, why = result.partition(b"\n")  # JSON has its line ends escaped
+    texts = [str(decode(b'"' + text + b'"')) for text in _TEXT.findall(told)] if told.startswith(b'{"content":') else []
+    return "\n".join([*texts, why.decode(errors="replace")]).rstrip() if texts else result.decode(errors="replace")
 
 
 def _blocks(content: Any) -> list[Json]:

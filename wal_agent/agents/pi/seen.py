@@ -6,6 +6,8 @@ from wal_agent.agents.base import SeenCall
 from wal_agent.agents.jsonl import encode, records
 from wal_agent.agents.pi.tree import Entry
 
+_NAMED = "wal-agent-tool"  # in a result's details: what hooks/pi.ts called a tool in the place of one of pi's own
+
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
     """A result names its call by the id that the hooks told; the input stands in the answer, which may be older."""
@@ -19,6 +21,8 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             told = entry.message
             id, tool = str(told.get("toolCallId", "")), str(told.get("toolName", ""))
             input = asked.get(id, b"{}")
+            details = told.get("details")
+            tool = str(details.get(_NAMED, tool)) if isinstance(details, dict) else tool
             found.append(SeenCall(tool, input, "failed" if told.get("isError") else "done", entry.id, id))
     return found
 

@@ -17,7 +17,7 @@ def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
     given = options.read(args)
     if options.last(given, "no-session") is not None:
         return "--no-session keeps pi from saving its session, so nothing could be resumed. Nothing was run."
-    if options.last(given, "mode") == "rpc":
+    if options.mode(given) == "rpc":
         return "pi in RPC mode takes its orders from another program; wal-agent does not save those. Nothing was run."
     if options.last(given, "session-dir") is not None:
         return (
