@@ -53,8 +53,9 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarting:
-    """`inner`: the subagent that makes the call, where hooks tell; the session's main file is then silent on it. `cwd`:
-    where the call runs, absolute, if hooks tell and it may be another folder than the workspace and its input say."""
+    """`inner`: the subagent that makes the call, where hooks tell; then the main file need not tell of it, but may
+    (OpenCode's does), or another .jsonl of `session_files` in the main file's form, by its `call_id`. `cwd`: where the
+    call runs, absolute, if hooks tell and it may be another folder than the workspace and its input say."""
 
     session: str
     tool: str
@@ -144,10 +145,12 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class ResumeSession:
-    """Go on with a restored session; `prompt` (the recovery prompt) stands in for the user's own, if not empty."""
+    """Go on with a restored session; `prompt` (the recovery prompt) stands in for the user's own, if not empty.
+    `asked`: the agent was given the user's own already, so it is left out (only where there is an `Agent.again`)."""
 
     id: str
     prompt: str
+    asked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +372,8 @@ class Agent(Protocol):
         Pure and idempotent. `command` is given the same `ResumeSession.prompt` and then only points at it."""
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
-        """Calls with an outcome told by bytes appended to the main file (whole lines; junk lines are passed over)."""
+        """Calls with an outcome told by bytes appended to the main file (whole lines; junk lines are passed over).
+        Where calls that are `inner` have a `call_id`, also of the session's other .jsonl files: only it counts then."""
 
     def unhooked(self, appended: bytes) -> bool:
         """Do bytes appended to the main file prove that a turn began? If so and the handshake (`SessionStarted`) has

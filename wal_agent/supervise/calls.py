@@ -1,7 +1,8 @@
 """The calls of this run that have begun and not ended.
 
-Where an agent gives call ids they are matched; else by tool and input, oldest first: identical parallel calls are one
-counter (n of m open), and which number is ended carries no meaning.
+Where an agent gives call ids they are matched, the newest of equal ones: models on one's own machine count them anew in
+each answer. Else by tool and input, oldest first: identical parallel calls are one counter (n of m open), and which
+number is ended carries no meaning.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +20,7 @@ from wal_agent.agents.jsonl import well_formed
 @dataclass(frozen=True, slots=True)
 class Running:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
-    `began` is wall time, seconds. `inner`: a subagent makes it, so the session file does not tell of it. `cwd`: where
+    `began` is wall time, seconds. `inner`: a subagent makes it, so the main file need not tell of it. `cwd`: where
     the agent said that it runs."""
 
     call: int
@@ -31,49 +33,71 @@ class Running:
     cwd: str = ""
 
 
+class Known(NamedTuple):
+    """A call that has ended and is still going to be told. `denied`: by us, so that it never ran."""
+
+    call: int
+    call_id: str
+    tool: str
+    hash: bytes  # of the input
+    denied: bool
+
+
 @dataclass(slots=True)
 class Calls:
     """Not thread-safe: the supervisor holds its lock."""
 
     running: dict[int, Running] = field(default_factory=dict)
-    again: list[tuple[int, str, str, bytes]] = field(default_factory=list)
-    """Ended calls that the session file is still going to tell as well: number, agent's id, tool, hash of the input."""
+    again: list[Known] = field(default_factory=list)
+    """Ended calls that the session file is still going to tell as well."""
 
     def start(self, call: Running) -> None:
         self.running[call.call] = call
 
     def find(
-        self, tool: str, input: bytes, call_id: str = "", upto: int | None = None, exact: bool = False
+        self,
+        tool: str,
+        input: bytes,
+        call_id: str = "",
+        upto: int | None = None,
+        exact: bool = False,
+        inner: bool = True,
     ) -> Running | None:
-        """The oldest running call (numbered at most `upto`) that this event can belong to.
+        """The running call (numbered at most `upto`) that this event can belong to. `inner`: without an id, a
+        subagent's may be meant too.
 
         An input that a user's own hook rewrote matches none; then, unless `exact`, the tool's only running call is
         meant, if it is one."""
         pool = [r for r in self.running.values() if upto is None or r.call <= upto]
-        if call_id:
-            return _first(pool, lambda r: r.call_id == call_id)
         wanted = canonical(input)
+        if call_id:
+            named = [r for r in pool if r.call_id == call_id]
+            return max(named, key=lambda r: (r.tool == tool and canonical(r.input) == wanted, r.call), default=None)
+        pool = [r for r in pool if inner or not r.inner]
         same = _first(pool, lambda r: r.tool == tool and canonical(r.input) == wanted)
         if same is not None or exact:
             return same
         same_tool = [r for r in pool if r.tool == tool]
         return same_tool[0] if len(same_tool) == 1 else None
 
-    def end(self, call: int, again: bool = False) -> Running | None:
+    def end(self, call: int, again: bool = False, denied: bool = False) -> Running | None:
         """`again`: the session file will tell of this end too."""
         ended = self.running.pop(call, None)
         if ended is not None and again and not ended.inner:
-            self.again.append((call, ended.call_id, ended.tool, _hash(ended.input)))
+            self.again.append(Known(call, ended.call_id, ended.tool, _hash(ended.input), denied))
         return ended
 
-    def told_again(self, tool: str, input: bytes, upto: int, call_id: str = "") -> bool:
-        """Whether what the session tells is an end that is known already; each counts once."""
+    def told_again(self, tool: str, input: bytes, upto: int, call_id: str = "", denied: bool = False) -> bool:
+        """Whether what the session tells is an end that is known already; each counts once. `denied`: only one that we
+        denied can be meant."""
         wanted = (tool, _hash(input))
-        pool = [known for known in self.again if known[0] <= upto]
+        pool = [known for known in self.again if known.call <= upto and known.denied >= denied]
+        found: Known | None
         if call_id:
-            found = next((known for known in pool if known[1] == call_id), None)
+            named = [known for known in pool if known.call_id == call_id]
+            found = max(named, key=lambda known: ((known.tool, known.hash) == wanted, known.call), default=None)
         else:
-            found = next((known for known in pool if known[2:] == wanted), None)
+            found = next((known for known in pool if (known.tool, known.hash) == wanted), None)
         if found is not None:
             self.again.remove(found)
         return found is not None
@@ -81,11 +105,11 @@ class Calls:
     def told_upto(self, newest: int) -> int:
         """Every call numbered up to this is over and told by the session file. `newest`: the number of the newest."""
         waiting = [call for call, r in self.running.items() if not r.inner]
-        return min([*waiting, *(known[0] for known in self.again)], default=newest + 1) - 1
+        return min([*waiting, *(known.call for known in self.again)], default=newest + 1) - 1
 
     def forget(self, upto: int) -> None:
         """The session has told all that it will of calls numbered up to `upto`."""
-        self.again = [known for known in self.again if known[0] > upto]
+        self.again = [known for known in self.again if known.call > upto]
 
     def changing(self) -> list[Running]:
         """Running calls that may change something."""

@@ -21,6 +21,7 @@ from wal_agent.wal.ticket import Ticket
 from wal_agent.wal.writer import Writer
 
 RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
+IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
 
 
@@ -55,9 +56,11 @@ class Gate:
         self._denied_in_a_row = 0
         self._unanswered: set[int] = set()
         self._ended: Counter[str] = Counter()
+        self._ids: dict[str, None] = {}  # the agent's ids of calls whose before-hook fired in this run, oldest first
         self._before = writer.state.next_call - 1  # the newest call of earlier runs, whose tools are gone
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
         self.last: Running | None = None
+        self.had_inner = False  # a subagent made calls that have ids
         self.changed: Callable[[], None] = lambda: None
         """Called when a call that may have changed something has ended; must not block."""
         self.on_clean_end: Callable[[int, str, bytes, str], Sequence[End]] = lambda call, tool, input, cwd: ()
@@ -72,6 +75,7 @@ class Gate:
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
         reads = not waits(event.tool, event.input, self._rules, found)
+        self._remember(event)
         facts = () if reads else evidence.before(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0))  # only the bucket holds so much, and it is away
@@ -114,6 +118,16 @@ class Gate:
             with self._lock:
                 self._unanswered.discard(call)
 
+    def _remember(self, event: ToolStarting) -> None:
+        """Also where no intent comes of it: an agent may tell the end of a call that was denied."""
+        if event.call_id:
+            with self._lock:
+                self.had_inner = self.had_inner or bool(event.inner)
+                self._ids.pop(event.call_id, None)
+                self._ids[event.call_id] = None
+                if len(self._ids) > IDS:
+                    del self._ids[next(iter(self._ids))]
+
     def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: bool) -> Decision:
         """What the agent hears of a call whose intent is on its way."""
         if reads and not self._sync:
@@ -149,6 +163,8 @@ class Gate:
             self._ended[event.tool] += 1
             running = self._calls.find(event.tool, event.input, event.call_id)
             if running is None:
+                if event.call_id:
+                    return event.call_id in self._ids  # its end may have been told by the session file before
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
@@ -177,7 +193,7 @@ class Gate:
     def end(self, call: int, how: Ending, why: str, by: Teller = "supervisor", finding: Finding | None = None) -> None:
         """Give a running call its one end (I8); a call that has ended already is left alone."""
         with self._lock:
-            running = self._calls.end(call, again=by != "session")
+            running = self._calls.end(call, again=by != "session", denied=how == "denied")
         if running is not None:
             self._writer.append(End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding))
             if running.changes and how != "denied":
@@ -222,14 +238,25 @@ class Gate:
             return [r for r in self._calls.changing() if r.call not in self._unanswered]
 
     def take(self, tool: str, input: bytes, call_id: str, upto: int, exact: bool) -> Running | None:
-        """Find a running call for an outcome that the session file tells, numbered at most `upto`."""
+        """Find a running call for an outcome that the session file tells, numbered at most `upto`. Without an id it is
+        none of a subagent's."""
         with self._lock:
-            return self._calls.find(tool, input, call_id, upto, exact)
+            return self._calls.find(tool, input, call_id, upto, exact, inner=False)
 
-    def told_again(self, tool: str, input: bytes, upto: int, call_id: str = "") -> bool:
+    def told_again(self, tool: str, input: bytes, upto: int, call_id: str, denied: bool) -> bool:
         """Whether the session file tells an end that is logged already."""
         with self._lock:
-            return self._calls.told_again(tool, input, upto, call_id)
+            return self._calls.told_again(tool, input, upto, call_id, denied)
+
+    def knows(self, call_id: str) -> bool:
+        """Did a before-hook of this run tell this id?"""
+        with self._lock:
+            return call_id in self._ids
+
+    def newest(self) -> int:
+        """The number of the newest call; 0: there was none yet."""
+        with self._lock:
+            return self.last.call if self.last else self._before
 
     def told_upto(self) -> int:
         """Every call of this run numbered up to this is over, and the session file has told it."""

@@ -44,6 +44,7 @@ class Launch:
     resumed: bool
     told: bool  # its first turn begins with the recovery's words
     skip: tuple[str, ...]
+    turn_open: bool  # the session has a turn that is not completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Ended:
     leftovers: tuple[str, ...]
     problems: tuple[str, ...]  # what of the session could not be saved, in sentences
     trouble: BaseException | None  # a failure of ours beside the agent, told at the end
+    silent: bool  # it ended by itself, and none of its hooks was ever heard
 
     @property
     def clean(self) -> bool:
@@ -140,7 +142,7 @@ class Live:
             on_completed=on_completed,
             told=launch.told,
             by_file=agent.boundary == "file",
-            turn_open=launch.resumed and opened.replay.state.turn == "started",
+            turn_open=launch.turn_open,
         )
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
         self._stopped = heartbeat.lost or writer.ended
@@ -273,7 +275,9 @@ class Live:
         problems = (*filter(None, [self._unsaved, tree]), *self.saver.problems)
         if isinstance(self._agent, Hookless):
             problems += tuple(self._agent.left_out(self._workspace, self._env))
-        return Ended(exit, completed, drained, self._stopped, tuple(leftovers), problems, self._trouble)
+        heard = self.conversation.hooks_live.is_set() or isinstance(self._agent, Hookless)
+        silent = not heard and not drained and self._stopped is None
+        return Ended(exit, completed, drained, self._stopped, tuple(leftovers), problems, self._trouble, silent)
 
     def _every(self) -> float:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
@@ -338,6 +342,13 @@ def hooks_silent(agent: str) -> ConfigError:
     return ConfigError(
         f"{agent}'s hooks did not answer when its session began, so no tool call could be logged. Nothing was run.",
         f"See what switches them off with: wal-agent doctor {agent}",
+    )
+
+
+def hooks_unheard(agent: str) -> ConfigError:
+    return ConfigError(
+        f"{agent} ended without a word from its hooks, so what it did was not logged.",
+        f"See what keeps them off with: wal-agent doctor {agent}",
     )
 
 

@@ -11,9 +11,11 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from wal_agent import __version__
-from wal_agent.agents.base import Cli, Hookless, HookSetup, Injected, Journals, NewSession, ResumeSession
+from wal_agent.agents.base import Agent, Cli, Env, Hookless, HookSetup, Injected, Journals, NewSession, ResumeSession
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
@@ -32,7 +34,7 @@ from wal_agent.supervise import local, processes
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
-from wal_agent.supervise.live import Ended, Launch, Live, ended_record
+from wal_agent.supervise.live import Ended, Launch, Live, ended_record, hooks_unheard
 from wal_agent.supervise.prepare import Prepared, prepare
 from wal_agent.supervise.take import Spooling, check_signals, take
 from wal_agent.supervise.treesaver import capture_of
@@ -213,13 +215,15 @@ class _Run:
             args = prepared.args
             tree = capture_of(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
             answers = Answers(prepared.asked, str(wish.workspace))
+            open_turn = opened.replay.state.turn == "started"
+            turned = False
             while True:
                 if isinstance(session, ResumeSession) and isinstance(agent, Journals):
                     agent.adopt(self.cli, session.id, wish.workspace, env)
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)
                 told = isinstance(session, ResumeSession) and bool(session.prompt)
-                launch = Launch(command, session.id, resumed, told, wish.settings.skip)
+                launch = Launch(command, session.id, resumed, told, wish.settings.skip, resumed and open_turn)
                 live = Live(
                     agent,
                     {**env, **command.env},
@@ -240,7 +244,8 @@ class _Run:
                 asked = self.interactive and ended.exit.code in agent.again
                 if not asked or ended.stopped or ended.drained:
                     return ended
-                session = self._again(live.conversation.session, env)
+                open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned
+                session = again(agent, prepared.session, live.conversation.session, turned, wish.workspace, env)
         finally:
             remove(injected)
             keeper.stop()
@@ -255,12 +260,6 @@ class _Run:
         looked at."""
         answers.saw(call, tool, input, cwd)
         return answers.ends([o.intent.call for o in opened.writer.state.open], self.clock.now())
-
-    def _again(self, session: str, env: dict[str, str]) -> NewSession | ResumeSession:
-        """The agent asked to be started again: in its session, or in a new one where that holds nothing yet."""
-        if self.wish.agent.resumable(session, self.wish.workspace, env):
-            return ResumeSession(session, "")
-        return NewSession(str(uuid.uuid4()))
 
     def _capture(self, opened: OpenedJob, prepared: Prepared, session: str, env: dict[str, str]) -> SessionCapture:
         """Captures that go on from what the log holds."""
@@ -280,6 +279,9 @@ class _Run:
         """Tell what is left to tell, settle the lease, give the exit code."""
         if isinstance(ended.stopped, Fenced):
             raise ended.stopped
+        silence = hooks_unheard(self.wish.agent.name)
+        if ended.silent and not self.interactive and ended.exit.code == 0:
+            ended = replace(ended, stopped=silence)
         failpoint("run.before_seal")
         record = ended_record(ended, self.clock)
         opened.writer.append(record)
@@ -289,6 +291,8 @@ class _Run:
         self._tell_end(opened, ended)
         if ended.stopped is not None:
             raise ended.stopped
+        if ended.silent:
+            self.screen.say(f"{silence.what} {silence.hint}")
         if settled == "left":
             backlog = opened.writer.backlog
             raise Unavailable(
@@ -320,6 +324,18 @@ class _Run:
                 f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on "
                 "anywhere."
             )
+
+
+def again(
+    agent: Agent, first: NewSession | ResumeSession, session: str, turned: bool, workspace: Path, env: Env
+) -> NewSession | ResumeSession:
+    """The agent asked to be started again: in its session, or in a new one where that holds nothing yet. `first`: what
+    this run began with; `turned`: a turn has begun since, so what it was asked is asked."""
+    if not turned and isinstance(first, ResumeSession) and session == first.id:
+        return first
+    if agent.resumable(session, workspace, env):
+        return ResumeSession(session, "", asked=turned)
+    return NewSession(str(uuid.uuid4()))
 
 
 def remove(injected: Injected) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.agents.base import Agent, Env, Hookless, Journals, SeenCall, SessionFile
@@ -22,12 +23,45 @@ from wal_agent.wal.writer import Writer
 
 MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
 KNOWN = 4096  # ids of told calls that are remembered (I9); a message is written again soon or never
+_UNHOOKED = ("refused", "cancelled")  # such a call has no after-hook
+_PIECE = 1 << 20
 _ENDINGS: dict[str, tuple[Ending, str]] = {
     "done": ("done", ""),
     "failed": ("failed", "the session says that it failed"),
     "refused": ("denied", "it was refused, so it did not run"),
     "cancelled": ("interrupted", "it was cancelled; it may have begun"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An outcome that was read when `newest` was the newest call: it is of none behind that. `inner`: a subagent's file
+    tells it, so only its id counts."""
+
+    seen: SeenCall
+    newest: int
+    inner: bool
+
+
+@dataclass(slots=True)
+class _Tail:
+    """A file that is only appended to, told up to here."""
+
+    upto: int = 0
+
+    def read(self, path: Path) -> bytes:
+        """Whole lines since the last look; none when the file was written anew, since what it repeats has been told."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return b""  # gone since it was listed, or not ours to read; the capture says so
+        with os.fdopen(fd, "rb") as file:
+            anew = os.fstat(fd).st_size < self.upto
+            self.upto = file.seek(0 if anew else self.upto)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.upto += len(whole)
+        return b"" if anew else whole
 
 
 class Saver:
@@ -63,14 +97,23 @@ class Saver:
         self._session = session
         self._by_file = agent.boundary == "file"
         self._boundary = self._settled_upto = 0
-        self._seen: list[SeenCall] = []
+        self._told: list[_Told] = []
         self._known: dict[str, None] = {}  # ids of calls that were told, oldest first
-        self._told_upto = _size(self._files())
+        self._begin(self._files())
         self._seen_done: Counter[str] = Counter()
         self._skip = skip
         self._unseen = unseen
         self._look = look
         self.saved = 0.0  # wall time of the last complete save
+
+    def _begin(self, files: list[SessionFile]) -> None:
+        """What stands in the session's files now is of before this run."""
+        self._tails = {f.name: _Tail(_size(f.path)) for f in files if self._is_told(f)}
+        self._old = self._tails[self._agent.main_file].upto if self._agent.main_file in self._tails else 0
+
+    def _is_told(self, file: SessionFile) -> bool:
+        """Do outcomes of calls stand in it? In subagents' own files too."""
+        return file.name == self._agent.main_file or file.name.endswith(".jsonl")
 
     def _files(self) -> list[SessionFile]:
         if isinstance(self._agent, Journals):
@@ -91,8 +134,8 @@ class Saver:
                 self._writer.append(*gone)
             self._capture = SessionCapture(session, self._blobs.put_payload)
             self._session = session
-            # What stands there now is of before this run: `--continue`, or /resume to an old session.
-            self._told_upto = _size(self._files())
+            self._known.clear()
+            self._begin(self._files())  # `--continue`, or /resume to an old session
 
     def save(self, last: bool = False) -> list[Path]:
         """Capture what changed; gives the folders to watch. `last`: the agent has ended, every file is read whole.
@@ -133,38 +176,71 @@ class Saver:
         return self._capture.problems
 
     def _settle(self, files: list[SessionFile], upto: int, last: bool) -> None:
-        appended = self._appended(files)
+        main = next((f for f in files if f.name == self._agent.main_file), None)
+        appended = self._tail(main).read(main.path) if main else b""
         self._look(appended)
-        for seen in self._agent.seen_calls(appended):
-            if self._is_news(seen):
-                self._count(seen)
-                self._seen.append(seen)
-        if self._by_file or last:
-            self._match(self._gate.last.call if self._gate.last else 0, whole_batch=last)
-        elif upto != self._settled_upto:  # else no new boundary: what the file tells may be of a batch still running
-            self._match(upto, whole_batch=True)
+        told = [seen for seen in self._agent.seen_calls(appended) if self._is_news(seen)]
+        for seen in told:
+            self._count(seen, main)
+        inner = list(self._inner(files)) if self._gate.had_inner else []
+        newest = self._gate.newest()
+        self._told += [_Told(seen, newest, inner=False) for seen in told]
+        self._told += [_Told(seen, newest, inner=True) for seen in inner]
+        # In hooks mode, without a new boundary, what the file tells may be of a batch that is still running.
+        if self._by_file or last or upto != self._settled_upto:
+            self._match(newest if last else upto, last)
         if upto != self._settled_upto and not last:
+            # A file that tells by itself is written a little late: it has until the next boundary.
+            self._gate.forget(self._settled_upto if self._by_file else upto)
             self._settled_upto = upto
-            self._gate.forget(upto)
 
-    def _match(self, upto: int, whole_batch: bool) -> None:
-        """End calls numbered up to `upto` by what the file has told of them since the last match."""
-        told, self._seen = self._seen, []
-        # A call that is ended already is told here again: it must not end another one of its tool or of its input. So
-        # known ends go first, then equal inputs, and only what had no after-hook may be meant by its tool alone.
-        unhooked = ("refused", "cancelled")
-        rest = [
-            seen
-            for seen in told
+    def _tail(self, file: SessionFile) -> _Tail:
+        return self._tails.setdefault(file.name, _Tail())
+
+    def _inner(self, files: list[SessionFile]) -> Iterator[SeenCall]:
+        """What the subagents' own files tell."""
+        for file in files:
+            if file.name != self._agent.main_file and self._is_told(file):
+                tail = self._tail(file)
+                if _size(file.path) != tail.upto:
+                    yield from (seen for seen in self._agent.seen_calls(tail.read(file.path)) if seen.call_id)
+
+    def _match(self, boundary: int, last: bool) -> None:
+        """End calls by what the session has told of them. What tells of a call behind the boundary waits for the next.
+
+        A call that is ended already is told here again: it must not end another one of its tool or of its input. So
+        known ends go first, then equal inputs, and only what had no after-hook may be meant by its tool alone."""
+        rest = []
+        for told in sorted(self._told, key=lambda t: t.seen.status in _UNHOOKED):
+            seen = told.seen
+            # Where the file alone tells, an end is due at once; but "done" has an after-hook, with the result.
+            at_once = self._by_file and seen.status != "done"
+            reach = told.newest if at_once else min(boundary, told.newest)
             if not (
-                (seen.call_id or seen.status not in unhooked)
-                and self._gate.told_again(seen.tool, seen.input, upto, seen.call_id)
-            )
-            and not self._end(seen, upto, exact=True)
-        ]
-        for seen in rest if whole_batch else []:
-            if seen.status in unhooked and not seen.call_id:
-                self._end(seen, upto, exact=False)
+                self._is_known(told, told.newest if self._by_file else reach) or self._end(seen, reach, exact=True)
+            ):
+                rest.append(told)
+        for told in list(rest):
+            seen = told.seen
+            unsure = seen.status in _UNHOOKED and not seen.call_id
+            if unsure and self._end(seen, min(boundary, told.newest), exact=False):
+                rest.remove(told)
+        self._told = [t for t in rest if not last and t.newest > boundary and self._may_come(t)]
+
+    def _is_known(self, told: _Told, upto: int) -> bool:
+        seen = told.seen
+        if told.inner or (seen.status == "cancelled" and not seen.call_id):
+            return False
+        denied = seen.status == "refused" and not seen.call_id
+        return self._gate.told_again(seen.tool, seen.input, upto, seen.call_id, denied)
+
+    def _may_come(self, told: _Told) -> bool:
+        """Is there a call that it may still end? Else it would wait for nothing, for a whole turn (I9)."""
+        seen = told.seen
+        return not self._by_file or any(
+            r.call_id == seen.call_id if seen.call_id else r.tool == seen.tool and not r.inner
+            for r in self._gate.running()
+        )
 
     def _is_news(self, seen: SeenCall) -> bool:
         """A message is written again whenever something of it changes, with all its calls."""
@@ -184,31 +260,18 @@ class Saver:
         self._gate.end(running.call, how, why, by="session")
         return True
 
-    def _count(self, seen: SeenCall) -> None:
-        """I5: more finished calls of a tool in the session than before-hooks that fired = the hooks are off."""
+    def _count(self, seen: SeenCall, main: SessionFile | None) -> None:
+        """I5: a finished call whose id no before-hook told, or more of a tool than before-hooks that fired = the hooks
+        are off."""
         if seen.status != "done" or not seen.tool or seen.tool in self._skip:
             return  # a result alone, whose call was told earlier, does not name its tool
+        if seen.call_id and not self._gate.knows(seen.call_id):
+            if main is None or not _has(main.path, seen.call_id, self._old):  # else of before this run, told again
+                self._unseen(seen.tool)
+            return
         self._seen_done[seen.tool] += 1
         if self._seen_done[seen.tool] > self._gate.begun[seen.tool]:
             self._unseen(seen.tool)
-
-    def _appended(self, files: list[SessionFile]) -> bytes:
-        """Whole lines that the main file got since the last look; none when it was written anew, since what it repeats
-        has been told."""
-        main = next((f for f in files if f.name == self._agent.main_file), None)
-        if main is None:
-            return b""
-        try:
-            fd = os.open(main.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return b""  # gone since it was listed, or not ours to read; the capture says so
-        with os.fdopen(fd, "rb") as file:
-            anew = os.fstat(fd).st_size < self._told_upto
-            self._told_upto = file.seek(0 if anew else self._told_upto)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._told_upto += len(whole)
-        return b"" if anew else whole
 
     def finish(self) -> None:
         """The last save of a run: everything is re-read and compared."""
@@ -221,8 +284,24 @@ class Saver:
             self._closed = True
 
 
-def _size(files: list[SessionFile]) -> int:
+def _size(path: Path) -> int:
     try:
-        return files[0].path.stat().st_size if files else 0
+        return path.stat().st_size
     except OSError:
         return 0
+
+
+def _has(path: Path, text: str, size: int) -> bool:
+    """Do the first `size` bytes of a file have `text`?"""
+    wanted, kept = text.encode("utf-8", "replace"), b""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    with os.fdopen(fd, "rb") as file:
+        while size > 0 and (piece := file.read(min(_PIECE, size))):
+            size -= len(piece)
+            if wanted in kept + piece:
+                return True
+            kept = piece[-len(wanted) :]
+    return False

@@ -267,7 +267,8 @@ def test_what_the_file_tells_of_calls() -> None:
     book.result("t5", "Exit code 1", True)
     book.result("t6", "PreToolUse:Bash hook error: [/x/guard]: no", True)
     seen = CLAUDE.seen_calls(b"junk\n" + book.data)
-    assert seen[0] == SeenCall("Bash", b'{"command":"ls"}', "done", "t1", "t1")
+    uuids = [line["uuid"] for line in lines(book.data) if line["type"] == "user"]
+    assert seen[0] == SeenCall("Bash", b'{"command":"ls"}', "done", f"{uuids[0]}/t1", "t1")
     assert len({s.id for s in seen}) == len(seen)
     assert [(s.tool, s.call_id, s.status) for s in seen[1:]] == [
         ("", "t0", "done"),

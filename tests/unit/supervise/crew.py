@@ -67,7 +67,7 @@ class ScriptAgent:
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         found = [json.loads(line) for line in appended.splitlines() if line.startswith(b"{")]
         return [
-            SeenCall(c["tool"], json.dumps(c["input"]).encode(), c["status"], c.get("id", ""))
+            SeenCall(c["tool"], json.dumps(c["input"]).encode(), c["status"], c.get("id", ""), c.get("call_id", ""))
             for c in found
             if "tool" in c
         ]

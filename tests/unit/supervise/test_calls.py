@@ -96,6 +96,21 @@ def test_a_call_id_decides_alone() -> None:
     assert calls.find("t", b"{}", "z") is None
 
 
+def test_among_equal_ids_an_equal_call_is_meant_and_then_the_newest() -> None:
+    """I8: models on one's own machine count "call_0" anew in each answer; the oldest may run since long ago."""
+    calls = started(running(1, "bash", b'{"a":1}', "call_0"), running(2, "write", b"{}", "call_0"))
+    calls.start(running(3, "bash", b'{"a":3}', "call_0"))
+    for tool, input, call in (("write", b" {}", 2), ("bash", b'{"a":1}', 1), ("bash", b'{"a":"rewritten"}', 3)):
+        found = calls.find(tool, input, "call_0")
+        assert found is not None and found.call == call
+    for call in (1, 2, 3):
+        calls.end(call, again=True)
+    assert calls.told_again("write", b"{}", 3, "call_0")
+    assert [known.call for known in calls.again] == [1, 3]
+    assert calls.told_again("write", b"{}", 3, "call_0")
+    assert [known.call for known in calls.again] == [1]
+
+
 def test_an_end_that_is_told_again_counts_once_and_only_up_to_its_batch() -> None:
     calls = started(running(1), running(2), running(3))
     calls.end(1, again=True)

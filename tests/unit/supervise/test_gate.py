@@ -450,3 +450,22 @@ def test_only_what_ended_well_is_told_to_who_waits_for_it(post: Post, monkeypatc
     assert told == [(1, "read_file", json.dumps(read).encode(), "/w/sub")]
     [with_it] = [records for records in together if settled in records]
     assert [isinstance(end, End) and end.call for end in with_it] == [1, 77]
+
+
+def test_an_end_whose_id_never_began_is_unseen(post: Post) -> None:
+    """I5: a call that is open still must not lend its beginning to one that no before-hook told of."""
+    before, end = replace(WRITE, call_id="A"), replace(ended("write_file", file_path="a"), call_id="never")
+    with post.committing():
+        assert post.gate.before(before) == Allow()
+    assert post.gate.after(end) is False
+    assert [r.call for r in post.gate.running()] == [1]
+    end = replace(end, call_id="A")
+    assert post.gate.after(end) is True
+    assert post.gate.after(end) is True, "the session file may have ended it before"
+
+
+def test_the_end_of_a_call_that_was_denied_without_an_intent_is_no_news(post: Post) -> None:
+    """I6: a healthy run is not stopped because an agent tells the end of what we denied."""
+    post.gate.close("over")
+    refused(post.gate.before(replace(WRITE, call_id="A")))
+    assert post.gate.after(replace(ended("write_file", failed=True, file_path="a"), call_id="A")) is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.supervise.crew import PATIENCE, Post, ScriptAgent, ended, starting
+from wal_agent.agents.base import ToolStarting
 from wal_agent.capture.session import SessionCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import FileDelta, FileGone
@@ -47,6 +49,28 @@ class Desk:
 
     def tell(self, tool: str, status: str, **input: Any) -> None:
         self.agent.tell("one", tool, status, **input)
+
+    def by_file(self) -> Desk:
+        """From now on only the session's file tells which calls it has."""
+        self.agent.boundary = "file"
+        self.saver = self.make()
+        return self
+
+    def begin(self, call_id: str, inner: str = "", tool: str = "t", **input: Any) -> int:
+        with self.post.committing():
+            self.post.gate.before(ToolStarting("s", tool, json.dumps(input).encode(), call_id, inner))
+        assert self.post.gate.last is not None
+        return self.post.gate.last.call
+
+    def running(self) -> list[int]:
+        return [r.call for r in self.post.gate.running()]
+
+    def inner(self, status: str, call_id: str, file: str = "sub-1.jsonl") -> None:
+        """A subagent's own file tells of a call of its."""
+        self.agent.folder("one").mkdir(parents=True, exist_ok=True)
+        line = {"tool": "", "input": {}, "status": status, "id": f"u-{call_id}", "call_id": call_id}
+        with (self.agent.folder("one") / file).open("a") as out:
+            out.write(json.dumps(line) + "\n")
 
     def save(self) -> None:
         self.saver.save()
@@ -94,6 +118,37 @@ def test_a_boundary_settles_nothing_of_the_batch_behind_it(desk: Desk) -> None:
     desk.save()
     assert desk.endings() == [(first, "denied", "session")]
     assert [r.call for r in desk.post.gate.running()] == [second]
+    desk.saver.boundary(second)
+    desk.save()
+    assert desk.endings() == [(first, "denied", "session"), (second, "denied", "session")]
+
+
+def test_what_is_told_of_the_batch_behind_a_boundary_waits_for_the_next(desk: Desk) -> None:
+    """I8: the thread that saves may come late; what it then reads of the next batch must not be lost."""
+    first = desk.post.begin("run_shell_command", command="a")
+    desk.post.gate.after(ended("run_shell_command", command="a"))
+    desk.saver.boundary(first)
+    second = desk.post.begin("run_shell_command", command="b")
+    desk.tell("run_shell_command", "done", command="a")
+    desk.tell("run_shell_command", "refused", command="b")
+    desk.save()
+    assert desk.running() == [second]
+    desk.saver.boundary(second)
+    desk.save()
+    assert desk.endings() == [(first, "done", "hook"), (second, "denied", "session")]
+
+
+def test_what_was_told_before_a_call_began_never_ends_it(desk: Desk) -> None:
+    """I8: a refusal that no hook told of (a rule of the agent's own), then the same call again, which runs."""
+    first = desk.post.begin("run_shell_command", command="a")
+    desk.saver.boundary(first - 1)
+    desk.save()
+    desk.tell("run_shell_command", "failed", command="b")
+    desk.save()
+    second = desk.post.begin("run_shell_command", command="b")
+    desk.saver.boundary(second)
+    desk.save()
+    assert desk.endings() == [] and desk.running() == [first, second]
 
 
 def test_a_call_that_its_hook_ended_ends_no_other_one_when_the_session_tells_it_again(desk: Desk) -> None:
@@ -151,6 +206,110 @@ def test_half_a_line_is_read_when_it_is_whole(desk: Desk) -> None:
     assert b"".join(desk.looked) == line.encode()
 
 
+# ---- subagents' calls
+
+
+def test_a_subagents_own_file_settles_its_calls_by_their_ids(desk: Desk) -> None:
+    """I8: a call that was refused inside a subagent has no after-hook, and the main file is silent on it."""
+    desk.inner("done", "of before")
+    desk.by_file()
+    outer, refused = desk.begin("outer"), desk.begin("i1", "sub-1", command="rm")
+    runs, failed = desk.begin("i2", "sub-1", command="make"), desk.begin("i3", "sub-2")
+    desk.inner("refused", "i1")
+    desk.inner("done", "i2")
+    desk.inner("failed", "i3", "sub-2.jsonl")
+    desk.save()
+    assert sorted(desk.endings()) == [(refused, "denied", "session"), (failed, "failed", "session")]
+    assert desk.running() == [outer, runs], "done has an after-hook, which brings the result"
+    desk.saver.finish()
+    desk.post.commit()
+    assert (runs, "done", "session") in desk.endings() and desk.running() == [outer]
+
+
+def test_with_boundaries_by_hooks_a_subagents_file_counts_at_the_next(desk: Desk) -> None:
+    call = desk.begin("i1", "sub-1")
+    desk.inner("failed", "i1")
+    desk.agent.write("one", "{}\n")
+    desk.save()
+    assert desk.endings() == []
+    desk.saver.boundary(call)
+    desk.save()
+    assert desk.endings() == [(call, "failed", "session")] and desk.unseen == []
+
+
+def test_what_the_main_file_tells_without_an_id_is_no_subagents_call(desk: Desk) -> None:
+    """I8: a person refuses the main agent's call while the subagent's equal one runs."""
+    inner = desk.begin("", "sub-1", "run_shell_command", command="npm test")
+    mine = desk.begin("", "", "run_shell_command", command="npm test")
+    desk.tell("run_shell_command", "refused", command="npm test")
+    desk.tell("run_shell_command", "cancelled", command="rewritten")
+    desk.saver.boundary(mine)
+    desk.save()
+    assert desk.endings() == [(mine, "denied", "session")] and desk.running() == [inner]
+
+
+# ---- where only the file tells
+
+
+def test_a_line_that_is_written_late_ends_no_equal_call_of_the_next_turn(desk: Desk) -> None:
+    """I8, I4: Copilot writes up to a second behind its hooks: the next turn has begun when it tells of the last one."""
+    desk.by_file().agent.write("one", "{}\n")
+    first = desk.post.begin("bash", command="make")
+    desk.post.gate.after(ended("bash", command="make"))
+    desk.saver.boundary(first)
+    desk.save()
+    assert [d.settled for d in desk.deltas()] == [0], "the file lacks it"
+    second = desk.post.begin("bash", command="make")
+    desk.tell("bash", "done", command="make")
+    desk.save()
+    assert desk.endings() == [(first, "done", "hook")] and desk.running() == [second]
+    assert desk.deltas()[-1].settled == first
+
+
+def test_what_the_file_never_tells_is_forgotten_one_boundary_later(desk: Desk) -> None:
+    desk.by_file()
+    for n in range(2):
+        call = desk.post.begin("bash", command=str(n))
+        desk.post.gate.after(ended("bash", command=str(n)))
+        desk.saver.boundary(call)
+        desk.save()
+    assert [known.call for known in desk.post.gate._calls.again] == [2]
+
+
+def test_a_done_call_waits_for_its_after_hook_which_has_the_result(desk: Desk) -> None:
+    desk.by_file()
+    call, lost = desk.post.begin("bash", command="make"), desk.post.begin("bash", command="lost")
+    desk.tell("bash", "done", command="make")
+    desk.tell("bash", "done", command="lost")
+    desk.save()
+    assert desk.running() == [call, lost]
+    assert desk.post.gate.after(ended("bash", command="make"))
+    desk.save()
+    desk.saver.boundary(lost)
+    desk.save()
+    assert desk.endings() == [(call, "done", "hook"), (lost, "done", "session")]
+    assert desk.post.ends()[0].result is not None and desk.saver._told == []
+
+
+def test_a_refused_call_that_the_file_spells_otherwise_ends_at_the_boundary(desk: Desk) -> None:
+    desk.by_file()
+    desk.post.gate.drain()
+    desk.post.gate.before(starting("bash", command="denied by us"))
+    desk.post.gate._draining = False
+    call = desk.post.begin("bash", command="make")
+    desk.tell("bash", "refused", command="denied by us")
+    desk.save()
+    desk.saver.boundary(call - 1)
+    desk.save()
+    assert desk.running() == [call], "ours was told, and nothing else"
+    desk.tell("bash", "refused", command="make", timeout=3)
+    desk.save()
+    assert desk.running() == [call]
+    desk.saver.boundary(call)
+    desk.save()
+    assert desk.endings() == [(1, "denied", "supervisor"), (call, "denied", "session")]
+
+
 # ---- I5: calls that no hook told of
 
 
@@ -194,6 +353,49 @@ def test_a_session_that_is_written_anew_tells_nothing_twice(desk: Desk) -> None:
     desk.tell("write_file", "done", file_path="unhooked")
     desk.save()
     assert desk.unseen == ["write_file"]
+
+
+def told_with_id(desk: Desk, call_id: str, tool: str = "t", session: str = "one") -> None:
+    line = {"tool": tool, "input": {}, "status": "done", "id": f"u-{call_id}", "call_id": call_id}
+    desk.agent.write(session, json.dumps(line) + "\n")
+
+
+def test_a_finished_call_whose_id_no_hook_told_is_reported(desk: Desk) -> None:
+    """I5: though another call of its tool began, and was refused or runs still."""
+    desk.saver = desk.make(skip=frozenset({"read_file"}))
+    desk.begin("A")
+    told_with_id(desk, "skipped", "read_file")
+    told_with_id(desk, "A")
+    desk.save()
+    assert desk.unseen == []
+    desk.begin("B")
+    told_with_id(desk, "never")
+    desk.save()
+    assert desk.unseen == ["t"]
+
+
+def test_a_call_of_before_this_run_that_is_told_again_is_not_missed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: a row of an old call is written again when the agent clears its result; the run is healthy."""
+    monkeypatch.setattr(saver_module, "_PIECE", 7)
+    told_with_id(desk, "old-call")
+    desk.saver = desk.make()
+    told_with_id(desk, "old-call")
+    desk.save()
+    assert desk.unseen == []
+
+
+def test_another_session_may_count_its_calls_anew(desk: Desk) -> None:
+    """I8: what is known by its id in one session is news in the next."""
+    for session in ("one", "two"):
+        desk.saver.switch(session)
+        call = desk.begin("call_0", tool="t", of=session)
+        line = {"tool": "t", "input": {"of": session}, "status": "refused", "id": "m1/call_0", "call_id": "call_0"}
+        desk.agent.write(session, json.dumps(line) + "\n")
+        desk.saver.boundary(call)
+        desk.save()
+    assert desk.running() == []
 
 
 # ---- captures

@@ -17,20 +17,26 @@ _HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # one of the user's refused 
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
-    """A result names its call by id; where the call itself is not in these bytes, its tool is not told."""
+    """A result names its call by id; where the call itself is not in these bytes, its tool is not told. Subagents' own
+    files have the same form. A line is known by its uuid: some models count their calls anew in each answer."""
     calls: dict[str, Json] = {}
     found: list[SeenCall] = []
     for record, line in records(appended):
         if record is None:
             continue
         e = Entry(record, line)
-        calls |= {str(block["id"]): block for block in e.calls()}
-        for result in e.results():
-            id = str(result["tool_use_id"])
+        uuid = record.get("uuid")
+        if not isinstance(uuid, str) or not uuid:
+            continue
+        if e.kind == "assistant":
+            calls |= {str(block["id"]): block for block in e.blocks("tool_use") if isinstance(block.get("id"), str)}
+        for result in e.blocks("tool_result") if e.kind == "user" else ():
+            if not isinstance(id := result.get("tool_use_id"), str):
+                continue
             call = calls.get(id, {})
             input = call.get("input")
             spelled = encode(input if isinstance(input, dict) else {})
-            found.append(SeenCall(str(call.get("name", "")), spelled, _status(result), id, id))
+            found.append(SeenCall(str(call.get("name", "")), spelled, _status(result), f"{uuid}/{id}", id))
     return found
 
 

@@ -73,8 +73,9 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in options.SESSION]
         ours += ["--resume", session.id]
-        if told:
+        if told or session.asked:
             given = [arg for arg in given if arg.name not in options.PROMPT]
+        if told:
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
     elif not any(arg.name in options.SESSION for arg in given):
         ours += ["--session-id", session.id]

@@ -1,0 +1,122 @@
+"""supervise/run.py: an agent that says nothing (I5), and one that asks to be started again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.supervise.crew import PATIENCE, ScriptAgent, short_folder
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
+from wal_agent.supervise.run import again
+
+WS = Path("/w")
+
+
+class Resumable(ScriptAgent):
+    """Its session can be resumed when it has a folder."""
+
+    def resumable(self, session: str, workspace: Path, env: dict[str, str]) -> bool:
+        return self.folder(session).is_dir()
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    found = Resumable(tmp_path)
+    found.write("s", "{}\n")
+    return found.agent
+
+
+def test_a_recovery_is_told_once_more_until_a_turn_began(agent: Agent) -> None:
+    """I8: started again before its first turn, the agent has read nothing; with the user's own prompt in the place of
+    the recovery's it would do the task a second time."""
+    first = ResumeSession("s", "[wal-agent recovery] ...")
+    assert again(agent, first, "s", False, WS, {}) == first
+    assert again(agent, ResumeSession("new", "notice"), "new", False, WS, {}) == ResumeSession("new", "notice")
+    assert again(agent, first, "s", True, WS, {}) == ResumeSession("s", "", asked=True)
+
+
+def test_the_users_prompt_is_given_until_a_turn_began(agent: Agent) -> None:
+    assert again(agent, NewSession("s"), "s", False, WS, {}) == ResumeSession("s", "")
+    assert again(agent, NewSession("s"), "s", True, WS, {}) == ResumeSession("s", "", asked=True)
+    assert again(agent, ResumeSession("s", "notice"), "other", False, WS, {}) != ResumeSession("s", "notice")
+    fresh = again(agent, NewSession("none"), "none", False, WS, {})
+    assert isinstance(fresh, NewSession) and uuid.UUID(fresh.id)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in AGENTS if AGENTS[name].again))
+def test_what_was_asked_is_left_out(name: str) -> None:
+    made = AGENTS[name]
+    cli = Cli(Path(f"/bin/{name}"), made.tested)
+    for asked in (False, True):
+        argv = made.command(cli, ["-i", "deploy it"], ResumeSession("S", "", asked), True, {}).argv
+        assert ("deploy it" in argv) is not asked and ("--resume" in argv)
+
+
+# ---- with a program that is not the agent
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+def run(folder: Path, agent: str, body: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """`wal-agent run AGENT -- ARGS` with a shell script for the agent."""
+    home, work, program = folder / "home", folder / "work", folder / agent
+    for made in (home, work):
+        made.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ echo {AGENTS[agent].tested}; exit; }}\n{body}\n')
+    program.chmod(0o755)
+    env = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
+    env |= {
+        "HOME": str(home),
+        f"WAL_AGENT_{agent.upper()}": str(program),
+        "WAL_AGENT_BUCKET": f"file://{folder}/bucket",
+        "WAL_AGENT_RUNTIME_DIR": str(folder / "run"),
+    }
+    argv = [sys.executable, "-m", "wal_agent", "run", agent, "--", *args]
+    return subprocess.run(
+        argv, cwd=work, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+SILENCE = "ended without a word from its hooks, so what it did was not logged."
+
+
+@pytest.mark.parametrize(("code", "exits"), [(0, 78), (3, 3)])
+def test_a_headless_agent_that_ends_without_a_word_is_no_success(short_path: Path, code: int, exits: int) -> None:
+    """I5: where our idea of the agent's folder is not the agent's, no hook fires and no session file is seen."""
+    done = run(short_path, "claude", f"echo worked; exit {code}", "-p", "do it")
+    assert (done.returncode, done.stdout) == (exits, "worked\n"), done.stderr
+    assert f"claude {SILENCE}" in done.stderr and "wal-agent doctor claude" in done.stderr
+    assert done.stderr.count(SILENCE) == 1
+
+
+def test_a_person_who_leaves_at_once_is_only_told(short_path: Path) -> None:
+    done = run(short_path, "gemini", "exit 0", "-i", "do it")
+    assert done.returncode == 0 and done.stderr.count(SILENCE) == 1, done.stderr
+
+
+def test_an_agent_without_hooks_has_none_to_miss(short_path: Path) -> None:
+    done = run(short_path, "generic", "exit 0", "true")
+    assert done.returncode == 0 and SILENCE not in done.stderr, done.stderr
+
+
+def test_exit_code_199_starts_a_new_session_where_nothing_was_said(short_path: Path) -> None:
+    """The second start is given the prompt too: no turn has begun, so nobody has heard it."""
+    seen = short_path / "argv"
+    body = f'echo "$*" >> {shlex.quote(str(seen))}; [ "$(wc -l < {shlex.quote(str(seen))})" = 1 ] && exit 199; exit 0'
+    done = run(short_path, "gemini", body, "-i", "do it")
+    assert done.returncode == 0, done.stderr
+    first, second = seen.read_text().splitlines()
+    assert "--session-id" in first and "--session-id" in second and first != second
+    assert "do it" in first and "do it" in second
