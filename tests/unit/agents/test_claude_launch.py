@@ -130,7 +130,7 @@ def test_the_users_own_settings_and_words_are_kept(tmp_path: Path) -> None:
         '{"statusLine": "x"}',
         '{"cleanupPeriodDays": true}',
         '{"cleanupPeriodDays": 1e999}',
-        '{"cleanupPeriodDays": NaN}',
+        '{"theme": NaN}',
         '{"sandbox": {"network": {"httpProxyPort": "1"}}}',
         '{"unheardOf": true}',
         '{"a":' * 5000 + "1" + "}" * 5000,
