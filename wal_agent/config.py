@@ -26,9 +26,7 @@ FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 MAX_JOB = 100
-APPEND_DEADLINE = (
-    20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/gemini/line.py)
-)
+APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/line.py)
 
 Source = Literal["flag", "environment", "file", "default"]
 

@@ -39,7 +39,7 @@ def status(
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
     elif view.state == "none":
-        say(f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run {agent}")
+        say(f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run AGENT")
     else:
         lines(table(view))
     if view.damage:
