@@ -5,9 +5,41 @@
 //
 // Never touch OpenCode's database from here: closing a descriptor of it drops the process's own locks on it.
 
+import { readFileSync, unlinkSync, writeFileSync } from "node:fs"
+
 import { ask } from "./wire.js"
 
-const SETUP = JSON.parse("@SETUP@") // socket, run, skip, seconds, firm_seconds, clear, gone
+const SETUP = JSON.parse("@SETUP@") // socket, run, skip, seconds, firm_seconds, clear, gone, owner, users
+
+function alive(pid) {
+  try {
+    process.kill(pid, 0)
+    return true
+  } catch (error) {
+    return error?.code === "EPERM"
+  }
+}
+
+// Is this the OpenCode that wal-agent started? Not one that a tool of it started: that one is only a part of a call.
+function first() {
+  try {
+    for (let turn = 0; turn < 3; turn++) {
+      try {
+        writeFileSync(SETUP.owner, String(process.pid), { flag: "wx", mode: 0o600 })
+        return true
+      } catch (error) {
+        if (error?.code !== "EEXIST") return true
+      }
+      const pid = Number(readFileSync(SETUP.owner, "latin1"))
+      if (!(pid > 0) || pid === process.pid) return true
+      if (alive(pid)) return false
+      unlinkSync(SETUP.owner)
+    }
+  } catch {
+    // It guards what it cannot place.
+  }
+  return true
+}
 
 // npm was told to stay offline while OpenCode looked for its plugin package; tools and MCP servers are not to know.
 for (const name of SETUP.clear) delete process.env[name]
@@ -16,6 +48,8 @@ for (const name of SETUP.clear) delete process.env[name]
 // gets another there, and this one takes its place; the TUI takes none for a known session, so it is sent.
 let say = JSON.parse(process.env.WAL_AGENT_OPENCODE_SAY || "null")
 delete process.env.WAL_AGENT_OPENCODE_SAY
+
+const BEGAN = Date.now() // ms
 
 function tell(event, said, seconds = SETUP.seconds) {
   const { socket, run } = SETUP
@@ -39,6 +73,7 @@ function text(output) {
 }
 
 export const WalAgent = async ({ client }) => {
+  if (!first()) return {}
   const roots = new Map() // session -> its root session
   const failed = new Set() // root sessions whose turn ended with an error
   const sent = new Set() // what was told and not yet answered: dispose waits for it
@@ -77,6 +112,8 @@ export const WalAgent = async ({ client }) => {
     await tell("session", { session, source })
   }
 
+  const created = new Set() // sessions that this process made
+
   await quietly(() => tell("init", {}))
 
   if (say?.send) {
@@ -92,7 +129,10 @@ export const WalAgent = async ({ client }) => {
       const info = said?.info
       if (type === "session.created" && info?.id) {
         roots.set(info.id, info.parentID ? (roots.get(info.parentID) ?? info.parentID) : info.id)
-        if (!info.parentID && !current) quietly(() => begin(info.id, "startup"))
+        if (!info.parentID) created.add(info.id)
+      } else if (type === "message.updated" && info?.role === "user" && !current && created.has(info.sessionID)) {
+        // Not when it is made: a fork is filled with what was said before. Without chat.message: a person's own command.
+        if (info.time?.created >= BEGAN) quietly(() => begin(info.sessionID, "startup"))
       } else if (type === "session.error") {
         failed.add(said?.sessionID ?? current)
       } else if (type === "session.idle" && roots.get(said?.sessionID) === said?.sessionID) {
@@ -115,7 +155,7 @@ export const WalAgent = async ({ client }) => {
         const session = await root(input.sessionID)
         if (session !== input.sessionID) return
         failed.delete(session)
-        await begin(session, "resume")
+        await begin(session, created.has(session) ? "startup" : "resume")
         await tell("turn", { session, prompt: (said ?? []).join("\n") })
       })
     },
@@ -127,6 +167,12 @@ export const WalAgent = async ({ client }) => {
       await quietly(async () => {
         if ((await root(session)) === session) await tell("request", { session })
       })
+    },
+
+    // What a tool starts gets the user's own value: another OpenCode works there as without us. It stays in our own
+    // process, which reads it again when it reads its settings again.
+    "shell.env": async (_, output) => {
+      if (output?.env) output.env.OPENCODE_CONFIG_CONTENT = SETUP.users
     },
 
     "tool.execute.before": async (input, output) => {

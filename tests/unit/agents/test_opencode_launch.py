@@ -129,6 +129,8 @@ def test_the_plugin_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "firm_seconds": 25,
         "clear": sorted(OFFLINE),
         "gone": "",
+        "owner": str(run_dir / "opencode" / "owner"),
+        "users": "",
     }
     assert list(tmp_path.iterdir()) == [run_dir], "nothing of the user's"
     again = inject(HookSetup("run-1", run_dir, ()), env | {"npm_config_offline": "false", CONTENT: made.env[CONTENT]})

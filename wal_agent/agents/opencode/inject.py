@@ -14,7 +14,7 @@ from typing import Any
 
 from wal_agent.agents.base import Env, HookSetup, Injected
 from wal_agent.agents.line import CLIENT_SECONDS, GONE
-from wal_agent.agents.opencode import locks, settings
+from wal_agent.agents.opencode import locks, place, settings, store
 from wal_agent.errors import ConfigError
 from wal_agent.resources import shipped
 
@@ -26,8 +26,14 @@ PLAIN = {"OPENCODE_PURE": "0", "OPENCODE_EXPERIMENTAL_CODE_MODE": "0"}
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
+    if lacks := store.strange(place.database(env)):
+        raise ConfigError(
+            f"OpenCode's database {place.database(env)} is not as wal-agent knows it: it lacks {lacks}. "
+            "No session in it could be saved.",
+            "If it is an old one, start `opencode` once by itself: that brings it up to date.",
+        )
     locks.clear(env)
-    place = setup.run_dir / FOLDER
+    folder = setup.run_dir / FOLDER
     offline = {} if settings.own_plugins(env) else {k: v for k, v in OFFLINE.items() if k not in env}
     told = {
         "socket": str(setup.run_dir / "hook.sock"),
@@ -37,19 +43,21 @@ def inject(setup: HookSetup, env: Env) -> Injected:
         "firm_seconds": CLIENT_SECONDS[True],
         "clear": sorted(offline),
         "gone": GONE,
+        "owner": str(folder / "owner"),
+        "users": env.get(CONTENT, ""),
     }
     plugin = shipped("hooks/opencode.js").read_text().replace('"@SETUP@"', _literal(told))
     files = {"wire.js": shipped("hooks/wire.js").read_text(), "wal-agent.js": plugin, "protocol.md": setup.protocol}
     try:
-        place.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         for name, text in files.items():
-            (place / name).write_text(text)
+            (folder / name).write_text(text)
     except OSError as e:
-        raise ConfigError(f"OpenCode's plugin could not be placed in {place}: {e.strerror or e}.") from e
-    return Injected(env={CONTENT: content(env.get(CONTENT, ""), place), **PLAIN, **offline})
+        raise ConfigError(f"OpenCode's plugin could not be placed in {folder}: {e.strerror or e}.") from e
+    return Injected(env={CONTENT: content(env.get(CONTENT, ""), folder), **PLAIN, **offline})
 
 
-def content(users: str, place: Path) -> str:
+def content(users: str, folder: Path) -> str:
     """The user's own value of the variable with the plugin and the protocol behind what it lists; the plugin is the
     last of all, so it sees each call as the others left it. ConfigError when it is no JSON."""
     try:
@@ -58,7 +66,7 @@ def content(users: str, place: Path) -> str:
         raise ConfigError(f"{CONTENT} is not what OpenCode could read: {e}.") from e
     if not isinstance(value, dict):
         raise ConfigError(f"{CONTENT} holds no JSON object.")
-    ours = {"plugin": (place / "wal-agent.js").as_uri(), "instructions": str(place / "protocol.md")}
+    ours = {"plugin": (folder / "wal-agent.js").as_uri(), "instructions": str(folder / "protocol.md")}
     for key, one in ours.items():
         listed = value.get(key, [])
         if not isinstance(listed, list):

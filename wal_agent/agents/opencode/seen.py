@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from wal_agent.agents.base import SeenCall
@@ -9,7 +10,12 @@ from wal_agent.agents.jsonl import Json, encode, records
 from wal_agent.agents.opencode.rows import key_of, text_of
 
 ABORTED = "Tool execution aborted"  # OpenCode's words for a call that a person interrupted
-_REFUSED = ("The user rejected permission", "The user has specified a rule")
+# Its whole words: a tool's own error may begin with some of them.
+_REFUSED = re.compile(
+    r"The user rejected permission to use this specific tool call\.?(?: with the following feedback: .*)?"
+    r"|The user has specified a rule which prevents you from using this specific tool call\..*",
+    re.DOTALL,
+)
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
@@ -29,15 +35,15 @@ def _call(record: Json) -> SeenCall | None:
     state = data.get("state") or {}
     metadata = data.get("metadata")
     elsewhere = isinstance(metadata, dict) and metadata.get("providerExecuted") is True
-    if data.get("type") != "tool" or record.get("by") == "user" or elsewhere:
+    if data.get("type") != "tool" or record.get("by") == "user" or elsewhere or _compacted(state):
         return None
     status: Literal["done", "failed", "refused", "cancelled"]
     match state.get("status"):
         case "completed":
             status = "done"
-        case "error" if text_of(state.get("error")).startswith(ABORTED):
+        case "error" if text_of(state.get("error")) == ABORTED:
             status = "cancelled"
-        case "error" if text_of(state.get("error")).startswith(_REFUSED):
+        case "error" if _REFUSED.fullmatch(text_of(state.get("error"))):
             status = "refused"
         case "error":
             status = "failed"
@@ -51,6 +57,12 @@ def _call(record: Json) -> SeenCall | None:
         record["id"],
         text_of(data.get("callID")),
     )
+
+
+def _compacted(state: Json) -> bool:
+    """An old call, of any run, whose row is written again only because its output is left out from now on."""
+    time = state.get("time")
+    return isinstance(time, dict) and bool(time.get("compacted"))
 
 
 def unhooked(appended: bytes) -> bool:

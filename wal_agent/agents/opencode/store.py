@@ -31,6 +31,27 @@ def reading(path: Path, seconds: float = 0.2) -> Iterator[sqlite3.Connection]:
         yield db
 
 
+_NEEDED = {
+    "session": "id parent_id project_id directory path time_created time_updated",
+    "message": "id session_id time_created time_updated data",
+    "part": "id message_id session_id time_created time_updated data",
+    "todo": "session_id position content status priority time_updated",
+}
+
+
+def strange(path: Path) -> str:
+    """What of the tables is not as we know it; "" also where there is no database yet, or a busy one."""
+    try:
+        with reading(path) as db:
+            for table, names in _NEEDED.items():
+                columns = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+                if missing := sorted(set(names.split()) - columns):
+                    return f"{table}: {', '.join(missing)}" if columns else table
+    except sqlite3.Error:
+        pass
+    return ""
+
+
 def tree(db: sqlite3.Connection, session: str) -> list[str]:
     """The session and its subagents' sessions; empty where it is not known."""
     return [row[0] for row in db.execute(_TREE + "SELECT id FROM tree", (session,))]
