@@ -12,10 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from wal_agent import __version__
+from wal_agent.agents.base import Env
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
@@ -46,6 +48,16 @@ from wal_agent.wal.reader import Replay
 from wal_agent.wal.state import State
 
 BUDGET = 60.0  # seconds without any progress after which a fork is given up
+
+
+@runtime_checkable
+class OneStore(Protocol):
+    """An agent that has each session once on a machine, for one folder."""
+
+    name: str
+
+    def stands_in(self, session: str, env: Env) -> Path | None:
+        """The folder that it has the session for; None where it does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,8 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
         here = this_host(env, run_dir.lock)
         source = Source(bucket, keys, found, Blobs(bucket, keys, clock, rng))
         refuse_beside(source, here, wish.workspace, spools_dir(env))
+        if isinstance(wish.agent, OneStore):
+            refuse_to_take(wish.agent, found.state.session, wish.workspace, env)
         new = free_name(bucket, keys.job, found.seq)
         claim = Claim(
             run=run_dir.run,
@@ -130,6 +144,16 @@ def refuse_beside(source: Source, here: Host, workspace: Path, spools: Path) -> 
         raise LeaseHeld(
             f"Job {source.keys.job} runs in this folder now, and a fork would change its files.",
             "Stop it first, or fork in another folder.",
+        )
+
+
+def refuse_to_take(agent: OneStore, session: str, workspace: Path, env: Env) -> None:
+    """ConfigError when the session stands in another folder of this machine: the fork would take it from there."""
+    folder = agent.stands_in(session, env)
+    if folder is not None and folder.is_dir() and folder.resolve() != workspace.resolve():
+        raise ConfigError(
+            f"{agent.name} has this session for {folder}, and has it only once: a fork here would take it over.",
+            f"Fork in {folder}, or on another machine.",
         )
 
 

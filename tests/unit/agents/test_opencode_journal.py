@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from wal_agent.agents.base import Cli
-from wal_agent.agents.opencode import adopt, locks, place
+from wal_agent.agents.base import Cli, HookSetup
+from wal_agent.agents.opencode import OpenCode, adopt, inject, locks, place, store
 from wal_agent.agents.opencode.journal import journal
 from wal_agent.agents.opencode.reconcile import reconcile
 from wal_agent.agents.opencode.rows import load
 from wal_agent.agents.opencode.store import BY_USER
 from wal_agent.errors import ConfigError
+from wal_agent.supervise.fork import OneStore, refuse_to_take
 
 S = "ses_1"
 CLI = Cli(Path("/nowhere/opencode"), "1.18.33")
@@ -252,7 +253,7 @@ def test_a_new_machine_gets_all_of_it(base: Base, imports: list[dict[str, Any]],
     data = reconcile(lost(tmp_path), S, base.ws, []).data
     restore(base, data)
     adopt.adopt(CLI, S, base.ws, base.env)
-    assert [len(made["messages"]) for made in imports] == [2]
+    assert [len(made["messages"]) for made in imports] == [0]
     assert {row[0] for row in base.rows("session")} == {S, "ses_2", "ses_other"}
     assert {row[5] for row in base.rows("session")} == {str(base.ws)}
     assert {row[0] for row in base.rows("part")} == {"prt_1", "prt_2"}
@@ -337,6 +338,123 @@ def test_an_import_that_fails_is_told(base: Base, tmp_path: Path, monkeypatch: p
     with pytest.raises(ConfigError, match="bad schema"):
         adopt.adopt(CLI, S, base.ws, base.env)
     assert [p.name for p in base.path.parent.iterdir()] == ["session.jsonl"], "no file is left behind"
+
+
+def test_what_a_restore_replaces_is_kept(base: Base, imports: list[dict[str, Any]], tmp_path: Path) -> None:
+    """A crash between a restore and its adoption, and the user went on without us: no journal has that."""
+    base.talk()
+    base.put("message", id="msg_8", session_id=S, data={"role": "user", "only": "here"})
+    base.put("message", id="msg_odd", session_id=S, data="[1, 2]")
+    data = reconcile(lost(tmp_path), S, base.ws, []).data
+    restore(base, data)
+    adopt.adopt(CLI, S, base.ws, base.env)
+    assert "msg_8" not in {row[0] for row in base.rows("message")}
+    [file] = base.path.parent.glob("replaced-*.jsonl")
+    rows = {r["row"].get("id"): r["row"] for r in map(json.loads, file.read_bytes().splitlines())}
+    assert json.loads(rows["msg_8"]["data"])["only"] == "here" and rows["msg_odd"]["data"] == "[1, 2]"
+    assert json.loads(rows["prt_2"]["data"])["state"]["status"] == "running", "as it was"
+    assert file.stat().st_mode & 0o77 == 0
+    for n in range(adopt.KEPT + 3):
+        base.put("message", id=f"msg_new{n}", session_id=S, data={"role": "user"})
+        base.path.unlink()
+        restore(base, data)
+        adopt.adopt(CLI, S, base.ws, base.env)
+    assert len(list(base.path.parent.glob("replaced-*.jsonl"))) == adopt.KEPT
+
+
+@pytest.mark.parametrize("kind", ["message", "part", "session"])
+def test_no_row_of_another_session_is_touched(kind: str, base: Base, imports: list[dict[str, Any]]) -> None:
+    base.session()
+    base.session("ses_other")
+    base.put("message", id="msg_v", session_id="ses_other", data={"role": "user"})
+    base.put("part", id="prt_v", message_id="msg_v", session_id="ses_other", data={"type": "text", "text": "mine"})
+    row = {"slug": "a", "title": "x", "version": "1", "directory": str(base.ws), "time_created": 1}
+    evil: dict[str, list[dict[str, Any]]] = {
+        "message": [{"type": "message", "id": "msg_v", "session": S, "created": 1, "data": {"role": "user"}}],
+        "part": [
+            {"type": "message", "id": "msg_n", "session": S, "created": 1, "data": {"role": "user"}},
+            {"type": "part", "id": "prt_v", "session": S, "message": "msg_n", "created": 1, "data": {"type": "text"}},
+        ],
+        "session": [{"type": "session", "id": "ses_other", "row": {**row, "parent_id": S}}],
+    }
+    before = [base.rows(table) for table in ("session", "message", "part")]
+    lines = [{"type": "session", "id": S, "row": row}, *evil[kind]]
+    restore(base, reconcile(b"".join(json.dumps(r).encode() + b"\n" for r in lines), S, base.ws, []).data)
+    with pytest.raises(ConfigError):
+        adopt.adopt(CLI, S, base.ws, base.env)
+    assert [base.rows(table) for table in ("session", "message", "part")] == before
+
+
+def test_odd_things_to_do(base: Base, imports: list[dict[str, Any]]) -> None:
+    base.session()
+    words = {"content": "x", "status": "p", "priority": "h"}
+    ids = (f"{S}/1", f"{S}/x", "nothing", f"{S}/" + "9" * 30, "ses_other/0")
+    lines: list[dict[str, Any]] = [{"type": "session", "id": S, "row": {"slug": "a", "title": "t", "version": "1"}}]
+    lines += [
+        {"type": "todo", "id": i, "session": S, "row": {**words, "session_id": "ses_o", "position": 7}} for i in ids
+    ]
+    restore(base, reconcile(b"".join(json.dumps(r).encode() + b"\n" for r in lines), S, base.ws, []).data)
+    adopt.adopt(CLI, S, base.ws, base.env)
+    assert [(row[0], row[4]) for row in base.rows("todo")] == [(S, 1)]
+
+
+def test_a_value_that_no_database_takes_is_told(base: Base, imports: list[dict[str, Any]]) -> None:
+    for odd in ({"cost": 1 << 70}, {"title": {"a": 1}}, {"title": "\ud800"}):
+        row = {"slug": "a", "title": "t", "version": "1", "directory": str(base.ws), **odd}
+        base.session()
+        base.path.unlink(missing_ok=True)
+        restore(base, json.dumps({"type": "session", "id": S, "row": row}).encode() + b"\n")
+        with pytest.raises(ConfigError):
+            adopt.adopt(CLI, S, base.ws, base.env)
+
+
+def test_columns_of_a_later_version_stay(base: Base, imports: list[dict[str, Any]], tmp_path: Path) -> None:
+    base.talk()
+    for table in ("session", "part"):
+        base.db.execute(f"ALTER TABLE {table} ADD COLUMN later TEXT")
+        base.db.execute(f"UPDATE {table} SET later = 'kept'")
+    base.db.execute("UPDATE session SET title = 'other'")
+    restore(base, reconcile(lost(tmp_path), S, base.ws, []).data)
+    adopt.adopt(CLI, S, base.ws, base.env)
+    for table in ("session", "part"):
+        assert set(base.db.execute(f"SELECT later FROM {table} WHERE id IN ('{S}', 'prt_2')")) == {("kept",)}
+    assert json.loads(base.rows("part")[1][5])["state"]["status"] == "error"
+
+
+def test_a_row_that_could_not_be_written_comes_later(base: Base, monkeypatch: pytest.MonkeyPatch) -> None:
+    base.talk()
+    base.journal()
+    base.put("message", id="msg_7", session_id=S, data={"role": "user", "half": "\ud83d"})
+
+    def full(path: Path, new: object) -> None:
+        raise OSError(28, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("wal_agent.agents.opencode.journal._append", full)
+        base.journal()
+    base.journal()
+    assert base.lines()[-1]["id"] == "msg_7"
+
+
+def test_unknown_tables_are_told_at_the_start(base: Base) -> None:
+    assert store.strange(place.database(base.env)) == ""
+    base.db.execute("ALTER TABLE part RENAME COLUMN data TO content")
+    assert store.strange(place.database(base.env)) == "part: data"
+    setup = HookSetup("r", base.home, (), (), "")
+    with pytest.raises(ConfigError, match="part: data"):
+        inject.inject(setup, base.env)
+
+
+def test_a_fork_does_not_take_a_session_from_another_folder(base: Base, tmp_path: Path) -> None:
+    agent = OpenCode()
+    assert isinstance(agent, OneStore)
+    refuse_to_take(agent, S, tmp_path, base.env)
+    base.session()
+    refuse_to_take(agent, S, base.ws, base.env)
+    with pytest.raises(ConfigError, match="take it over"):
+        refuse_to_take(agent, S, tmp_path, base.env)
+    base.db.execute("UPDATE session SET directory = '/nowhere'")
+    refuse_to_take(agent, S, tmp_path, base.env)
 
 
 def test_resumable(base: Base, tmp_path: Path) -> None:

@@ -109,6 +109,25 @@ def test_calls_get_a_message_of_their_own_behind_a_prompt() -> None:
     assert [p["data"]["callID"] for p in rows.parts()[last["id"]]] == ["a"]
 
 
+def test_calls_do_not_go_into_a_message_that_ended_with_an_error() -> None:
+    """OpenCode leaves it out of what the model is sent."""
+    broken = message("msg_000000000002a", "assistant", 1001, error={"name": "APIError"})
+    rows = load(reconcile(journal(*BASE[:2], broken), S, WS, [call(1, "a", result("A"))]).data)
+    [part] = rows.of("part")
+    assert part["message"] == rows.messages(S)[-1]["id"] != broken["id"]
+
+
+def test_words_of_a_tool_are_no_refusal() -> None:
+    for words in ("The user rejected permission to do X half way", "Tool execution aborted: no"):
+        [seen] = seen_calls(journal(tool("prt_1", "m", "c", "error", error=words)))
+        assert seen.status == "failed"
+
+
+def test_a_row_that_is_only_compacted_tells_of_no_call() -> None:
+    old = tool("prt_1", "m", "c", "completed", output="x", time={"start": 1, "end": 2, "compacted": 3})
+    assert seen_calls(journal(old)) == []
+
+
 def test_an_id_that_a_provider_uses_again_is_another_call() -> None:
     earlier = tool(
         "prt_000000000003a", BASE[2]["id"], "call_0", "completed", output="earlier", time={"start": 1, "end": 2}

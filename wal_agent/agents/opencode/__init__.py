@@ -42,6 +42,8 @@ class OpenCode:
         subagents="their calls and sessions are saved with the parent's",
         limits=(
             "OpenCode keeps sessions in one database, so a journal of the session is saved and is imported again.",
+            "So a fork (`--from`) works only in the folder that its session has on this machine, or where it has none.",
+            "What a restore replaces in that database, and the journals, stay in wal-agent's state folder.",
             "A tool that outlives OpenCode's crash runs on; its end is unknown.",
             "`opencode serve`, `web`, `acp` and `attach` are refused: others begin their sessions.",
             "Undo (`/undo`) reaches back only to what this machine has snapshots of.",
@@ -120,6 +122,9 @@ class OpenCode:
 
     def journal(self, session: str, workspace: Path, env: Env) -> None:
         journal.journal(session, workspace, env)
+
+    def stands_in(self, session: str, env: Env) -> Path | None:
+        return adopt.stands_in(session, env)
 
     def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
         adopt.adopt(cli, session, workspace, env)

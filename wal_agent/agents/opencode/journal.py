@@ -89,13 +89,14 @@ def _bring(session: str, workspace: Path, database: Path, path: Path, known: Kno
     if known.journal != sign(path) or not known.rows:
         known.rows = {key: (-1, digest(row)) for key, row in load(read_plain(path) or b"").found.items()}
     with store.reading(database) as db:
+        found = dict(known.rows)  # known is what is in the file: a row that cannot be written is new again
         there = store.stamps(db, session)
         if ("session", session) not in there:
             _look_for_a_turn(db, session, workspace, path, known)
             return
         new: list[Json] = []
         for key, updated in there.items():
-            before = known.rows.get(key)
+            before = found.get(key)
             if before is not None and before[0] == updated and updated < _settled():
                 continue
             record = store.record(db, key)
@@ -104,11 +105,12 @@ def _bring(session: str, workspace: Path, database: Path, path: Path, known: Kno
             now = digest(record)
             if before is None or before[1] != now:
                 new.append(record)
-            known.rows[key] = (updated, now)
-    for kind, id in [key for key in known.rows if key not in there]:
-        del known.rows[kind, id]
+            found[key] = (updated, now)
+    for kind, id in [key for key in found if key not in there]:
+        del found[kind, id]
         new.append({"type": kind, "id": id, "gone": True})
     _append(path, new)
+    known.rows = found
 
 
 def _settled() -> int:

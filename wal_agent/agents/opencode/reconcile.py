@@ -67,12 +67,19 @@ def _settle(rows: Rows, session: str, calls: Sequence[LoggedCall]) -> int:
     parts = sorted(tools(rows), key=order)
     free = [p for p in parts if p.get("by") != "user"]
     pairs: dict[int, Json] = {}
-    for same in (_same_id, _same_input):  # a call without an id may be meant by a part only when no other call is
+    used: set[str] = set()
+    # A call without an id may be meant by a part only when no other call is.
+    for part_key, call_key in ((_part_id, _id_of), (_part_input, _call_input)):
+        same: dict[object, list[Json]] = {}
+        for part in free:
+            same.setdefault(part_key(part), []).append(part)
         for n, call in enumerate(calls):
-            part = None if n in pairs else next((p for p in free if same(p, call) and not _earlier(p, call)), None)
-            if part is not None:
-                free.remove(part)
-                pairs[n] = part
+            key = None if n in pairs else call_key(call)
+            found = same.get(key, []) if key is not None else []
+            chosen = next((p for p in found if p["id"] not in used and not _earlier(p, call)), None)
+            if chosen is not None:
+                used.add(chosen["id"])
+                pairs[n] = chosen
     put = 0
     for n, part in pairs.items():
         state = part["data"]["state"]
@@ -94,14 +101,17 @@ def _id_of(call: LoggedCall) -> str:
     return call.call_id or f"call_wal_{call.call}"
 
 
-def _same_id(part: Json, call: LoggedCall) -> bool:
-    return bool(part["data"].get("callID") == _id_of(call))
+def _part_id(part: Json) -> object:
+    return text_of(part["data"].get("callID"))
 
 
-def _same_input(part: Json, call: LoggedCall) -> bool:
+def _part_input(part: Json) -> object:
     data = part["data"]
-    same = data.get("tool") == call.tool and _canonical(data["state"].get("input")) == _canonical(_input(call))
-    return same and not call.call_id
+    return text_of(data.get("tool")), _canonical(data["state"].get("input"))
+
+
+def _call_input(call: LoggedCall) -> object:
+    return None if call.call_id else (call.tool, _canonical(_input(call)))
 
 
 def _earlier(part: Json, call: LoggedCall) -> bool:
@@ -163,6 +173,7 @@ def _put_back(rows: Rows, session: str, missing: Sequence[LoggedCall]) -> None:
         last is None
         or last["data"].get("role") != "assistant"
         or last["data"].get("finish") not in (None, "tool-calls")
+        or last["data"].get("error")  # OpenCode leaves such a message out of what it sends
     ):
         last = _message(session, last, messages, missing[0])
         rows.add(last)

@@ -7,6 +7,7 @@ session, the sessions of its subagents, their messages and parts (calls are part
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,9 +39,13 @@ class Rows:
     def sessions(self, root: str) -> list[Json]:
         """The root first, then children behind their parents."""
         rows = {r["id"]: r for r in self.of("session")}
+        children: dict[str, list[Json]] = {}
+        for row in rows.values():
+            if row["id"] != root and isinstance(parent := row["row"].get("parent_id"), str):
+                children.setdefault(parent, []).append(row)
         out = [rows[root]] if root in rows else []
-        for parent in out:
-            out += [r for r in rows.values() if r["row"].get("parent_id") == parent["id"] and r not in out]
+        for one in out:
+            out += children.pop(one["id"], ())
         return out
 
     def messages(self, session: str) -> list[Json]:
@@ -115,7 +120,12 @@ def digest(record: Json) -> bytes:
     row = record.get("row")
     if isinstance(row, dict):
         record = {**record, "row": {k: v for k, v in row.items() if k != "time_updated"}}
-    return hashlib.sha256(msgspec.json.encode({**record, "created": 0}, order="deterministic")).digest()
+    record = {**record, "created": 0}
+    try:
+        text = msgspec.json.encode(record, order="deterministic")
+    except UnicodeEncodeError:  # half a surrogate pair
+        text = json.dumps(record, sort_keys=True).encode()
+    return hashlib.sha256(text).digest()
 
 
 def tools(rows: Rows) -> Iterator[Json]:
