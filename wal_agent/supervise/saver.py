@@ -261,12 +261,13 @@ class Saver:
         return True
 
     def _count(self, seen: SeenCall, main: SessionFile | None) -> None:
-        """I5: a finished call whose id no before-hook told, or more of a tool than before-hooks that fired = the hooks
-        are off."""
+        """I5: the hooks are off where a finished call's id was told by no before-hook, or, without ids, where more of a
+        tool has finished than before-hooks fired."""
         if seen.status != "done" or not seen.tool or seen.tool in self._skip:
             return  # a result alone, whose call was told earlier, does not name its tool
-        if seen.call_id and not self._gate.knows(seen.call_id):
-            if main is None or not _has(main.path, seen.call_id, self._old):  # else of before this run, told again
+        if seen.call_id:  # hooks may know it under another tool's name: Codex takes a shell's patch for one
+            before = main is not None and _has(main.path, seen.call_id, self._old)  # of before this run, told again
+            if not before and not self._gate.knows(seen.call_id):
                 self._unseen(seen.tool)
             return
         self._seen_done[seen.tool] += 1
