@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
-from wal_agent.agents.base import ModelRequest, ToolEnded, ToolStarting, TurnCompleted
+from wal_agent.agents.base import ModelRequest, SessionStarted, ToolEnded, ToolStarting, TurnCompleted
 from wal_agent.agents.opencode import OpenCode
 from wal_agent.agents.opencode.inject import OFFLINE
 from wal_agent.loopback.model import Returned, Said, Turn
@@ -104,6 +104,29 @@ def test_subagents(box: Box, runs: list[Run]) -> None:
     told = box.main(run.heard_session).read_bytes()
     assert begun[1].inner.encode() in told
     assert {c.call_id for c in OPENCODE.seen_calls(told)} == {e.call_id for e in begun}
+
+
+def test_an_opencode_that_a_tool_starts_is_only_a_part_of_its_call(box: Box, runs: list[Run]) -> None:
+    """It must not take the job over; with the variable as it was, or with ours, which a program may hand on."""
+    run = started(box, runs)
+    inner = f"{box.program} run --auto innerword </dev/null; cat /proc/$PPID/environ | tr '\\0' '\\n' > outer"
+    ours = 'export "$(grep ^OPENCODE_CONFIG_CONTENT= outer)"'
+    again = f"{ours}; echo $OPENCODE_CONFIG_CONTENT; {box.program} run --auto secondword </dev/null"
+    turns = (
+        Turn("first inside", when="innerword"),
+        Turn("second inside", when="secondword"),
+        Turn(calls=[box.shell(inner)]),
+        Turn(calls=[box.shell(again)]),
+        Turn("bye"),
+    )
+    with box.model(*turns) as model:
+        code, _, err = done(run.start(model, "do it"), LONG)
+    assert code == 0, err
+    begun = [e for e in run.heard.events if isinstance(e, ToolStarting)]
+    assert len(begun) == 2 and {e.session for e in begun} == {run.heard_session}
+    assert len([e for e in run.heard.events if isinstance(e, SessionStarted)]) == 1
+    results = [e.result for e in run.heard.events if isinstance(e, ToolEnded)]
+    assert b"first inside" in results[0] and b"second inside" in results[1] and b"wal-agent.js" in results[1]
 
 
 def test_an_api_that_fails_is_no_completion(box: Box, runs: list[Run]) -> None:
