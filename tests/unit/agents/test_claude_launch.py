@@ -240,3 +240,12 @@ def test_what_the_arguments_say() -> None:
     assert not CLAUDE.is_interactive(["-p", "do it"], True, {})
     assert CLAUDE.passthrough(["mcp", "list"]) and CLAUDE.passthrough(["-v"]) and CLAUDE.passthrough(["update"])
     assert not CLAUDE.passthrough(["-p", "update the file"]) and not CLAUDE.passthrough([])
+
+
+@pytest.mark.parametrize("command", ["remote-control", "rc", "agents"])
+def test_a_command_that_begins_sessions_of_its_own_is_refused(command: str, tmp_path: Path) -> None:
+    """I1: no hook of ours would tell of them."""
+    assert not AGENTS["claude"].passthrough([command])
+    why = AGENTS["claude"].hooks_off([command], tmp_path, {"HOME": str(tmp_path)}) or ""
+    assert why.startswith(f"`claude {command}` begins sessions") and why.endswith("Nothing was run.")
+    assert AGENTS["claude"].hooks_off(["-p", command], tmp_path, {"HOME": str(tmp_path)}) is None, "a prompt"

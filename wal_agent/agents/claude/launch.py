@@ -28,11 +28,7 @@ def locate(env: Env) -> Cli:
 def passthrough(args: Sequence[str]) -> bool:
     """These arguments start no session (a subcommand, --version): nothing to protect."""
     given = options.read(args)
-    first = next((arg for arg in given if not arg.name), None)
-    command = first is not None and first.words[0] != "--" and first.value in options.COMMANDS
-    # With either of these words anywhere, Claude knows no subcommand, and what looks like one is the prompt.
-    prints = options.on(given, "print") or "-p" in args or "--print" in args
-    return (command and not prints) or any(options.on(given, name) for name in options.NO_SESSION)
+    return options.command_of(args) in options.COMMANDS or any(options.on(given, name) for name in options.NO_SESSION)
 
 
 def session_of(args: Sequence[str]) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wal_agent.agents.options import Arg, Kind, Syntax, last, on, words
 
-__all__ = ["COMMANDS", "NO_SESSION", "PROMPT", "SESSION", "Arg", "last", "on", "read", "words"]
+__all__ = ["COMMANDS", "NO_SESSION", "PROMPT", "SERVES", "SESSION", "Arg", "command_of", "last", "on", "read", "words"]
 
 _VALUE = """agent agents append-system-prompt append-system-prompt-file debug-file effort fallback-model input-format
     json-schema max-budget-usd model name output-format permission-mode plugin-dir plugin-url session-id
@@ -32,9 +34,11 @@ SHORT = {
     "v": "version",
     "w": "worktree",
 }
-_COMMANDS = """agents auth auto-mode doctor gateway install mcp plugin plugins project rc remote-control setup-token
-    ultrareview update upgrade"""
+_COMMANDS = (
+    """auth auto-mode doctor gateway install mcp plugin plugins project setup-token ultrareview update upgrade"""
+)
 COMMANDS = frozenset(_COMMANDS.split())
+SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions of which no hook of ours would tell
 NO_SESSION = frozenset(("version", "help", "init-only"))
 PROMPT = frozenset(("", "prefill", "prefill-b64", "input-format", "replay-user-messages"))
 SESSION = frozenset(
@@ -42,3 +46,12 @@ SESSION = frozenset(
 )
 
 read = Syntax(KINDS, SHORT).read
+
+
+def command_of(args: Sequence[str]) -> str:
+    """The subcommand, "" where there is none: with either word for printing anywhere, or behind `--`, it is a prompt."""
+    given = read(args)
+    first = next((arg for arg in given if not arg.name), None)
+    prints = on(given, "print") or "-p" in args or "--print" in args
+    known = first is not None and first.words[0] != "--" and first.value in COMMANDS | SERVES
+    return first.value if first is not None and known and not prints else ""

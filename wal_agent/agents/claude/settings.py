@@ -50,6 +50,8 @@ def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
 
 
 def _by_argument(args: Sequence[str], given: list[options.Arg]) -> str | None:
+    if (command := options.command_of(args)) in options.SERVES:
+        return f"`claude {command}` begins sessions that wal-agent does not save. Nothing was run."
     until = args.index("--") if "--" in args else len(args)
     for word in ("--bare", "--safe-mode"):  # Claude looks for these anywhere, also where they are another's value
         if word in args[:until]:
