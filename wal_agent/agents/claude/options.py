@@ -49,7 +49,7 @@ read = Syntax(KINDS, SHORT).read
 
 
 def command_of(args: Sequence[str]) -> str:
-    """The subcommand, "" where there is none: with either word for printing anywhere, or behind `--`, it is a prompt."""
+    """The subcommand, or "". With either word for printing anywhere, or behind `--`, what looks like one is a prompt."""
     given = read(args)
     first = next((arg for arg in given if not arg.name), None)
     prints = on(given, "print") or "-p" in args or "--print" in args
