@@ -34,9 +34,7 @@ SHORT = {
     "v": "version",
     "w": "worktree",
 }
-_COMMANDS = (
-    """auth auto-mode doctor gateway install mcp plugin plugins project setup-token ultrareview update upgrade"""
-)
+_COMMANDS = "auth auto-mode doctor gateway install mcp plugin plugins project setup-token ultrareview update upgrade"
 COMMANDS = frozenset(_COMMANDS.split())
 SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions of which no hook of ours would tell
 NO_SESSION = frozenset(("version", "help", "init-only"))
@@ -49,7 +47,7 @@ read = Syntax(KINDS, SHORT).read
 
 
 def command_of(args: Sequence[str]) -> str:
-    """The subcommand, or "". With either word for printing anywhere, or behind `--`, what looks like one is a prompt."""
+    """The subcommand, or "". With a word for printing anywhere, or behind `--`, what looks like one is a prompt."""
     given = read(args)
     first = next((arg for arg in given if not arg.name), None)
     prints = on(given, "print") or "-p" in args or "--print" in args
