@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
+from wal_agent.hookwire import client_command
 from wal_agent.records import AgentStarted, AnyRecord, End, Host, Intent, Opening, Payload, Turn
 from wal_agent.wal import packing, snapshot_codec
 from wal_agent.wal import segment as codec
@@ -37,9 +39,10 @@ PLAN = "plans/next.md"
 LAST = 9  # the newest segment
 SNAPSHOTS = (4, 7)
 
-STUB = """#!/bin/sh
-# Stands in for the agent: what matters is what comes before its start.
+STUB = f"""#!/bin/sh
+# Stands in for the agent: what matters is what comes before its start. Its hooks say one word, which means nothing.
 case "$1" in --version) echo 0.61.0; exit 0;; esac
+echo '{{}}' | {shlex.join(client_command())} "$WAL_AGENT_SOCKET" "$WAL_AGENT_RUN" gemini Word $$ 20 >/dev/null
 echo began >> "$STUB_BEGAN"
 """
 # Names, below the job's prefix, that no object of ours has.
