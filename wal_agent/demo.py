@@ -22,6 +22,7 @@ TASK = "Write down the plan, charge the customer with ./charge.sh, then commit, 
 CHARGE = "./charge.sh 49.90"
 LOOK = "cat ledger.txt"
 COMMIT = "git add -A && git commit -qm 'Charge once'"
+PAID = "echo A small shop that was paid. > README.md"
 PUSH = "git push origin main && sleep 300"
 
 
@@ -90,7 +91,7 @@ class _Story:
         ]
         home = self.stage.home("home-1")
         run = self.stage.start(home, self.model)
-        self.stage.wait("the customer is charged", lambda: self.stage.ledger() and self.stage.state().workspace)
+        self.stage.wait("the customer is charged", self.stage.charged)
         self.stage.die(run, home)
         shutil.rmtree(home)
 
@@ -109,12 +110,11 @@ class _Story:
 
     def _after_the_push(self) -> Path:
         receipt = self.stage.work / "receipt.txt"
-        shop = self.stage.work / "README.md"
         hold = threading.Event()
         self._script(
             Turn(
                 text="The push is done; I go on after it.",
-                calls=[self.write(receipt, "49.90, paid\n"), self.write(shop, "A small shop that was paid.\n")],
+                calls=[self.write(receipt, "49.90, paid\n"), self.shell(PAID)],
             ),
             Turn(text="never said", hold=hold),
         )

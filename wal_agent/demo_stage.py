@@ -141,6 +141,11 @@ class Stage:
         files = self.agent.session_files(self.state().session, self.work, self.machine(home, model))
         return files[0].path.read_bytes() if files else b""
 
+    def charged(self) -> bool:
+        """The slow half of the charge runs, and the log has the conversation and the tree."""
+        state = self.state()
+        return bool(self.ledger() and state.workspace and state.files)
+
     def ledger(self) -> list[str]:
         path = self.work / "ledger.txt"
         return path.read_text().splitlines() if path.exists() else []

@@ -25,6 +25,12 @@ ENV = {PLUGIN: "/run/plugin", "HOME": "/h"}
 BEGIN = ("/x/copilot", "--plugin-dir", "/run/plugin")
 
 
+@pytest.fixture(autouse=True)
+def saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session to resume is there."""
+    monkeypatch.setattr("wal_agent.agents.copilot.launch.resumable", lambda session, workspace, env: session == ID)
+
+
 def argv(*args: str, resume: str | None = None, tty: bool = False) -> tuple[str, ...]:
     session = NewSession(ID) if resume is None else ResumeSession(ID, resume)
     made = COPILOT.command(CLI, args, session, tty, ENV)
@@ -37,6 +43,12 @@ def test_a_new_session_has_our_id_unless_the_user_chose_one() -> None:
     for chosen in (("--session-id", OTHER), ("-r", OTHER), (f"--resume={OTHER}",), ("--resume",), ("--continue",)):
         assert argv(*chosen) == chosen
     assert argv("--trust-folder", "-p", "x") == ("--trust-folder", "-p", "x"), "it takes no id beside that"
+
+
+def test_a_session_that_was_never_saved_begins_anew_with_the_notice() -> None:
+    """Copilot refuses to resume what is not there."""
+    made = COPILOT.command(CLI, ["-p", "do it"], ResumeSession(OTHER, "go"), False, ENV)
+    assert made.argv[3:] == ("--session-id", OTHER, "--prompt=go")
 
 
 def test_a_resume_is_by_id_and_its_prompt_stands_for_the_users() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.copilot import options
+from wal_agent.agents.copilot.files import resumable
 from wal_agent.agents.copilot.home import SESSION, builds
 from wal_agent.agents.copilot.inject import PLUGIN
 from wal_agent.agents.copilot.version import running
@@ -64,7 +65,9 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     told = session.prompt != ""
     left_out = options.SESSION | options.FIRST | (options.PROMPT if told else frozenset())
     given = [arg for arg in given if arg.name not in left_out]
-    ours += [f"--resume={session.id}"]
+    # Without a session there is only what the prompt tells: its own had not been saved.
+    known = resumable(session.id, Path(), env)
+    ours += [f"--resume={session.id}"] if known else ["--session-id", session.id]
     if told:
         ours += [f"--{'interactive' if interactive else 'prompt'}={spoken(session.prompt)}"]
     # Else it would go and work where the session was, if there is such a folder on this machine too.
