@@ -97,3 +97,11 @@ def records(data: bytes) -> Iterator[tuple[Json | None, Line]]:
 def whole(data: bytes) -> bytes:
     """Up to the last line that is complete; a torn tail is cut, with NULs that a crash may have left."""
     return data[: data.rfind(b"\n") + 1]
+
+
+def an_object(raw: msgspec.Raw) -> bytes:
+    """A tool's input in the agent's own spelling. ValueError when it is not an object."""
+    data = bytes(raw)
+    if data[:1] != b"{":
+        raise ValueError("the tool's input is not an object")
+    return data

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 from wal_agent.agents.base import LoggedCall
+from wal_agent.agents.jsonl import Json, decode
 
 MOST = 40_000  # characters of one result, as in Gemini's own cut
 
@@ -24,3 +28,21 @@ def capped(text: str, call: int) -> str:
     head, tail = MOST // 5, MOST - MOST // 5
     cut = len(text) - MOST
     return f"{text[:head]}\n\n[wal-agent: {cut} characters left out; `wal-agent log` has call {call}]\n\n{text[-tail:]}"
+
+
+def input_of(call: LoggedCall) -> Json:
+    """A call's input as an object; empty where it cannot be read."""
+    try:
+        value = decode(call.input)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def ended_at(timestamp: Any) -> float:
+    """When a call of a session file had ended, in seconds since 1970; unknown counts as late enough."""
+    try:
+        at = datetime.fromisoformat(str(timestamp))
+    except ValueError:
+        return float("inf")
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

@@ -25,7 +25,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import well_formed
+from wal_agent.agents.jsonl import an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
@@ -108,18 +108,20 @@ def parse(event: str, payload: bytes) -> HookEvent:
             inner = said.agent_id or ""
             # a `cd` of one command holds for the next
             where = said.cwd if said.cwd and said.cwd.startswith("/") else ""
-            return ToolStarting(session, said.tool_name, _object(said.tool_input), said.tool_use_id or "", inner, where)
+            return ToolStarting(
+                session, said.tool_name, an_object(said.tool_input), said.tool_use_id or "", inner, where
+            )
         case "PostToolUse":
             response = bytes(said.tool_response)
             result = _without_copies(response) if said.tool_name in _WRITERS else response
             clean = said.tool_name != "Bash" or _went_well(response)
             return ToolEnded(
-                session, said.tool_name, _object(said.tool_input), result, False, said.tool_use_id or "", clean=clean
+                session, said.tool_name, an_object(said.tool_input), result, False, said.tool_use_id or "", clean=clean
             )
         case "PostToolUseFailure":
             result = b'{"error":' + bytes(said.error) + b"}"
             return ToolEnded(
-                session, said.tool_name, _object(said.tool_input), result, True, said.tool_use_id or "", clean=False
+                session, said.tool_name, an_object(said.tool_input), result, True, said.tool_use_id or "", clean=False
             )
         case "PermissionRequest":
             return AwaitingApproval(session, said.tool_name)
@@ -129,13 +131,6 @@ def parse(event: str, payload: bytes) -> HookEvent:
             return TurnCompleted(session, pending=running)
         case _:
             return SessionEnded(session, said.reason or "")
-
-
-def _object(raw: msgspec.Raw) -> bytes:
-    data = bytes(raw)
-    if data[:1] != b"{":
-        raise ValueError("tool_input is not an object")
-    return data
 
 
 class _Shell(msgspec.Struct):

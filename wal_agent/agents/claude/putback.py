@@ -13,7 +13,7 @@ from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.claude.lines import Entry, Session, after, entry, later, leaf, seconds
 from wal_agent.agents.claude.seen import text_of
 from wal_agent.agents.jsonl import Json, decode
-from wal_agent.agents.putback import noted, unknown
+from wal_agent.agents.putback import input_of, noted, unknown
 
 IMAGE = "[an image, which is not kept; look at it again if it is needed]"
 MODEL = "claude-unknown"  # of a message that no other line tells the model of
@@ -39,7 +39,7 @@ def put_back(read: Session, session: str, workspace: Path, calls: Sequence[Logge
     read.entries = [e for i in count for e in (*added.get(i, ()), *read.entries[i : i + 1])]
     missing = _missing(read, calls)
     for call in missing:
-        use = [{"type": "tool_use", "id": id_of(call), "name": call.tool, "input": _input(call)}]
+        use = [{"type": "tool_use", "id": id_of(call), "name": call.tool, "input": input_of(call)}]
         said = like.line("assistant", leaf(read), use, f"call {id_of(call)}", time)
         read.entries.append(entry(said))
         time = later(time)
@@ -70,9 +70,9 @@ def _missing(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
     for call in calls:
         if id_of(call) in ids:
             continue
-        ended = [t for t in equal.get((call.tool, _canon(_input(call))), []) if t + 60 >= call.started]
+        ended = [t for t in equal.get((call.tool, _canon(input_of(call))), []) if t + 60 >= call.started]
         if not call.call_id and ended:
-            equal[call.tool, _canon(_input(call))].remove(min(ended))
+            equal[call.tool, _canon(input_of(call))].remove(min(ended))
         else:
             missing.append(call)
             ids.add(id_of(call))
@@ -193,14 +193,6 @@ def _said(content: Any) -> str:
     images = content if isinstance(content, list) else []
     shown = [IMAGE for part in images if isinstance(part, dict) and part.get("type") == "image"]
     return "\n".join(filter(None, [text_of(content), *shown]))
-
-
-def _input(call: LoggedCall) -> Json:
-    try:
-        value = decode(call.input)
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {}
 
 
 def _canon(input: Any) -> str:

@@ -6,24 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import (
-    Cli,
-    Command,
-    Decision,
-    Env,
-    HookEvent,
-    HookSetup,
-    Injected,
-    LoggedCall,
-    NewSession,
-    Reconciled,
-    Rehearsal,
-    ResumeSession,
-    SeenCall,
-    SessionFile,
-    Standing,
-    Traits,
-)
+from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Standing, Traits
 from wal_agent.agents.gemini import events, files, inject, launch, notice, reconcile, seen, settings, standing
 
 
@@ -54,23 +37,12 @@ class Gemini:
 
         return GeminiRehearsal()
 
-    def locate(self, env: Env) -> Cli:
-        return launch.locate(env)
-
-    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
-        return settings.hooks_off(args, workspace, env)
-
-    def passthrough(self, args: Sequence[str]) -> bool:
-        return launch.passthrough(args)
-
-    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
-        return launch.is_interactive(args, tty, env)
-
-    def session_of(self, args: Sequence[str]) -> str | None:
-        return launch.session_of(args)
-
-    def prompt_of(self, args: Sequence[str]) -> str | None:
-        return launch.prompt_of(args)
+    locate = staticmethod(launch.locate)
+    hooks_off = staticmethod(settings.hooks_off)
+    passthrough = staticmethod(launch.passthrough)
+    is_interactive = staticmethod(launch.is_interactive)
+    session_of = staticmethod(launch.session_of)
+    prompt_of = staticmethod(launch.prompt_of)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         inject.sweep(env)
@@ -78,46 +50,26 @@ class Gemini:
     def inject(self, setup: HookSetup, env: Env) -> Injected:
         return inject.inject(setup, env)
 
-    def command(
-        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
-    ) -> Command:
-        return launch.command(cli, args, session, interactive, env)
+    command = staticmethod(launch.command)
 
     def standing(self, env: Env) -> Standing:
         return standing.standing(env)
 
-    def parse(self, event: str, payload: bytes) -> HookEvent:
-        return events.parse(event, payload)
-
-    def render(self, event: str, decision: Decision) -> bytes:
-        return events.render(event, decision)
-
-    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
-        return files.session_files(session, workspace, env)
+    parse = staticmethod(events.parse)
+    render = staticmethod(events.render)
+    session_files = staticmethod(files.session_files)
 
     def folder(self, env: Env) -> Path:
         return inject.gemini_home(env)
 
-    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
-        return files.restore_path(name, session, workspace, env)
-
-    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
-        return files.existing(session, workspace, env)
-
-    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
-        return files.resumable(session, workspace, env)
+    restore_path = staticmethod(files.restore_path)
+    existing = staticmethod(files.existing)
+    resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return reconcile.reconcile(main, session, workspace, calls)
 
-    def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
-        return notice.tell(main, session, workspace, prompt)
-
-    def seen_calls(self, appended: bytes) -> list[SeenCall]:
-        return seen.seen_calls(appended)
-
-    def unhooked(self, appended: bytes) -> bool:
-        return seen.unhooked(appended)
-
-    def tidy(self, session: str, workspace: Path, env: Env) -> None:
-        files.tidy(session, workspace, env)
+    tell = staticmethod(notice.tell)
+    seen_calls = staticmethod(seen.seen_calls)
+    unhooked = staticmethod(seen.unhooked)
+    tidy = staticmethod(files.tidy)

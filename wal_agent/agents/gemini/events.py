@@ -27,7 +27,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import well_formed
+from wal_agent.agents.jsonl import an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. PreCompress fires before each model request, with a payload that does
@@ -108,12 +108,14 @@ def parse(event: str, payload: bytes) -> HookEvent:
         case "BeforeAgent":
             return TurnStarted(session, said.prompt)
         case "BeforeTool":
-            return ToolStarting(session, said.tool_name, _object(said.tool_input))
+            return ToolStarting(session, said.tool_name, an_object(said.tool_input))
         case "AfterTool":
             failed = bytes(said.tool_response.error) != b"null"
             response = said.tool_response
             clean = not failed and _WRONG.search(bytes(response.llm)) is None
-            return ToolEnded(session, said.tool_name, _object(said.tool_input), _result(response), failed, clean=clean)
+            return ToolEnded(
+                session, said.tool_name, an_object(said.tool_input), _result(response), failed, clean=clean
+            )
         case "PreCompress":
             return ModelRequest(session)
         case "AfterAgent":
@@ -122,13 +124,6 @@ def parse(event: str, payload: bytes) -> HookEvent:
             return AwaitingApproval(session, said.message)
         case _:
             return SessionEnded(session, said.reason)
-
-
-def _object(raw: msgspec.Raw) -> bytes:
-    data = bytes(raw)
-    if data[:1] != b"{":
-        raise ValueError("tool_input is not an object")
-    return data
 
 
 def _result(response: _Response) -> bytes:

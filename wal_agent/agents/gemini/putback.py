@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.gemini.jsonl import Message, Session
 from wal_agent.agents.jsonl import Json, decode, well_formed
-from wal_agent.agents.putback import capped, noted, unknown
+from wal_agent.agents.putback import capped, ended_at, input_of, noted, unknown
 
 DEEP = 20  # lists in lists of a result; what is deeper is not told
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
@@ -46,10 +45,10 @@ def lacking(read: Session, calls: Iterable[LoggedCall]) -> list[LoggedCall]:
             ids.add(str(call.get("id")))
             if "__wal_" not in str(call.get("id")):
                 key = (str(call.get("name")), _canon(call.get("args")))
-                told.setdefault(key, []).append(_seconds(call.get("timestamp")))
+                told.setdefault(key, []).append(ended_at(call.get("timestamp")))
     missing: list[LoggedCall] = []
     for logged in calls:
-        key = (logged.tool, _canon(_input(logged)))
+        key = (logged.tool, _canon(input_of(logged)))
         ended = [t for t in told.get(key, []) if t + 0.001 >= logged.started]
         if call_id(logged) in ids:
             continue
@@ -70,7 +69,7 @@ def tool_call(call: LoggedCall, time: str) -> Json:
     return {
         "id": call_id(call),
         "name": call.tool,
-        "args": _input(call),
+        "args": input_of(call),
         "result": [{"functionResponse": function}],
         "status": "error" if "error" in response else "success",
         "timestamp": time,
@@ -113,26 +112,9 @@ def _structured(message: Message) -> bool:
     return any(isinstance(p, dict) and ("functionCall" in p or "thought" in p) for p in message.parts())
 
 
-def _input(call: LoggedCall) -> Json:
-    try:
-        value = decode(call.input)
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {}
-
-
 def _canon(args: Any) -> bytes:
     known = {k: v for k, v in args.items() if k not in IGNORED} if isinstance(args, dict) else args
     return well_formed(json.dumps(known, sort_keys=True).encode())  # as the hook's was, when it was logged
-
-
-def _seconds(timestamp: Any) -> float:
-    """When a call of the file had ended; unknown counts as late enough."""
-    try:
-        at = datetime.fromisoformat(str(timestamp))
-    except ValueError:
-        return float("inf")
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def _last_time(read: Session) -> str:

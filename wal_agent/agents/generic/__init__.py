@@ -22,7 +22,6 @@ from wal_agent.agents.base import (
     Rehearsal,
     ResumeSession,
     SeenCall,
-    SessionFile,
     Traits,
 )
 from wal_agent.agents.generic import files, launch, settings
@@ -95,14 +94,9 @@ class Generic(Journals, Hookless):
     def render(self, event: str, decision: Decision) -> bytes:
         return b""
 
-    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
-        return files.session_files(session, workspace, env)
-
-    def folder(self, env: Env) -> Path:
-        return files.folder(env)
-
-    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
-        return files.restore_path(name, session, workspace, env)
+    session_files = staticmethod(files.session_files)
+    folder = staticmethod(files.folder)
+    restore_path = staticmethod(files.restore_path)
 
     def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
         return files.existing(session, env)
@@ -125,8 +119,7 @@ class Generic(Journals, Hookless):
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         pass
 
-    def journal(self, session: str, workspace: Path, env: Env) -> None:
-        files.write_note(session, workspace, env)
+    journal = staticmethod(files.write_note)
 
     def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
         pass
@@ -146,11 +139,9 @@ class Generic(Journals, Hookless):
             )
         return lines
 
-    def folders(self, workspace: Path, env: Env) -> list[Path]:
-        return files.folders(workspace, env)
+    folders = staticmethod(files.folders)
 
     def left_out(self, workspace: Path, env: Env) -> list[str]:
         return files.look(workspace, env).left_out
 
-    def root_of(self, path: Path, workspace: Path, env: Env) -> Path:
-        return files.root_of(path, workspace, env)
+    root_of = staticmethod(files.root_of)

@@ -6,23 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import (
-    Cli,
-    Command,
-    Decision,
-    Env,
-    HookEvent,
-    HookSetup,
-    Injected,
-    LoggedCall,
-    NewSession,
-    Reconciled,
-    Rehearsal,
-    ResumeSession,
-    SeenCall,
-    SessionFile,
-    Traits,
-)
+from wal_agent.agents.base import Cli, Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, SessionFile, Traits
 from wal_agent.agents.opencode import adopt, events, inject, journal, launch, place, reconcile, seen, settings
 
 
@@ -55,23 +39,12 @@ class OpenCode:
 
         return OpenCodeRehearsal()
 
-    def locate(self, env: Env) -> Cli:
-        return launch.locate(env)
-
-    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
-        return settings.hooks_off(args, workspace, env)
-
-    def passthrough(self, args: Sequence[str]) -> bool:
-        return launch.passthrough(args)
-
-    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
-        return launch.is_interactive(args, tty, env)
-
-    def session_of(self, args: Sequence[str]) -> str | None:
-        return launch.session_of(args)
-
-    def prompt_of(self, args: Sequence[str]) -> str | None:
-        return launch.prompt_of(args)
+    locate = staticmethod(launch.locate)
+    hooks_off = staticmethod(settings.hooks_off)
+    passthrough = staticmethod(launch.passthrough)
+    is_interactive = staticmethod(launch.is_interactive)
+    session_of = staticmethod(launch.session_of)
+    prompt_of = staticmethod(launch.prompt_of)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """Nothing is injected outside the run's own folder."""
@@ -79,22 +52,14 @@ class OpenCode:
     def inject(self, setup: HookSetup, env: Env) -> Injected:
         return inject.inject(setup, env)
 
-    def command(
-        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
-    ) -> Command:
-        return launch.command(cli, args, session, interactive, env)
-
-    def parse(self, event: str, payload: bytes) -> HookEvent:
-        return events.parse(event, payload)
-
-    def render(self, event: str, decision: Decision) -> bytes:
-        return events.render(event, decision)
+    command = staticmethod(launch.command)
+    parse = staticmethod(events.parse)
+    render = staticmethod(events.render)
 
     def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
         return place.session_files(session, env)
 
-    def folder(self, env: Env) -> Path:
-        return place.folder(env)
+    folder = staticmethod(place.folder)
 
     def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
         return place.restore_path(name, session, env)
@@ -111,11 +76,8 @@ class OpenCode:
     def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
         return None  # the plugin says it, byte for byte
 
-    def seen_calls(self, appended: bytes) -> list[SeenCall]:
-        return seen.seen_calls(appended)
-
-    def unhooked(self, appended: bytes) -> bool:
-        return seen.unhooked(appended)
+    seen_calls = staticmethod(seen.seen_calls)
+    unhooked = staticmethod(seen.unhooked)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing that hurts."""
@@ -123,8 +85,7 @@ class OpenCode:
     def journal(self, session: str, workspace: Path, env: Env) -> None:
         journal.journal(session, workspace, env)
 
-    def stands_in(self, session: str, env: Env) -> Path | None:
-        return adopt.stands_in(session, env)
+    stands_in = staticmethod(adopt.stands_in)
 
     def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
         adopt.adopt(cli, session, workspace, env)

@@ -20,6 +20,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.jsonl import an_object
 
 SHELL = "bash"
 
@@ -81,11 +82,11 @@ def parse(event: str, payload: bytes) -> HookEvent:
             case "request":
                 return ModelRequest(said.session)
             case "before":
-                return ToolStarting(said.session, said.tool, _object(said.input), said.call, said.inner)
+                return ToolStarting(said.session, said.tool, an_object(said.input), said.call, said.inner)
             case "after":
                 result = msgspec.json.decode(said.result, type=_Result)
                 clean = not said.wrong and (said.tool != SHELL or _exit(result) == 0)
-                input = _object(said.input)
+                input = an_object(said.input)
                 return ToolEnded(said.session, said.tool, input, bytes(said.result), said.wrong, said.call, clean)
             case "approval":
                 return AwaitingApproval(said.session, said.what)
@@ -93,13 +94,6 @@ def parse(event: str, payload: bytes) -> HookEvent:
                 return TurnCompleted(said.session)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
-
-
-def _object(raw: msgspec.Raw) -> bytes:
-    data = bytes(raw)
-    if data[:1] != b"{":
-        raise ValueError("the input is not an object")
-    return data
 
 
 def _exit(result: _Result) -> object:

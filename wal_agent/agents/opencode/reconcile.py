@@ -17,7 +17,7 @@ import msgspec
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.jsonl import Json, decode
 from wal_agent.agents.opencode.rows import Rows, dump, load, order, text_of, tools
-from wal_agent.agents.putback import noted, unknown
+from wal_agent.agents.putback import input_of, noted, unknown
 
 OPEN = ("pending", "running")
 UNLOGGED = "outcome unknown: the machine was lost before the end of this call was saved."
@@ -111,7 +111,7 @@ def _part_input(part: Json) -> object:
 
 
 def _call_input(call: LoggedCall) -> object:
-    return None if call.call_id else (call.tool, _canonical(_input(call)))
+    return None if call.call_id else (call.tool, _canonical(input_of(call)))
 
 
 def _earlier(part: Json, call: LoggedCall) -> bool:
@@ -123,7 +123,7 @@ def _earlier(part: Json, call: LoggedCall) -> bool:
 
 def outcome(call: LoggedCall, before: Json) -> Json:
     """A part's state by what the log knows."""
-    state = _state(before, _input(call), int(call.started * 1000))
+    state = _state(before, input_of(call), int(call.started * 1000))
     if call.result is None:
         return state | {"status": "error", "error": unknown(call)}
     said = _result(call.result)
@@ -227,14 +227,6 @@ def _id(kind: str, before: str, step: int, seed: str) -> str:
     found = _ID.match(before)
     number = (int(found[1], 16) if found else 0) + step
     return f"{kind}_{number % (1 << 48):012x}{hashlib.sha256(seed.encode()).hexdigest()[:14]}"
-
-
-def _input(call: LoggedCall) -> Json:
-    try:
-        value = decode(call.input)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _canonical(value: Any) -> bytes:

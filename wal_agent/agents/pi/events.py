@@ -23,7 +23,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import well_formed
+from wal_agent.agents.jsonl import an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 _EXTENSIONS = " (extension)"  # hooks/pi.ts: behind the name of one of pi's own tools, of another in its place
@@ -85,23 +85,16 @@ def parse(event: str, payload: bytes) -> HookEvent:
         case "before_agent_start":
             return TurnStarted(session, said.prompt)
         case "tool_call":
-            return ToolStarting(session, said.tool, _object(said.input), said.call_id)
+            return ToolStarting(session, said.tool, an_object(said.input), said.call_id)
         case "tool_result":
             content = bytes(said.content)
             result = b'{"content":' + content + b"}"
             clean = not said.failed and _WRONG.search(content) is None
-            return ToolEnded(session, said.tool, _object(said.input), result, said.failed, said.call_id, clean)
+            return ToolEnded(session, said.tool, an_object(said.input), result, said.failed, said.call_id, clean)
         case "turn_end":
             return ModelRequest(session)
         case _:
             return OtherEvent(event) if said.stop in CUT_SHORT else TurnCompleted(session)
-
-
-def _object(raw: msgspec.Raw) -> bytes:
-    data = bytes(raw)
-    if data[:1] != b"{":
-        raise ValueError("input is not an object")
-    return data
 
 
 def plain(tool: str) -> str:

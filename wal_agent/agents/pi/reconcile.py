@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.jsonl import Json, decode, well_formed
+from wal_agent.agents.jsonl import Json, well_formed
 from wal_agent.agents.pi import results
 from wal_agent.agents.pi.events import plain
 from wal_agent.agents.pi.tree import Entry, Tree, dump, load, mend_head
+from wal_agent.agents.putback import input_of
 
 NOT_BEGUN = "not begun, as far as wal-agent's log tells: the machine was lost before it."
 _OURS = "wal_call_"  # begins the ids of calls that had none
@@ -85,7 +86,7 @@ class _Told:
 
     def _equal(self, logged: LoggedCall) -> list[int]:
         """The same tool and input: by the id the last that may be meant, without one the first, an open one if any."""
-        wanted = (plain(logged.tool), _canon(_input(logged)))
+        wanted = (plain(logged.tool), _canon(input_of(logged)))
         ids = self._by_id.get(logged.call_id, []) if logged.call_id else range(len(self.made))
         same = [n for n in ids if _key(self.made[n][1]) == wanted and not self._over(n, logged)]
         if not logged.call_id:
@@ -204,7 +205,7 @@ def _answer(tree: Tree, lacking: Sequence[LoggedCall]) -> Json:
     return {
         "role": "assistant",
         "content": [
-            {"type": "toolCall", "id": id_of(logged), "name": plain(logged.tool), "arguments": _input(logged)}
+            {"type": "toolCall", "id": id_of(logged), "name": plain(logged.tool), "arguments": input_of(logged)}
             for logged in lacking
         ],
         "api": str(before.get("api", "unknown")),
@@ -241,14 +242,6 @@ def _parsed(timestamp: Any) -> float | None:
         return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def _input(call: LoggedCall) -> Json:
-    try:
-        value = decode(call.input)
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {}
 
 
 def _key(call: Json) -> tuple[str, bytes]:

@@ -29,7 +29,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import well_formed
+from wal_agent.agents.jsonl import an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. SessionStart fires only on a terminal; UserPromptSubmit before every
@@ -113,27 +113,22 @@ def parse(event: str, payload: bytes) -> HookEvent:
         case "UserPromptSubmit":
             return TurnStarted(session, said.prompt) if said.prompt else ModelRequest(session)
         case "PreToolUse":
-            return ToolStarting(session, said.tool_name, _object(said), said.tool_use_id, _inner(said))
+            return ToolStarting(session, said.tool_name, an_object(said.tool_input), said.tool_use_id, _inner(said))
         case "PostToolUse":
             llm = bytes(said.tool_response.llm)
             clean = said.tool_name != _SHELL or _went_well(llm)
             result = b'{"llmContent":' + llm + b"}"
-            return ToolEnded(session, said.tool_name, _object(said), result, False, said.tool_use_id, clean)
+            return ToolEnded(
+                session, said.tool_name, an_object(said.tool_input), result, False, said.tool_use_id, clean
+            )
         case "PostToolUseFailure":
             result = msgspec.json.encode({"error": said.error})
-            return ToolEnded(session, said.tool_name, _object(said), result, True, said.tool_use_id, False)
+            return ToolEnded(session, said.tool_name, an_object(said.tool_input), result, True, said.tool_use_id, False)
         case "Notification":
             asks = said.notification_type == "permission_prompt"
             return AwaitingApproval(session, said.message) if asks else OtherEvent(event)
         case _:
             return TurnCompleted(session)
-
-
-def _object(said: _Tool) -> bytes:
-    data = bytes(said.tool_input)
-    if data[:1] != b"{":
-        raise ValueError("tool_input is not an object")
-    return data
 
 
 def _inner(said: _Tool) -> str:

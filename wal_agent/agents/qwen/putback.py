@@ -11,13 +11,12 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.jsonl import Json, decode, well_formed
-from wal_agent.agents.putback import capped, noted, unknown
+from wal_agent.agents.putback import capped, ended_at, input_of, noted, unknown
 from wal_agent.agents.qwen.chat import Chat, Record
 
 DEEP = 20  # lists in lists of a result; what is deeper is not told
@@ -106,7 +105,7 @@ def _told(chat: Chat, ours: set[str]) -> list[Told]:
             newest = next((b for b in reversed(waiting.get(str(response.get("id")), [])) if _some_open(b)), [])
             found = next((each for each in newest if each.ended is None), None)
             if found is not None:
-                found.ended = _seconds(record.value.get("timestamp"))
+                found.ended = ended_at(record.value.get("timestamp"))
                 found.taken = record.uuid in ours
     return told
 
@@ -136,7 +135,7 @@ def _tail(chat: Chat) -> Record | None:
 
 def _match(call: LoggedCall, told: list[Told]) -> Told | None:
     """The file's call that this one is: one that ended after it had started, else one of the last batch."""
-    key = _key(call.tool, _input(call))
+    key = _key(call.tool, input_of(call))
     same = [t for t in told if not t.taken and t.key == key]
     over = [t for t in same if t.ended is not None and t.ended + 0.001 >= call.started]
     found = next((t for t in [*sorted(over, key=lambda t: t.ended or 0), *same] if t in over or _open(t)), None)
@@ -182,7 +181,7 @@ class _Writer:
 
     def batch(self, calls: Sequence[LoggedCall]) -> None:
         """The model's own message was lost with the crash: only its calls are known."""
-        parts = [{"functionCall": {"id": call_id(c), "name": c.tool, "args": _input(c)}} for c in calls]
+        parts = [{"functionCall": {"id": call_id(c), "name": c.tool, "args": input_of(c)}} for c in calls]
         name = _uuid(self.session, f"put back from {_which(calls[0])}")
         self._append(name, "assistant", {"role": "model", "parts": parts}, model=self.chat.last("model"))
 
@@ -212,24 +211,7 @@ def _said(content: Any, deep: int = DEEP) -> str:
     return "" if content is None else "[content that is not text: not put back]"
 
 
-def _input(call: LoggedCall) -> Json:
-    try:
-        value = decode(call.input)
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {}
-
-
 def _key(tool: str, args: Any) -> tuple[str, bytes]:
     if isinstance(args, dict):
         args = {k: v.replace("\\", "").strip() if k in _PATHS and isinstance(v, str) else v for k, v in args.items()}
     return tool, well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged
-
-
-def _seconds(timestamp: Any) -> float:
-    """When a call of the file had ended; unknown counts as late enough."""
-    try:
-        at = datetime.fromisoformat(str(timestamp))
-    except ValueError:
-        return float("inf")
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
