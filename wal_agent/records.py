@@ -18,6 +18,32 @@ Finding = Literal["completed", "not_started", "partial", "unknown"]
 Ending = Literal["done", "failed", "denied", "interrupted", "acknowledged"]
 Cause = Literal["first", "closed", "released", "unlocked", "dead"]
 Teller = Literal["hook", "session", "recovery", "person", "supervisor"]
+PhaseName = Literal[
+    "starting",
+    "awaiting_model",
+    "executing_tools",
+    "awaiting_approval",
+    "awaiting_user",
+    "compacting",
+    "pausing",
+    "draining",
+    "stopped",
+]
+ExitClass = Literal[
+    "completed",  # its own completion event came, and 0
+    "incomplete",  # 0 without it
+    "failed",  # an ordinary failure of its own: its code is passed through
+    "interrupted",  # by a person (^C)
+    "out_of_memory",  # the kernel's OOM killer
+    "heap",  # V8 had no more heap
+    "context",  # the conversation is too long for the model
+    "quota",  # rate limit or quota of the model's provider
+    "killed",  # by a signal that nobody here sent
+    "hung",  # we ended it: the hard timeout
+    "stopped",  # we ended it: fenced, hooks silent, ...
+    "drained",
+    "paused",
+]
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -108,6 +134,7 @@ class Opening(Record, frozen=True, kw_only=True, tag="opening"):
     workspace: str  # absolute path
     args: tuple[str, ...] = ()  # the agent's arguments as the user typed them
     interactive: bool = False
+    trace: str = ""  # W3C trace id of the run (32 hex digits), "" where it is not traced
     snapshot: int = 0  # the newest one listed before this was placed; if it counts, the run began from none older
 
 
@@ -211,12 +238,30 @@ class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):
     seconds: dict[str, float] = {}
 
 
+class PhaseChange(Record, frozen=True, kw_only=True, tag="phase"):
+    """What the run does from now on, as one word (supervise/phases.py). It rides with the next record that goes into
+    the log anyway, so it may come late, never out of order. `tool`: what runs or waits then."""
+
+    phase: PhaseName
+    was: PhaseName
+    tool: str = ""
+
+
 class RunEnded(Record, frozen=True, kw_only=True, tag="run_ended"):
-    """The agent's process ended. `completed`: its completion event came (DESIGN 7: clean is never rc 0 alone)."""
+    """The agent's process ended. `completed`: its completion event came (DESIGN 7: clean is never rc 0 alone).
+
+    `cls` is "" in logs of before there were classes. `place`: what stays equal when it dies again at the same place
+    (the session and its newest call). `until`: paused so long (since 1970), for `reason`, in the pauser's words."""
 
     code: int  # exit code; -N = killed by signal N
     completed: bool
     why: str = ""
+    cls: ExitClass | Literal[""] = ""
+    place: str = ""
+    until: float = 0.0
+    reason: str = ""
 
 
-AnyRecord = Opening | AgentStarted | Turn | Intent | End | FileDelta | FileGone | Workspace | Recovery | RunEnded
+AnyRecord = (
+    Opening | AgentStarted | Turn | Intent | End | FileDelta | FileGone | Workspace | Recovery | PhaseChange | RunEnded
+)

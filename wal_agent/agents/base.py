@@ -83,6 +83,25 @@ class AwaitingApproval:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacting:
+    """The agent begins to shorten its conversation, or has done so; both ask the model by themselves."""
+
+    session: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFailed:
+    """The turn ended because the model could not be had. `cls`: what for; `retry_after`: seconds, where the provider
+    said (0: it did not). The agent may try again by itself, which begins a turn."""
+
+    session: str
+    cls: Literal["quota", "context", "other"]
+    why: str
+    retry_after: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SessionEnded:
     session: str
     reason: str
@@ -103,6 +122,8 @@ HookEvent = (
     | ToolStarting
     | ToolEnded
     | AwaitingApproval
+    | Compacting
+    | TurnFailed
     | SessionEnded
     | OtherEvent
 )
@@ -118,10 +139,12 @@ class Allow:
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """`reason` is one sentence for the agent (UX.md, "What the agent is told"). `stop`: end the agent's turn too."""
+    """`reason` is one sentence for the agent (UX.md, "What the agent is told"). `stop`: end the agent's turn too.
+    `word`: the same in one word, for those who count."""
 
     reason: str
     stop: bool = False
+    word: str = field(default="", compare=False)
 
 
 Decision = Allow | Deny

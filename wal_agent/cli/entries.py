@@ -22,6 +22,7 @@ from wal_agent.records import (
     Intent,
     Opening,
     Payload,
+    PhaseChange,
     Recovery,
     RunEnded,
     Turn,
@@ -137,6 +138,8 @@ def describe(entry: Entry) -> tuple[str, str, str]:
                 f"of epoch {r.from_epoch}: {counted(len(r.verdicts), 'call')} in flight, {r.put_back} put back",
                 "",
             )
+        case PhaseChange():
+            return "phase", redact(f"{r.phase} {r.tool}").rstrip(), f"was {r.was}"
         case RunEnded():
             return (
                 "agent ended",

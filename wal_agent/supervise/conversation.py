@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from wal_agent.agents.base import (
     Allow,
@@ -14,15 +15,19 @@ from wal_agent.agents.base import (
     ToolEnded,
     ToolStarting,
     TurnCompleted,
+    TurnFailed,
     TurnStarted,
 )
 from wal_agent.clock import Clock
-from wal_agent.records import AgentStarted, AnyRecord, Payload, Turn
+from wal_agent.errors import WalAgentError
+from wal_agent.happened import PhaseChanged, Tell
+from wal_agent.records import AgentStarted, AnyRecord, Payload, PhaseChange, Turn
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.phases import Phase, next_phase
+from wal_agent.supervise.phases import Action, Event, Phase, event_of, next_phase
 from wal_agent.wal.writer import Writer
 
 MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
+MAX_TOOL = 200  # characters of a tool's name, in a phase's record
 
 
 class Conversation:
@@ -43,8 +48,11 @@ class Conversation:
         turn_open: bool,
         told: bool,
         by_file: bool = False,
+        tell: Tell = lambda _: None,
+        on_phase: Callable[[Phase, Sequence[Action]], None] = lambda phase, actions: None,
     ) -> None:
-        """`by_file`: only the session's file tells which calls it has, and hooks only that a turn before is whole."""
+        """`by_file`: only the session's file tells which calls it has, and hooks only that a turn before is whole.
+        `on_phase`: called with the phase after each event, and with what the table asks for then."""
         self._gate = gate
         self._writer = writer
         self._clock = clock
@@ -56,7 +64,12 @@ class Conversation:
         self._on_turn = on_turn
         self._on_completed = on_completed
         self._lock = threading.Lock()
+        self._tell = tell
+        self._on_phase = on_phase
         self.phase: Phase = "starting"
+        self.since = clock.now()  # when it began
+        self._entered = clock.boot()
+        self.failed: TurnFailed | None = None  # why the newest turn ended, if it did so for want of the model
         self.hooks_live = threading.Event()  # the handshake
         self.turn_open = turn_open
         self.turned = False  # a turn began
@@ -69,6 +82,9 @@ class Conversation:
         first = not self.hooks_live.is_set()
         self.hooks_live.set()
         decision: Decision = Allow()
+        ended = isinstance(event, ToolEnded)
+        if not ended:
+            self._advance(event)
         if isinstance(event, TurnStarted | ToolStarting | TurnCompleted):
             self._pending = ""
         match event:
@@ -94,11 +110,37 @@ class Conversation:
                 self._poke()
             case TurnCompleted():
                 self._complete_turn(event.session)
+            case TurnFailed():
+                self.failed = event
+                self._poke()
             case _:
                 pass
-        with self._lock:
-            self.phase = next_phase(self.phase, event, len(self._gate.running()))
+        if ended:
+            self._advance(event)
         return decision
+
+    # ---- the phase
+
+    def _advance(self, event: HookEvent) -> None:
+        found = event_of(event, len(self._gate.running()), self.turn_open)
+        if found is not None:
+            self.enter(found, getattr(event, "tool", "") or getattr(event, "what", ""))
+
+    def enter(self, event: Event, tool: str = "") -> None:
+        """One step in the table of phases; a change is told and logged, riding with the next record."""
+        with self._lock:
+            was = self.phase
+            self.phase, actions = next_phase(was, event)
+            changed = self.phase != was
+            if changed:
+                now, lasted = self._clock.now(), self._clock.boot() - self._entered
+                self.since, self._entered = now, self._clock.boot()
+                with suppress(WalAgentError):  # a writer that has ended says so to who needs its word
+                    record = PhaseChange(time=now, phase=self.phase, was=was, tool=tool[:MAX_TOOL])
+                    self._writer.append(record, later=True)
+        if changed:
+            self._tell(PhaseChanged(was, self.phase, tool, lasted))
+        self._on_phase(self.phase, actions)
 
     def _begin_session(self, session: str) -> None:
         self.session = session
@@ -109,6 +151,7 @@ class Conversation:
         text = prompt.encode("utf-8", "replace")[:MAX_PROMPT]
         asked = None if self._told else Payload(size=len(text), data=text)
         self._told = False
+        self.failed = None
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
@@ -141,7 +184,3 @@ class Conversation:
         """The agent ended by itself, with 0: what it left in the background begins no other turn."""
         if self._pending:
             self._complete_turn(self._pending)
-
-    def draining(self) -> None:
-        with self._lock:
-            self.phase = "draining"

@@ -11,6 +11,7 @@ from pathlib import Path
 from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, Fenced, WalAgentError
+from wal_agent.happened import CallEnded, CallStarted, Tell
 from wal_agent.records import End, Ending, Finding, Intent, Payload, Teller
 from wal_agent.recovery import evidence
 from wal_agent.recovery.classify import Rules, classify, waits
@@ -39,6 +40,7 @@ class Gate:
         append_deadline: float,
         *,
         sync: bool = False,
+        tell: Tell = lambda _: None,
     ) -> None:
         """`sync`: also calls that only read wait for their intents, and each call's after-hook for its end."""
         self._writer = writer
@@ -49,10 +51,11 @@ class Gate:
         self._clock = clock
         self._deadline = append_deadline
         self._sync = sync
+        self._tell = tell
         self._lock = threading.Lock()
         self._calls = Calls()
         self._refusal = ""
-        self._draining = False
+        self._draining = ""
         self._denied_in_a_row = 0
         self._unanswered: set[int] = set()
         self._ended: Counter[str] = Counter()
@@ -78,14 +81,14 @@ class Gate:
         self._remember(event)
         facts = () if reads else evidence.before(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
-            return self._deny(deny_unsaved(0))  # only the bucket holds so much, and it is away
+            return self._deny(deny_unsaved(0), "unsaved")  # only the bucket holds so much, and it is away
         try:
             payload = self._blobs.put_payload(event.input)
         except BucketError:
-            return self._deny(deny_unsaved(0))
+            return self._deny(deny_unsaved(0), "unsaved")
         with self._lock:
             if self._refusal:
-                return Deny(self._refusal, stop=True)
+                return Deny(self._refusal, stop=True, word="ended")
             call = self._writer.next_call()
             now = self._clock.now()
             running = Running(
@@ -112,6 +115,7 @@ class Gate:
             self.last = running
             self.begun[event.tool] += 1
             draining = self._draining
+        self._tell(CallStarted(call, event.tool, found.cls))
         try:
             return self._answer(call, ticket, began, reads, draining)
         finally:
@@ -128,33 +132,33 @@ class Gate:
                 if len(self._ids) > IDS:
                     del self._ids[next(iter(self._ids))]
 
-    def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: bool) -> Decision:
+    def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: str) -> Decision:
         """What the agent hears of a call whose intent is on its way."""
         if reads and not self._sync:
             return Allow()
         if draining and not reads:
-            return self._deny(DENY_DRAINING, call)
+            return self._deny(draining, "draining", call)
         try:
             # What the bulk of the input took of the deadline is gone: the hook does not wait longer for it.
             word = ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
         except WalAgentError as error:
             return _over(error)
         if word == "undecided":
-            return self._deny(deny_unsaved(self._clock.boot() - began), call)
+            return self._deny(deny_unsaved(self._clock.boot() - began), "unsaved", call)
         if self._refusal:
-            self._deny(self._refusal, call)
-            return Deny(self._refusal, stop=True)
+            self._deny(self._refusal, "ended", call)
+            return Deny(self._refusal, stop=True, word="ended")
         if not self._may_allow():
-            return self._deny(DENY_LATE, call)
+            return self._deny(DENY_LATE, "late", call)
         self._denied_in_a_row = 0
         return Allow()
 
-    def _deny(self, reason: str, call: int | None = None) -> Deny:
+    def _deny(self, reason: str, word: str, call: int | None = None) -> Deny:
         self._denied_in_a_row += 1
         if call is not None:
             with suppress(WalAgentError):  # the log has ended; the answer has not
                 self.end(call, "denied", reason)
-        return Deny(reason, stop=self._denied_in_a_row >= PATIENCE)
+        return Deny(reason, stop=self._denied_in_a_row >= PATIENCE, word=word)
 
     def after(self, event: ToolEnded) -> bool:
         """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
@@ -171,17 +175,20 @@ class Gate:
         well = event.clean and not event.failed
         settled = self.on_clean_end(running.call, event.tool, event.input, running.cwd) if well else ()
         now = self._clock.now()
+        how: Ending = "failed" if event.failed else "done"
+        took = max(0.0, now - running.began)
         ticket = self._writer.append(
             End(
                 time=now,
                 call=running.call,
-                how="failed" if event.failed else "done",
+                how=how,
                 by="hook",
                 result=self._result(event.result),
-                duration_ms=max(0, round((now - running.began) * 1000)),
+                duration_ms=round(took * 1000),
             ),
             *settled,
         )
+        self._tell(CallEnded(running.call, running.tool, how, took))
         if running.changes:
             self.changed()
         if self._sync:
@@ -195,7 +202,9 @@ class Gate:
         with self._lock:
             running = self._calls.end(call, again=by != "session", denied=how == "denied")
         if running is not None:
-            self._writer.append(End(time=self._clock.now(), call=call, how=how, by=by, why=why, finding=finding))
+            now = self._clock.now()
+            self._writer.append(End(time=now, call=call, how=how, by=by, why=why, finding=finding))
+            self._tell(CallEnded(call, running.tool, how, max(0.0, now - running.began)))
             if running.changes and how != "denied":
                 self.changed()
 
@@ -210,9 +219,9 @@ class Gate:
 
     # ---- the whole run
 
-    def drain(self) -> None:
-        """From now on no new changing tool; read-only ones go on."""
-        self._draining = True
+    def drain(self, sentence: str = DENY_DRAINING) -> None:
+        """From now on no new changing tool, which is told `sentence`; read-only ones go on."""
+        self._draining = sentence
 
     def close(self, sentence: str = DENY_ENDED) -> None:
         """R6: from now on nothing is allowed."""
@@ -278,4 +287,5 @@ def cut(data: bytes) -> Payload:
 
 def _over(error: WalAgentError) -> Deny:
     """The log takes no more of this run: fenced, damaged or sealed."""
-    return Deny(DENY_FENCED if isinstance(error, Fenced) else DENY_ENDED, stop=True)
+    fenced = isinstance(error, Fenced)
+    return Deny(DENY_FENCED if fenced else DENY_ENDED, stop=True, word="fenced" if fenced else "ended")

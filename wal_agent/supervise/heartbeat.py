@@ -13,6 +13,7 @@ from typing import Literal
 
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, UsageError, WalAgentError
+from wal_agent.happened import LeaseLost, LeaseRenewed, RenewalFailed, Tell
 from wal_agent.wal.lease import Lease, timing_holds
 
 Health = Literal["fresh", "late", "expired"]
@@ -58,6 +59,7 @@ class Beat:
     phase: str = ""
     tool: str = ""
     seq: int = 0
+    since: float = 0.0  # when the phase began
 
 
 class Heartbeat:
@@ -66,7 +68,8 @@ class Heartbeat:
     out (not in a job that spools), since a tool that waited for a person may begin then, and `on_lost` once when the
     lease is found to be somebody else's (or cannot be read)."""
 
-    def __init__(self, timing: Timing, clock: Clock, lease: Lease) -> None:
+    def __init__(self, timing: Timing, clock: Clock, lease: Lease, tell: Tell = lambda _: None) -> None:
+        self._tell = tell
         self._timing = timing
         self._clock = clock
         self._lease = lease
@@ -112,16 +115,19 @@ class Heartbeat:
         while not self._stop.wait(wait):
             told = self.beat()
             try:
-                self._lease.renew(phase=told.phase, tool=told.tool, seq=told.seq)
-            except BucketError:
+                self._lease.renew(phase=told.phase, tool=told.tool, seq=told.seq, since=told.since)
+            except BucketError as error:
                 wait = self._timing.period / 4
+                self._tell(RenewalFailed(str(error), self._lease.sent + self._timing.ttl - self._clock.boot()))
             except Exception as error:  # noqa: BLE001 - whatever ends the renewals must end the run, not only its allows
                 why = f"The lease could not be renewed: {error!r}."
                 lost = error if isinstance(error, WalAgentError) else WalAgentError(why)
                 self.lost = lost
+                self._tell(LeaseLost(lost.what))
                 self.on_lost(lost)
                 return
             else:
+                self._tell(LeaseRenewed(self._lease.epoch))
                 wait = self._timing.period
 
     def _monitor(self) -> None:

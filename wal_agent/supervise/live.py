@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from wal_agent.agents.base import Agent, Command, Hookless, TurnCompleted, TurnStarted
+from wal_agent.agents.base import Agent, Command, Deny, Hookless, ToolStarting, TurnCompleted, TurnStarted
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
 from wal_agent.failpoints import failpoint
+from wal_agent.happened import AgentBegan, HookAnswered, Ready, Tell
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
+from wal_agent.recovery.deny import DENY_DRAINING
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.supervise import control, processes
 from wal_agent.supervise.acknowledge import end_of
 from wal_agent.supervise.autosave import Autosave
 from wal_agent.supervise.child import Child, Exit
 from wal_agent.supervise.conversation import Conversation
+from wal_agent.supervise.down import Down
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.heartbeat import Beat, Heartbeat
 from wal_agent.supervise.local import RunDir
+from wal_agent.supervise.phases import Action, Phase
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
@@ -49,11 +54,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How it ended. `stopped` is why we ended it, if we did; `drained`: SIGTERM was followed to its end."""
+    """How it ended. `stopped` is why we ended it, if we had to; `down`: we did so in good order."""
 
     exit: Exit
     completed: bool  # no turn of the session is unfinished, by the agent's own completion event
-    drained: bool
+    down: Down | None
     stopped: WalAgentError | None
     leftovers: tuple[str, ...]
     problems: tuple[str, ...]  # what of the session could not be saved, in sentences
@@ -63,7 +68,11 @@ class Ended:
     @property
     def clean(self) -> bool:
         """The session came to its end by itself; never rc 0 alone (DESIGN 7)."""
-        return self.completed and not self.drained and self.stopped is None
+        return self.completed and self.down is None and self.stopped is None
+
+    @property
+    def drained(self) -> bool:
+        return self.down is not None and self.down.kind == "drain"
 
 
 class Live:
@@ -83,8 +92,10 @@ class Live:
         settings: Settings,
         on_completed: Callable[[], list[AnyRecord]],
         tree: WorkspaceCapture | None = None,
+        tell: Tell = lambda _: None,
     ) -> None:
         """`tree`: captures of the working tree, None where they are off."""
+        self._tell = tell
         self._agent = agent
         self._env = dict(env)
         self._workspace = workspace
@@ -96,7 +107,9 @@ class Live:
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
         self._unsaved = ""
-        self._drain_until: float | None = None
+        self._down: Down | None = None
+        self._going = threading.Lock()  # `_down` is set once, but for who hurries
+        self._ready = False
         self._terminated: float | None = None
         self._child: Child | None = None
         writer = opened.writer
@@ -110,6 +123,7 @@ class Live:
             clock,
             settings.append_deadline,
             sync=settings.durability == "sync",
+            tell=tell,
         )
         self.saver = Saver(
             agent,
@@ -143,6 +157,8 @@ class Live:
             told=launch.told,
             by_file=agent.boundary == "file",
             turn_open=launch.turn_open,
+            tell=tell,
+            on_phase=self._entered,
         )
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
         self._stopped = heartbeat.lost or writer.ended
@@ -153,7 +169,14 @@ class Live:
     def _hook(self, event: str, payload: bytes) -> bytes:
         if event.startswith(control.PREFIX):
             return json.dumps(self._control(event, json.loads(payload))).encode()
-        return self._agent.render(event, self.conversation.on(self._agent.parse(event, payload)))
+        began, parsed = self._clock.boot(), self._agent.parse(event, payload)
+        decision = self.conversation.on(parsed)
+        said = self._agent.render(event, decision)
+        asked: Literal["", "allow"] = "allow" if isinstance(parsed, ToolStarting) else ""
+        denied = isinstance(decision, Deny)
+        word = decision.word if isinstance(decision, Deny) else ""
+        self._tell(HookAnswered(event, "deny" if denied else asked, word, self._clock.boot() - began))
+        return said
 
     def _control(self, event: str, question: dict[str, Any]) -> dict[str, Any]:
         """`status` and `ack` of a person on this machine."""
@@ -178,7 +201,28 @@ class Live:
 
     def _beat(self) -> Beat:
         last = self.gate.last
-        return Beat(self.conversation.phase, last.tool if last else "", self._opened.writer.acked.seq)
+        at = self.conversation
+        return Beat(at.phase, last.tool if last else "", self._opened.writer.acked.seq, at.since)
+
+    def _entered(self, phase: Phase, actions: Sequence[Action]) -> None:
+        """What the table of phases asks for; from hook threads."""
+        if "save" in actions:
+            self.autosave.poke()
+
+    def go_down(self, down: Down) -> None:
+        """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
+        with self._going:
+            if self._down is not None and not (down.kind == "drain" and self._down.kind != "drain"):
+                return
+            self._down = down
+        self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")
+        self.gate.drain(down.sentence)
+
+    def hurry(self) -> None:
+        """What was given to running tools is over (a second SIGTERM)."""
+        with self._going:
+            if self._down is not None:
+                self._down = replace(self._down, until=min(self._down.until, self._clock.boot()))
 
     def _save(self) -> list[Path]:
         if self.tree and isinstance(self._agent, Hookless):
@@ -243,6 +287,7 @@ class Live:
         writer.append(
             AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
         )
+        self._tell(AgentBegan(child.pid, launch.session, launch.resumed))
         self.autosave.start()
         if self.tree:
             self.tree.start()
@@ -265,8 +310,8 @@ class Live:
         self.gate.close()
         self.server.close()
         self._last_save()
-        drained = self._drain_until is not None
-        if exit.code == 0 and not drained and self._stopped is None:
+        down = self._down
+        if exit.code == 0 and down is None and self._stopped is None:
             if isinstance(self._agent, Hookless):
                 self.conversation.on(TurnCompleted(launch.session))
             self.conversation.ended()
@@ -276,8 +321,9 @@ class Live:
         if isinstance(self._agent, Hookless):
             problems += tuple(self._agent.left_out(self._workspace, self._env))
         heard = self.conversation.hooks_live.is_set() or isinstance(self._agent, Hookless)
-        silent = not heard and not drained and self._stopped is None
-        return Ended(exit, completed, drained, self._stopped, tuple(leftovers), problems, self._trouble, silent)
+        silent = not heard and down is None and self._stopped is None
+        self.conversation.enter("agent_ended")
+        return Ended(exit, completed, down, self._stopped, tuple(leftovers), problems, self._trouble, silent)
 
     def _every(self) -> float:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
@@ -286,8 +332,8 @@ class Live:
     def _last_save(self) -> None:
         """Bounded: what the bucket does not take now is lost as in a crash (it was never acknowledged), and told."""
         budget = LAST_SAVE
-        if self._drain_until is not None:
-            budget = max(LAST_SAVE_AT_LEAST, min(budget, self._drain_until - self._clock.boot()))
+        if self._down is not None:
+            budget = max(LAST_SAVE_AT_LEAST, min(budget, self._down.until - self._clock.boot()))
         until = self._clock.boot() + budget
         fenced = isinstance(self._stopped, Fenced)
         if self.tree:
@@ -308,12 +354,9 @@ class Live:
     def _on_terminate(self, count: int) -> None:
         """SIGTERM: drain inside the budget; a second one hurries (facts/fleet.md 4.2)."""
         now = self._clock.boot()
-        if self._drain_until is None:
-            self._drain_until = now + self._drain_budget
-            self.conversation.draining()
-            self.gate.drain()
+        self.go_down(Down("drain", "sigterm", now, now + self._drain_budget, DENY_DRAINING))
         if count > 1:
-            self._drain_until = now
+            self.hurry()
 
     def _tick(self) -> None:
         child = self._child
@@ -323,13 +366,16 @@ class Live:
             return
         if not self.conversation.hooks_live.is_set():
             self.autosave.poke()  # the session file may tell of a turn without hooks; nothing else wakes us then
-        if self._drain_until is None:
+        elif not self._ready:
+            self._ready = True
+            self._tell(Ready())
+        down = self._down
+        if down is None:
             return
         now = self._clock.boot()
-        half = self._drain_until - self._drain_budget / 2
-        if now >= self._drain_until:
+        if now >= down.until:
             child.kill()
-        elif (now >= half or not self.gate.changing()) and self._terminated is None:
+        elif (now >= down.half or not self.gate.changing()) and self._terminated is None:
             self._terminated = now
             child.terminate()
 
@@ -353,5 +399,11 @@ def hooks_unheard(agent: str) -> ConfigError:
 
 
 def ended_record(ended: Ended, clock: Clock) -> RunEnded:
-    why = "drained" if ended.drained else str(ended.stopped or "")
-    return RunEnded(time=clock.now(), code=ended.exit.code, completed=ended.completed, why=why)
+    """Of a run that went down in good order: that, and what it waits for."""
+    down = ended.down
+    words = {"drain": "drained", "pause": "paused", "hang": "the model did not answer"}
+    why = words[down.kind] if down is not None else str(ended.stopped or "")
+    until, reason = (down.resume_at, down.reason) if down is not None else (0.0, "")
+    return RunEnded(
+        time=clock.now(), code=ended.exit.code, completed=ended.completed, why=why, until=until, reason=reason
+    )

@@ -1,47 +1,173 @@
-"""What the run is doing, as one word (DESIGN 8), from hook events. Pure; any event in any phase gives a legal phase."""
+"""What the run is doing, as one word (DESIGN 8): a table from phase and event to the next phase and what to do.
+
+The watchdog, pauses, `status`, the fleet and the metrics read the phase and nothing else. Hooks may come late, twice or
+never, so each event is legal in each phase; a completed turn always leads to `awaiting_user` or `stopped`, unless the
+run is on its way out. docs/ARCHITECTURE.md shows `diagram()`.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Final, Literal, get_args
 
 from wal_agent.agents.base import (
     AwaitingApproval,
+    Compacting,
     HookEvent,
     ModelRequest,
-    OtherEvent,
     SessionEnded,
     SessionStarted,
     ToolEnded,
     ToolStarting,
     TurnCompleted,
+    TurnFailed,
     TurnStarted,
 )
+from wal_agent.records import PhaseName
 
-Phase = Literal[
-    "starting", "awaiting_model", "executing_tools", "awaiting_approval", "awaiting_user", "draining", "stopped"
+Phase = PhaseName
+Event = Literal[
+    "session_started",
+    "turn_started",
+    "model_asked",
+    "tool_started",
+    "inner_tool_started",  # by a subagent
+    "tool_ended",  # and others run
+    "last_tool_ended",
+    "approval_asked",
+    "compaction_started",
+    "compaction_ended",  # inside a turn
+    "compaction_ended_idle",
+    "turn_completed",
+    "turn_failed",
+    "session_ended",
+    "pause_asked",
+    "drain_asked",
+    "agent_ended",
 ]
 
+Action = Literal[
+    "rearm",  # the watchdog begins to count anew
+    "save",  # a capture is worth its price now
+    "ask_person",  # somebody must answer the agent
+    "end_agent",  # nothing keeps the agent any more: it may be ended
+]
 
-def next_phase(phase: Phase, event: HookEvent, running: int) -> Phase:
-    """The phase after `event`; `running` counts the calls that are running after it. `draining` and `stopped` stay."""
-    if phase in ("draining", "stopped"):
-        return phase
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+EVENTS: Final[tuple[Event, ...]] = get_args(Event)
+Outcome = tuple[Phase, tuple[Action, ...]]
+
+_AT_WORK: Final[tuple[Phase, ...]] = (
+    "starting",
+    "awaiting_model",
+    "executing_tools",
+    "awaiting_approval",
+    "awaiting_user",
+    "compacting",
+)
+
+# What an event leads to while the agent works, whatever the phase.
+_LEADS: Final[dict[Event, Outcome]] = {
+    "session_started": ("awaiting_user", ("rearm",)),
+    "turn_started": ("awaiting_model", ("rearm", "save")),
+    "model_asked": ("awaiting_model", ("rearm", "save")),
+    "tool_started": ("executing_tools", ("rearm",)),
+    "inner_tool_started": ("executing_tools", ("rearm",)),
+    "tool_ended": ("executing_tools", ("rearm", "save")),
+    "last_tool_ended": ("awaiting_model", ("rearm", "save")),
+    "approval_asked": ("awaiting_approval", ("rearm", "ask_person")),
+    "compaction_started": ("compacting", ("rearm", "save")),
+    "compaction_ended": ("awaiting_model", ("rearm", "save")),
+    "compaction_ended_idle": ("awaiting_user", ("rearm", "save")),
+    "turn_failed": ("awaiting_user", ("rearm", "save")),
+    "turn_completed": ("awaiting_user", ("rearm", "save")),
+    "session_ended": ("awaiting_user", ("rearm", "save")),
+    "pause_asked": ("pausing", ("rearm", "save")),
+    "drain_asked": ("draining", ("rearm", "save")),
+    "agent_ended": ("stopped", ()),
+}
+
+# Where the phase matters.
+_EXCEPT: Final[dict[tuple[Phase, Event], Outcome]] = {
+    # An agent's own housekeeping behind a turn, and calls that it left in the background, make no turn.
+    ("awaiting_user", "inner_tool_started"): ("awaiting_user", ()),
+    ("awaiting_user", "tool_ended"): ("awaiting_user", ("save",)),
+    ("awaiting_user", "last_tool_ended"): ("awaiting_user", ("save",)),
+    # A compaction between two turns asks the model by itself.
+    ("compacting", "model_asked"): ("compacting", ("rearm",)),
+    # A tool that was being approved has its before-hook behind it: other calls' ends say nothing of the question.
+    ("awaiting_approval", "tool_ended"): ("awaiting_approval", ("save",)),
+    # The agent goes down in good order: a call that still ends frees the way.
+    ("pausing", "last_tool_ended"): ("pausing", ("save", "end_agent")),
+    ("pausing", "model_asked"): ("pausing", ("save", "end_agent")),
+    ("pausing", "turn_completed"): ("pausing", ("save", "end_agent")),
+    ("pausing", "turn_failed"): ("pausing", ("save", "end_agent")),
+    ("pausing", "session_ended"): ("pausing", ("end_agent",)),
+    ("pausing", "drain_asked"): _LEADS["drain_asked"],
+    ("pausing", "agent_ended"): _LEADS["agent_ended"],
+    ("draining", "last_tool_ended"): ("draining", ("save", "end_agent")),
+    ("draining", "turn_completed"): ("draining", ("save", "end_agent")),
+    ("draining", "turn_failed"): ("draining", ("save", "end_agent")),
+    ("draining", "session_ended"): ("draining", ("end_agent",)),
+    ("draining", "agent_ended"): _LEADS["agent_ended"],
+}
+
+
+def _outcome(phase: Phase, event: Event) -> Outcome:
+    stays: Outcome = (phase, ())
+    return _EXCEPT.get((phase, event), _LEADS[event] if phase in _AT_WORK else stays)
+
+
+TABLE: Final[dict[tuple[Phase, Event], Outcome]] = {(p, e): _outcome(p, e) for p in PHASES for e in EVENTS}
+
+
+def next_phase(phase: Phase, event: Event) -> Outcome:
+    """The phase after `event`, and what to do on entering it."""
+    return TABLE[phase, event]
+
+
+def is_idle(phase: Phase) -> bool:
+    """Whether time that passes in this phase says that something hangs: only the model owes an answer (DESIGN 8)."""
+    return phase == "awaiting_model"
+
+
+def event_of(event: HookEvent, running: int, turn_open: bool) -> Event | None:
+    """What a hook's word is to the table; None: nothing. `running`: calls that run after it."""
     match event:
-        case TurnStarted() | ModelRequest():
-            return "awaiting_model"
-        case ToolStarting(inner=inner) if inner and phase == "awaiting_user":
-            return phase  # the agent's own housekeeping behind a turn
-        case ToolEnded() if not running and phase == "awaiting_user":
-            return phase
-        case ToolStarting():
-            return "executing_tools"
+        case SessionStarted():
+            return "session_started"
+        case TurnStarted():
+            return "turn_started"
+        case ModelRequest():
+            return "model_asked"
+        case ToolStarting(inner=inner):
+            return "inner_tool_started" if inner else "tool_started"
         case ToolEnded():
-            return "executing_tools" if running else "awaiting_model"
+            return "tool_ended" if running else "last_tool_ended"
         case AwaitingApproval():
-            return "awaiting_approval"
-        case TurnCompleted(pending=True):
-            return phase
-        case TurnCompleted() | SessionStarted() | SessionEnded():
-            return "awaiting_user"
-        case OtherEvent():
-            return phase
+            return "approval_asked"
+        case Compacting(done=done):
+            if not done:
+                return "compaction_started"
+            return "compaction_ended" if turn_open else "compaction_ended_idle"
+        case TurnCompleted(pending=pending):
+            return None if pending else "turn_completed"
+        case TurnFailed():
+            return "turn_failed"
+        case SessionEnded():
+            return "session_ended"
+        case _:
+            return None
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram: every change of phase, with the events that make it."""
+    return "\n".join(["stateDiagram-v2", "    [*] --> starting", *_arrows(), "    stopped --> [*]"])
+
+
+def _arrows() -> Iterator[str]:
+    for was in PHASES:
+        for to in PHASES:
+            events = [e for e in EVENTS if was != to and TABLE[was, e][0] == to]
+            if events:
+                yield f"    {was} --> {to}: {', '.join(events)}"

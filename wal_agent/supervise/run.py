@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from wal_agent import __version__
 from wal_agent.agents.base import Agent, Cli, Env, Hookless, HookSetup, Injected, Journals, NewSession, ResumeSession
@@ -24,6 +25,7 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
+from wal_agent.happened import LeaseSettled, LeaseTaken
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.report import plain
@@ -167,12 +169,27 @@ class _Run:
         opened.writer.spool_after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
+        opening = opened.replay.state.openings[-1].opening
+        self.wish.tell(
+            LeaseTaken(
+                job=self.keys.job,
+                bucket=self.wish.settings.bucket,
+                run=self.run_dir.run,
+                epoch=opening.epoch,
+                cause=opening.cause,
+                host=self.here.name,
+                agent=self.wish.agent.name,
+                agent_version=self.cli.version,
+                workspace=str(self.wish.workspace),
+                ttl=self.timing.ttl,
+            )
+        )
         return opened
 
     @contextmanager
     def _owned(self, opened: OpenedJob) -> Iterator[Heartbeat]:
         """While the job is ours: the lease is renewed and the log is written."""
-        heartbeat = Heartbeat(self.timing, self.clock, opened.lease)
+        heartbeat = Heartbeat(self.timing, self.clock, opened.lease, self.wish.tell)
         stop = threading.Event()
         writing = threading.Thread(target=opened.writer.run, args=(stop,), name="writer", daemon=True)
         heartbeat.start()
@@ -190,7 +207,8 @@ class _Run:
         a crash."""
         why = error.what if isinstance(error, WalAgentError) else type(error).__name__
         try:
-            close_job(opened, "released", f"stopped: {why}"[:500], budget=SEAL_BUDGET)
+            reason = f"stopped: {why}"[:500]
+            self.wish.tell(LeaseSettled(close_job(opened, "released", reason, budget=SEAL_BUDGET), reason))
         except WalAgentError:
             return  # the lease runs out by itself; the error that stopped us is the one to tell
 
@@ -237,12 +255,13 @@ class _Run:
                     wish.settings,
                     lambda: self._settle(prepared, answers, opened),
                     tree,
+                    wish.tell,
                 )
                 live.gate.on_clean_end = lambda *seen: self._answered(answers, opened, *seen)
                 ended = live.run()
                 # Only where a person asked for it: without one, such a code is an error that would come again for ever.
                 asked = self.interactive and ended.exit.code in agent.again
-                if not asked or ended.stopped or ended.drained:
+                if not asked or ended.stopped or ended.down:
                     return ended
                 open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned
                 session = again(agent, prepared.session, live.conversation.session, turned, wish.workspace, env)
@@ -286,7 +305,9 @@ class _Run:
         record = ended_record(ended, self.clock)
         opened.writer.append(record)
         reason = record.why or ("completed" if ended.completed else f"the agent ended with {ended.exit.shell_code}")
-        settled = close_job(opened, "closed" if ended.clean else "released", reason, budget=SEAL_BUDGET)
+        wanted: Literal["closed", "released"] = "closed" if ended.clean else "released"
+        settled = close_job(opened, wanted, reason, until=record.until, budget=SEAL_BUDGET)
+        self.wish.tell(LeaseSettled(settled, reason, record.until))
         failpoint("run.after_seal")
         self._tell_end(opened, ended)
         if ended.stopped is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import Agent
 from wal_agent.config import Settings
+from wal_agent.happened import Tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Wish:
     wait: bool = False
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     attended: bool = False  # a person typed this at a terminal
+    tell: Tell = lambda _: None  # who looks on: metrics, logs, notifications
 
 
 @dataclass(frozen=True, slots=True)

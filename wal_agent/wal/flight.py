@@ -35,6 +35,7 @@ class Item:
     raw: tuple[bytes, ...]  # the MessagePack of each record
     ticket: Ticket
     since: float  # boot time
+    later: bool = False  # worth no put of its own
 
     @property
     def size(self) -> int:
@@ -114,12 +115,17 @@ class Backlog:
 # --- pure rules
 
 
+def due(queue: Sequence[Item], now: float, latest: float) -> bool:
+    """Whether a put is due: for anything but records that can wait, or for those when they have waited `latest` s."""
+    return any(not item.later for item in queue) or (bool(queue) and now - queue[0].since >= latest)
+
+
 def must_spool(line: Line, queue: Sequence[Item], now: float, after: float) -> bool:
     """R9: whether what waits goes into the spool: at once while something is there already, so that the order stays;
     else when the outage has lasted, by what the oldest append has waited."""
     if line.stored:
         return True
-    oldest = line.first or (queue[0] if queue else None)
+    oldest = line.first or next((item for item in queue if not item.later), None)
     return oldest is not None and now - oldest.since >= after
 
 

@@ -32,6 +32,7 @@ class Fields:
     version: str
     args: tuple[str, ...] = ()
     interactive: bool = False
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ def open_job(
         workspace=claim.workspace,
         args=fields.args,
         interactive=fields.interactive,
+        trace=fields.trace,
         snapshot=newest_listed(bucket, keys, clock, rng, budget),
     )
     at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
@@ -169,11 +171,16 @@ def read_for_plan(
 
 
 def close_job(
-    job: OpenedJob, wanted: Literal["closed", "released"], reason: str = "", *, budget: float = 10.0
+    job: OpenedJob,
+    wanted: Literal["closed", "released"],
+    reason: str = "",
+    *,
+    until: float = 0.0,
+    budget: float = 10.0,
 ) -> Literal["closed", "released", "left"]:
     """R6: seal the writer, then settle the lease; what it was settled as. "left": something was not decided within
     `budget` seconds (for each of the two), so the lease is left to run out: a crash is a crash. What waits is spooled
-    then, where the run does that (R9).
+    then, where the run does that (R9). `until`: the job is paused so long.
 
     The caller has stopped answering hooks. `closed` with open intents becomes `released`. Fenced, Damaged."""
     if not job.writer.seal(budget):
@@ -184,7 +191,7 @@ def close_job(
         return "left"  # a damaged log: what an earlier run spooled could not be carried in
     state = leases.settled_as(wanted, len(job.writer.state.open))
     try:
-        job.lease.settle(state, reason, budget=budget)
+        job.lease.settle(state, reason, until=until, budget=budget)
     except Unavailable:
         return "left"
     if job.spool is not None:

@@ -225,12 +225,12 @@ class Lease:
         """R7, by this host's clock now. Ask it last, right before the allow is sent."""
         return self.held and may_allow(self._clock.boot(), self.sent, self._doc.ttl, margin)
 
-    def renew(self, *, phase: str = "", tool: str = "", seq: int = 0) -> None:
+    def renew(self, *, phase: str = "", tool: str = "", seq: int = 0, since: float = 0.0) -> None:
         """One heartbeat. Unavailable: not decided, call again; Fenced: the lease is another's, for good."""
         with self._lock:
             if self._settling:
                 return  # the renewer was on its way here; a held lease must not follow a settled one
-            self._write(state="held", reason="", phase=phase, tool=tool, seq=max(seq, self._doc.seq))
+            self._write(state="held", reason="", phase=phase, tool=tool, seq=max(seq, self._doc.seq), since=since)
 
     def unspool(self, *, budget: float = 10.0) -> None:
         """R9: all that was spooled is in the log, and this run spools no more: the job is as any other from now on.
@@ -243,8 +243,11 @@ class Lease:
                 except Unavailable as error:
                     patience.pause(error)
 
-    def settle(self, state: Literal["closed", "released"], reason: str = "", *, budget: float = 10.0) -> None:
+    def settle(
+        self, state: Literal["closed", "released"], reason: str = "", *, until: float = 0.0, budget: float = 10.0
+    ) -> None:
         """R6: give the job up. The caller has sealed its writer before. Unavailable: it is left to run out; Fenced.
+        `until`: paused so long.
 
         A renewal that hangs in the bucket is not waited for beyond the budget either."""
         patience = Patience(self._clock, self._rng, budget)
@@ -254,13 +257,24 @@ class Lease:
         try:
             while self._doc.state == "held":
                 try:
-                    self._write(state=state, reason=reason, phase="", tool="", seq=self._doc.seq)
+                    self._write(state=state, reason=reason, phase="", tool="", seq=self._doc.seq, until=until)
                 except Unavailable as error:
                     patience.pause(error)
         finally:
             self._lock.release()
 
-    def _write(self, *, state: State, reason: str, phase: str, tool: str, seq: int, spool: str | None = None) -> None:
+    def _write(
+        self,
+        *,
+        state: State,
+        reason: str,
+        phase: str,
+        tool: str,
+        seq: int,
+        since: float = 0.0,
+        until: float = 0.0,
+        spool: str | None = None,
+    ) -> None:
         """Put the next lease; on a conflict look whose it is (R10), adopt its version and send again."""
         if self._ended is not None:
             raise self._ended
@@ -270,8 +284,10 @@ class Lease:
                 state=state,
                 reason=reason,
                 phase=phase,
+                since=since,
                 tool=tool,
                 seq=seq,
+                until=until,
                 beat=self._doc.beat + 1,
                 spool=self._doc.spool if spool is None else spool,
                 nonce=fresh_nonce(self._rng),

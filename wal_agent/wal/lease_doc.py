@@ -37,9 +37,11 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     ttl: Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL)]  # seconds
     beat: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # number of the renewal
     phase: str = ""
+    since: float = 0.0  # when the phase began; like `time` by the owner's clock
     tool: str = ""
     seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # last acknowledged record; a hint where the log ends
     reason: str = ""  # why it was settled or unlocked
+    until: float = 0.0  # settled, and paused so long (since 1970): nobody need start it earlier
     time: float = 0.0  # of this write
     off: bool = False  # unlocked, and a person said that the old host is off: nobody need wait
     spool: str = ""  # folder, on the owner's host, that may hold records which are not in the bucket yet (R9)
@@ -121,7 +123,7 @@ def decode(data: bytes, job: str) -> LeaseDoc:
         doc = msgspec.json.decode(data, type=LeaseDoc)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"The lease of job {job} is damaged: {shown(str(error))}.") from error
-    if not 0 <= doc.host.pid <= MAX_SEQ or not all(map(math.isfinite, (doc.started, doc.time))):
+    if not 0 <= doc.host.pid <= MAX_SEQ or not all(map(math.isfinite, (doc.started, doc.time, doc.since, doc.until))):
         raise Damaged(f"The lease of job {job} is damaged: a number in it is none that can be written.")
     if doc.job != job:
         raise Damaged(f"The lease of job {job} is damaged: it names job {shown(repr(doc.job))}.")

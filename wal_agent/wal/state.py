@@ -15,6 +15,7 @@ from wal_agent.records import (
     FileGone,
     Intent,
     Opening,
+    PhaseChange,
     Recovery,
     RunEnded,
     Turn,
@@ -22,6 +23,7 @@ from wal_agent.records import (
 )
 
 KEEP_OPENINGS = 64
+KEEP_ENDS = 16
 MOST_OPEN = 20_000  # calls in flight, far above what an agent has; a state with more would cost minutes and gigabytes
 MOST_FILES = 20_000
 MOST_PACKS = 1000  # of the captured working tree, which is sent whole again long before
@@ -80,6 +82,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     workspace: Workspace | None = None  # the newest capture, with the packs of all that it stands on
     home: int = 0  # the newest epoch under which the agent was started; a refused run opens too
     ended: RunEnded | None = None  # of that epoch
+    ends: tuple[RunEnded, ...] = ()  # the newest KEEP_ENDS, of all epochs
     recovery: Recovery | None = None  # the newest
     next_call: int = 1
     calls: int = 0
@@ -154,8 +157,10 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(state, workspace=replace(record, packs=(*kept, *record.packs), replaces=0))
         case Recovery():
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
+        case PhaseChange():
+            return state
         case RunEnded():
-            return replace(state, ended=record)
+            return replace(state, ended=record, ends=(*state.ends, record)[-KEEP_ENDS:])
 
 
 def excess(state: State) -> str:

@@ -20,7 +20,7 @@ from wal_agent.errors import Conflict, Damaged, Denied, Fenced, NotFound, Unavai
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import segment as codec
-from wal_agent.wal.flight import Acked, Backlog, InFlight, Item, Line, Sealed, judge, keep_undecided, must_spool
+from wal_agent.wal.flight import Acked, Backlog, InFlight, Item, Line, Sealed, due, judge, keep_undecided, must_spool
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.patience import backoff
 from wal_agent.wal.spool import Spool
@@ -31,6 +31,7 @@ __all__ = ["Acked", "Backlog", "InFlight", "Sealed", "Step", "Writer"]
 
 Step = Literal["idle", "acked", "undecided", "ended"]
 SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
+LATEST = 5.0  # seconds that records which are worth no put of their own may wait
 SPOOL_LOOK = 0.1  # seconds between two looks at whether it has waited so long
 
 
@@ -72,12 +73,14 @@ class Writer:
 
     # --- what callers see
 
-    def append(self, *records: AnyRecord) -> Ticket:
+    def append(self, *records: AnyRecord, later: bool = False) -> Ticket:
         """Queue the records for one segment, in order. Never blocks on I/O. ValueError: a record that could never be
-        read back, or too much for a segment; Fenced, Damaged: the writer has ended; Sealed."""
+        read back, or too much for a segment; Fenced, Damaged: the writer has ended; Sealed.
+
+        `later`: they are worth no put of their own, and go with the next that are, or at `LATEST`."""
         if not records:
             raise ValueError("nothing to append")
-        item = Item(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot())
+        item = Item(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot(), later)
         if item.size > codec.MAX_RAW - codec.OVERHEAD:
             raise ValueError(f"{item.size} bytes fit no segment; append them apart")
         with self._lock:
@@ -86,8 +89,9 @@ class Writer:
             if self._sealed:
                 raise Sealed(f"The log of job {self._keys.job} is sealed; nothing more can be recorded in this run.")
             self._queue.append(item)
-        self._work.set()
-        self._waiting.set()
+        if not later:
+            self._work.set()
+            self._waiting.set()
         return item.ticket
 
     def next_call(self) -> int:
@@ -225,7 +229,7 @@ class Writer:
 
     def _next(self) -> InFlight | None:
         """Encode the next batch, behind the last segment in the line; once, whatever happens to its put (R3)."""
-        if not self._queue:
+        if not self._queue or (not self._sealed and not due(self._queue, self._clock.boot(), LATEST)):
             return None
         items = tuple(self._queue.popleft() for _ in range(codec.batch([i.size for i in self._queue])))
         last, now = self._line.last, self._clock.now()

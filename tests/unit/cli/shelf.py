@@ -23,6 +23,7 @@ from wal_agent.records import (
     Host,
     Intent,
     Payload,
+    PhaseChange,
     Recovery,
     RunEnded,
     Turn,
@@ -74,6 +75,7 @@ def records() -> list[AnyRecord]:
             verdicts=(Verdict(call=2, finding="unknown", why=f"saw {SECRET}"),),
             told=f"{SECRET}{EVIL}",
         ),
+        PhaseChange(time=9.5, phase="awaiting_approval", was="executing_tools", tool=f"mcp{EVIL} {SECRET}"),
         RunEnded(time=10.0, code=-9, completed=False, why=f"killed {SECRET}{EVIL}"),
     ]
 

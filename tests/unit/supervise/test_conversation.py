@@ -19,7 +19,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.records import AgentStarted, AnyRecord, Payload, Recovery, Turn
+from wal_agent.records import AgentStarted, AnyRecord, Payload, PhaseChange, Recovery, Turn
 from wal_agent.supervise.conversation import MAX_PROMPT, Conversation
 
 
@@ -49,9 +49,12 @@ class Talk:
         )
 
     def log(self) -> list[AnyRecord]:
-        """What it wrote, without the opening."""
+        """What it wrote, without the opening and the phases."""
         self.post.commit()
-        return self.post.log()[1:]
+        return [record for record in self.post.log()[1:] if not isinstance(record, PhaseChange)]
+
+    def phases(self) -> list[str]:
+        return [record.phase for record in self.post.log() if isinstance(record, PhaseChange)]
 
 
 @pytest.fixture
@@ -211,7 +214,19 @@ def test_a_turn_that_goes_on_behind_its_end_is_open_again(talk: Talk) -> None:
 
 
 def test_draining_stays(talk: Talk) -> None:
-    talk.on.draining()
+    talk.on.enter("drain_asked")
     talk.on.on(ModelRequest("s"))
     talk.on.on(TurnCompleted("s"))
     assert talk.on.phase == "draining"
+
+
+def test_phases_are_in_the_log_in_order_with_no_put_of_their_own(talk: Talk) -> None:
+    """They ride with what is worth a put: one round trip for each changing call stays one."""
+    before = talk.post.world.clock.boot()
+    talk.on.on(SessionStarted("s", "startup"))
+    talk.post.commit()
+    assert talk.phases() == [] and talk.post.world.clock.boot() == before
+    talk.on.on(TurnStarted("s", "do it"))
+    talk.on.on(starting("read_file"))
+    talk.post.commit()
+    assert talk.phases() == ["awaiting_user", "awaiting_model", "executing_tools"]

@@ -295,7 +295,7 @@ def test_a_refused_call_that_the_file_spells_otherwise_ends_at_the_boundary(desk
     desk.by_file()
     desk.post.gate.drain()
     desk.post.gate.before(starting("bash", command="denied by us"))
-    desk.post.gate._draining = False
+    desk.post.gate._draining = ""
     call = desk.post.begin("bash", command="make")
     desk.tell("bash", "refused", command="denied by us")
     desk.save()

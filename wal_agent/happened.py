@@ -1,0 +1,282 @@
+"""What a run tells of itself while it lives: the one vocabulary that metrics, structured logs, traces, notifications
+and the service manager read. Data only; no secrets are taken out here, that is for whoever lets it leave.
+
+`supervise` tells, at the moment it happens; what is worth keeping is in the log besides (records.py). Durations are in
+seconds, times in seconds since 1970 (UTC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, PhaseName
+
+Late = Literal["model", "approval", "tool"]
+"""What is waited for longer than it should take: an answer of the model, a person's word, a tool's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTaken:
+    """The job is ours under `epoch`. `cause`: how the owner before ended; `run`: this run's id."""
+
+    job: str
+    bucket: str
+    run: str
+    epoch: int
+    cause: Cause
+    host: str
+    agent: str
+    agent_version: str
+    workspace: str
+    ttl: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalFailed:
+    """The bucket did not take a heartbeat; it is tried again. `left`: until the lease runs out."""
+
+    why: str
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """Somebody else has the job (or the lease cannot be read): the run ends itself."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettled:
+    """The run's last word: given up in good order. `until`: it is paused so long (0: not paused)."""
+
+    state: Literal["closed", "released", "left"]
+    reason: str
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """An earlier run had been cut off; what it left is restored and will be told to the agent. `alert` is the plan's
+    word for how it ended; `trace`: the W3C trace id of the run that was cut off, "" if none is known."""
+
+    from_epoch: int
+    old_host: str
+    stopped: float
+    alert: str
+    findings: tuple[Finding, ...]  # one for each call in flight
+    put_back: int
+    seconds: float
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """Nothing (more) is run, and a person is needed: `what` and `hint` as on the screen, `code` the exit code."""
+
+    code: int
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Lease, restore and the proof of the hooks are done: the agent works. Once a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBegan:
+    pid: int
+    session: str
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AgentEnded:
+    """`code` >= 0, or -N for signal N. `why`: one sentence for people; `cls` is what restarts and alerts go by."""
+
+    code: int
+    cls: ExitClass
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookAnswered:
+    """`event` is the agent's own name of it. `decision` is "" where nothing was to be decided; `reason`: a short word
+    for why a call was denied (`unsaved`, `draining`, `late`, `fenced`, `ended`)."""
+
+    event: str
+    decision: Literal["", "allow", "deny"]
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    call: int
+    tool: str
+    cls: Class
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnded:
+    call: int
+    tool: str
+    how: Ending
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseChanged:
+    """`lasted`: how long the phase before did. `tool`: what runs or waits in the new one."""
+
+    was: PhaseName
+    phase: PhaseName
+    tool: str
+    lasted: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakesLong:
+    """The watchdog's word: `what` has been waited for since `seconds`; `tool` where it is one."""
+
+    what: Late
+    seconds: float
+    tool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HungUp:
+    """The hard timeout: the agent is ended, and what follows is the plan's affair."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeReceived:
+    """This machine is going away. `source`: sigterm, gcp, aws, aws-rebalance, ...; `left` in seconds, 0: not known."""
+
+    source: str
+    left: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStarted:
+    source: str
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class DrainFinished:
+    """`in_time`: all was saved within the budget and the lease was released; else the next start finds a crash."""
+
+    seconds: float
+    in_time: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The job rests until then; whoever starts it from then on, on any machine, carries on."""
+
+    until: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restarting:
+    """The agent died (`cls`); it is started again after `delay`. `attempt` counts from 1."""
+
+    attempt: int
+    delay: float
+    cls: ExitClass
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A capture was acknowledged by the bucket; `size` in bytes, of what was sent."""
+
+    what: Literal["session", "workspace"]
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Records were acknowledged by the bucket, by their tags."""
+
+    kinds: tuple[str, ...]
+
+
+Happening = (
+    LeaseTaken
+    | LeaseRenewed
+    | RenewalFailed
+    | LeaseLost
+    | LeaseSettled
+    | Recovered
+    | Halted
+    | Ready
+    | AgentBegan
+    | AgentEnded
+    | HookAnswered
+    | CallStarted
+    | CallEnded
+    | PhaseChanged
+    | TakesLong
+    | HungUp
+    | NoticeReceived
+    | DrainStarted
+    | DrainFinished
+    | Paused
+    | Restarting
+    | Saved
+    | Logged
+)
+
+Tell = Callable[[Happening], None]
+
+
+class Listener(Protocol):
+    """Hears what happens, from any thread, and must not block: what takes time goes into a queue of its own."""
+
+    def hear(self, at: float, happening: Happening) -> None:
+        """`at`: seconds since 1970."""
+
+    def close(self) -> None:
+        """The process is about to end: hand over what is left, within a second or so."""
+
+
+class Announcer:
+    """Tells every listener. A listener's failure is `failed`'s, never the run's; it is told once for each."""
+
+    def __init__(
+        self, listeners: Sequence[Listener], now: Callable[[], float], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._listeners = tuple(listeners)
+        self._now = now
+        self._failed = failed
+        self._broken: set[int] = set()
+
+    def tell(self, happening: Happening) -> None:
+        at = self._now()
+        for listener in self._listeners:
+            self._guarded(listener, lambda heard=listener: heard.hear(at, happening))  # type: ignore[misc]
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            self._guarded(listener, listener.close)
+
+    def _guarded(self, listener: Listener, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - whoever looks on must not end the run
+            if id(listener) not in self._broken:
+                self._broken.add(id(listener))
+                self._failed(error)
