@@ -145,10 +145,10 @@ def test_people_read_on_stderr_and_scripts_on_stdout(run: Run, tmp_path: Path) -
 
 def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
     where = ["--bucket", full(tmp_path / "b").url, "--job", "shop"]
-    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [10, 11]
-    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 11
+    assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [11, 12]
+    assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 12
     newest = run("log", *where, "-n", "2")[2].splitlines()
-    assert [line.split()[0] for line in newest] == ["11", "10"]
+    assert [line.split()[0] for line in newest] == ["12", "11"]
     told = [json.loads(x)["type"] for x in run("log", *where, "--crashes", "--json")[1].splitlines()]
     assert told == ["opening", "recovery", "run_ended"]
 
