@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -25,13 +25,16 @@ Call = tuple[str, Json]  # a tool's name as the model says it, and its input
 @dataclass
 class Turn:
     """One answer: text, then calls. It is held back until `hold` is set, when there is one. `id`s of calls are made by
-    the dialect."""
+    the dialect. With a `status` that is not 200 it is an error: `error` is its body, else the dialect's own, and
+    `headers` (retry-after) go with it."""
 
     text: str = ""
     calls: Sequence[Call] = ()
     when: str = ""
     status: int = 200
     hold: threading.Event | None = None
+    error: Json | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class Reply:
     data: bytes
     kind: str = "application/json"
     status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
@@ -198,7 +202,11 @@ class _Handler(BaseHTTPRequestHandler):
         turn = self.owner.take(body)
         if turn.hold is not None:
             turn.hold.wait(60)
-        return self._send(dialect.turn(turn, self.path, body))
+        if turn.error is not None:
+            reply = json_reply(turn.error, turn.status)
+        else:
+            reply = dialect.turn(turn, self.path, body)
+        return self._send(replace(reply, headers=turn.headers))
 
     def _body(self) -> Json:
         if (self.headers.get("Transfer-Encoding") or "").lower() == "chunked":
@@ -220,6 +228,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_response(reply.status)
             self.send_header("Content-Type", reply.kind)
             self.send_header("Content-Length", str(len(reply.data)))
+            for name, value in reply.headers.items():
+                self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(reply.data)
