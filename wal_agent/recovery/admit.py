@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from wal_agent.flock import Life
 from wal_agent.records import Cause
+from wal_agent.recovery.words import moment
+from wal_agent.redact import redact
 from wal_agent.wal.lease import Seen
 from wal_agent.wal.spool import Presence
 
 POLL = 2.0  # seconds until a live owner's lease is worth another look
+LONGEST_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
+MAX_REASON = 500  # characters of why it is paused
+END_IT = "wal-agent pause --end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +57,29 @@ class Wait:
     why: str
 
 
+Pauses = Literal["wait", "refuse", "ignore"]
+"""A job that is paused, and not due yet, is waited for, or refused; or taken like any other by who starts no agent."""
+
+
 def admit(
-    job: str, seen: Seen | None, local: Local, *, wait: bool = False, accept_loss: bool = False
+    job: str,
+    seen: Seen | None,
+    local: Local,
+    *,
+    wait: bool = False,
+    accept_loss: bool = False,
+    pauses: Pauses = "wait",
 ) -> Try | Refuse | Wait:
     """The decision. `wait`: the user said --wait, so a live owner is waited for instead of refused. `accept_loss`: the
     user said that what only the owner's spool holds may be lost. Pure."""
     if seen is None:
         return Try("first")
     doc = seen.doc
+    if pauses != "ignore" and (left := pause_left(seen, local.unchanged)) > 0:
+        why = f"job {job} is paused until {pause_words(seen)}"
+        if pauses == "refuse":
+            return Refuse(f"{why}.", f"Start it then, on any machine; or end the pause with: {END_IT}")
+        return Wait(left, f"{why}; to start it now, end the pause: {END_IT}")
     if doc.state in ("closed", "released"):
         return Try(doc.state)
     if doc.spool and not accept_loss and not spool_is_here(seen, local):
@@ -72,6 +93,32 @@ def admit(
     if wait:
         return Wait(min(POLL, max(0.1, expires_in(seen, local))), _running(job, seen))
     return _refuse(job, seen, local)
+
+
+def pause_left(seen: Seen, unchanged: float = 0.0) -> float:
+    """Seconds until the job's pause is over, 0 for none. How long it lasts is by the clock of who wrote the lease, and
+    what of that has passed by the store's (or by having seen it `unchanged` so long): nobody's wrong clock counts."""
+    return max(0.0, _pause_lasts(seen) - max(age(seen), unchanged))
+
+
+def paused_until(seen: Seen) -> float:
+    """When the job's pause is over, or was, by the store's clock (since 1970); 0 where there is none."""
+    lasts = _pause_lasts(seen)
+    return seen.updated + lasts if lasts > 0 else 0.0
+
+
+def pause_words(seen: Seen) -> str:
+    """ "14:30 UTC (rate limit)"; the reason is foreign text."""
+    reason = " ".join(redact(seen.doc.reason[:MAX_REASON]).split())
+    until = moment(paused_until(seen), seen.now, exact=_pause_lasts(seen) < 600)
+    return f"{until} UTC" + (f" ({reason})" if reason else "")
+
+
+def _pause_lasts(seen: Seen) -> float:
+    doc = seen.doc
+    if doc.state != "released" or doc.until <= 0:
+        return 0.0
+    return min(doc.until - (doc.time or seen.updated), LONGEST_PAUSE)
 
 
 def spool_is_here(seen: Seen, local: Local) -> bool:

@@ -28,6 +28,18 @@ def stamp(seconds: float) -> str:
     return day + clock_time(seconds)
 
 
+def moment(seconds: float, now: float, exact: bool = False) -> str:
+    """ "14:02", `exact`: "14:02:13" where that is no whole minute; with the date in front where that is not the one of
+    `now` (UTC)."""
+    try:
+        nearest = round(seconds) if exact else 60 * round(seconds / 60)
+        then, today = time.gmtime(nearest), time.gmtime(now)
+        day = "" if then[:3] == today[:3] else "%Y-%m-%d "
+        return time.strftime(f"{day}%H:%M:%S" if then.tm_sec else f"{day}%H:%M", then)
+    except (OverflowError, ValueError, OSError):
+        return clock_time(seconds)
+
+
 def span(seconds: float) -> str:
     """ "3 s", "4 min", "2 h 14 min", "3 days"; never negative."""
     s = max(0, round(seconds)) if abs(seconds) < 1e12 else 0

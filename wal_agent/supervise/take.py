@@ -16,7 +16,17 @@ from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
-from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, leaves_spool, may_have_spooled
+from wal_agent.recovery.admit import (
+    Local,
+    Pauses,
+    Refuse,
+    Try,
+    Wait,
+    admit,
+    leaves_spool,
+    may_have_spooled,
+    pause_left,
+)
 from wal_agent.recovery.damage import explained
 from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
@@ -26,6 +36,7 @@ from wal_agent.wal.lease import Claim, Seen
 from wal_agent.wal.spool import Owner, Spool, forsaken
 
 BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached
+LOOK = 30.0  # seconds at most between two looks at a paused job's lease: a person may end the pause
 RACE_PAUSE = 1.0  # seconds until the lease is read again that another start was faster to take
 
 
@@ -79,10 +90,12 @@ def take(
     wait: bool,
     tell: Callable[[str], None],
     spooling: Spooling,
+    pauses: Pauses = "wait",
 ) -> OpenedJob:
-    """Open the job, once its lease may be taken. LeaseHeld (75) when a live owner has it and `wait` is not set;
-    Denied when the job is encrypted with another key than the claim's."""
-    watch, told = Watch(), ""
+    """Open the job, once its lease may be taken; a pause is waited for, unless `pauses` says otherwise. LeaseHeld (75)
+    when a live owner has it and `wait` is not set; Denied when the job is encrypted with another key than the
+    claim's."""
+    watch, told, paused = Watch(), "", False
     owner = Owner(keys.job, bucket.url)
     while True:
         check_signals()
@@ -91,7 +104,7 @@ def take(
             if seen is None:
                 require_conditions(bucket, f"{keys.job}/probe")
         except Unavailable as error:
-            if not wait:
+            if not wait and not paused:
                 raise
             if told != "bucket":
                 tell(f"waiting: {error}")
@@ -102,7 +115,8 @@ def take(
             raise problem
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
         local = local_view(seen, here, spooling.spools, bucket.url, unchanged)
-        match admit(keys.job, seen, local, wait=wait, accept_loss=spooling.accept_loss):
+        paused = seen is not None and pause_left(seen, unchanged) > 0
+        match admit(keys.job, seen, local, wait=wait, accept_loss=spooling.accept_loss, pauses=pauses):
             case Try(cause):
                 failpoint("run.before_lease")
                 try:
@@ -136,7 +150,7 @@ def take(
                 if why.split(",")[0] != told:
                     tell(f"waiting: {why}")
                     told = why.split(",")[0]
-                pause(seconds, clock)
+                pause(min(seconds, rng.uniform(LOOK / 2, LOOK)) if paused else seconds, clock)
 
 
 @contextmanager

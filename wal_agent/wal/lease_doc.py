@@ -41,7 +41,7 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     tool: str = ""
     seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # last acknowledged record; a hint where the log ends
     reason: str = ""  # why it was settled or unlocked
-    until: float = 0.0  # settled, and paused so long (since 1970): nobody need start it earlier
+    until: float = 0.0  # settled, and paused so long (like `time` by the writer's clock): nobody starts it earlier
     time: float = 0.0  # of this write
     off: bool = False  # unlocked, and a person said that the old host is off: nobody need wait
     spool: str = ""  # folder, on the owner's host, that may hold records which are not in the bucket yet (R9)

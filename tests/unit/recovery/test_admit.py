@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Cause, Host
-from wal_agent.recovery.admit import Local, Refuse, Try, Wait, admit, carries_spool, leaves_spool
+from wal_agent.recovery.admit import LONGEST_PAUSE, Local, Refuse, Try, Wait, admit, carries_spool, leaves_spool
 from wal_agent.wal.lease import LeaseDoc, Seen, State
 from wal_agent.wal.spool import Presence
 
@@ -216,3 +216,50 @@ def test_a_job_that_was_given_up_has_nothing_in_a_spool(state: State) -> None:
     """R6: it is given up only when the log has everything."""
     assert admit("shop", spooling(state), with_spool("absent")) == Try(state)  # type: ignore[arg-type]
     assert not leaves_spool(spooling(state), with_spool("absent")) and not leaves_spool(None, with_spool("absent"))
+
+
+# ---- paused
+
+
+def paused(lasts: float, age: float, until: float = 1_000_000.0, reason: str = "") -> Seen:
+    """Written `age` seconds ago by a host whose clock is wherever `until` says; the store's says 50_000 now."""
+    doc = msgspec.structs.replace(seen("released").doc, until=until, time=until - lasts, reason=reason)
+    return Seen(doc, "v", 50_000.0 - age, 50_000.0)
+
+
+def test_a_paused_job_is_waited_for_until_it_is_due() -> None:
+    assert admit("shop", paused(3600, age=600, reason="rate limit"), ELSEWHERE) == Wait(
+        3000.0, "job shop is paused until 14:43 UTC (rate limit); to start it now, end the pause: wal-agent pause --end"
+    )
+    assert admit("shop", paused(3600, age=3600), ELSEWHERE) == Try("released")
+    assert admit("shop", paused(3600, age=600), ELSEWHERE, pauses="ignore") == Try("released")
+    refused = admit("shop", paused(20, age=7), ELSEWHERE, pauses="refuse")
+    assert isinstance(refused, Refuse) and refused.sentence == "job shop is paused until 13:53:33 UTC."
+
+
+@pytest.mark.parametrize("until", [100.0, 50_060.0, 9e9])
+def test_a_wrong_clock_makes_a_pause_neither_shorter_nor_longer(until: float) -> None:
+    """The pauser's clock says how long it lasts, the store's how much of that has passed."""
+    found = admit("shop", paused(60, age=20, until=until), ELSEWHERE)
+    assert isinstance(found, Wait) and found.seconds == 40.0 and "until 13:54 UTC" in found.why
+
+
+def test_a_pause_ends_by_watching_where_the_stores_clock_stands() -> None:
+    found = admit("shop", paused(60, age=-1e6), replace(ELSEWHERE, unchanged=59.0))
+    assert isinstance(found, Wait) and found.seconds == 1.0
+    assert admit("shop", paused(60, age=-1e6), replace(ELSEWHERE, unchanged=60.0)) == Try("released")
+
+
+@settings(deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_whatever_a_lease_says_nobody_waits_for_ever(until: float, time: float) -> None:
+    doc = msgspec.structs.replace(seen("released").doc, until=until, time=time, reason="\x1b[2J" * 400)
+    found = admit("shop", Seen(doc, "v", 50_000.0, 50_000.0), ELSEWHERE)
+    assert found == Try("released") or (isinstance(found, Wait) and 0 < found.seconds <= LONGEST_PAUSE)
+    assert admit("shop", Seen(doc, "v", 50_000.0, 50_000.0 + LONGEST_PAUSE), ELSEWHERE) == Try("released")
+
+
+@pytest.mark.parametrize("state", ["closed", "held", "unlocked"])
+def test_only_a_job_that_was_given_up_is_paused(state: State) -> None:
+    doc = msgspec.structs.replace(seen(state).doc, until=9e9, off=True)
+    assert not isinstance(admit("shop", Seen(doc, "v", 1000.0, 1031.0), ELSEWHERE), Wait)

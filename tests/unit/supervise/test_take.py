@@ -6,13 +6,16 @@ import random
 import signal
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, host
-from wal_agent.errors import LeaseHeld
+from wal_agent.bucket.base import Object
+from wal_agent.errors import LeaseHeld, Unavailable
+from wal_agent.recovery.admit import Pauses
 from wal_agent.supervise.take import Interrupted, Spooling, Watch, check_signals, pause, take
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
@@ -25,7 +28,7 @@ class Taking:
         self.world = World()
         self.told: list[str] = []
 
-    def take(self, run: str, wait: bool = False, spooling: Spooling = NOWHERE) -> OpenedJob:
+    def take(self, run: str, wait: bool = False, spooling: Spooling = NOWHERE, pauses: Pauses = "wait") -> OpenedJob:
         return take(
             self.world.bucket,
             KEYS,
@@ -37,6 +40,7 @@ class Taking:
             wait,
             self.told.append,
             spooling,
+            pauses,
         )
 
     def faster(self, _: str) -> None:
@@ -182,3 +186,74 @@ def test_only_a_version_that_was_watched_counts_as_unchanged(taking: Taking) -> 
     assert [watch.unchanged(seen, now) for now in (100.0, 104.0)] == [0.0, 4.0]
     newer = leases.Seen(msgspec.structs.replace(seen.doc, beat=9), "other", seen.updated, seen.now)
     assert [watch.unchanged(newer, now) for now in (110.0, 113.0)] == [0.0, 3.0]
+
+
+# ---- paused
+
+
+def paused(taking: Taking, seconds: float, reason: str = "rate limit") -> None:
+    close_job(taking.take("a"), "released", reason, until=taking.world.clock.now() + seconds)
+
+
+def gets(taking: Taking) -> list[float]:
+    """The times of the looks at the lease from now on."""
+    found: list[float] = []
+    inner = taking.world.bucket.get
+
+    def get(key: str) -> Object:
+        if key == KEYS.lease:
+            found.append(taking.world.clock.at)
+        return inner(key)
+
+    taking.world.bucket.get = get  # type: ignore[method-assign]
+    return found
+
+
+def test_a_pause_is_waited_for_with_few_looks_and_told_once(taking: Taking) -> None:
+    paused(taking, 3600)
+    began, looks = taking.world.clock.at, gets(taking)
+    job = taking.take("b")
+    assert job.replay.state.openings[-1].opening.cause == "released"
+    assert 3600 <= looks[-1] - began < 3601 and len(looks) <= 3600 / 15 + 3
+    assert max(b - a for a, b in pairwise(looks)) < 31
+    assert len(taking.told) == 1 and "(rate limit); to start it now, end the pause: wal-agent pause" in taking.told[0]
+
+
+def test_whoever_waits_for_a_pause_outlasts_the_bucket(taking: Taking) -> None:
+    paused(taking, 600)
+    looks, inner = gets(taking), taking.world.bucket.get
+
+    def get(key: str) -> Object:
+        if 1 <= len(looks) < 5:
+            looks.append(0.0)
+            raise Unavailable("away")
+        return inner(key)
+
+    taking.world.bucket.get = get  # type: ignore[method-assign]
+    assert taking.take("b").lease.epoch == 2
+    assert [line.split(":")[0] for line in taking.told] == ["waiting"] * 3 and "away" in taking.told[1]
+
+
+def test_who_finds_it_taken_after_the_pause_is_refused(taking: Taking) -> None:
+    paused(taking, 60)
+    due = taking.world.clock.at + 60
+    sleep = taking.world.clock.sleep
+
+    def sleeping(seconds: float) -> None:
+        sleep(seconds)
+        if taking.world.clock.at >= due and not taken:
+            taken.append(True)
+            taking.world.open("c")
+
+    taken: list[bool] = []
+    taking.world.clock.sleep = sleeping  # type: ignore[method-assign]
+    with pytest.raises(LeaseHeld, match="running on host-c"):
+        taking.take("b")
+
+
+def test_a_start_may_refuse_to_wait_for_a_pause(taking: Taking) -> None:
+    paused(taking, 3600)
+    began = taking.world.clock.at
+    with pytest.raises(LeaseHeld, match=r"paused until .* UTC \(rate limit\)"):
+        taking.take("b", pauses="refuse")
+    assert taking.world.clock.at == began
