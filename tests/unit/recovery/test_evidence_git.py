@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.evidence.git_stage import HERE, Stage, make
+from tests.unit.recovery.cases import HOST, end, intent, opening, state_of
 from wal_agent.clock import SystemClock
-from wal_agent.recovery.evidence import call
+from wal_agent.recovery.evidence import call, verdicts
 from wal_agent.recovery.evidence.git import GIT
 from wal_agent.recovery.evidence.git_words import read
 from wal_agent.recovery.step import Around, Budget, Found, Step
@@ -240,6 +241,43 @@ def test_a_remote_that_took_a_branch_without_our_knowing_is_unknown(stage: Stage
     took = 'git push -q "$(cd ../remote.git; pwd)" main'  # no remote-tracking ref is moved
     assert after(stage, words, run=took).finding == "unknown"
     assert stage.sh("git ls-remote origin refs/heads/main").split()[0] == stage.sh("git rev-parse main").strip()
+
+
+@pytest.mark.parametrize(
+    ("around", "run", "finding"),
+    [
+        ({}, "git push -q origin main", "completed"),
+        ({}, "true", "unknown"),
+        ({}, "git commit -q --allow-empty -m y; git push -q origin main", "unknown"),  # of something else
+        ({}, "git reset -q --soft HEAD~; git push -q -f origin main", "unknown"),
+        ({}, "git push -q origin main; git push -q -f origin main~:main", "unknown"),
+        ({}, "git push -q origin main; git checkout -q topic", "unknown"),
+        ({"contested": True}, "git push -q origin main", "unknown"),
+        ({"gone": False}, "git push -q origin main", "unknown"),
+        ({"same_place": False}, "git push -q origin main", "unknown"),
+    ],
+)
+def test_a_push_is_seen_beside_calls_that_may_do_anything(
+    stage: Stage, around: dict[str, bool], run: str, finding: str
+) -> None:
+    """That the remote took what the branch was before the call is true whoever sent it."""
+    stage.sh("git commit -q --allow-empty -m w; git push -q origin main; git commit -q --allow-empty -m x")
+    words, beside = ("git", "push", "origin", "main"), replace(HERE, alone=False, **around)
+    assert after(stage, words, beside, run).finding == finding
+
+
+@pytest.mark.parametrize(("other", "finding"), [("./charge.sh 49.90", "completed"), ("git fetch", "unknown")])
+def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
+    stage: Stage, other: str, finding: str
+) -> None:
+    stage.sh("git commit -q --allow-empty -m x")
+    inputs = {n: json.dumps({"command": c}).encode() for n, c in ((1, other), (2, "git push origin main && sleep 9"))}
+    facts = call.facts_before(call.parts_of("bash", inputs[2], stage.work), Budget(CLOCK, CLOCK.boot() + 5))
+    stage.sh("git push -q origin main")
+    ended = (intent(1, "bash", inputs[1]), end(1))
+    state = state_of(opening(workspace=str(stage.work)), *ended, intent(2, "bash", inputs[2], before=facts))
+    (said,) = verdicts(state, inputs, HOST, stage.work, [], True)
+    assert said.finding == finding
 
 
 # ---- several steps -------------------------------------------------------------------------------------------------

@@ -152,24 +152,27 @@ def _remotes(repo: Repo) -> tuple[str, ...]:
 
 
 def _judge(command: Command, step: Step, cwd: Path, facts: Sequence[Fact], around: Around, budget: Budget) -> Found:
-    why = _not_here(around)
+    push = command.verb == "push"
+    why = _not_here(around, alone=around.alone or (push and not around.contested))
     if command.verb in git_places.MAKES:
         return Found("unknown", why) if why else _judge_place(command, step, cwd, facts, budget)
     repo = find(cwd)
     then = None if repo is None else recall(repo, facts)
-    tell = git_refs.push_open(None, command, then.head if then else "") if command.verb == "push" else ""
+    tell = git_refs.push_open(None, command, then.head if then else "") if push else ""
     if why or repo is None or then is None:
         return Found("unknown", tell or why or "Nothing is known of the repository before the call.")
     now = look(repo, tuple(then.refs), command.verb in _LISTS, budget)
+    if push and not around.alone and not git_refs.sends_the_same(command, then, now):
+        return Found("unknown", tell)
     return git_verdict.judge(Case(command, repo, cwd, then, now, budget), tell)
 
 
-def _not_here(around: Around) -> str:
+def _not_here(around: Around, alone: bool) -> str:
     if around.restored or not around.same_place:
         return "This is not the machine or folder that the call worked on."
     if not around.gone:
         return "The process that ran the call may still be there."
-    return "" if around.alone else "Other calls may have changed the repository since."
+    return "" if alone else "Other calls may have changed the repository since."
 
 
 def _judge_place(command: Command, step: Step, cwd: Path, facts: Sequence[Fact], budget: Budget) -> Found:

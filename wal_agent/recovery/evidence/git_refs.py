@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wal_agent.recovery.evidence.git_case import Case, short
 from wal_agent.recovery.evidence.git_files import is_ref
+from wal_agent.recovery.evidence.git_seen import Seen
 from wal_agent.recovery.evidence.git_words import Command
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.step import Found
@@ -99,6 +100,16 @@ def tracking(command: Command, head: str, remotes: tuple[str, ...]) -> tuple[str
         return ()
     named = command.operands[:1] or remotes[:_MOST_REMOTES]
     return (spec[0], *(ref for r in named if is_ref(ref := f"refs/remotes/{r}/{spec[1]}")))
+
+
+def sends_the_same(command: Command, then: Seen, now: Seen) -> bool:
+    """Whether the branch that a push sends is what it was before the call. Then that the remote took it is true whoever
+    sent it, and to send it again does nothing: calls beside it of which it is not known what they change (a script
+    whose end the session had not told yet) cast no doubt on it."""
+    if (spec := refspec(command, then.head)) is None or then.head != now.head:
+        return False
+    sent = then.refs.get(spec[0])
+    return bool(sent) and now.refs.get(spec[0]) == sent
 
 
 def push(c: Case) -> Found | None:
