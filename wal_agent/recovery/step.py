@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -79,16 +81,18 @@ class Found:
 @dataclass(slots=True)
 class Budget:
     """Looking may take until `until` (boot time), and may read so many files and bytes. Kinds give up (no fact,
-    unknown) once `over`."""
+    unknown) once `over`. `work`: seconds that this thread has worked, of which it may reach `most_work`."""
 
     clock: Clock
     until: float
     files: int = field(default=MOST_FILES)
     size: int = field(default=MOST_BYTES)
+    work: Callable[[], float] = time.thread_time
+    most_work: float = math.inf
 
     @property
     def over(self) -> bool:
-        return self.clock.boot() > self.until
+        return self.clock.boot() > self.until or self.work() > self.most_work
 
 
 @dataclass(frozen=True, slots=True)

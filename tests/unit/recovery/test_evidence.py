@@ -34,8 +34,16 @@ class Ticking:
         self.at += self.step
         return self.at
 
+    def awake(self) -> float:
+        return self.at
+
     def sleep(self, seconds: float) -> None:
         self.at += seconds
+
+
+def idle() -> float:
+    """Looking is no work."""
+    return 0.0
 
 
 def write(path: object, content: str = "new") -> bytes:
@@ -43,7 +51,7 @@ def write(path: object, content: str = "new") -> bytes:
 
 
 def told(path: Path, workspace: Path) -> tuple[Fact, ...]:
-    return before("write_file", write(path), workspace, Ticking())
+    return before("write_file", write(path), workspace, Ticking(), work=idle)
 
 
 def test_a_file_is_told_by_its_hash_and_none_as_absent(tmp_path: Path) -> None:
@@ -69,8 +77,16 @@ def test_links_pipes_folders_and_big_files_are_not_looked_at(tmp_path: Path) -> 
 
 def test_a_slow_read_gives_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 10**6)
-    assert before("write_file", write("a"), tmp_path, Ticking(0.03)) == ()
-    assert len(before("write_file", write("a"), tmp_path, Ticking(0.001))) == 1
+    assert before("write_file", write("a"), tmp_path, Ticking(0.3), work=idle) == ()
+    assert len(before("write_file", write("a"), tmp_path, Ticking(0.001), work=idle)) == 1
+
+
+@pytest.mark.parametrize(("step", "facts"), [(0.03, 0), (0.001, 1)])
+def test_work_ends_sooner_than_waiting_for_a_turn(tmp_path: Path, step: float, facts: int) -> None:
+    """A thread that a loaded machine let wait for 60 ms loses no evidence."""
+    (tmp_path / "a").write_bytes(b"x" * 10**6)
+    assert len(before("write_file", write("a"), tmp_path, Ticking(), work=Ticking(step).boot)) == facts
+    assert len(before("write_file", write("a"), tmp_path, Ticking(step), work=idle)) == 1
 
 
 def test_a_file_that_changes_while_it_is_read_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
