@@ -91,7 +91,7 @@ class _Story:
         ]
         home = self.stage.home("home-1")
         run = self.stage.start(home, self.model)
-        self.stage.wait("the customer is charged", self.stage.charged)
+        self.stage.wait("the customer is charged", lambda: self.stage.charged(home, self.model, "PLAN.md"))
         self.stage.die(run, home)
         shutil.rmtree(home)
 

@@ -22,6 +22,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
+ROUNDS = 5  # of ending what runs, until there is nothing
 SECONDS = 60.0  # after which a thing that should have happened counts as not happening
 SCRIPT = """\
 #!/bin/sh
@@ -141,10 +142,13 @@ class Stage:
         files = self.agent.session_files(self.state().session, self.work, self.machine(home, model))
         return files[0].path.read_bytes() if files else b""
 
-    def charged(self) -> bool:
-        """The slow half of the charge runs, and the log has the conversation and the tree."""
+    def charged(self, home: Path, model: Model, before: str) -> bool:
+        """The slow half of the charge runs, and the log has the tree and the conversation up to the call that names
+        `before`: Copilot writes its session in pieces, a second late, and the first has not even the task."""
         state = self.state()
-        return bool(self.ledger() and state.workspace and state.files)
+        session, main = self.session(home, model), state.files.get(self.agent.main_file)
+        told = main is not None and main.size == len(session) and before.encode() in session
+        return bool(self.ledger() and state.workspace and told)
 
     def ledger(self) -> list[str]:
         path = self.work / "ledger.txt"
@@ -155,9 +159,12 @@ class Stage:
         return len((self.remote / "logs/refs/heads/main").read_text().splitlines())
 
     def landed(self) -> bool:
-        """The remote took the second push, and git here knows it."""
-        tracking = self.work / ".git/logs/refs/remotes/origin/main"
-        return self.updates() == 2 and len(tracking.read_text().splitlines()) == 2
+        """The remote took the second push, and git here knows it: not by the log of the ref, which it writes before the
+        ref itself, and a death in between leaves a lock."""
+        tracking = self.work / ".git/refs/remotes/origin/main"
+        sent = (self.work / ".git/refs/heads/main").read_text()
+        done = tracking.read_text() == sent and not tracking.with_name("main.lock").exists()
+        return self.updates() == 2 and done
 
     def tree(self) -> dict[str, str]:
         """Every file of the shop by hash, and where git stands."""
@@ -172,10 +179,22 @@ class Stage:
 
 
 def end_all(home: Path) -> None:
-    """End whatever still runs under a HOME that is, or is below, this one."""
-    for process in psutil.process_iter(["pid"]):
-        try:
-            if Path(process.environ().get("HOME") or "/").is_relative_to(home):
-                process.kill()
-        except psutil.Error:
-            continue
+    """End whatever still runs under a HOME that is, or is below, this one, and what it starts meanwhile; a machine that
+    died runs nothing any more."""
+    for _ in range(ROUNDS):
+        ended = [process for process in psutil.process_iter() if _ended(process, home)]
+        if not ended:
+            return
+        psutil.wait_procs(ended, timeout=5)
+
+
+def _ended(process: psutil.Process, home: Path) -> bool:
+    """Whether it was killed. One that is gone or has died already, or is somebody else's, was not."""
+    try:
+        mine = process.pid != os.getpid() and Path(process.environ().get("HOME") or "/").is_relative_to(home)
+        if mine and process.status() != psutil.STATUS_ZOMBIE:
+            process.kill()
+            return True
+    except psutil.Error:
+        pass
+    return False
