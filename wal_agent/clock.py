@@ -13,6 +13,9 @@ class Clock(Protocol):
     def boot(self) -> float:
         """Seconds since boot, suspended time included (R7: a suspended machine's lease runs out all the same)."""
 
+    def awake(self) -> float:
+        """Seconds that this machine was awake, from any beginning: suspended time and clock jumps do not count."""
+
     def sleep(self, seconds: float) -> None: ...
 
 
@@ -23,6 +26,10 @@ class SystemClock:
     def boot(self) -> float:
         # macOS has no CLOCK_BOOTTIME; its CLOCK_MONOTONIC counts suspended time.
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+    def awake(self) -> float:
+        # Linux's CLOCK_MONOTONIC stands still in a suspend; macOS's does not.
+        return time.clock_gettime(getattr(time, "CLOCK_UPTIME_RAW", time.CLOCK_MONOTONIC))
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -158,6 +158,9 @@ class HostClock:
     def boot(self) -> float:
         return self._world.time - self._boot
 
+    def awake(self) -> float:
+        return self._world.time
+
     def sleep(self, seconds: float) -> None:
         if self._actor is None or self._world.quiet:
             self._world.time += seconds

@@ -23,6 +23,9 @@ class Clock:
     def boot(self) -> float:
         return self.time
 
+    def awake(self) -> float:
+        return self.time
+
     def sleep(self, seconds: float) -> None:
         self.time += seconds
         self.pauses.append(seconds)

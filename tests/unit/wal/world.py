@@ -32,6 +32,9 @@ class FakeClock:
     def boot(self) -> float:
         return self.at
 
+    def awake(self) -> float:
+        return self.at
+
     def sleep(self, seconds: float) -> None:
         self.at += seconds
 
