@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint unit contract faults e2e tools bench clean have-python have-agents have-cc have-all
+.PHONY: help demo test lint unit contract faults e2e tools bench clean have-python have-agents have-cc have-systemd have-all
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -34,7 +34,7 @@ lint: $(DEV) ## Style, format and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: have-agents have-cc $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
+unit: have-agents have-cc have-systemd $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
 	$(PYTEST) tests/unit
 
 contract: have-agents have-cc $(DEV) $(CLIS) $(SERVERS) ## Every bucket and every agent against the contract of its kind.
@@ -63,8 +63,11 @@ have-agents:
 have-cc:
 	@$(CHECK) cc
 
+have-systemd:
+	@$(CHECK) systemd
+
 have-all:
-	@$(CHECK) python git node npm cc tmux
+	@$(CHECK) python git node npm cc tmux systemd
 
 $(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml scripts/build_hooks.py hooks/client.c | have-python
 	@echo 'make: the Python environment in .venv'

@@ -8,6 +8,19 @@ import os
 import signal
 import sys
 
+SOONER = 200  # of 1000: above this supervisor's, which must live to say what happened
+
+
+def sooner_out_of_memory() -> None:
+    """Where memory runs out, let the kernel choose the agent. Raising one's own score needs no right."""
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:  # noqa: PTH123 - pathlib would cost this start 5 ms
+            score = int(file.read())
+            file.seek(0)
+            file.write(str(min(1000, score + SOONER)))
+    except (OSError, ValueError):
+        return
+
 
 def main() -> None:
     parent, argv = int(sys.argv[1]), sys.argv[3:]
@@ -16,6 +29,7 @@ def main() -> None:
 
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+        sooner_out_of_memory()
     if os.getppid() != parent:  # it died before the request above counted
         os.kill(os.getpid(), signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -30,6 +30,7 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.heartbeat import Beat, Heartbeat
 from wal_agent.supervise.local import RunDir
 from wal_agent.supervise.phases import Action, Phase
+from wal_agent.supervise.pulse import Pulse
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
@@ -93,8 +94,10 @@ class Live:
         on_completed: Callable[[], list[AnyRecord]],
         tree: WorkspaceCapture | None = None,
         tell: Tell = lambda _: None,
+        pulse: Pulse | None = None,
     ) -> None:
         """`tree`: captures of the working tree, None where they are off."""
+        self._pulse = pulse or Pulse()
         self._tell = tell
         self._agent = agent
         self._env = dict(env)
@@ -303,6 +306,8 @@ class Live:
                 self.tree.pause()
             processes.end_run(self._run_dir.run, adopted=True)
             raise
+        finally:
+            self._pulse.rest()
         if self.tree:
             self.tree.pause()
         leftovers = processes.end_run(self._run_dir.run, adopted=True)
@@ -361,6 +366,7 @@ class Live:
     def _tick(self) -> None:
         child = self._child
         assert child is not None
+        self._pulse.beat(self._clock.boot())
         if self._stopped is not None:
             child.kill()
             return

@@ -32,7 +32,7 @@ from wal_agent.recovery.report import plain
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
-from wal_agent.supervise import local, processes
+from wal_agent.supervise import local, processes, systemd
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
@@ -54,7 +54,8 @@ SPOOLING = (
     "--on-outage spool: while the bucket is away, tools run on records that are only on this machine's disk; who loses "
     "it loses them, and no other machine takes the job over by itself"
 )
-KEY_SOURCES = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND"}  # no business of the agent's
+# No business of the agent's.
+OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WAL_AGENT_NOTIFY", *systemd.VARIABLES}
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
@@ -218,7 +219,7 @@ class _Run:
         wish, agent = self.wish, self.wish.agent
         protocol = standing_protocol(wish.workspace)
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip, protocol)
-        kept = {name: value for name, value in wish.env.items() if name not in KEY_SOURCES}
+        kept = {name: value for name, value in wish.env.items() if name not in OURS}
         env = {**kept, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}
         mirror = local.state_dir(env) / MIRRORS / self.run_dir.run
         keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed)
@@ -256,6 +257,7 @@ class _Run:
                     lambda: self._settle(prepared, answers, opened),
                     tree,
                     wish.tell,
+                    wish.pulse,
                 )
                 live.gate.on_clean_end = lambda *seen: self._answered(answers, opened, *seen)
                 ended = live.run()

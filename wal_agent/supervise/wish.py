@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from wal_agent.agents.base import Agent
 from wal_agent.config import Settings
 from wal_agent.happened import Tell
+from wal_agent.supervise.pulse import Pulse
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Wish:
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     attended: bool = False  # a person typed this at a terminal
     tell: Tell = lambda _: None  # who looks on: metrics, logs, notifications
+    pulse: Pulse = field(default_factory=Pulse)
 
 
 @dataclass(frozen=True, slots=True)
