@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from wal_agent.records import Cause, Finding, Opening
+from wal_agent.records import Cause, Finding, Opening, RunEnded
 from wal_agent.wal.reader import Damage
 from wal_agent.wal.state import EndedCall, OpenCall, State
 
@@ -77,6 +77,12 @@ class Case:
         if after.epoch > home.epoch + 1 and ended is not None and ended.completed:
             return "closed"  # it had; who took the job then died before its opening, and only that one's death is seen
         return after.cause
+
+    @property
+    def pause(self) -> RunEnded | None:
+        """The home run's end, if it was paused and has rested since."""
+        ended = self.state.ended
+        return ended if ended is not None and ended.until > 0 and self.cause == "released" else None
 
     @property
     def identity(self) -> tuple[str, ...]:

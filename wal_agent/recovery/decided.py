@@ -9,9 +9,9 @@ from wal_agent.errors import WalAgentError
 from wal_agent.records import Payload
 from wal_agent.wal.state import EndedCall, OpenCall
 
-# Why the agent must be told: it was cut off with calls in flight; its host gave it up in good order; it ended by itself
-# with calls in flight; it was cut off without any.
-Alert = Literal["crash", "preempted", "unsettled", "cut_off"]
+# Why the agent must be told: it was cut off with calls in flight; its host gave it up in good order; it was paused; it
+# ended by itself with calls in flight; it was cut off without any.
+Alert = Literal["crash", "preempted", "paused", "unsettled", "cut_off"]
 
 
 @dataclass(frozen=True, slots=True)

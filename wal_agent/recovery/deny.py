@@ -17,4 +17,8 @@ DENY_DRAINING = (
     "wal-agent did not run this: this machine is being given up, and the job goes on elsewhere from here. "
     "Nothing was changed. Start nothing new; say in one line where you are and stop."
 )
+DENY_PAUSING = (
+    "wal-agent did not run this: the job is being paused; this run ends now, and goes on by itself after the pause. "
+    "Nothing was changed. Start nothing new; say in one line where you are and stop."
+)
 DENY_ENDED = f"wal-agent did not run this: this run has ended. {_STOP}"

@@ -81,7 +81,9 @@ def resume_alone(c: Case) -> Plan:
 
 def resume_dangling(c: Case) -> Plan:
     alert: Alert
-    if c.cause == "released":
+    if c.pause is not None:
+        alert = "paused"
+    elif c.cause == "released":
         alert = "preempted"
     elif c.state.ended is not None or c.cause in ("closed", "first"):
         alert = "unsettled"
@@ -95,6 +97,10 @@ def start(c: Case) -> Plan:
         return Start(c.opening.args, "nothing to recover")
     why = f"{_how(c)} before anything was recorded: starting it again"
     return StartAgain(c.args, None, None, (), (), why)
+
+
+def resume_paused(c: Case) -> Plan:
+    return _go_on(c, "paused", f"{_how(c)}; {_nothing(c)}")
 
 
 def resume_released(c: Case) -> Plan:
@@ -133,6 +139,8 @@ def say_version(c: Case) -> str:
 
 def _how(c: Case) -> str:
     host = c.before.home.host.name if c.before.home else "its host"
+    if c.pause is not None:
+        return f"was paused on {host}" + (f" ({safe(c.pause.reason, 80)})" if c.pause.reason else "")
     match c.cause:
         case "released":
             return f"was given up in good order on {host}"

@@ -88,6 +88,10 @@ def _never_ran(c: Case) -> bool:
     return not c.state.ran
 
 
+def _paused(c: Case) -> bool:
+    return c.pause is not None
+
+
 def _released(c: Case) -> bool:
     return c.cause == "released"
 
@@ -219,6 +223,13 @@ TABLE = (
         follows.start,
         "no turn and no call is in the log",
         "start; after a crash with the arguments of before",
+    ),
+    Row(
+        "paused",
+        _paused,
+        follows.resume_paused,
+        "the last run was paused, and the pause is over or was ended",
+        "restore and resume; told what it was paused for, and that nothing was in flight",
     ),
     Row(
         "given up in good order",

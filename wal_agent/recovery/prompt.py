@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wal_agent.recovery.decided import Alert
-from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
+from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, DENY_PAUSING, deny_unsaved
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.quote import fenced, inline, shown_input
 from wal_agent.recovery.rules import OURS
 from wal_agent.recovery.templates import FOLDER, Templates
-from wal_agent.recovery.words import clock_time, counted, span
+from wal_agent.recovery.words import clock_time, counted, moment, span
 from wal_agent.redact import redact
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "DENY_ENDED",
     "DENY_FENCED",
     "DENY_LATE",
+    "DENY_PAUSING",
     "MAX_TOKENS",
     "TREE_NOT_SAVED",
     "Finished",
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 MAX_TOKENS = 4000
+EARLY = 60.0  # seconds by which two hosts' clocks may differ and nothing is said of it
 TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
 
 _OURS = Templates()
@@ -48,6 +50,14 @@ class Finished:
     tool: str
     input: bytes | None
     how: str  # its ending
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What the job rested for, in the pauser's words, and until when (since 1970)."""
+
+    until: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +86,7 @@ class Told:
     warnings: tuple[str, ...] = ()
     task: str | None = None
     unlogged: bool = False
+    pause: Pause | None = None  # where the alert is "paused"
 
 
 def recovery_prompt(told: Told, templates: Templates = _OURS) -> str:
@@ -108,7 +119,7 @@ def _name(told: Told) -> str:
         return "start_again.md"
     if told.calls:
         return "recovery.md"
-    return "preempted.md" if told.alert == "preempted" else "cut_off.md"
+    return f"{told.alert}.md" if told.alert in ("preempted", "paused") else "cut_off.md"
 
 
 def _values(
@@ -138,6 +149,7 @@ def _values(
         "tree": told.tree,
         "alone": told.alone,
         "unlogged": told.unlogged,
+        "waiting_for": inline(told.pause.reason, 200) if told.pause and told.pause.reason else "",
         "warnings": [_sentence(text) for text in told.warnings],
     }
 
@@ -150,6 +162,8 @@ def _what_happened(told: Told) -> str:
     match told.alert, told.same_host:
         case "unsettled", same:
             return f"Your last run ended at {at} with tool calls in flight. {here if same else there}"
+        case "paused", same:
+            return f"{_paused(told)} {here if same else there}"
         case "preempted", True:
             return f"Your run was stopped in good order at {at}. {here}"
         case "preempted", False:
@@ -158,6 +172,15 @@ def _what_happened(told: Told) -> str:
             return f"Your run was cut off at {at}. {here}"
         case _:
             return f"The machine that you worked on ({old}) stopped at {at}. {there}"
+
+
+def _paused(told: Told) -> str:
+    if told.pause is None:
+        return "The job was paused."
+    until = moment(told.pause.until, told.stopped, exact=told.pause.until - told.stopped < 600)
+    why = f", for this reason: {inline(told.pause.reason, 200)}" if told.pause.reason else ""
+    early = " The pause was ended early." if told.now < told.pause.until - EARLY else ""
+    return f"The job was paused at {clock_time(told.stopped)} UTC until {until} UTC{why}.{early}"
 
 
 def _heading(n: int) -> str:

@@ -35,10 +35,11 @@ def headline(r: Report) -> str:
         "crash": "was cut off",
         "cut_off": "was cut off",
         "preempted": "was given up in good order",
+        "paused": "was paused",
         "unsettled": "ended with calls in flight",
     }[r.alert]
     where = f"on {plain(r.old_host, 60)} at {clock_time(r.stopped)}"
-    there = f"Recovering on {plain(r.new_host, 60)}."
+    there = f"{'Carrying on' if r.alert == 'paused' else 'Recovering'} on {plain(r.new_host, 60)}."
     return f"job {r.job} {ended} {where}, {span(r.now - r.stopped)} ago (epoch {r.old_epoch}). {there}"
 
 

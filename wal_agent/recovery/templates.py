@@ -17,7 +17,7 @@ from wal_agent.recovery.words import counted
 from wal_agent.resources import shipped
 
 FOLDER = ".wal-agent/prompts"
-NAMES = ("recovery.md", "preempted.md", "cut_off.md", "start_again.md")
+NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "start_again.md")
 PROTOCOL = "protocol.md"  # the standing text; no template
 PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always ours
 MUST_TELL = ("recovery.md", "start_again.md")  # these must tell of the calls in flight (I8)

@@ -13,7 +13,7 @@ from wal_agent.recovery.decided import Plan, Resume, StartAgain
 from wal_agent.recovery.inflight import in_flight
 from wal_agent.recovery.plan import plan
 from wal_agent.recovery.project_rules import rules_in
-from wal_agent.recovery.prompt import Told, recovery_prompt
+from wal_agent.recovery.prompt import Pause, Told, recovery_prompt
 from wal_agent.recovery.templates import Templates
 from wal_agent.supervise.situation import Situation, finished
 
@@ -61,6 +61,7 @@ def told(
     home = at.home
     assert home is not None
     main = at.before.files.get(agent.main_file)
+    end = at.before.ended
     return Told(
         alert=decided.alert or "cut_off",
         old_host=home.host.name,
@@ -85,6 +86,7 @@ def told(
         alone=decided.alone,
         warnings=decided.warnings,
         unlogged=isinstance(agent, Hookless),
+        pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
     )
 
 

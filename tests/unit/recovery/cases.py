@@ -71,8 +71,8 @@ def captured(session: str = "s1", path: str = MAIN, settled: int = 0) -> FileDel
     return FileDelta(time=7.0, path=path, size=0, sha256="0" * 64, edits=(), session=session, settled=settled)
 
 
-def run_ended(completed: bool = True) -> RunEnded:
-    return RunEnded(time=8.0, code=0, completed=completed)
+def run_ended(completed: bool = True, until: float = 0.0, reason: str = "") -> RunEnded:
+    return RunEnded(time=8.0, code=0, completed=completed, until=until, reason=reason)
 
 
 def state_of(*records: AnyRecord) -> State:

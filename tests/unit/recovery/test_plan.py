@@ -131,6 +131,27 @@ def test_a_run_that_came_to_its_end_is_not_resumed_unless_asked() -> None:
     assert isinstance(asked, Resume) and asked.session == "s1"
 
 
+@pytest.mark.parametrize("calls", [(), (intent(),)])
+@pytest.mark.parametrize("state", ["started", "completed"])
+def test_a_pause_is_told_as_one_and_keeps_calls_in_flight(state: str, calls: tuple[AnyRecord, ...]) -> None:
+    got = decide(*RAN, turn(state), *calls, run_ended(False, 90.0, "rate limit\x1b[31m"), cause="released")
+    assert isinstance(got, Resume) and got.alert == "paused" and len(got.dangling) == len(calls)
+    assert got.why.startswith("was paused on vm-17 (rate limit\\x1b[31m)")
+    anew = decide(opening(), started(), turn(state), *calls, run_ended(False, 90.0), cause="released")
+    assert isinstance(anew, StartAgain) and anew.alert == ("paused" if calls else None)
+
+
+def test_a_pause_of_another_run_or_of_one_that_died_is_none() -> None:
+    paused = (*RAN, run_ended(False, 90.0), opening(2, "released"))
+    for later in (started(), turn("started")), (started(),):
+        got = plan(Before(state_of(*paused, *later), opening(2, "released")), opening(3, "dead"), LOCAL, POLICY)
+        assert isinstance(got, Resume) and got.alert == "cut_off"
+    refused = plan(Before(state_of(*paused), RAN[0]), opening(3, "dead"), LOCAL, POLICY)  # its agent never started
+    assert isinstance(refused, Resume) and refused.alert == "paused"
+    dead = decide(*RAN, run_ended(False, 90.0), cause="dead")  # its last word came, its lease was not settled
+    assert isinstance(dead, Resume) and dead.alert == "cut_off"
+
+
 def test_the_opening_of_a_refused_run_hides_neither_home_nor_cause() -> None:
     refused = opening(2, "dead", workspace="/w/other")
     state = state_of(*RAN, intent(), refused)

@@ -40,6 +40,11 @@ def test_the_headline(alert: Alert, how: str) -> None:
     assert line == f"job gemini-shop {how} on vm-17 at 14:02:13, 4 min ago (epoch 3). Recovering on vm-22."
 
 
+def test_the_headline_after_a_pause() -> None:
+    line = headline(replace(REPORT, alert="paused"))
+    assert line == "job gemini-shop was paused on vm-17 at 14:02:13, 4 min ago (epoch 3). Carrying on on vm-22."
+
+
 def test_the_rows() -> None:
     text = "  fenced     vm-17 can no longer run a tool for this job (epoch 4 begins at record 413)"
     assert fenced_line(REPORT) == f"{text:<96} 0.11 s"
