@@ -15,13 +15,14 @@ from typing import NamedTuple
 import msgspec
 
 from wal_agent.agents.jsonl import well_formed
+from wal_agent.records import Class
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time, seconds. `inner`: a subagent makes it, so the main file need not tell of it. `cwd`: where
-    the agent said that it runs."""
+    the agent said that it runs. `cls`: by what it is watched (watchdog.py)."""
 
     call: int
     tool: str
@@ -31,6 +32,7 @@ class Running:
     began: float
     inner: bool = False
     cwd: str = ""
+    cls: Class = "unknown"
 
 
 class Known(NamedTuple):

@@ -67,6 +67,7 @@ class Conversation:
         self._tell = tell
         self._on_phase = on_phase
         self.phase: Phase = "starting"
+        self.about = ""  # the tool that it is about, or the agent's words for what it asks
         self.since = clock.now()  # when it began
         self._entered = clock.boot()
         self.failed: TurnFailed | None = None  # why the newest turn ended, if it did so for want of the model
@@ -132,6 +133,8 @@ class Conversation:
             was = self.phase
             self.phase, actions = next_phase(was, event)
             changed = self.phase != was
+            if changed or (tool and event == "approval_asked"):
+                self.about = tool[:MAX_TOOL]
             if changed:
                 now, lasted = self._clock.now(), self._clock.boot() - self._entered
                 self.since, self._entered = now, self._clock.boot()

@@ -92,7 +92,7 @@ class Gate:
             call = self._writer.next_call()
             now = self._clock.now()
             running = Running(
-                call, event.tool, event.input, event.call_id, not reads, now, bool(event.inner), event.cwd
+                call, event.tool, event.input, event.call_id, not reads, now, bool(event.inner), event.cwd, found.cls
             )
             try:
                 ticket = self._writer.append(

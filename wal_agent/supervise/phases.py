@@ -151,7 +151,8 @@ def event_of(event: HookEvent, running: int, turn_open: bool) -> Event | None:
                 return "compaction_started"
             return "compaction_ended" if turn_open else "compaction_ended_idle"
         case TurnCompleted(pending=pending):
-            return None if pending else "turn_completed"
+            # Its commands in the background go on, and the model owes nothing until one ends.
+            return "inner_tool_started" if pending else "turn_completed"
         case TurnFailed():
             return "turn_failed"
         case SessionEnded():

@@ -185,12 +185,24 @@ def test_a_resumed_turn_is_open_until_it_completes(tmp_path: Path) -> None:
     assert talk.on.turn_open
 
 
-def test_a_turn_that_left_work_running_is_complete_when_the_agent_ends(talk: Talk) -> None:
-    """Unless something begins after it."""
+def test_a_phase_knows_the_tool_that_it_is_about(talk: Talk) -> None:
+    """Also where the agent asks for one approval after another."""
     talk.on.on(TurnStarted("s", "do it"))
-    phase = talk.on.phase
+    assert talk.on.about == ""
+    talk.on.on(starting("write"))
+    assert talk.on.about == "write"
+    talk.on.on(AwaitingApproval("s", "write"))
+    talk.on.on(AwaitingApproval("s", "x" * 1000))
+    assert talk.on.about == "x" * 200
+    talk.on.on(TurnCompleted("s"))
+    assert talk.on.about == ""
+
+
+def test_a_turn_that_left_work_running_is_complete_when_the_agent_ends(talk: Talk) -> None:
+    """Unless something begins after it. The model owes nothing meanwhile."""
+    talk.on.on(TurnStarted("s", "do it"))
     talk.on.on(TurnCompleted("s", pending=True))
-    assert talk.on.turn_open and talk.on.phase == phase
+    assert talk.on.turn_open and talk.on.phase == "executing_tools"
     talk.on.on(TurnStarted("s", "its end"))
     talk.on.ended()
     assert talk.on.turn_open

@@ -99,7 +99,7 @@ def test_a_pause_ends_the_agent_once_nothing_runs() -> None:
         (Compacting("s", done=True), 0, "awaiting_model"),
         (TurnFailed("s", "quota", "429"), 0, "awaiting_user"),
         (TurnCompleted("s"), 0, "awaiting_user"),
-        (TurnCompleted("s", pending=True), 1, "executing_tools"),
+        (TurnCompleted("s", pending=True), 0, "executing_tools"),
         (SessionStarted("s", "startup"), 0, "awaiting_user"),
         (SessionEnded("s", "exit"), 0, "awaiting_user"),
         (OtherEvent("x"), 0, "executing_tools"),
