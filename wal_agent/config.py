@@ -44,6 +44,7 @@ class Settings:
     encryption_key_command: str = ""
     autosave: float = 10.0
     drain: float = 20.0
+    preemption: Literal["auto", "off", "gcp", "aws"] = "auto"  # whose notices are listened for
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
     workspace: Literal["save", "off"] = "save"
@@ -129,6 +130,7 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "encryption_key_command": _persons(_text),
     "autosave": _seconds(0.05, 3600),
     "drain": _seconds(0, 600),
+    "preemption": _persons(_one_of("auto", "off", "gcp", "aws")),
     "append_deadline": _seconds(0.1, APPEND_DEADLINE),
     "on_ambiguity": _one_of("ask", "halt", "resume"),
     "workspace": _one_of("save", "off"),

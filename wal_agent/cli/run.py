@@ -29,6 +29,12 @@ def run(
     drain: Annotated[
         float | None, typer.Option("--drain", help="Seconds that SIGTERM gives to save and stop. [20]")
     ] = None,
+    preemption: Annotated[
+        str | None,
+        typer.Option(
+            "--preemption", help="Ask gcp or aws whether this machine is about to go; auto: where it is one. [auto]"
+        ),
+    ] = None,
     on_ambiguity: Annotated[
         str | None,
         typer.Option(
@@ -93,6 +99,7 @@ def run(
         "ttl": ttl,
         "autosave": autosave,
         "drain": drain,
+        "preemption": preemption,
         "on_ambiguity": on_ambiguity,
         "durability": durability,
         "on_outage": on_outage,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+TOOLS, TREE, SAVE = 0.5, 0.65, 0.8  # by which part of the time: tools are done, the agent is gone, all is captured
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +22,33 @@ class Down:
     sentence: str
     resume_at: float = 0.0  # since 1970; of a pause
     reason: str = ""  # of a pause, in the pauser's words
+    hurried: float = math.inf  # boot time; from then on nothing is waited for but the last save
 
     @property
     def half(self) -> float:
         """When a tool that still runs has had its time (facts/fleet.md 4.2)."""
-        return self.began + (self.until - self.began) / 2
+        return min(self.hurried, self._at(TOOLS))
+
+    @property
+    def gone(self) -> float:
+        """By when the agent has ended, or is killed: the rest is for what it leaves."""
+        return min(self.hurried, self._at(TREE))
+
+    @property
+    def saved(self) -> float:
+        """By when the last captures are in the bucket; then the log is sealed and the lease given up."""
+        return self._at(SAVE)
+
+    @property
+    def why(self) -> str:
+        """For the lease, the log and the next run's first words."""
+        match self.kind:
+            case "drain":
+                return "drained (SIGTERM)" if self.source == "sigterm" else f"preempted ({self.source})"
+            case "pause":
+                return "paused"
+            case _:
+                return "the model did not answer"
+
+    def _at(self, part: float) -> float:
+        return self.began + (self.until - self.began) * part

@@ -87,11 +87,12 @@ class Heartbeat:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """No renewal begins after this returned; one that hangs in the bucket meets the settled lease and fails."""
+    def stop(self, most: float | None = None) -> None:
+        """No renewal begins after this returned; one that hangs in the bucket meets the settled lease and fails. Waits
+        at most `most` seconds for it (None: a period)."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(timeout=self._timing.period)
+            thread.join(timeout=self._timing.period if most is None else min(most, self._timing.period))
 
     @property
     def health(self) -> Health:

@@ -45,11 +45,11 @@ class Housekeeping:
             return
         self._thread.start()
 
-    def stop(self) -> None:
-        """Bounded wait: a snapshot under way may be left, it does no harm."""
+    def stop(self, most: float = 2.0) -> None:
+        """Waits at most so many seconds: a snapshot under way may be left, it does no harm."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=2)
+            self._thread.join(timeout=most)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _loop(self) -> None:

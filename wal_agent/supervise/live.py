@@ -16,7 +16,7 @@ from wal_agent.clock import Clock
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import AgentBegan, HookAnswered, Ready, Tell
+from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, NoticeReceived, Ready, Tell
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
 from wal_agent.recovery.deny import DENY_DRAINING
 from wal_agent.recovery.project_rules import rules_in
@@ -34,11 +34,12 @@ from wal_agent.supervise.pulse import Pulse
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
-from wal_agent.supervise.treesaver import TreeSaver
+from wal_agent.supervise.treesaver import PAUSE, TreeSaver
 from wal_agent.wal.job import OpenedJob
 
 LAST_SAVE = 10.0  # seconds for the captures that are left when the agent has ended
-LAST_SAVE_AT_LEAST = 2.0  # also when the drain has used up its time
+LAST_SAVE_AT_LEAST = 1.0  # also when the time for going down is used up
+GRACE = 2.0  # seconds from SIGTERM to SIGKILL, for what the agent left running
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Ended:
     problems: tuple[str, ...]  # what of the session could not be saved, in sentences
     trouble: BaseException | None  # a failure of ours beside the agent, told at the end
     silent: bool  # it ended by itself, and none of its hooks was ever heard
+    saved: bool = True  # the last captures came about, but for what no more time would have saved
 
     @property
     def clean(self) -> bool:
@@ -110,6 +112,7 @@ class Live:
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
         self._unsaved = ""
+        self._saved = True
         self._down: Down | None = None
         self._going = threading.Lock()  # `_down` is set once, but for who hurries
         self._ready = False
@@ -218,14 +221,22 @@ class Live:
             if self._down is not None and not (down.kind == "drain" and self._down.kind != "drain"):
                 return
             self._down = down
+        if down.kind == "drain":
+            self._tell(DrainStarted(down.source, down.until - down.began))
         self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")
         self.gate.drain(down.sentence)
 
     def hurry(self) -> None:
-        """What was given to running tools is over (a second SIGTERM)."""
+        """What was given to running tools and to the agent is over (a second SIGTERM); what is left is for saving."""
         with self._going:
             if self._down is not None:
-                self._down = replace(self._down, until=min(self._down.until, self._clock.boot()))
+                self._down = replace(self._down, hurried=min(self._down.hurried, self._clock.boot()))
+
+    def save_soon(self) -> None:
+        """Save what there is, from any thread; the agent goes on."""
+        self.autosave.poke()
+        if self.tree:
+            self.tree.poke()
 
     def _save(self) -> list[Path]:
         if self.tree and isinstance(self._agent, Hookless):
@@ -309,8 +320,8 @@ class Live:
         finally:
             self._pulse.rest()
         if self.tree:
-            self.tree.pause()
-        leftovers = processes.end_run(self._run_dir.run, adopted=True)
+            self.tree.pause(self._left(PAUSE))
+        leftovers = processes.end_run(self._run_dir.run, self._left(GRACE), adopted=True)
         child.reap()
         self.gate.close()
         self.server.close()
@@ -328,7 +339,8 @@ class Live:
         heard = self.conversation.hooks_live.is_set() or isinstance(self._agent, Hookless)
         silent = not heard and down is None and self._stopped is None
         self.conversation.enter("agent_ended")
-        return Ended(exit, completed, down, self._stopped, tuple(leftovers), problems, self._trouble, silent)
+        saved = self._saved
+        return Ended(exit, completed, down, self._stopped, tuple(leftovers), problems, self._trouble, silent, saved)
 
     def _every(self) -> float:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
@@ -336,9 +348,9 @@ class Live:
 
     def _last_save(self) -> None:
         """Bounded: what the bucket does not take now is lost as in a crash (it was never acknowledged), and told."""
-        budget = LAST_SAVE
-        if self._down is not None:
-            budget = max(LAST_SAVE_AT_LEAST, min(budget, self._down.until - self._clock.boot()))
+        budget, down = LAST_SAVE, self._down
+        if down is not None:
+            budget = max(LAST_SAVE_AT_LEAST, down.saved - self._clock.boot())
         until = self._clock.boot() + budget
         fenced = isinstance(self._stopped, Fenced)
         if self.tree:
@@ -347,8 +359,14 @@ class Live:
         self.saver.close()
         if not in_time:
             self._unsaved = unsaved(f"the bucket did not answer for {budget:.0f} s")
-        if self.tree:
-            self.tree.stop(max(0.0, until - self._clock.boot()))
+        tree_saved = not self.tree or (self.tree.stop(max(0.0, until - self._clock.boot())) and not self.tree.missed)
+        self._saved = fenced or (tree_saved and not self._unsaved)
+
+    def _left(self, most: float) -> float:
+        """`most` seconds for something between the agent's end and the last save, or what there is of them."""
+        if self._down is None:
+            return most
+        return max(0.2, min(most, (self._down.gone - self._clock.boot()) / 2))
 
     def _finish(self) -> None:
         try:
@@ -358,6 +376,8 @@ class Live:
 
     def _on_terminate(self, count: int) -> None:
         """SIGTERM: drain inside the budget; a second one hurries (facts/fleet.md 4.2)."""
+        if count == 1:
+            self._tell(NoticeReceived("sigterm"))
         now = self._clock.boot()
         self.go_down(Down("drain", "sigterm", now, now + self._drain_budget, DENY_DRAINING))
         if count > 1:
@@ -379,7 +399,7 @@ class Live:
         if down is None:
             return
         now = self._clock.boot()
-        if now >= down.until:
+        if now >= down.gone:
             child.kill()
         elif (now >= down.half or not self.gate.changing()) and self._terminated is None:
             self._terminated = now
@@ -407,8 +427,7 @@ def hooks_unheard(agent: str) -> ConfigError:
 def ended_record(ended: Ended, clock: Clock) -> RunEnded:
     """Of a run that went down in good order: that, and what it waits for."""
     down = ended.down
-    words = {"drain": "drained", "pause": "paused", "hang": "the model did not answer"}
-    why = words[down.kind] if down is not None else str(ended.stopped or "")
+    why = down.why if down is not None else str(ended.stopped or "")
     until, reason = (down.resume_at, down.reason) if down is not None else (0.0, "")
     return RunEnded(
         time=clock.now(), code=ended.exit.code, completed=ended.completed, why=why, until=until, reason=reason

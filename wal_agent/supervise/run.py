@@ -25,7 +25,7 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import LeaseSettled, LeaseTaken
+from wal_agent.happened import DrainFinished, LeaseSettled, LeaseTaken
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.report import plain
@@ -37,17 +37,21 @@ from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
 from wal_agent.supervise.live import Ended, Launch, Live, ended_record, hooks_unheard
+from wal_agent.supervise.preemption.answer import Preempted, Preemption
 from wal_agent.supervise.prepare import Prepared, prepare
-from wal_agent.supervise.take import Spooling, check_signals, take
+from wal_agent.supervise.take import Interrupted, Spooling, check_signals, take
 from wal_agent.supervise.treesaver import capture_of
 from wal_agent.supervise.trial import on_trial
 from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.supervise.within import within
 from wal_agent.wal.job import Fields, OpenedJob, after_left, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim
 from wal_agent.wal.writer import SPOOL_AFTER
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
+SEAL_AT_LEAST = 1.0  # for both, when the time for going down is used up
+PATIENCE = 0.5  # seconds for a thread of ours that may hang in the bucket, when the machine goes away
 DRAINED = 143
 MIRRORS = "mirrors"
 SPOOLING = (
@@ -112,6 +116,8 @@ class _Run:
         self.clock: Clock = SystemClock()
         self.rng = random.Random()
         self.trouble: BaseException | None = None
+        self.preemption = Preemption(wish.settings, wish.env, self.clock, wish.tell, self._failed)
+        self.hasty = False  # the machine goes away: nothing that may hang is waited for
         self.keys = Keys(wish.settings.job)
         self.here = local.this_host(wish.env, run_dir.lock)
         tty = sys.stdin.isatty() and sys.stdout.isatty()
@@ -131,7 +137,7 @@ class _Run:
     def _go(self, opened: OpenedJob) -> int:
         with self._owned(opened) as heartbeat:
             try:
-                prepared = prepare(self.wish, opened, self.here, self.clock, self.screen, check_signals)
+                prepared = prepare(self.wish, opened, self.here, self.clock, self.screen, self._may_start)
                 ended = self._live(opened, heartbeat, prepared)
             except Fenced:
                 raise
@@ -195,21 +201,30 @@ class _Run:
         writing = threading.Thread(target=opened.writer.run, args=(stop,), name="writer", daemon=True)
         heartbeat.start()
         writing.start()
+        self.preemption.start()
         if opened.spool is not None:
             threading.Thread(target=opened.writer.run_spooling, args=(stop,), name="spooler", daemon=True).start()
         try:
             yield heartbeat
         finally:
             stop.set()
-            heartbeat.stop()
+            self.preemption.stop()
+            heartbeat.stop(PATIENCE if self.hasty else None)
+
+    def _may_start(self) -> None:
+        """Raises when this machine was asked to end, or is about to."""
+        check_signals()
+        self.preemption.check()
 
     def _give_up(self, opened: OpenedJob, error: Exception) -> None:
         """No agent runs (any more) under this epoch: hand the job back, so that the next start need not take it for
         a crash."""
         why = error.what if isinstance(error, WalAgentError) else type(error).__name__
+        self.hasty = isinstance(error, Interrupted | Preempted)
+        budget = min(SEAL_BUDGET, max(SEAL_AT_LEAST, self.wish.settings.drain / 2)) if self.hasty else SEAL_BUDGET
         try:
             reason = f"stopped: {why}"[:500]
-            self.wish.tell(LeaseSettled(close_job(opened, "released", reason, budget=SEAL_BUDGET), reason))
+            self.wish.tell(LeaseSettled(close_job(opened, "released", reason, budget=budget), reason))
         except WalAgentError:
             return  # the lease runs out by itself; the error that stopped us is the one to tell
 
@@ -260,7 +275,10 @@ class _Run:
                     wish.pulse,
                 )
                 live.gate.on_clean_end = lambda *seen: self._answered(answers, opened, *seen)
+                self.preemption.check()
+                self.preemption.attach(live)
                 ended = live.run()
+                self.hasty = ended.drained
                 # Only where a person asked for it: without one, such a code is an error that would come again for ever.
                 asked = self.interactive and ended.exit.code in agent.again
                 if not asked or ended.stopped or ended.down:
@@ -269,7 +287,7 @@ class _Run:
                 session = again(agent, prepared.session, live.conversation.session, turned, wish.workspace, env)
         finally:
             remove(injected)
-            keeper.stop()
+            keeper.stop(PATIENCE if self.hasty else 2.0)
 
     def _settle(self, prepared: Prepared, answers: Answers, opened: OpenedJob) -> list[AnyRecord]:
         """At the end of a turn: what was told of the calls in flight settles those that it can (I8)."""
@@ -305,18 +323,22 @@ class _Run:
             ended = replace(ended, stopped=silence)
         failpoint("run.before_seal")
         record = ended_record(ended, self.clock)
-        opened.writer.append(record)
+        crash = ended.drained and not ended.saved  # what does not fit in a drain's time is left as a crash
+        if not crash:
+            opened.writer.append(record)
         reason = record.why or ("completed" if ended.completed else f"the agent ended with {ended.exit.shell_code}")
         wanted: Literal["closed", "released"] = "closed" if ended.clean else "released"
-        settled = close_job(opened, wanted, reason, until=record.until, budget=SEAL_BUDGET)
+        settled = self._settled(opened, ended, None if crash else wanted, reason, record.until)
         self.wish.tell(LeaseSettled(settled, reason, record.until))
+        if ended.down is not None and ended.drained:
+            self.wish.tell(DrainFinished(self.clock.boot() - ended.down.began, settled != "left"))
         failpoint("run.after_seal")
-        self._tell_end(opened, ended)
+        self._tell_end(opened, ended, settled)
         if ended.stopped is not None:
             raise ended.stopped
         if ended.silent:
             self.screen.say(f"{silence.what} {silence.hint}")
-        if settled == "left":
+        if settled == "left" and not (crash and not opened.writer.pending):
             backlog = opened.writer.backlog
             raise Unavailable(
                 f"the end of job {self.keys.job} could not be saved: {backlog.size} bytes wait, and the bucket cannot "
@@ -325,7 +347,30 @@ class _Run:
             )
         return DRAINED if ended.drained else ended.exit.shell_code
 
-    def _tell_end(self, opened: OpenedJob, ended: Ended) -> None:
+    def _settled(
+        self,
+        opened: OpenedJob,
+        ended: Ended,
+        wanted: Literal["closed", "released"] | None,
+        reason: str,
+        until: float,
+    ) -> Literal["closed", "released", "left"]:
+        """What the job was settled as; when it goes down, within what is left of its time, whatever hangs. `wanted`
+        None: the log is sealed, and the lease left to run out."""
+        down = ended.down
+        if down is None and wanted is not None:
+            return close_job(opened, wanted, reason, until=until, budget=SEAL_BUDGET)
+        left = max(SEAL_AT_LEAST, (down.until if down else 0.0) - self.clock.boot())
+
+        def close() -> Literal["closed", "released", "left"]:
+            if wanted is not None:
+                return close_job(opened, wanted, reason, until=until, budget=left / 2)
+            opened.writer.seal(left)
+            return "left"
+
+        return within(left, close, "left")
+
+    def _tell_end(self, opened: OpenedJob, ended: Ended, settled: Literal["closed", "released", "left"]) -> None:
         say = self.screen.say
         for problem in ended.problems[:3]:
             say(problem)
@@ -342,10 +387,17 @@ class _Run:
             from wal_agent.cli.screen import report_bug
 
             say(report_bug(trouble, self.wish.env))
-        if ended.drained:
+        if problem := self.preemption.problem:
+            say(problem)
+        if ended.drained and settled != "left":
             say(
                 f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on "
                 "anywhere."
+            )
+        elif ended.drained and not opened.writer.pending:
+            say(
+                f"job {self.keys.job} could not be given up in good order within {self.wish.settings.drain:.0f} s: the "
+                "next start takes it for a crash, once the lease has run out, and goes on from what was saved."
             )
 
 

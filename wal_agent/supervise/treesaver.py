@@ -61,6 +61,7 @@ class TreeSaver:
         self._last = False
         self._thread = threading.Thread(target=self._loop, name="treesaver", daemon=True)
         self.problem = ""  # why the last capture did not come about, in a sentence
+        self.missed = False  # ... for want of time or of the bucket
 
     def start(self) -> None:
         self._capture.git.go_on()  # the agent may be started again in one run
@@ -70,14 +71,14 @@ class TreeSaver:
         """Something changed; save soon. Never blocks."""
         self._wanted.set()
 
-    def pause(self) -> None:
+    def pause(self, most: float = PAUSE) -> None:
         """End the git that runs, if one does, and begin no other: who ends what the agent left must find no process of
-        ours."""
+        ours. Waits at most so many seconds for it."""
         self._stop.set()
         self._wanted.set()
         self._capture.git.stop()
         if self._thread.is_alive():
-            self._idle.wait(PAUSE)  # longer only in a request to the bucket
+            self._idle.wait(most)  # longer only in a request to the bucket
 
     def finish(self, last: bool) -> None:
         """After `pause`: one more capture (`last`), or none."""
@@ -94,7 +95,7 @@ class TreeSaver:
             self._closed = True
         self._capture.git.stop()
         if self._thread.is_alive():
-            self.problem = UNSAVED.format("there was no time left")
+            self.problem, self.missed = UNSAVED.format("there was no time left"), True
             return False
         return True
 
@@ -116,15 +117,17 @@ class TreeSaver:
             self._told()
 
     def _told(self) -> None:
+        self.missed = False
         try:
             self.save()
         except GitStopped:
-            self.problem = UNSAVED.format("it had to be left half-way")
+            self.problem, self.missed = UNSAVED.format("it had to be left half-way"), True
         except GitMissing:
             self.problem = NO_GIT
         except Busy:
             self.problem = UNSAVED.format("another run is at work in this folder")
         except (BucketError, GitFailed, OSError) as error:
+            self.missed = isinstance(error, BucketError)
             self.problem = UNSAVED.format(str(error).rstrip("."))  # the next capture finds everything again
         except WalAgentError:
             return  # the log has ended, and says so itself
@@ -135,7 +138,7 @@ class TreeSaver:
     def save(self) -> None:
         """One capture, unless the bucket is behind. In the thread, or in a test's."""
         if self._writer.spooled or self._writer.backlog.size > MAX_BACKLOG:
-            self.problem = UNSAVED.format("the bucket was away")
+            self.problem, self.missed = UNSAVED.format("the bucket was away"), True
             return
         newest = self._writer.state.workspace
         if newest is not None:
