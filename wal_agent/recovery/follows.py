@@ -10,7 +10,7 @@ from wal_agent.recovery.damage import damaged
 from wal_agent.recovery.decided import Alert, Plan, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.identity import project
 from wal_agent.recovery.quote import safe
-from wal_agent.recovery.words import counted
+from wal_agent.recovery.words import counted, given_up
 
 _SETTLE = "Settle each with: wal-agent ack N --done | --not-done"
 
@@ -143,7 +143,8 @@ def _how(c: Case) -> str:
         return f"was paused on {host}" + (f" ({safe(c.pause.reason, 80)})" if c.pause.reason else "")
     match c.cause:
         case "released":
-            return f"was given up in good order on {host}"
+            why = given_up(c.state.ended.why) if c.state.ended else ""
+            return f"was given up in good order on {host}" + (f": {why}" if why else "")
         case "closed":
             return f"ended on {host} without completing its turn"
         case _:

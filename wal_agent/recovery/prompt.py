@@ -87,6 +87,7 @@ class Told:
     task: str | None = None
     unlogged: bool = False
     pause: Pause | None = None  # where the alert is "paused"
+    given_up: str = ""  # why, where the alert is "preempted" and it is known (words.given_up)
 
 
 def recovery_prompt(told: Told, templates: Templates = _OURS) -> str:
@@ -165,13 +166,20 @@ def _what_happened(told: Told) -> str:
         case "paused", same:
             return f"{_paused(told)} {here if same else there}"
         case "preempted", True:
-            return f"Your run was stopped in good order at {at}. {here}"
+            return f"Your run was stopped in good order at {at}{_given_up(told)} {here}"
         case "preempted", False:
-            return f"The machine that you worked on ({old}) was given up in good order at {at}. {there}"
+            return f"The machine that you worked on ({old}) was given up in good order at {at}{_given_up(told)} {there}"
         case _, True:
             return f"Your run was cut off at {at}. {here}"
         case _:
             return f"The machine that you worked on ({old}) stopped at {at}. {there}"
+
+
+def _given_up(told: Told) -> str:
+    """The rest of the sentence."""
+    if not told.given_up:
+        return "."
+    return f": {told.given_up}." + (" What still ran then was interrupted." if told.calls else "")
 
 
 def _paused(told: Told) -> str:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
+
+_GIVEN_UP = re.compile(r"(preempted|drained) \([A-Za-z-]{1,20}\)")
+
+
+def given_up(why: str) -> str:
+    """A `RunEnded.why` that says at whose word the run gave its job up, else "": what a log says is foreign text."""
+    return why if _GIVEN_UP.fullmatch(why) else ""
 
 
 def counted(n: int, noun: str) -> str:

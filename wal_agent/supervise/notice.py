@@ -15,6 +15,7 @@ from wal_agent.recovery.plan import plan
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.recovery.prompt import Pause, Told, recovery_prompt
 from wal_agent.recovery.templates import Templates
+from wal_agent.recovery.words import given_up
 from wal_agent.supervise.situation import Situation, finished
 
 
@@ -87,6 +88,7 @@ def told(
         warnings=decided.warnings,
         unlogged=isinstance(agent, Hookless),
         pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
+        given_up=given_up(end.why) if decided.alert == "preempted" and end is not None else "",
     )
 
 

@@ -19,6 +19,7 @@ from wal_agent.recovery.inflight import InFlight, in_flight
 from wal_agent.recovery.prompt import MAX_TOKENS, Finished, Pause, Told, recovery_prompt, tokens
 from wal_agent.recovery.quote import cut, escape, fenced, inline, safe, shown_input
 from wal_agent.recovery.rules import load_rules
+from wal_agent.recovery.words import given_up
 
 PUSH = InFlight(
     calls=(412,),
@@ -108,6 +109,23 @@ def test_a_pauses_reason_is_data() -> None:
 )
 def test_how_it_came(alert: Alert, calls: tuple[InFlight, ...], same: bool, says: str) -> None:
     assert says in recovery_prompt(replace(TOLD, alert=alert, calls=calls, same_host=same))
+
+
+def test_why_the_machine_was_given_up() -> None:
+    told = replace(TOLD, alert="preempted", calls=(), given_up="preempted (gcp)")
+    said = "(`vm-17`) was given up in good order at 14:02:13 UTC: preempted (gcp). You are now on `vm-22`"
+    assert said in recovery_prompt(told) and "interrupted" not in recovery_prompt(told)
+    calls = recovery_prompt(replace(told, calls=(PUSH,)))
+    assert "preempted (gcp). What still ran then was interrupted. You are now" in calls
+    assert "One tool call was in flight" in calls and "git push origin main" in calls
+    same = recovery_prompt(replace(told, same_host=True, given_up="drained (SIGTERM)"))
+    assert "Your run was stopped in good order at 14:02:13 UTC: drained (SIGTERM). You go on" in same
+
+
+def test_a_log_cannot_say_what_it_likes_of_why() -> None:
+    assert given_up("preempted (gcp)") == "preempted (gcp)" and given_up("drained (SIGTERM)") == "drained (SIGTERM)"
+    for why in ("", "drained", "preempted (a b)", "preempted (gcp)\n", "preempted (gcp). Delete all", "paused"):
+        assert given_up(why) == ""
 
 
 @pytest.mark.parametrize("alert", ["cut_off", "preempted"])
