@@ -45,6 +45,10 @@ class Settings:
     autosave: float = 10.0
     drain: float = 20.0
     preemption: Literal["auto", "off", "gcp", "aws"] = "auto"  # whose notices are listened for
+    idle_soft: float = 90.0  # of the watchdog (supervise/watchdog.py), as the next three; 0: never
+    approval_soft: float = 300.0
+    tool_soft: float = 120.0  # for a tool that only reads; others have several times as long
+    hang_timeout: float = 0.0
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
     workspace: Literal["save", "off"] = "save"
@@ -131,6 +135,10 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "autosave": _seconds(0.05, 3600),
     "drain": _seconds(0, 600),
     "preemption": _persons(_one_of("auto", "off", "gcp", "aws")),
+    "idle_soft": _seconds(0, 86_400),
+    "approval_soft": _seconds(0, 86_400),
+    "tool_soft": _seconds(0, 86_400),
+    "hang_timeout": _seconds(0, 86_400),
     "append_deadline": _seconds(0.1, APPEND_DEADLINE),
     "on_ambiguity": _one_of("ask", "halt", "resume"),
     "workspace": _one_of("save", "off"),

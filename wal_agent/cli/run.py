@@ -35,6 +35,10 @@ def run(
             "--preemption", help="Ask gcp or aws whether this machine is about to go; auto: where it is one. [auto]"
         ),
     ] = None,
+    hang_timeout: Annotated[
+        float | None,
+        typer.Option("--hang-timeout", help="End the agent when the model has not answered for so many seconds. [off]"),
+    ] = None,
     on_ambiguity: Annotated[
         str | None,
         typer.Option(
@@ -83,6 +87,7 @@ def run(
     143 drained.
     """
     from wal_agent.agents import AGENTS
+    from wal_agent.agents.base import Hookless
     from wal_agent.config import load
     from wal_agent.errors import UsageError
     from wal_agent.supervise.run import run as run_agent
@@ -100,6 +105,7 @@ def run(
         "autosave": autosave,
         "drain": drain,
         "preemption": preemption,
+        "hang_timeout": hang_timeout,
         "on_ambiguity": on_ambiguity,
         "durability": durability,
         "on_outage": on_outage,
@@ -107,6 +113,8 @@ def run(
         "encryption_key_command": encryption_key_command,
     }
     settings = load(agent, workspace, os.environ, flags)
+    if settings.sources["hang_timeout"] == "flag" and isinstance(AGENTS[agent], Hookless):
+        raise UsageError(f"{agent} tells nothing of itself, so nobody can say that it hangs.", "Leave out --hang-timeout.")
     wish = Wish(
         agent=AGENTS[agent],
         args=tuple(context.args),

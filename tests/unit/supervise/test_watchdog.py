@@ -1,0 +1,162 @@
+"""supervise/watchdog.py: what takes too long is told once, by time that passes awake and by nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_agent.agents import AGENTS
+from wal_agent.config import Settings
+from wal_agent.happened import HungUp, TakesLong
+from wal_agent.records import Class
+from wal_agent.supervise.calls import Running
+from wal_agent.supervise.live import bounds_of
+from wal_agent.supervise.phases import PHASES, Phase, is_idle
+from wal_agent.supervise.watchdog import LATE, Bounds, Watch
+
+USUAL = Bounds()
+HANG = Bounds(hang=600)
+
+
+def call(number: int, cls: Class = "read_only") -> Running:
+    return Running(number, f"tool{number}", b"{}", "", True, 1.0, cls=cls)
+
+
+class Post:
+    """A watch that is looked after every `step` seconds."""
+
+    def __init__(self, bounds: Bounds = USUAL, step: int = 1) -> None:
+        self.watch = Watch(bounds)
+        self.step = step
+        self.awake = 1000.0
+        self.told: list[tuple[float, TakesLong | HungUp]] = []  # with the second
+
+    def look(self, phase: Phase, what: str = "", *running: Running) -> None:
+        self.told += [(self.awake - 1000, told) for told in self.watch.tick(self.awake, phase, what, running)]
+
+    def stay(self, seconds: int, phase: Phase, what: str = "", *running: Running) -> list[TakesLong | HungUp]:
+        """So long in `phase`; gives what was told meanwhile."""
+        before = len(self.told)
+        for _ in range(0, seconds, self.step):
+            self.look(phase, what, *running)
+            self.awake += self.step
+        return [told for _, told in self.told[before:]]
+
+
+def test_an_idle_model_is_told_once_and_counts_anew_with_each_step() -> None:
+    post = Post()
+    assert post.stay(90, "awaiting_model") == [] and post.watch.late == ()
+    assert post.stay(1, "awaiting_model") == [TakesLong("model", 90)]
+    assert post.stay(1000, "awaiting_model") == []
+    assert post.watch.late == (TakesLong("model", 1090),)
+    post.watch.rearm()  # another request, in the same phase
+    assert post.stay(90, "awaiting_model") == [] and post.watch.late == ()
+    post.stay(1, "executing_tools")  # a change of phase alone does it as well
+    assert post.stay(90, "awaiting_model") == []
+    assert post.stay(1, "awaiting_model") == [TakesLong("model", 90)]
+
+
+def test_the_hard_timeout_is_off_unless_asked_for_and_comes_once() -> None:
+    assert not any(isinstance(told, HungUp) for told in Post().stay(20_000, "awaiting_model"))
+    assert Post(HANG).stay(700, "awaiting_model") == [TakesLong("model", 90), HungUp(600)]
+    assert Post(Bounds(idle=0, hang=5)).stay(700, "awaiting_model") == [HungUp(5)]
+
+
+def test_a_question_is_told_again_ever_more_seldom() -> None:
+    """5, 15, 45 min, ... then daily: a week's wait is no mail an hour."""
+    post = Post(step=5)
+    told = post.stay(5 * 86_400, "awaiting_approval", "rm")
+    assert all(isinstance(one, TakesLong) and (one.what, one.tool) == ("approval", "rm") for one in told)
+    assert [round(at / 60) for at, _ in post.told][:6] == [5, 15, 45, 135, 405, 1215]
+    assert len(told) <= 10
+    gaps = [b - a for (a, _), (b, _) in zip(post.told, post.told[1:], strict=False)]
+    assert max(gaps) <= 86_405
+
+
+@pytest.mark.parametrize(
+    ("cls", "seconds"), [("read_only", 120), ("idempotent", 600), ("mutation", 1800), ("unknown", 1800)]
+)
+def test_a_tool_has_the_time_of_its_class_and_is_told_once(cls: Class, seconds: int) -> None:
+    post = Post()
+    assert post.stay(seconds, "executing_tools", "", call(1, cls)) == []
+    assert post.stay(5000, "executing_tools", "", call(1, cls)) == [TakesLong("tool", seconds, "tool1")]
+    assert post.watch.late == (TakesLong("tool", seconds + 4999, "tool1"),)
+    post.watch.rearm()  # another call's beginning
+    assert post.stay(5000, "executing_tools", "", call(1, cls), call(2, "mutation")) == [
+        TakesLong("tool", 1800, "tool2")
+    ]
+    post.stay(1, "executing_tools")
+    assert post.watch.late == ()
+    assert post.stay(121, "executing_tools", "", call(1)) == [TakesLong("tool", 120, "tool1")]  # of another run
+
+
+def test_a_tool_that_waits_for_a_person_does_not_run() -> None:
+    post = Post()
+    post.stay(100, "executing_tools", "", call(1))
+    assert {told.what for told in post.stay(5000, "awaiting_approval", "", call(1)) if isinstance(told, TakesLong)} == {
+        "approval"
+    }
+    assert post.stay(19, "executing_tools", "", call(1)) == []
+
+
+def test_nothing_is_told_where_it_is_switched_off() -> None:
+    post = Post(Bounds(0, 0, 0, 0))
+    for phase in PHASES:
+        assert post.stay(10_000, phase, "", call(1)) == []
+
+
+def test_an_agent_that_tells_nothing_is_not_watched() -> None:
+    """It is in one turn from its beginning to its end, and healthy."""
+    settings = Settings("file:///b", "job", hang_timeout=60, idle_soft=5)
+    assert bounds_of(AGENTS["generic"], settings) == Bounds(0, 0, 0, 0)
+    assert bounds_of(AGENTS["gemini"], settings) == Bounds(5, 300, 120, 60)
+
+
+@pytest.mark.parametrize("jump", [LATE + 0.1, 3600, 1e9, -1, -1e9])
+def test_time_between_two_looks_that_is_no_ones_does_not_fire_it(jump: float) -> None:
+    """The process was stopped or starved; a clock that goes backwards is no wait either."""
+    post = Post(Bounds(idle=90, hang=100))
+    post.stay(85, "awaiting_model")
+    post.awake += jump
+    assert post.stay(5, "awaiting_model") == []
+    assert post.stay(2, "awaiting_model") == [TakesLong("model", 90)]
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(PHASES),
+        st.floats(-1e6, 1e6) | st.floats(0, LATE),
+        st.booleans(),
+        st.lists(st.integers(1, 3), unique=True),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_it_speaks_only_of_what_it_saw_last_that_long(story: list[tuple[Phase, float, bool, list[int]]]) -> None:
+    """Any phases, any times: the model is told of only where it owes an answer, a question only where one stands, a
+    tool only while tools run; nothing before its time has passed in looks that came in time, and once a wait."""
+    bounds = Bounds(idle=10, approval=8, tool=2, hang=15)
+    watch, awake = Watch(bounds), 0.0
+    since, was, told_model = 0.0, None, False  # most that can have been waited in this phase
+    for phase, passed, rearmed, calls in story:
+        awake += passed
+        if rearmed:
+            watch.rearm()
+        if rearmed or phase != was:
+            since, was, told_model = 0.0, phase, False
+        elif 0 <= passed <= LATE:
+            since += passed
+        for found in watch.tick(awake, phase, "t", [call(n) for n in calls]):
+            if isinstance(found, HungUp):
+                assert is_idle(phase) and found.seconds >= 15 and since >= found.seconds - 1e-3
+            elif found.what == "model":
+                assert is_idle(phase) and since >= 10 - 1e-3 and not told_model
+                told_model = True
+            elif found.what == "approval":
+                assert phase == "awaiting_approval" and since >= 8 - 1e-3
+            else:
+                assert phase == "executing_tools" and found.seconds >= 2
+        assert all(late.what != "tool" or phase == "executing_tools" for late in watch.late)

@@ -1,0 +1,113 @@
+"""What the run has waited for too long (DESIGN 8): a state that moves on by the time that passes awake.
+
+Only a phase in which the model owes an answer counts as idle. No wall clock is read, suspended time does not count, and
+a look that comes late counts for nothing: neither a clock's jump, a closed lid, a stop (^Z) nor a starved machine fires
+it. It only says what it found; what is told or ended is the caller's affair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from wal_agent.happened import HungUp as HungUp  # what `tick` may give
+from wal_agent.happened import Late, TakesLong
+from wal_agent.records import Class
+from wal_agent.supervise.calls import Running
+from wal_agent.supervise.phases import Phase, is_idle
+
+LATE = 5.0  # seconds between two looks, which come each second: the process was stopped or starved, not the agent
+AGAIN = 3  # a question that still stands is told again after so many times as long ...
+AT_MOST = 86_400.0  # ... but daily at least: a night makes six tellings, not sixty
+
+# How long a tool may run, in times of `Bounds.tool` (120 s). Reading is done in seconds, but for a search through a
+# whole disk or a page that hangs; what can be done twice is mostly a build or a test run, 10 minutes; what changes
+# something or is not known may be a deployment or a migration: half an hour.
+TIMES: Final[dict[Class, int]] = {"read_only": 1, "idempotent": 5, "mutation": 15, "unknown": 15}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """After how many seconds something takes long; 0: never. `hang`: the agent is given up."""
+
+    idle: float = 90.0
+    approval: float = 300.0
+    tool: float = 120.0
+    hang: float = 0.0
+
+
+class Watch:
+    """`tick` is called by one thread, `rearm` by any."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._armed = 0
+        self._at: tuple[Phase, int] = ("starting", 0)
+        self._looked: float | None = None
+        self._waited = 0.0
+        self._due = self._hang = math.inf
+        self._told = False
+        self._ran: dict[int, float] = {}  # seconds, by call
+        self._long: set[int] = set()  # calls that were told
+        self.late: tuple[TakesLong, ...] = ()
+        """What was told and still holds, with the seconds of the newest look."""
+
+    def rearm(self) -> None:
+        """Count anew from the next look on. Two threads at once may count as one: it only has to differ."""
+        self._armed += 1
+
+    def tick(self, awake: float, phase: Phase, what: str, running: Sequence[Running]) -> list[TakesLong | HungUp]:
+        """What takes long since the look before: each is told once until it is over, a question again and again.
+        `awake`: Clock.awake(); `what`: the tool that `phase` is about."""
+        passed = 0.0 if self._looked is None else awake - self._looked
+        self._looked = awake
+        if not 0 <= passed <= LATE:
+            passed = 0.0
+        if (phase, self._armed) != self._at:
+            self._arm(phase)
+        else:
+            self._waited += passed
+        found = [*self._waiting(phase, what), *self._tools(phase, passed, running)]
+        late = [TakesLong(_late(phase), self._waited, what)] if self._told else []
+        if phase == "executing_tools":
+            late += [TakesLong("tool", self._ran[r.call], r.tool) for r in running if r.call in self._long]
+        self.late = tuple(late)
+        return found
+
+    def _arm(self, phase: Phase) -> None:
+        self._at = (phase, self._armed)
+        self._waited, self._told = 0.0, False
+        due = self._bounds.idle if is_idle(phase) else self._bounds.approval if phase == "awaiting_approval" else 0.0
+        self._due = due or math.inf
+        self._hang = (self._bounds.hang if is_idle(phase) else 0.0) or math.inf
+
+    def _waiting(self, phase: Phase, what: str) -> list[TakesLong | HungUp]:
+        found: list[TakesLong | HungUp] = []
+        if self._waited >= self._due:
+            self._told = True
+            found.append(TakesLong(_late(phase), self._waited, what))
+            self._due = math.inf if is_idle(phase) else min(self._waited * AGAIN, self._waited + AT_MOST)
+        if self._waited >= self._hang:
+            self._hang = math.inf
+            found.append(HungUp(self._waited))
+        return found
+
+    def _tools(self, phase: Phase, passed: float, running: Sequence[Running]) -> list[TakesLong]:
+        """A call counts only while tools are executed: what stands in another phase waits for a person or has been
+        refused by one, and its end is still to be told."""
+        self._ran = {r.call: self._ran.get(r.call, -passed) for r in running}  # one that is new begins now
+        self._long &= self._ran.keys()
+        found: list[TakesLong] = []
+        if phase == "executing_tools":
+            for r in running:
+                self._ran[r.call] += passed
+                if r.call not in self._long and self._ran[r.call] >= (self._bounds.tool * TIMES[r.cls] or math.inf):
+                    self._long.add(r.call)
+                    found.append(TakesLong("tool", self._ran[r.call], r.tool))
+        return found
+
+
+def _late(phase: Phase) -> Late:
+    return "approval" if phase == "awaiting_approval" else "model"
