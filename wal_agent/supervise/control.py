@@ -1,4 +1,5 @@
-"""Asking a live run on this machine, over its hook socket: what waits to be saved, and acknowledgements by a person."""
+"""Asking a live run on this machine, over its hook socket: what waits to be saved, a person's word on a call, a
+pause."""
 
 from __future__ import annotations
 
@@ -14,15 +15,23 @@ from wal_agent.records import Host
 PREFIX = "wal-agent."
 STATUS = PREFIX + "status"
 ACK = PREFIX + "ack"
+PAUSE = PREFIX + "pause"
 SECONDS = 30.0
 
 
 def ask(owner: Host, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
     """The run's answer; None when it cannot be reached from here. The path comes from the bucket, so only a socket of
     this user's answers; the run id must fit as well."""
-    hello = hookwire.Hello(run, "wal-agent", event, os.getpid(), 0)
     try:
-        path = Path(owner.lock).with_name("hook.sock")
+        return ask_at(Path(owner.lock).with_name("hook.sock"), run, event, question)
+    except ValueError:
+        return None
+
+
+def ask_at(path: Path, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
+    """`ask`, of the socket at `path`."""
+    try:
+        hello = hookwire.Hello(run, "wal-agent", event, os.getpid(), 0)
         if path.lstat().st_uid != os.getuid():
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -18,7 +18,7 @@ from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAg
 from wal_agent.failpoints import failpoint
 from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, NoticeReceived, Ready, Tell
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
-from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
+from wal_agent.recovery.deny import DENY_DRAINING
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.supervise import control, processes
 from wal_agent.supervise.acknowledge import end_of
@@ -29,13 +29,13 @@ from wal_agent.supervise.down import Down
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.heartbeat import Beat, Heartbeat
 from wal_agent.supervise.local import RunDir
+from wal_agent.supervise.pause import going_down
 from wal_agent.supervise.phases import Action, Phase
 from wal_agent.supervise.pulse import Pulse
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
 from wal_agent.supervise.treesaver import PAUSE, TreeSaver
-from wal_agent.supervise.watchdog import Bounds, HungUp, Watch
 from wal_agent.wal.job import OpenedJob
 
 LAST_SAVE = 10.0  # seconds for the captures that are left when the agent has ended
@@ -110,7 +110,6 @@ class Live:
         self._clock = clock
         self._launch = launch
         self._drain_budget = settings.drain
-        self._watch = Watch(bounds_of(agent, settings))
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
         self._unsaved = ""
@@ -187,7 +186,7 @@ class Live:
         return said
 
     def _control(self, event: str, question: dict[str, Any]) -> dict[str, Any]:
-        """`status` and `ack` of a person on this machine."""
+        """`status`, `ack` and `pause` of a person on this machine, or of a tool of this agent's."""
         writer = self._opened.writer
         if event == control.ACK:
             if any(r.call == int(question["call"]) for r in self.gate.running()):
@@ -198,6 +197,8 @@ class Live:
                 return {"error": str(error)}
             word = writer.append(end).wait(APPEND_DEADLINE)
             return {} if word != "undecided" else {"error": "The bucket cannot be reached now. Try again."}
+        if event == control.PAUSE:
+            return self._pause(question)
         backlog = writer.backlog
         return {
             "phase": self.conversation.phase,
@@ -207,6 +208,17 @@ class Live:
             "spooled": writer.spooled,
         }
 
+    def _pause(self, question: dict[str, Any]) -> dict[str, Any]:
+        try:
+            down = going_down(question, self._clock, self._drain_budget)
+        except UsageError as error:
+            return {"error": str(error)}
+        self.go_down(down)
+        now = self._down
+        if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
+            return {"error": "This run is ending already, so it was not paused (anew). See: wal-agent status"}
+        return {"job": self._opened.keys.job}
+
     def _beat(self) -> Beat:
         last = self.gate.last
         at = self.conversation
@@ -214,8 +226,6 @@ class Live:
 
     def _entered(self, phase: Phase, actions: Sequence[Action]) -> None:
         """What the table of phases asks for; from hook threads."""
-        if "rearm" in actions:
-            self._watch.rearm()
         if "save" in actions:
             self.autosave.poke()
 
@@ -399,7 +409,6 @@ class Live:
         elif not self._ready:
             self._ready = True
             self._tell(Ready())
-        self._look_after()
         down = self._down
         if down is None:
             return
@@ -409,22 +418,6 @@ class Live:
         elif (now >= down.half or not self.gate.changing()) and self._terminated is None:
             self._terminated = now
             child.terminate()
-
-    def _look_after(self) -> None:
-        """Tell what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
-        at = self.conversation
-        for found in self._watch.tick(self._clock.awake(), at.phase, at.about, self.gate.running()):
-            self._tell(found)
-            if isinstance(found, HungUp):
-                now = self._clock.boot()
-                self.go_down(Down("hang", "watchdog", now, now + self._drain_budget, DENY_HUNG))
-
-
-def bounds_of(agent: Agent, settings: Settings) -> Bounds:
-    """What is watched; of an agent that tells nothing, nothing can be."""
-    if isinstance(agent, Hookless):
-        return Bounds(0, 0, 0, 0)
-    return Bounds(settings.idle_soft, settings.approval_soft, settings.tool_soft, settings.hang_timeout)
 
 
 def unsaved(why: str) -> str:
