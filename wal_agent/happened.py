@@ -35,7 +35,10 @@ class LeaseTaken:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
+    """`left`: until the lease runs out, by when the renewal was sent."""
+
     epoch: int
+    left: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +123,12 @@ class HookAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
+    """`agent_call`: the agent's own id of it, "" where it has none."""
+
     call: int
     tool: str
     cls: Class
+    agent_call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +206,20 @@ class Restarting:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A capture was acknowledged by the bucket; `size` in bytes, of what was sent."""
+    """A capture (or a snapshot of the log) was acknowledged by the bucket; `size` in bytes, of what was sent. 0 of a
+    session or workspace: a look found nothing new, and nothing waits."""
 
-    what: Literal["session", "workspace"]
+    what: Literal["session", "workspace", "snapshot"]
     size: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Records were acknowledged by the bucket, by their tags."""
+    """Records were acknowledged by the bucket, by their tags. `unsettled`: calls of earlier runs that have no end."""
 
     kinds: tuple[str, ...]
+    unsettled: int = 0
 
 
 Happening = (

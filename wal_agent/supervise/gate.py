@@ -115,7 +115,7 @@ class Gate:
             self.last = running
             self.begun[event.tool] += 1
             draining = self._draining
-        self._tell(CallStarted(call, event.tool, found.cls))
+        self._tell(CallStarted(call, event.tool, found.cls, event.call_id))
         try:
             return self._answer(call, ticket, began, reads, draining)
         finally:

@@ -119,7 +119,7 @@ class Heartbeat:
                 self._lease.renew(phase=told.phase, tool=told.tool, seq=told.seq, since=told.since)
             except BucketError as error:
                 wait = self._timing.period / 4
-                self._tell(RenewalFailed(str(error), self._lease.sent + self._timing.ttl - self._clock.boot()))
+                self._tell(RenewalFailed(str(error), self._left()))
             except Exception as error:  # noqa: BLE001 - whatever ends the renewals must end the run, not only its allows
                 why = f"The lease could not be renewed: {error!r}."
                 lost = error if isinstance(error, WalAgentError) else WalAgentError(why)
@@ -128,8 +128,11 @@ class Heartbeat:
                 self.on_lost(lost)
                 return
             else:
-                self._tell(LeaseRenewed(self._lease.epoch))
+                self._tell(LeaseRenewed(self._lease.epoch, self._left()))
                 wait = self._timing.period
+
+    def _left(self) -> float:
+        return self._lease.sent + self._timing.ttl - self._clock.boot()
 
     def _monitor(self) -> None:
         while not self._stop.wait(self._timing.period / 10):

@@ -9,7 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError
+from wal_agent.happened import Saved, Tell
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.retention import Retention
@@ -28,7 +30,11 @@ class Housekeeping:
         folder: Path,
         may_act: Callable[[], bool],
         failed: Callable[[BaseException], None],
+        tell: Tell = lambda _: None,
+        clock: Clock | None = None,
     ) -> None:
+        self._tell = tell
+        self._clock = clock or SystemClock()
         self._folder = folder
         self._snapshots = Snapshots(bucket, opened.keys, opened.writer, Mirror(self._folder, opened.blobs))
         self._retention = Retention(bucket, opened.keys, opened.blobs, may_act)
@@ -58,7 +64,9 @@ class Housekeeping:
                 continue
             try:
                 with suppress(BucketError):
+                    began = self._clock.boot()
                     if self._snapshots.take_if_due() is not None:
+                        self._tell(Saved("snapshot", self._snapshots.size, self._clock.boot() - began))
                         self._retention.run()
             except Exception as error:  # noqa: BLE001 - told; nobody else sees it in this thread
                 if not self._stop.is_set():

@@ -16,6 +16,7 @@ from wal_agent.agents.base import Journals, NewSession, Reconciled, ResumeSessio
 from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
 from wal_agent.failpoints import failpoint
+from wal_agent.happened import Recovered
 from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence, tree_words
 from wal_agent.recovery.case import Policy
@@ -202,7 +203,7 @@ class Preparation:
             prompt, restored = self._begin_again(place, decided, told, templates), None
             rows(self._tree_alone())
         rows(in_flight_lines(told.calls))
-        self._record(verdicts, prompt, ended, restored)
+        self._record(alert, verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
         harmless = frozenset(o.intent.call for o in decided.dangling if o.intent.cls in ("read_only", "idempotent"))
         return Prepared(
@@ -302,8 +303,16 @@ class Preparation:
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
         return prompt
 
-    def _record(self, verdicts: tuple[Verdict, ...], prompt: str, ended: list[str], restored: Restored | None) -> None:
+    def _record(
+        self,
+        alert: Alert,
+        verdicts: tuple[Verdict, ...],
+        prompt: str,
+        ended: list[str],
+        restored: Restored | None,
+    ) -> None:
         home = self.at.home
+        put_back = restored.reconciled.put_back if restored else 0
         failpoint("recovery.before_record")
         ticket = self.opened.writer.append(
             Recovery(
@@ -313,13 +322,25 @@ class Preparation:
                 told=redact(prompt)[:MAX_TOLD],
                 leftovers=tuple(redact(text)[:200] for text in ended[:20]),
                 restored=restored.files if restored else (),
-                put_back=restored.reconciled.put_back if restored else 0,
+                put_back=put_back,
                 seconds={**self.seconds, "all": round(self._elapsed(), 3)},
             )
         )
         if ticket.wait(RECORD_DEADLINE) == "undecided":
             raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
         failpoint("recovery.after_record")
+        self.wish.tell(
+            Recovered(
+                from_epoch=home.epoch if home else 0,
+                old_host=home.host.name if home else "",
+                stopped=self.at.before.time,
+                alert=alert,
+                findings=tuple(v.finding for v in verdicts),
+                put_back=put_back,
+                seconds=self._elapsed(),
+                trace=home.trace if home else "",
+            )
+        )
 
 
 def prepare(

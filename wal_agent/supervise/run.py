@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import DrainFinished, LeaseSettled, LeaseTaken
+from wal_agent.happened import DrainFinished, LeaseSettled, LeaseTaken, Logged
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.report import plain
@@ -47,6 +47,7 @@ from wal_agent.supervise.within import within
 from wal_agent.wal.job import Fields, OpenedJob, after_left, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim
+from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
@@ -85,7 +86,7 @@ def run(wish: Wish, screen: Screen) -> int:
     sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))
     agent.sweep(env, runtime)
     run_dir = local.RunDir.create(runtime, secrets.token_hex(8))
-    bucket = EncryptedBucket(open_bucket(wish.settings.bucket), key)
+    bucket = EncryptedBucket(wish.metered(open_bucket(wish.settings.bucket)), key)
     try:
         return _Run(wish, cli, timing, run_dir, bucket, id_of(key), screen).go()
     finally:
@@ -158,7 +159,11 @@ class _Run:
             key=self.key_id,
         )
         fields = Fields(
-            agent_version=self.cli.version, version=__version__, args=self.wish.args, interactive=self.interactive
+            agent_version=self.cli.version,
+            version=__version__,
+            args=self.wish.args,
+            interactive=self.interactive,
+            trace=self.wish.trace,
         )
         wanted = self.wish.settings.on_outage == "spool"
         opened = take(
@@ -176,6 +181,7 @@ class _Run:
         opened.writer.spool_after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
+        opened.writer.on_ack = self._acked
         opening = opened.replay.state.openings[-1].opening
         self.wish.tell(
             LeaseTaken(
@@ -192,6 +198,11 @@ class _Run:
             )
         )
         return opened
+
+    def _acked(self, records: Sequence[AnyRecord], state: State) -> None:
+        """Of a segment that the bucket has."""
+        earlier = sum(o.epoch < state.openings[-1].opening.epoch for o in state.open)
+        self.wish.tell(Logged(tuple(str(type(r).__struct_config__.tag) for r in records), earlier))
 
     @contextmanager
     def _owned(self, opened: OpenedJob) -> Iterator[Heartbeat]:
@@ -237,7 +248,7 @@ class _Run:
         kept = {name: value for name, value in wish.env.items() if name not in OURS}
         env = {**kept, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}
         mirror = local.state_dir(env) / MIRRORS / self.run_dir.run
-        keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed)
+        keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed, wish.tell, self.clock)
         injected = agent.inject(setup, env)
         try:
             keeper.start()

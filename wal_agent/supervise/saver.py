@@ -16,6 +16,7 @@ from pathlib import Path
 from wal_agent.agents.base import Agent, Env, Hookless, Journals, SeenCall, SessionFile
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
+from wal_agent.happened import Saved, Tell
 from wal_agent.records import Ending, FileDelta, FileGone
 from wal_agent.supervise.gate import Gate
 from wal_agent.wal.blobs import Blobs
@@ -81,7 +82,9 @@ class Saver:
         skip: frozenset[str],
         unseen: Callable[[str], None],
         look: Callable[[bytes], None],
+        tell: Tell = lambda _: None,
     ) -> None:
+        self._tell = tell
         self._agent = agent
         self._env = env
         self._workspace = workspace
@@ -143,12 +146,12 @@ class Saver:
         with self._lock:
             if self._closed:
                 return []
-            files = self._files()
+            began, files = self._clock.boot(), self._files()
             upto = self._boundary
             self._settle(files, upto, last)
             if self._writer.backlog.size <= MAX_BACKLOG:
                 told = self._gate.told_upto() if self._by_file or last else self._over(upto)
-                self._append(self._capture.capture(files, self._clock.now(), told, last))
+                self._append(self._capture.capture(files, self._clock.now(), told, last), began)
                 self.saved = self._clock.now()
             more = self._agent.folders(self._workspace, self._env) if isinstance(self._agent, Hookless) else ()
             return sorted({*(f.path.parent for f in files), *more})
@@ -157,18 +160,23 @@ class Saver:
         """`upto`, once every call up to there has ended."""
         return 0 if any(r.call <= upto for r in self._gate.running()) else upto
 
-    def _append(self, records: Sequence[FileDelta | FileGone]) -> None:
+    def _append(self, records: Sequence[FileDelta | FileGone], began: float) -> None:
         """Apart: together they may be too much for a segment. Deltas build on each other, so when one is not taken, all
         files are sent whole at the next save."""
         with self._appending:
             if self._closed:
                 return
+            idle = not records and not self._writer.pending
             try:
-                for record in records:
-                    self._writer.append(record)
+                tickets = [self._writer.append(record) for record in records]
             except BaseException:
                 self._capture.forget()
                 raise
+        size = sum(edit.data.size for r in records if isinstance(r, FileDelta) for edit in r.edits)
+        if tickets:  # the log keeps their order: with the last one all are there
+            tickets[-1].then(lambda: self._tell(Saved("session", size, self._clock.boot() - began)))
+        elif idle:
+            self._tell(Saved("session", 0, self._clock.boot() - began))
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, WalAgentError
+from wal_agent.happened import Saved, Tell
 from wal_agent.supervise import local
 from wal_agent.supervise.saver import MAX_BACKLOG
 from wal_agent.wal.job import OpenedJob
@@ -44,6 +45,7 @@ class TreeSaver:
         clock: Clock,
         interval: float,
         failed: Callable[[BaseException], None],
+        tell: Tell = lambda _: None,
     ) -> None:
         """`ended_upto()`: every call numbered up to this has ended. `failed`: is told of a failure of ours."""
         self._capture = capture
@@ -52,6 +54,7 @@ class TreeSaver:
         self._clock = clock
         self._interval = interval
         self._failed = failed
+        self._tell = tell
         self._wanted = threading.Event()
         self._stop = threading.Event()
         self._idle = threading.Event()
@@ -145,13 +148,17 @@ class TreeSaver:
             self._capture.acked(newest.commit)
         if self._capture.many_waiting and not self._last:
             return  # what the log may have as its newest must stay known here
+        began = self._clock.boot()
         record = self._capture.capture(self._ended_upto(), self._clock.now())
         with self._appending:
             if self._closed:
                 return
             if record is not None:
-                self._writer.append(record)
+                size, ticket = sum(pack.size for pack in record.packs), self._writer.append(record)
+                ticket.then(lambda: self._tell(Saved("workspace", size, self._clock.boot() - began)))
                 self._capture.commit()
+            elif not self._writer.pending:
+                self._tell(Saved("workspace", 0, self._clock.boot() - began))
         self.problem = ""
 
 

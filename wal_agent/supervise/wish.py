@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wal_agent.agents.base import Agent
+from wal_agent.bucket.base import Bucket
 from wal_agent.config import Settings
 from wal_agent.happened import Tell
 from wal_agent.supervise.pulse import Pulse
@@ -27,6 +28,8 @@ class Wish:
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     attended: bool = False  # a person typed this at a terminal
     tell: Tell = lambda _: None  # who looks on: metrics, logs, notifications
+    metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
+    trace: str = ""  # W3C trace id of this run, for its opening record
     pulse: Pulse = field(default_factory=Pulse)
 
 

@@ -37,6 +37,7 @@ class Snapshots:
         self._policy = policy or SnapshotPolicy()
         self._segments = self._size = 0  # of the writer's counts, at the last snapshot
         self._undecided: tuple[Acked, Snapshot] | None = None
+        self.size = 0  # bytes of the last one that was stored
 
     def due(self) -> bool:
         acked = self._writer.acked
@@ -52,9 +53,10 @@ class Snapshots:
         decided: so the writer's memory stands on the last snapshot of this run but one, at least (retention relies on
         it). Denied, Damaged; OSError."""
         acked, snapshot = self._undecided = self._undecided or self._made()
+        data = snapshot_codec.encode(snapshot)
         failpoint("snapshot.before_put")
         try:
-            self._bucket.put(self._keys.snapshot(acked.seq), snapshot_codec.encode(snapshot))
+            self._bucket.put(self._keys.snapshot(acked.seq), data)
         except Conflict:
             # An own earlier try that landed late, or a fenced owner's. Its state is as good if it counts.
             found = reader.read_snapshot(self._bucket, self._keys, acked.seq)
@@ -63,7 +65,7 @@ class Snapshots:
                 return None
             snapshot = found
         failpoint("snapshot.after_put")
-        self._undecided = None
+        self._undecided, self.size = None, len(data)
         self._segments, self._size = acked.segments, acked.size
         # Only now: a chunk that no stored snapshot names is fair game for retention once it is a day old.
         self._writer.rebase(acked.state.files, snapshot.state.files)

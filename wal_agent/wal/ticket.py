@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Literal
 
 from wal_agent.errors import WalAgentError
 
 Word = Literal["acked", "spooled", "undecided"]
 """`spooled`: durable on this machine only, while the bucket is away (R9)."""
+
+_deciding = threading.Lock()  # one for all tickets: it is held for two assignments
 
 
 class Ticket:
@@ -18,6 +21,7 @@ class Ticket:
         self._event = threading.Event()
         self._error: WalAgentError | None = None
         self._spooled = False
+        self._then: Callable[[], None] | None = None
         self.seq = 0
 
     @property
@@ -35,9 +39,22 @@ class Ticket:
         self._event.wait(timeout)
         return self.word
 
+    def then(self, act: Callable[[], None]) -> None:
+        """Do `act` once it is acknowledged, in the thread that commits; at once where it is. It must be quick, and must
+        not fail."""
+        with _deciding:
+            if not self.seq:
+                self._then = act
+                return
+        act()
+
     def ack(self, seq: int) -> None:
-        self.seq = seq
+        with _deciding:
+            self.seq = seq
+            then, self._then = self._then, None
         self._event.set()
+        if then is not None:
+            then()
 
     def spool(self) -> None:
         self._spooled = True

@@ -57,6 +57,8 @@ class Writer:
         self.epoch, self.run_id = epoch, run
         self.on_end = on_end
         """Called once, from the thread that commits, when the writer is fenced or meets damage."""
+        self.on_ack: Callable[[Sequence[AnyRecord], State], None] = lambda records, state: None
+        """Called for each acknowledged segment, behind those who wait for it; must be quick and must not fail."""
         self._acked = acked
         self._queue: deque[Item] = deque()
         self._line = Line(deque(carried), len(carried))
@@ -298,6 +300,7 @@ class Writer:
         failpoint("append.after_ack")
         if stored and self.spool is not None:
             self.spool.drop(sent.seq)
+        self.on_ack(records, self._acked.state)
         return "acked"
 
     def _undecided(self, sent: InFlight) -> Step:

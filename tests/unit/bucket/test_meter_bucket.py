@@ -23,10 +23,10 @@ def test_requests_bytes_and_errors_are_counted_by_operation() -> None:
     bucket.delete("log/1")
     bucket.time()
     usage = bucket.snapshot()
-    assert usage.put == OpUsage(requests=3, sent=9, errors={"Conflict": 1})
-    assert usage.get == OpUsage(requests=3, received=3, errors={"NotFound": 2})
-    assert usage.list == OpUsage(requests=1, received=5)
-    assert (usage.delete, usage.time) == (OpUsage(requests=1), OpUsage(requests=1))
+    assert usage.put == OpUsage(requests=3, sent=9, errors={"Conflict": 1}, answered=2)
+    assert usage.get == OpUsage(requests=3, received=3, errors={"NotFound": 2}, answered=1)
+    assert usage.list == OpUsage(requests=1, received=5, answered=1)
+    assert (usage.delete, usage.time) == (OpUsage(requests=1, answered=1),) * 2
     assert (usage.requests, usage.sent) == (9, 9)
     assert before.requests == 0
 
@@ -38,3 +38,15 @@ def test_errors_of_a_listing_are_counted_when_they_come() -> None:
     with pytest.raises(Unavailable):
         next(listing)
     assert bucket.snapshot().list == OpUsage(requests=1, errors={"Unavailable": 1})
+
+
+def test_a_request_for_what_had_no_answer_is_a_retry_once() -> None:
+    lost = iter([Fault(before=True), Fault(before=True), Fault(), Fault()])
+    bucket = MeterBucket(FaultBucket(MemoryBucket(), lambda op, key: next(lost)))
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            bucket.put("a", b"1")
+    bucket.put("a", b"1")
+    bucket.put("b", b"1")
+    used = bucket.snapshot().put
+    assert (used.requests, used.answered, used.retries, used.errors) == (4, 2, 2, {"Unavailable": 2})
