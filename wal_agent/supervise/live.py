@@ -18,7 +18,7 @@ from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAg
 from wal_agent.failpoints import failpoint
 from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, NoticeReceived, Ready, Tell
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
-from wal_agent.recovery.deny import DENY_DRAINING
+from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.supervise import control, processes
 from wal_agent.supervise.acknowledge import end_of
@@ -36,6 +36,7 @@ from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
 from wal_agent.supervise.treesaver import PAUSE, TreeSaver
+from wal_agent.supervise.watchdog import Bounds, HungUp, Watch
 from wal_agent.wal.job import OpenedJob
 
 LAST_SAVE = 10.0  # seconds for the captures that are left when the agent has ended
@@ -110,6 +111,7 @@ class Live:
         self._clock = clock
         self._launch = launch
         self._drain_budget = settings.drain
+        self._watch = Watch(bounds_of(agent, settings))
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
         self._unsaved = ""
@@ -226,6 +228,8 @@ class Live:
 
     def _entered(self, phase: Phase, actions: Sequence[Action]) -> None:
         """What the table of phases asks for; from hook threads."""
+        if "rearm" in actions:
+            self._watch.rearm()
         if "save" in actions:
             self.autosave.poke()
 
@@ -409,6 +413,7 @@ class Live:
         elif not self._ready:
             self._ready = True
             self._tell(Ready())
+        self._look_after()
         down = self._down
         if down is None:
             return
@@ -418,6 +423,22 @@ class Live:
         elif (now >= down.half or not self.gate.changing()) and self._terminated is None:
             self._terminated = now
             child.terminate()
+
+    def _look_after(self) -> None:
+        """Tell what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
+        at = self.conversation
+        for found in self._watch.tick(self._clock.awake(), at.phase, at.about, self.gate.running()):
+            self._tell(found)
+            if isinstance(found, HungUp):
+                now = self._clock.boot()
+                self.go_down(Down("hang", "watchdog", now, now + self._drain_budget, DENY_HUNG))
+
+
+def bounds_of(agent: Agent, settings: Settings) -> Bounds:
+    """What is watched; of an agent that tells nothing, nothing can be."""
+    if isinstance(agent, Hookless):
+        return Bounds(0, 0, 0, 0)
+    return Bounds(settings.idle_soft, settings.approval_soft, settings.tool_soft, settings.hang_timeout)
 
 
 def unsaved(why: str) -> str:
