@@ -114,7 +114,7 @@ def run(
     }
     settings = load(agent, workspace, os.environ, flags)
     if settings.sources["hang_timeout"] == "flag" and isinstance(AGENTS[agent], Hookless):
-        raise UsageError(f"{agent} tells nothing of itself, so nobody can say that it hangs.", "Leave out --hang-timeout.")
+        raise UsageError(f"{agent} tells nothing of itself, so nobody can say that it hangs: leave out --hang-timeout.")
     wish = Wish(
         agent=AGENTS[agent],
         args=tuple(context.args),
