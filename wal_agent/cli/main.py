@@ -18,6 +18,7 @@ from wal_agent.cli import (
     doctor,
     gc,
     log,
+    pause,
     recover,
     restore,
     rules,
@@ -56,6 +57,7 @@ app.command("log")(log.log)
 app.command("recover")(recover.recover)
 app.command("restore")(restore.restore)
 app.command("ack")(ack.ack)
+app.command("pause")(pause.pause)
 app.add_typer(rules.app, name="rules")
 app.command("unlock")(unlock.unlock)
 app.command("gc")(gc.gc)
