@@ -12,6 +12,7 @@ from wal_agent.recovery.words import size, span, stamp
 from wal_agent.shown import shown
 
 WIDEST = 500  # characters of one row
+_LATE = {"model": "waiting for the model", "approval": "the agent waits for you", "tool": "a tool runs"}
 
 
 def status(
@@ -76,7 +77,10 @@ def table(view: object) -> list[str]:
     if view.key:
         rows.append(("encrypted", f"with key {view.key}"))
     if view.state == "running":
-        rows.append(("phase", f"{view.phase:<19} {view.tool}".rstrip()))
+        phase = f"{view.phase}, {span(view.phase_age)}" if view.phase_age else view.phase
+        rows.append(("phase", f"{phase:<19} {view.tool}".rstrip()))
+        for late in view.late:
+            rows.append(("", f"{_LATE[late.what]} since {span(late.seconds)}{late.tool and ': ' + late.tool}"))
     waiting = "nothing waiting"
     if view.waiting is None:
         waiting = "what waits is known on its own machine only" if view.state == "running" else ""

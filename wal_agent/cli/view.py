@@ -20,6 +20,7 @@ from wal_agent.shown import printable
 from wal_agent.supervise.control import STATUS, ask
 from wal_agent.supervise.local import spools_dir, this_host
 from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.watchdog import Bounds
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
@@ -57,6 +58,14 @@ class Waiting(msgspec.Struct, frozen=True):
     spooled: int = 0  # segments of it that are on this machine's disk (R9)
 
 
+class Late(msgspec.Struct, frozen=True):
+    """What the run waits for longer than it should take: an answer of the model, a person's word, a tool's end."""
+
+    what: Literal["model", "approval", "tool"]
+    seconds: float
+    tool: str = ""  # redacted
+
+
 class View(msgspec.Struct, frozen=True):
     """`wal-agent status`. Times are seconds since 1970; ages are seconds."""
 
@@ -76,6 +85,8 @@ class View(msgspec.Struct, frozen=True):
     key: str = ""  # id of the key that the job is encrypted with
     reason: str = ""
     phase: str = ""
+    phase_age: float = 0.0  # 0: not known
+    late: tuple[Late, ...] = ()
     tool: str = ""
     record: int = 0
     last_record: float = 0.0
@@ -133,6 +144,8 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         key=doc.key,
         reason=redact(doc.reason),
         phase=str(answer["phase"]) if answer else doc.phase,
+        phase_age=phase_age(seen, answer) if kind == "running" else 0.0,
+        late=late(seen, answer) if kind == "running" else (),
         tool=doc.tool or state.last_tool,
         record=found.seq,
         last_record=found.time,
@@ -145,6 +158,31 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         unsettled=tuple(unsettled(state)),
         damage=str(damaged(found.damage)) if found.damage else "",
     )
+
+
+def phase_age(seen: Seen, answer: Mapping[str, Any] | None) -> float:
+    """By the owner's clock up to its last heartbeat, by the store's since: no clock of this machine's has a part."""
+    told = answer.get("phase_age") if answer else None
+    if isinstance(told, int | float):
+        return max(0.0, float(told))
+    doc = seen.doc
+    return max(0.0, doc.time - doc.since) + max(0.0, age(seen)) if doc.since else 0.0
+
+
+def late(seen: Seen, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
+    """What the run's own watchdog says; of one that cannot be asked, what its phase says by the usual bounds."""
+    if answer is not None:
+        try:
+            told = msgspec.convert(answer.get("late", ()), tuple[Late, ...])
+        except msgspec.ValidationError:
+            return ()
+        return tuple(msgspec.structs.replace(one, tool=printable(redact(one.tool))) for one in told)
+    usual, lasts = Bounds(), phase_age(seen, answer)
+    if seen.doc.phase == "awaiting_model" and lasts >= usual.idle:
+        return (Late("model", lasts),)
+    if seen.doc.phase == "awaiting_approval" and lasts >= usual.approval:
+        return (Late("approval", lasts),)
+    return ()
 
 
 def unsettled(state: State) -> list[Call]:

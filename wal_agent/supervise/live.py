@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -204,6 +204,8 @@ class Live:
         backlog = writer.backlog
         return {
             "phase": self.conversation.phase,
+            "phase_age": self._clock.now() - self.conversation.since,
+            "late": [asdict(late) for late in self._watch.late],
             "bytes": backlog.size,
             "age": backlog.age,
             "saved": self.saver.saved,

@@ -13,7 +13,7 @@ from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Shelf, commit, full, intent
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.cli.status import table
-from wal_agent.cli.view import JobState, View, Waiting, look, preview, view
+from wal_agent.cli.view import JobState, Late, View, Waiting, late, look, phase_age, preview, view
 from wal_agent.records import Opening, Payload
 from wal_agent.supervise import local
 from wal_agent.supervise.control import STATUS
@@ -115,6 +115,59 @@ def test_a_live_run_on_this_machine_is_asked() -> None:
         finally:
             run_dir.end()
         assert look(shelf.bucket, KEYS, {}).state == "cut_off"
+
+
+def held(tmp_path: Path, phase: str, lasted: float) -> tuple[Shelf, float]:
+    """A run elsewhere whose phase had lasted so long at its last heartbeat, by its own clock, which is an hour off."""
+    shelf = Shelf(tmp_path)
+    job = shelf.open("far")
+    now = job.lease.doc.time + 3600
+    doc = msgspec.structs.replace(job.lease.doc, phase=phase, time=now, since=now - lasted)
+    shelf.bucket.put(KEYS.lease, leases.encode(doc), if_version=shelf.bucket.get(KEYS.lease).version)
+    return shelf, lasted
+
+
+@pytest.mark.parametrize(
+    ("phase", "lasted", "row"),
+    [
+        ("awaiting_model", 60, ""),
+        ("awaiting_model", 200, "waiting for the model since 3 min"),
+        ("awaiting_approval", 200, ""),
+        ("awaiting_approval", 400, "the agent waits for you since 6 min"),
+        ("awaiting_user", 9000, ""),
+        ("executing_tools", 9000, ""),
+    ],
+)
+def test_how_long_a_phase_lasts_is_told_by_no_clock_of_this_machine(
+    tmp_path: Path, phase: str, lasted: float, row: str
+) -> None:
+    shelf, lasted = held(tmp_path, phase, lasted)
+    found = look(shelf.bucket, KEYS, {})
+    assert lasted <= found.phase_age < lasted + 60
+    assert f"{phase}, " in shown(found)
+    assert bool(found.late) is bool(row) and row in shown(found)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([{"what": "model", "seconds": 7.0, "tool": ""}], (Late("model", 7.0),)),
+        ([{"what": "tool", "seconds": 7.0, "tool": "a\x1b[2Jb"}], (Late("tool", 7.0, "a?[2Jb"),)),
+        ([{"what": "moon", "seconds": 7.0, "tool": ""}], ()),
+        ([{"what": "tool", "seconds": "7"}], ()),
+        ("no list", ()),
+        ([], ()),
+    ],
+)
+def test_what_takes_long_is_what_the_run_says_itself(tmp_path: Path, told: object, expected: tuple[Late, ...]) -> None:
+    """By its own settings, on this machine; an older version says nothing of it."""
+    shelf, _ = held(tmp_path, "awaiting_model", 1e4)
+    seen = leases.read(shelf.bucket, KEYS)
+    assert seen is not None
+    found = late(seen, {"phase": "awaiting_model", "late": told})
+    assert found == expected
+    assert late(seen, {"phase": "awaiting_model"}) == ()
+    assert phase_age(seen, {"phase_age": 3}) == 3
 
 
 # ---- a tool's input in one line
