@@ -1,0 +1,192 @@
+"""supervise/pause.py: for how long, what a live run makes of the question, and the pause of a job that nobody runs."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.supervise.crew import short_folder
+from tests.unit.wal.world import KEYS, FakeClock, World, claim
+from wal_agent.errors import LeaseHeld, UsageError
+from wal_agent.recovery.admit import LONGEST_PAUSE, pause_left, pause_words
+from wal_agent.supervise.control import PAUSE
+from wal_agent.supervise.pause import SOCKET, Wanted, ask_this_run, checked, clean, coming, duration, going_down
+from wal_agent.supervise.processes import MARKER
+from wal_agent.supervise.server import HookServer
+from wal_agent.wal import lease as leases
+from wal_agent.wal.job import close_job
+from wal_agent.wal.lease import Seen
+from wal_agent.wal.lease_pause import put_off
+
+NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC).timestamp()
+
+
+def utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("10m", 600), ("2h", 7200), ("1d", 86_400), ("1.5H", 5400), (" 7s ", 7)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "s", "-5s", "1e3s", "5 m", "5w", "٣s", "1h30m", "nan", "9" * 40 + "d"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match="is no duration"):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("14:30", "2026-11-22 14:30:00"),
+        ("9:05", "2026-11-23 09:05:00"),
+        ("12:00", "2026-11-23 12:00:00"),
+        ("12:00:01", "2026-11-22 12:00:01"),
+        ("2026-11-22T14:30:05Z", "2026-11-22 14:30:05"),
+        ("2026-11-22 14:30", "2026-11-22 14:30:00"),
+        ("2026-11-22T16:30+02:00", "2026-11-22 14:30:00"),
+    ],
+)
+def test_times_are_the_next_ones(text: str, when: str) -> None:
+    assert utc(coming(text, NOON)) == when
+
+
+@pytest.mark.parametrize("text", ["", "24:00", "14:60", "tomorrow", "1", "2026-13-01", "9999999-01-01"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError):
+        Wanted(None, text).seconds(NOON)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.99, -1.0, LONGEST_PAUSE + 1, float("inf"), float("nan")])
+def test_a_pause_is_bounded(seconds: float) -> None:
+    with pytest.raises(UsageError):
+        checked(seconds)
+
+
+@given(st.text(max_size=12))
+def test_any_text_gives_a_bounded_pause_or_a_sentence(text: str) -> None:
+    for lasts, until in (text, None), (None, text):
+        try:
+            assert 1.0 <= Wanted(lasts, until).seconds(NOON) <= LONGEST_PAUSE
+        except UsageError:
+            pass
+
+
+def test_one_of_the_two_must_be_said_and_a_reason_is_short() -> None:
+    for lasts, until in (None, None), ("5m", "14:30"):
+        with pytest.raises(UsageError, match="For how long"):
+            Wanted(lasts, until)
+    with pytest.raises(UsageError, match="501 characters"):
+        Wanted("5m", None, "x" * 501)
+    with pytest.raises(UsageError, match="over already"):
+        Wanted(None, "2026-11-22T11:00").seconds(NOON)
+
+
+# ---- a live run
+
+
+def test_a_live_run_goes_down_with_time_for_its_tools() -> None:
+    down = going_down({"seconds": 600, "reason": "rate\nlimit"}, FakeClock(1000.0), drain=5.0)
+    assert (down.kind, down.reason, down.resume_at, down.began, down.until) == ("pause", "rate limit", 1600, 1000, 1060)
+    assert going_down({"seconds": 600, "reason": ""}, FakeClock(1000.0), drain=300.0).until == 1300
+    assert "paused" in down.sentence
+
+
+@pytest.mark.parametrize(
+    "question", [{}, {"seconds": "x", "reason": ""}, {"seconds": 0, "reason": ""}, {"seconds": 1e9, "reason": ""}]
+)
+def test_what_a_live_run_refuses(question: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        going_down(question, FakeClock(), 20.0)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.mark.parametrize("answer", [{"job": "shop"}, {"error": "This run is ending already."}])
+def test_a_tool_reaches_its_own_run_by_the_environment_alone(folder: Path, answer: dict[str, Any]) -> None:
+    asked: list[Any] = []
+
+    def handle(event: str, payload: bytes) -> bytes:
+        asked.append((event, json.loads(payload)))
+        return json.dumps(answer).encode()
+
+    server = HookServer(folder / "hook.sock", "run-1", handle, asked.append)
+    server.start()
+    env = {SOCKET: str(folder / "hook.sock"), MARKER: "run-1"}
+    wanted = Wanted(None, "2026-11-22T12:10", "rate limit")
+    try:
+        if "error" in answer:
+            with pytest.raises(UsageError, match="ending already"):
+                ask_this_run(env, wanted, FakeClock(NOON))
+        else:
+            said = ask_this_run(env, wanted, FakeClock(NOON))
+            assert said is not None and (said.job, said.state, said.until) == ("shop", "pausing", NOON + 600)
+            assert "until 12:10 UTC (in 10 min)" in said.said and "Start nothing new" in said.said
+        assert ask_this_run({**env, MARKER: "another"}, wanted, FakeClock(NOON)) is None
+    finally:
+        server.close()
+    assert asked == [(PAUSE, {"seconds": 600.0, "reason": "rate limit"})]
+    assert ask_this_run(env, wanted, FakeClock(NOON)) is None
+    assert ask_this_run({SOCKET: env[SOCKET]}, wanted, FakeClock(NOON)) is None
+
+
+# ---- a job that nobody runs
+
+
+def released(world: World, lasts: float = 0.0) -> Seen:
+    close_job(world.open("a"), "released", "first", until=world.clock.now() + lasts if lasts else 0.0)
+    return seen(world)
+
+
+def seen(world: World) -> Seen:
+    found = leases.read(world.inner, KEYS)
+    assert found is not None
+    return found
+
+
+def off(world: World, at: Seen, lasts: float = 600.0) -> None:
+    put_off(world.bucket, KEYS, world.clock, random.Random(3), seen=at, lasts=lasts, reason="rate limit")
+
+
+@pytest.mark.parametrize("fate", ["", "lost", "dropped"])
+def test_a_released_lease_is_put_off_whatever_becomes_of_the_reply(fate: str) -> None:
+    world = World()
+    at = released(world)
+    world.bucket.fates = [fate] if fate else []
+    off(world, at)
+    found = seen(world)
+    assert pause_left(found) == pytest.approx(600, abs=30) and "(rate limit)" in pause_words(found)
+    assert (found.doc.state, found.doc.epoch, found.doc.run) == ("released", at.doc.epoch, at.doc.run)
+    off(world, found, lasts=0.0)
+    assert pause_left(seen(world)) == 0.0
+    assert world.open("b").lease.epoch == 2
+
+
+def test_a_pause_never_overwrites_who_was_faster() -> None:
+    world = World()
+    at = released(world)
+    world.bucket.before_put = lambda _: world.open("b") and None
+    with pytest.raises(LeaseHeld, match="changed at the same moment"):
+        off(world, at)
+    assert seen(world).doc.run == "b" and seen(world).doc.state == "held"
+    world.take_over("c")
+    assert claim("c").run == seen(world).doc.run
+
+
+def test_a_reason_is_one_line_of_text() -> None:
+    assert clean("a\n\udcff b\x00") == "a ? b\x00"
