@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Mapping
+from typing import Literal
 
 from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
@@ -12,7 +13,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.encryption import wrong_key
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
-from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool
+from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.supervise import local
 from wal_agent.supervise.control import ACK, ask
@@ -57,7 +58,7 @@ def acknowledge(
     try:
         here = local.this_host(env, run_dir.lock)
         known = local_view(seen, here, local.spools_dir(env), bucket.url)
-        match admit(keys.job, seen, known):
+        match admit(keys.job, seen, known, pauses="ignore"):
             case Try() if carries_spool(seen, known):
                 raise not_carried(seen)
             case Try(cause):
@@ -75,7 +76,7 @@ def acknowledge(
                 job = open_job(
                     bucket, keys, SystemClock(), random.Random(), claim=claim, fields=fields, seen=seen, cause=cause
                 )
-                _settle(job, call, done)
+                _settle(job, call, done, pause_left(seen), seen.doc.reason)
             case Refuse(sentence, hint):
                 _ask_owner(seen, call, done, LeaseHeld(sentence, hint))
             case Wait(_, why):
@@ -100,12 +101,17 @@ def sound(found: Replay) -> State:
     return found.state
 
 
-def _settle(job: OpenedJob, call: int, done: bool) -> None:
-    state = job.replay.state
+def _settle(job: OpenedJob, call: int, done: bool, rests: float, reason: str) -> None:
+    """A job that is paused stays so for the `rests` seconds that are left, for its `reason`."""
+    state, now = job.replay.state, SystemClock().now()
     try:
-        job.writer.append(end_of(sound(job.replay), call, done, SystemClock().now()))
+        job.writer.append(end_of(sound(job.replay), call, done, now))
     finally:
-        ended = close_job(job, "closed" if state.turn == "completed" else "released", "a call was settled by a person")
+        if rests > 0:
+            ended = close_job(job, "released", reason, until=now + rests)
+        else:
+            wanted: Literal["closed", "released"] = "closed" if state.turn == "completed" else "released"
+            ended = close_job(job, wanted, "a call was settled by a person")
     if ended == "left":
         raise Unavailable(
             "The bucket did not take it in time, so it is not known whether the call is settled.",

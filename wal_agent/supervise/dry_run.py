@@ -17,7 +17,7 @@ from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged
 from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
-from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool
+from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left, pause_words
 from wal_agent.recovery.case import Policy
 from wal_agent.recovery.damage import lease_missing, offered
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
@@ -78,7 +78,7 @@ def foresee(
     clock = SystemClock()
     here = this_host(env, Path(os.devnull))
     local = local_view(seen, here, spools_dir(env), bucket.url)
-    match admit(keys.job, seen, local):
+    match admit(keys.job, seen, local, pauses="ignore"):
         case Refuse(sentence, hint):
             return Foreseen(f"a start would be refused: {sentence} {hint}", [], refused=True)
         case Wait(seconds, why):
@@ -109,6 +109,8 @@ def foresee(
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
+    if pause_left(seen) > 0:
+        rows.insert(0, row("paused", plain(f"until {pause_words(seen)}: a start would wait for that", 300)))
     if carries_spool(seen, local):
         rows.append(row("spool", plain(carried(seen.doc.spool), 300)))
     if not isinstance(decided, Resume | StartAgain) or at.home is None:

@@ -18,7 +18,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import Cause, End, Host
-from wal_agent.recovery.admit import Local, Try, admit
+from wal_agent.recovery.admit import Local, Try, admit, pause_left, pause_words
 from wal_agent.supervise import acknowledge as module
 from wal_agent.supervise import local
 from wal_agent.supervise.acknowledge import acknowledge, end_of
@@ -119,6 +119,16 @@ def test_a_dead_runs_call_is_settled_durably_under_an_own_epoch_and_the_job_is_g
     with pytest.raises(UsageError, match="not open"):
         here.acknowledge(2)
     assert len(here.ends()) == 2
+
+
+def test_a_paused_job_stays_so_when_a_call_of_it_is_settled(here: Here) -> None:
+    job = here.open("a", here.runtime / "no-lock")
+    job.writer.append(intent(1))
+    close_job(job, "released", "rate limit", until=SystemClock().now() + 3600)
+    here.acknowledge(1)
+    seen = leases.read(here.bucket, KEYS)
+    assert seen is not None and seen.doc.epoch == 2 and 3500 < pause_left(seen) <= 3600
+    assert "(rate limit)" in pause_words(seen) and here.state.open == ()
 
 
 def test_a_refused_word_opens_nothing(here: Here) -> None:
