@@ -53,6 +53,12 @@ class Settings:
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
     workspace: Literal["save", "off"] = "save"
     workspace_cap: float = 1024.0  # MiB of the working tree that are saved; of one file, a twentieth
+    metrics_addr: str = ""  # host:port, where Prometheus and probes ask
+    metrics_file: str = ""
+    metrics_job_label: Literal["off", "on"] = "off"
+    log_format: Literal["off", "json", "text"] = "off"  # of the structured log
+    log_file: str = ""  # "": to stderr
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     skip: tuple[str, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
 
@@ -124,6 +130,20 @@ def _bucket(value: Any, origin: Origin) -> str:
     return value
 
 
+def _address(value: Any, origin: Origin) -> str:
+    """`host:port`; the host is 127.0.0.1 where only a port is given."""
+    allowed = "PORT, HOST:PORT or [IPv6]:PORT"
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str):
+        raise origin.refuse(value, allowed)
+    host, _, port = text.rpartition(":")
+    if not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise origin.refuse(value, allowed)
+    if (":" in host) != (host.startswith("[") and host.endswith("]")) or not host.isprintable() or " " in host:
+        raise origin.refuse(value, allowed)
+    return f"{host or '127.0.0.1'}:{int(port)}"
+
+
 READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "bucket": _bucket,
     "job": _job,
@@ -143,6 +163,12 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "on_ambiguity": _one_of("ask", "halt", "resume"),
     "workspace": _one_of("save", "off"),
     "workspace_cap": _number(1, 1 << 20, "MiB"),
+    "metrics_addr": _persons(_address),
+    "metrics_file": _persons(_text),
+    "metrics_job_label": _persons(_one_of("off", "on")),
+    "log_format": _persons(_one_of("off", "json", "text")),
+    "log_file": _persons(_text),
+    "log_level": _persons(_one_of("debug", "info", "warning", "error")),
 }
 
 

@@ -59,6 +59,31 @@ def run(
     ] = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
+    metrics_addr: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-addr",
+            help="Serve /metrics (Prometheus), /healthz and /readyz there; a port alone is of 127.0.0.1. [off]",
+            metavar="HOST:PORT",
+        ),
+    ] = None,
+    metrics_file: Annotated[
+        str | None,
+        typer.Option("--metrics-file", help="Write metrics to this .prom file (node_exporter). [off]", metavar="FILE"),
+    ] = None,
+    metrics_job_label: Annotated[
+        bool | None, typer.Option("--metrics-job-label", help="Put the job's name on each metric. [no]")
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option("--log-format", help="Structured log: json or text, a line an event, to stderr. [off]"),
+    ] = None,
+    log_file: Annotated[
+        str | None, typer.Option("--log-file", help="... into this file (json unless said).", metavar="FILE")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="... from this level on: debug, info, warning or error. [info]")
+    ] = None,
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Take over a job whose owner spooled, without what only it has.")
     ] = False,
@@ -111,6 +136,12 @@ def run(
         "on_outage": on_outage,
         "encryption_key_file": encryption_key_file,
         "encryption_key_command": encryption_key_command,
+        "metrics_addr": metrics_addr,
+        "metrics_file": metrics_file,
+        "metrics_job_label": "on" if metrics_job_label else None,
+        "log_format": log_format,
+        "log_file": log_file,
+        "log_level": log_level,
     }
     settings = load(agent, workspace, os.environ, flags)
     if settings.sources["hang_timeout"] == "flag" and isinstance(AGENTS[agent], Hookless):
