@@ -8,7 +8,7 @@ import time
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
-from wal_agent.recovery.words import size, span, stamp
+from wal_agent.recovery.words import moment, size, span, stamp
 from wal_agent.shown import shown
 
 WIDEST = 500  # characters of one row
@@ -60,6 +60,9 @@ def table(view: object) -> list[str]:
         "unlocked": "unlocked by a person",
         "none": "none",
     }
+    if view.state == "paused":
+        until = moment(view.until, view.until - view.left, exact=view.left < 600)
+        words["paused"] = f"paused until {until} UTC (in {span(view.left)}): {view.reason or 'no reason was given'}"
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
         where += f", up {span(now - view.started)}, heartbeat {span(view.heartbeat_age)} ago"
@@ -68,8 +71,10 @@ def table(view: object) -> list[str]:
         rows.append(("state", f"{words[view.state]:<19} {where}"))
     else:
         rows += [("state", words[view.state]), ("last on", where)]
-    if view.reason:
+    if view.reason and view.state != "paused":
         rows.append(("reason", view.reason))
+    if view.state == "released" and view.until:
+        rows.append(("", f"its pause was over at {stamp(view.until)} UTC"))
     if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
         rows.append(("", f"if {view.host} is off for good: wal-agent unlock --epoch {view.epoch} --now"))
     if view.spool:

@@ -13,7 +13,7 @@ import msgspec
 from wal_agent.bucket.base import Bucket
 from wal_agent.encryption import wrong_key
 from wal_agent.records import Opening, Payload
-from wal_agent.recovery.admit import age, owner_is_dead
+from wal_agent.recovery.admit import age, owner_is_dead, pause_left, paused_until
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.redact import redact
 from wal_agent.shown import printable
@@ -27,7 +27,7 @@ from wal_agent.wal.lease import Seen
 from wal_agent.wal.reader import Replay, reaching, replay
 from wal_agent.wal.state import State
 
-JobState = Literal["none", "running", "cut_off", "closed", "released", "unlocked"]
+JobState = Literal["none", "running", "cut_off", "closed", "released", "paused", "unlocked"]
 PREVIEW = 200  # characters of a tool's input
 
 
@@ -84,6 +84,8 @@ class View(msgspec.Struct, frozen=True):
     spool: str = ""  # folder on `host` that may hold records which are not in the bucket
     key: str = ""  # id of the key that the job is encrypted with
     reason: str = ""
+    until: float = 0.0  # when its pause is over, or was, by the store's clock
+    left: float = 0.0  # of it; 0: it is due, or was never paused
     phase: str = ""
     phase_age: float = 0.0  # 0: not known
     late: tuple[Late, ...] = ()
@@ -126,6 +128,9 @@ def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -
 def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
     doc, state = seen.doc, found.state
     kind: JobState = ("cut_off" if dead else "running") if doc.state == "held" else doc.state
+    left = pause_left(seen)
+    if left > 0:
+        kind = "paused"
     versions = [o.opening.agent_version for o in state.openings if o.opening.agent_version]
     return View(
         job=job,
@@ -143,6 +148,8 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         spool=doc.spool,
         key=doc.key,
         reason=redact(doc.reason),
+        until=paused_until(seen),
+        left=left,
         phase=str(answer["phase"]) if answer else doc.phase,
         phase_age=phase_age(seen, answer) if kind == "running" else 0.0,
         late=late(seen, answer) if kind == "running" else (),
