@@ -439,6 +439,25 @@ class Journals(Protocol):
         ConfigError when the agent does not take them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What an agent's last words say that it died of. `retry_after`: seconds until its provider serves it again, 0
+    where it did not say."""
+
+    cls: Literal["heap", "context", "quota"]
+    why: str
+    retry_after: float = 0.0
+
+
+@runtime_checkable
+class Fatal(Protocol):
+    """An agent that says on stderr why it gives up."""
+
+    def fatal(self, said: bytes, now: float) -> Death | None:
+        """`said`: the end of what it wrote there, of a run that did not end well; foreign text. None: nothing known.
+        `now`: since 1970, for words such as "try again at 2:17 PM"."""
+
+
 @runtime_checkable
 class Installs(Protocol):
     """An agent whose settings can hold hooks that stay, beside those that each run brings."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from wal_agent.capture.git import reap_others
 
@@ -51,15 +52,26 @@ class Exit:
 class Child:
     """The agent's process. Made in the main thread: Linux ties its life to the thread that starts it (launch.py).
 
-    `no_stdin`: it reads nothing from the terminal or pipe, which the run before has consumed."""
+    `no_stdin`: it reads nothing from the terminal or pipe, which the run before has consumed. `stderr`: what it has for
+    that, if not ours. `passed`: signals that came while it ran and were its to take."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, no_stdin: bool = False) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        no_stdin: bool = False,
+        stderr: int | None = None,
+    ) -> None:
         launch = [sys.executable, "-I", "-S", "-E", str(LAUNCH), str(os.getpid()), "--", *argv]
         if Path.cwd() != cwd:
             os.chdir(cwd)
-        null = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)] if no_stdin else []
-        self.pid = os.posix_spawn(sys.executable, launch, dict(env), file_actions=null)
+        actions: list[Any] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)] if no_stdin else []
+        if stderr is not None:
+            actions.append((os.POSIX_SPAWN_DUP2, stderr, 2))
+        self.pid = os.posix_spawn(sys.executable, launch, dict(env), file_actions=actions)
         self.exit: Exit | None = None
+        self.passed: frozenset[int] = frozenset()
 
     def send(self, number: int) -> None:
         """Signal the agent; gone is fine."""
@@ -96,8 +108,10 @@ class Child:
             if number == signal.SIGTERM:
                 terminations += 1
                 on_terminate(terminations)
-            elif number not in (0, signal.SIGCHLD) and not from_terminal:
-                self.send(number)
+            elif number not in (0, signal.SIGCHLD):
+                self.passed |= {number}
+                if not from_terminal:
+                    self.send(number)
             self.reap()
             if self.exit is None:
                 tick()

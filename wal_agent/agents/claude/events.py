@@ -7,6 +7,7 @@ with an `agent_id`.
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -23,15 +24,17 @@ from wal_agent.agents.base import (
     ToolEnded,
     ToolStarting,
     TurnCompleted,
+    TurnFailed,
     TurnStarted,
 )
 from wal_agent.agents.jsonl import an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
+from wal_agent.agents.retrytime import seconds_told
 
 TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
 # The smallest set that tells phases and calls. No PostToolBatch: it repeats every result of its batch, and the session
 # file tells the same a moment later. No SessionEnd: by then the terminal is the user's again.
-EVENTS = ("SessionStart", "UserPromptSubmit", *TOOLS, "Stop")
+EVENTS = ("SessionStart", "UserPromptSubmit", *TOOLS, "Stop", "StopFailure")
 
 
 class _Hook(msgspec.Struct):
@@ -70,6 +73,11 @@ class _Stop(_Hook):
     background_tasks: list[_Task | None] | None = None
 
 
+class _Failure(_Hook):
+    error: str | None = None
+    last_assistant_message: str | None = None
+
+
 class _End(_Hook):
     reason: str | None = None
 
@@ -82,6 +90,7 @@ _TYPES: dict[str, type[_Hook]] = {
     "PostToolUseFailure": _Failed,
     "PermissionRequest": _Tool,
     "Stop": _Stop,
+    "StopFailure": _Failure,
     "SessionEnd": _End,
 }
 
@@ -129,8 +138,19 @@ def parse(event: str, payload: bytes) -> HookEvent:
             # A command in the background goes on, and its end begins a turn by itself.
             running = any(task and task.status == "running" for task in said.background_tasks or ())
             return TurnCompleted(session, pending=running)
+        case "StopFailure":
+            return _failure(session, said.error or "", (said.last_assistant_message or "")[:500])
         case _:
             return SessionEnded(session, said.reason or "")
+
+
+def _failure(session: str, error: str, said: str) -> TurnFailed:
+    """`error`: rate_limit, server_error, invalid_request, billing_error, authentication_failed, unknown."""
+    if error == "rate_limit" or (error == "server_error" and "overloaded" in said.lower()):
+        return TurnFailed(session, "quota", said, seconds_told(said, time.time()))
+    if said.lower().startswith("prompt is too long"):
+        return TurnFailed(session, "context", "the conversation is too long for the model")
+    return TurnFailed(session, "other", said or error)
 
 
 class _Shell(msgspec.Struct):

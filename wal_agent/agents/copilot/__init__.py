@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, SeenCall, Traits
-from wal_agent.agents.copilot import events, files, home, inject, launch, log, reconcile, seen, settings
+from wal_agent.agents.copilot import events, fatal, files, home, inject, launch, log, reconcile, seen, settings
 
 
 class Copilot:
@@ -73,6 +73,7 @@ class Copilot:
         return self._open.take(log.load(appended).events)
 
     unhooked = staticmethod(seen.unhooked)
+    fatal = staticmethod(fatal.fatal)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing behind."""

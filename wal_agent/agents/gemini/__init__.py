@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Standing, Traits
-from wal_agent.agents.gemini import events, files, inject, launch, notice, reconcile, seen, settings, standing
+from wal_agent.agents.gemini import events, fatal, files, inject, launch, notice, reconcile, seen, settings, standing
 
 
 class Gemini:
@@ -72,4 +72,5 @@ class Gemini:
     tell = staticmethod(notice.tell)
     seen_calls = staticmethod(seen.seen_calls)
     unhooked = staticmethod(seen.unhooked)
+    fatal = staticmethod(fatal.fatal)
     tidy = staticmethod(files.tidy)

@@ -7,7 +7,19 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Cli, Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Standing, Traits
-from wal_agent.agents.qwen import events, files, inject, launch, notice, places, reconcile, seen, settings, standing
+from wal_agent.agents.qwen import (
+    events,
+    fatal,
+    files,
+    inject,
+    launch,
+    notice,
+    places,
+    reconcile,
+    seen,
+    settings,
+    standing,
+)
 
 
 class Qwen:
@@ -75,6 +87,7 @@ class Qwen:
     tell = staticmethod(notice.tell)
     seen_calls = staticmethod(seen.seen_calls)
     unhooked = staticmethod(seen.unhooked)
+    fatal = staticmethod(fatal.fatal)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing."""

@@ -1,0 +1,24 @@
+"""What Codex says on stderr when it gives up on its model; its exit code is 1 for all of it. A rate limit with a retry
+time it waits for by itself, however long that is."""
+
+from __future__ import annotations
+
+import re
+
+from wal_agent.agents.base import Death
+from wal_agent.agents.retrytime import seconds_told
+
+_LAST = re.compile(rb"^ERROR: (.{1,600})$", re.MULTILINE)
+# Of an account without credit ("Quota exceeded. Check your plan") no time makes more.
+_WAIT = re.compile(r"hit your usage limit|rate limit|high demand|429 too many requests|at capacity", re.IGNORECASE)
+_LONG = re.compile(r"ran out of room in the model's context window", re.IGNORECASE)
+
+
+def fatal(said: bytes, now: float) -> Death | None:
+    errors = _LAST.findall(said)
+    if not errors:
+        return None
+    why = errors[-1].decode("utf-8", "replace").strip()
+    if _LONG.search(why):
+        return Death("context", "the conversation is too long for the model")
+    return Death("quota", why, seconds_told(why, now)) if _WAIT.search(why) else None

@@ -1,0 +1,23 @@
+"""What Gemini CLI says on stderr when it gives up on its model; its exit code is 1 for all of it."""
+
+from __future__ import annotations
+
+import re
+
+from wal_agent.agents.base import Death
+from wal_agent.agents.retrytime import seconds_told
+
+_HEAD = b"Error when talking to Gemini API"  # written once, by the end of a headless run
+_LONG = re.compile(r"exceeds the maximum number of tokens|context window", re.IGNORECASE)
+
+
+def fatal(said: bytes, now: float) -> Death | None:
+    _, head, after = said.rpartition(_HEAD)
+    if not head:
+        return None
+    text = after[:4096].decode("utf-8", "replace")
+    error = re.search(r"\b(\w*Error): *(.{0,300})", text)
+    kind, why = (error[1], error[2]) if error else ("", "")
+    if kind.endswith("QuotaError") or re.search(r"\bstatus: (?:429|503)\b", text):
+        return Death("quota", why, seconds_told(text.partition("\n    at ")[0], now))
+    return Death("context", "the conversation is too long for the model") if _LONG.search(why) else None
