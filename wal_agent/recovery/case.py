@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wal_agent.records import Cause, Finding, Opening, RunEnded
+from wal_agent.recovery import died
+from wal_agent.recovery.died import Crash, Stuck
 from wal_agent.wal.reader import Damage
 from wal_agent.wal.state import EndedCall, OpenCall, State
 
@@ -40,7 +42,7 @@ class LocalFacts:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the user decided. `crash_limit` 0: never halt for it.
+    """What the user decided. `crash_limit` 0: never halt for crashes.
 
     `on_ambiguity`: of calls whose fate cannot be told. ask: the agent stops and asks where its own look leaves doubt;
     halt: no agent is started; resume: the agent looks, and then decides by itself."""
@@ -108,11 +110,17 @@ class Case:
         return tuple(e for e in self.state.unsettled if e.intent.session == self.state.session)
 
     @property
-    def crashes(self) -> tuple[Opening, ...]:
-        """The openings in the window that took over from a dead owner, ours with them."""
-        edge = self.opening.time - self.policy.crash_window
-        taken = (*(o.opening for o in self.state.openings), self.opening)
-        return tuple(o for o in taken if o.cause == "dead" and o.time > edge)
+    def crashes(self) -> tuple[Crash, ...]:
+        return died.crashes(self.state, self.opening, self.policy.crash_window)
+
+    @property
+    def stuck(self) -> Stuck | None:
+        return died.stuck(self.state, self.before.home, self.opening)
+
+    @property
+    def died(self) -> bool:
+        """The agent did, and its supervisor lived to give the job up."""
+        return self.cause == "released" and self.state.ended is not None and self.state.ended.cls in died.CRASHES
 
     @property
     def doubtful(self) -> tuple[OpenCall, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
+from wal_agent.recovery import died
 from wal_agent.recovery.case import Case
 from wal_agent.recovery.damage import damaged
 from wal_agent.recovery.decided import Alert, Plan, Refuse, Resume, Start, StartAgain
@@ -47,12 +48,24 @@ def refuse_foreign(c: Case) -> Plan:
 
 
 def halt_crash_loop(c: Case) -> Plan:
-    last = f" The last tool was {c.state.last_tool}." if c.state.last_tool else ""
+    found, minutes = c.crashes, c.policy.crash_window / 60
     what = (
-        f"{len(c.crashes)} crashes in {c.policy.crash_window / 60:.0f} minutes.{last}"
-        f"{_in_flight(c)} Stopped; a person is needed."
+        f"{len(found)} crashes in {minutes:.0f} minutes{died.where(c.state, found)} ({died.hows(found)}). "
+        "Stopped; a person is needed."
     )
     return Refuse(CrashLoop, what, "See: wal-agent log --crashes")
+
+
+def halt_stuck(c: Case) -> Plan:
+    assert c.stuck is not None
+    call, how = c.stuck.call, died.how(c.stuck.cls)
+    if call is None:
+        what = f"It died twice in a row at the same place of its session, with no tool call in between ({how})."
+        hint = "See: wal-agent log --crashes. Then go on at a terminal, or begin anew with --fresh."
+    else:
+        what = f"It died twice in a row in {died.named(call.intent)} ({how})."
+        hint = f"Look what became of it, then: wal-agent ack {call.intent.call} --done | --not-done; or at a terminal."
+    return Refuse(CrashLoop, f"{what} Not tried a third time; a person is needed.", hint)
 
 
 def halt_unknown(c: Case) -> Plan:
@@ -83,6 +96,8 @@ def resume_dangling(c: Case) -> Plan:
     alert: Alert
     if c.pause is not None:
         alert = "paused"
+    elif c.died:
+        alert = "crash"
     elif c.cause == "released":
         alert = "preempted"
     elif c.state.ended is not None or c.cause in ("closed", "first"):
@@ -141,6 +156,8 @@ def _how(c: Case) -> str:
     host = c.before.home.host.name if c.before.home else "its host"
     if c.pause is not None:
         return f"was paused on {host}" + (f" ({safe(c.pause.reason, 80)})" if c.pause.reason else "")
+    if c.died and c.state.ended is not None:
+        return f"died on {host} ({died.how(c.state.ended.cls)})"
     match c.cause:
         case "released":
             why = given_up(c.state.ended.why) if c.state.ended else ""

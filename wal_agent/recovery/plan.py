@@ -64,6 +64,10 @@ def _crash_loop(c: Case) -> bool:
     return 0 < c.policy.crash_limit <= len(c.crashes)
 
 
+def _stuck(c: Case) -> bool:
+    return c.policy.crash_limit > 0 and not c.policy.fresh and c.stuck is not None
+
+
 def _halts(c: Case) -> bool:
     return c.policy.on_ambiguity == "halt" and bool(c.doubtful)
 
@@ -93,11 +97,11 @@ def _paused(c: Case) -> bool:
 
 
 def _released(c: Case) -> bool:
-    return c.cause == "released"
+    return c.cause == "released" and not c.died
 
 
 def _cut_off(c: Case) -> bool:
-    return c.state.turn == "started" or c.cause in ("dead", "unlocked", "first")
+    return c.died or c.state.turn == "started" or c.cause in ("dead", "unlocked", "first")
 
 
 def _asked(c: Case) -> bool:
@@ -179,8 +183,16 @@ TABLE = (
         "crash loop",
         _crash_loop,
         follows.halt_crash_loop,
-        "5 openings in 10 minutes took over from a dead run, and nobody is at the terminal",
-        "nothing is started (80); a person looks: `wal-agent log`",
+        "5 crashes in 10 minutes (an agent that died, or a whole run that was cut off), and nobody is at the terminal",
+        "nothing is started (80); a person looks: `wal-agent log --crashes`",
+    ),
+    Row(
+        "died twice at the same place",
+        _stuck,
+        follows.halt_stuck,
+        "the last two runs died in the same way in an equal call, or with no call between them, and nobody is at the "
+        "terminal",
+        "nothing is started (80); a person settles the call, goes on at a terminal, or begins anew: `--fresh`",
     ),
     Row(
         "calls in flight, fate unknown, halt",

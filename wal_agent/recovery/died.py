@@ -1,0 +1,128 @@
+"""Runs that died: which ends count as crashes, where each was, and whether it is the same again. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from wal_agent.records import ExitClass, Intent, Opening, Payload
+from wal_agent.recovery.quote import inline, shown_input
+from wal_agent.wal.state import OpenCall, State
+
+CRASHES: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "heap", "hung", "incomplete", "context"})
+"""Ends that nobody wanted."""
+SOON: Final = 3600.0  # seconds; machines that die later than that in one long call say nothing against it
+
+_WORDS: Final[dict[str, str]] = {
+    "killed": "killed",
+    "out_of_memory": "killed: out of memory",
+    "heap": "JavaScript heap out of memory",
+    "hung": "the model did not answer",
+    "incomplete": "ended in the middle of a turn",
+    "context": "the conversation is too long for the model",
+    "": "cut off with its machine or wal-agent",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """`cls` and `place` are "" where the whole run was cut off, and nobody was left to say."""
+
+    time: float
+    cls: ExitClass | Literal[""] = ""
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """It died twice in a row in the same way at the same place: in `call`, or between two calls."""
+
+    cls: ExitClass | Literal[""]
+    call: OpenCall | None
+
+
+def crashes(state: State, ours: Opening, window: float) -> tuple[Crash, ...]:
+    """Those of the last `window` seconds, oldest first; ours may have found one."""
+    openings = (*(o.opening for o in state.openings), ours)
+    found = [Crash(o.time) for o in openings if o.cause == "dead"]
+    found += [Crash(e.time, e.cls, e.place) for e in state.ends if e.cls in CRASHES]
+    return tuple(sorted((c for c in found if c.time > ours.time - window), key=lambda c: c.time))
+
+
+def stuck(state: State, home: Opening | None, ours: Opening) -> Stuck | None:
+    """A call that a person has settled since is no reason any more."""
+    if state.ended is not None:
+        return _ended_alike(state)
+    return _cut_off_alike(state, home, ours) if home is not None else None
+
+
+def _ended_alike(state: State) -> Stuck | None:
+    if len(state.ends) < 2:
+        return None
+    before, last = state.ends[-2:]
+    if last.cls not in CRASHES or not last.place or (last.cls, last.place) != (before.cls, before.place):
+        return None
+    kind, _, key = last.place.partition(" ")[2].partition(" ")
+    if kind != "call":
+        return Stuck(last.cls, None)
+    return next((Stuck(last.cls, o) for o in reversed(state.open) if call_key(o.intent) == key), None)
+
+
+def _cut_off_alike(state: State, home: Opening, ours: Opening) -> Stuck | None:
+    """Two runs in a row were cut off as a whole, and each in an equal call: the first one's is in the log, too, since
+    the turn that was told of it never came to its end."""
+    if not (home.cause == ours.cause == "dead") or ours.time - home.time > SOON:
+        return None
+    mine = [o for o in state.open if o.epoch == home.epoch]
+    earlier = {call_key(o.intent) for o in state.open if o.epoch < home.epoch}
+    return Stuck("", mine[-1]) if mine and call_key(mine[-1].intent) in earlier else None
+
+
+def place(state: State, epoch: int) -> str:
+    """What stays equal when it dies again at the same place: the session, and the newest call of `epoch` that runs, by
+    tool and input; else how many calls there have been."""
+    mine = [o.intent for o in state.open if o.epoch == epoch]
+    return f"{state.session} call {call_key(mine[-1])}" if mine else f"{state.session} after {state.calls}"
+
+
+def call_key(call: Intent) -> str:
+    """Equal for calls of one tool with the same input, in any run."""
+    return hashlib.sha256(f"{call.tool}\0{_content(call.input)}".encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _content(input: Payload) -> str:
+    if input.data is not None:
+        return hashlib.sha256(input.data).hexdigest()
+    return (input.blob or "").partition("-")[0]  # without the epoch, see wal/keys.py
+
+
+# ---- words
+
+
+def how(cls: str) -> str:
+    return _WORDS.get(cls, cls)
+
+
+def hows(found: tuple[Crash, ...]) -> str:
+    """ "killed: out of memory", or each way once, most frequent first."""
+    ways = [c.cls for c in found]
+    return "; ".join(how(cls) for cls in sorted(set(ways), key=lambda cls: (-ways.count(cls), cls)))
+
+
+def named(call: Intent) -> str:
+    """ "run_shell_command `make e2e`"; foreign text, made safe."""
+    if call.input.data is None:
+        return call.tool
+    return f"{call.tool} {inline(shown_input(call.tool, call.input.data), 80)}"
+
+
+def where(state: State, found: tuple[Crash, ...]) -> str:
+    """ " all in ..." where that is so, else the newest call that is known, else ""."""
+    places = {c.place for c in found}
+    for o in reversed(state.open) if len(places) == 1 else ():
+        if all(p.endswith(f" call {call_key(o.intent)}") for p in places):
+            return f", all in {named(o.intent)}"
+    if state.open:
+        return f", the last one in {named(state.open[-1].intent)}"
+    return f", the last tool was {state.last_tool}" if state.last_tool else ""
