@@ -49,6 +49,9 @@ class Settings:
     approval_soft: float = 300.0
     tool_soft: float = 120.0  # for a tool that only reads; others have several times as long
     hang_timeout: float = 0.0
+    restart: Literal["off", "on"] = "off"  # of an agent that died
+    restart_limit: float = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
+    restart_window: float = 600.0
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
     workspace: Literal["save", "off"] = "save"
@@ -159,6 +162,9 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "approval_soft": _seconds(0, 86_400),
     "tool_soft": _seconds(0, 86_400),
     "hang_timeout": _seconds(0, 86_400),
+    "restart": _one_of("off", "on"),
+    "restart_limit": _persons(_number(0, 1000, "a number")),
+    "restart_window": _persons(_seconds(1, 86_400)),
     "append_deadline": _seconds(0.1, APPEND_DEADLINE),
     "on_ambiguity": _one_of("ask", "halt", "resume"),
     "workspace": _one_of("save", "off"),

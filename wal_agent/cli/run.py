@@ -39,6 +39,17 @@ def run(
         float | None,
         typer.Option("--hang-timeout", help="End the agent when the model has not answered for so many seconds. [off]"),
     ] = None,
+    restart: Annotated[
+        bool | None,
+        typer.Option("--restart/--no-restart", help="Start an agent that died again; wait for its quota. [no]"),
+    ] = None,
+    restart_limit: Annotated[
+        float | None,
+        typer.Option("--restart-limit", help="So many crashes in --restart-window: exit 80 (0: never). [5]"),
+    ] = None,
+    restart_window: Annotated[
+        float | None, typer.Option("--restart-window", help="Seconds in which crashes are counted. [600]")
+    ] = None,
     on_ambiguity: Annotated[
         str | None,
         typer.Option(
@@ -107,15 +118,15 @@ def run(
 
     Everything after `--` goes to the agent as it is:  wal-agent run gemini -- -y -p "fix the tests"
 
-    The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 75 job is
-    running elsewhere, 76 taken over, 77 permission, 78 configuration or hooks, 79 a person is needed, 80 crash loop,
-    143 drained.
+    The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 75 not now (the
+    job runs elsewhere) or not done (the agent ended with 0 inside its turn), 76 taken over, 77 permission, 78
+    configuration or hooks, 79 a person is needed, 80 crash loop, 143 drained.
     """
     from wal_agent.agents import AGENTS
     from wal_agent.agents.base import Hookless
     from wal_agent.config import load
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.run import run as run_agent
+    from wal_agent.supervise.keep import keep
     from wal_agent.supervise.wish import Screen, Wish
 
     if agent not in AGENTS:
@@ -131,6 +142,9 @@ def run(
         "drain": drain,
         "preemption": preemption,
         "hang_timeout": hang_timeout,
+        "restart": None if restart is None else "on" if restart else "off",
+        "restart_limit": restart_limit,
+        "restart_window": restart_window,
         "on_ambiguity": on_ambiguity,
         "durability": durability,
         "on_outage": on_outage,
@@ -162,4 +176,4 @@ def run(
         from wal_agent.supervise.fork import fork_job
 
         wish = fork_job(wish, from_, say)
-    raise typer.Exit(run_agent(wish, Screen(say, lines)))
+    raise typer.Exit(keep(wish, Screen(say, lines)))

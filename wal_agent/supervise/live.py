@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from wal_agent.agents.base import Agent, Command, Deny, Hookless, ToolStarting, TurnCompleted, TurnStarted
+from wal_agent.agents.base import (
+    Agent,
+    Command,
+    Deny,
+    Fatal,
+    Hookless,
+    ToolStarting,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+)
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
@@ -20,14 +31,16 @@ from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, NoticeRec
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import rules_in
-from wal_agent.supervise import control, processes
+from wal_agent.supervise import cgroup, control, lastwords, processes
 from wal_agent.supervise.acknowledge import end_of
 from wal_agent.supervise.autosave import Autosave
 from wal_agent.supervise.child import Child, Exit
 from wal_agent.supervise.conversation import Conversation
 from wal_agent.supervise.down import Down
+from wal_agent.supervise.exits import Facts, Word, exit_class
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.heartbeat import Beat, Heartbeat
+from wal_agent.supervise.lastwords import LastWords
 from wal_agent.supervise.local import RunDir
 from wal_agent.supervise.pause import going_down
 from wal_agent.supervise.phases import Action, Phase
@@ -39,6 +52,7 @@ from wal_agent.supervise.treesaver import PAUSE, TreeSaver
 from wal_agent.supervise.watchdog import Bounds, HungUp, Watch
 from wal_agent.wal.job import OpenedJob
 
+PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 LAST_SAVE = 10.0  # seconds for the captures that are left when the agent has ended
 LAST_SAVE_AT_LEAST = 1.0  # also when the time for going down is used up
 GRACE = 2.0  # seconds from SIGTERM to SIGKILL, for what the agent left running
@@ -69,6 +83,10 @@ class Ended:
     trouble: BaseException | None  # a failure of ours beside the agent, told at the end
     silent: bool  # it ended by itself, and none of its hooks was ever heard
     saved: bool = True  # the last captures came about, but for what no more time would have saved
+    signals: frozenset[int] = frozenset()  # that came while it ran and were its to take
+    oom_kills: int = 0  # of our cgroup meanwhile
+    said: bytes = b""  # the end of its stderr
+    failed: TurnFailed | None = None  # why its newest turn ended, if for want of the model
 
     @property
     def clean(self) -> bool:
@@ -99,8 +117,10 @@ class Live:
         tree: WorkspaceCapture | None = None,
         tell: Tell = lambda _: None,
         pulse: Pulse | None = None,
+        oom: Path | None = None,
     ) -> None:
-        """`tree`: captures of the working tree, None where they are off."""
+        """`tree`: captures of the working tree, None where they are off. `oom`: the file that counts OOM kills, if not
+        our cgroup's."""
         self._pulse = pulse or Pulse()
         self._tell = tell
         self._agent = agent
@@ -117,6 +137,7 @@ class Live:
         self._unsaved = ""
         self._saved = True
         self._down: Down | None = None
+        self._oom = oom or cgroup.counter()
         self._going = threading.Lock()  # `_down` is set once, but for who hurries
         self._ready = False
         self._terminated: float | None = None
@@ -316,7 +337,12 @@ class Live:
         self.server.start()
         failpoint("run.before_agent")
         check_signals()  # a ^C until here had no agent to reach
-        self._child = child = Child(launch.command.argv, self._env, self._workspace, launch.command.no_stdin)
+        kills, words = cgroup.oom_kills(self._oom), LastWords() if lastwords.wanted() else None
+        self._child = child = Child(
+            launch.command.argv, self._env, self._workspace, launch.command.no_stdin, words.inlet if words else None
+        )
+        if words:
+            words.began()
         self._run_dir.write("agent.pid", f"{child.pid}\n")
         writer.append(
             AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
@@ -346,6 +372,7 @@ class Live:
         self.gate.close()
         self.server.close()
         self._last_save()
+        said = words.finish(self._urgent) if words else b""
         down = self._down
         if exit.code == 0 and down is None and self._stopped is None:
             if isinstance(self._agent, Hookless):
@@ -359,8 +386,25 @@ class Live:
         heard = self.conversation.hooks_live.is_set() or isinstance(self._agent, Hookless)
         silent = not heard and down is None and self._stopped is None
         self.conversation.enter("agent_ended")
-        saved = self._saved
-        return Ended(exit, completed, down, self._stopped, tuple(leftovers), problems, self._trouble, silent, saved)
+        return Ended(
+            exit,
+            completed,
+            down,
+            self._stopped,
+            tuple(leftovers),
+            problems,
+            self._trouble,
+            silent,
+            self._saved,
+            signals=child.passed,
+            oom_kills=cgroup.grown(kills, self._oom),
+            said=said,
+            failed=self.conversation.failed,
+        )
+
+    def _urgent(self) -> bool:
+        """Nothing may be waited for that somebody else must do."""
+        return bool(self._down or self._stopped or signal.sigpending() & PERSONS)
 
     def _every(self) -> float:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
@@ -461,11 +505,38 @@ def hooks_unheard(agent: str) -> ConfigError:
     )
 
 
-def ended_record(ended: Ended, clock: Clock) -> RunEnded:
-    """Of a run that went down in good order: that, and what it waits for."""
-    down = ended.down
-    why = down.why if down is not None else str(ended.stopped or "")
+def word_of(agent: Agent, ended: Ended, interactive: bool, now: float) -> Word:
+    """How it ended, as one word and one sentence."""
+    death = agent.fatal(ended.said, now) if isinstance(agent, Fatal) and ended.exit.code != 0 else None
+    return exit_class(
+        Facts(
+            code=ended.exit.code,
+            completed=ended.completed,
+            interactive=interactive,
+            down=ended.down,
+            stopped=str(ended.stopped or ""),
+            signals=ended.signals,
+            oom_kills=ended.oom_kills,
+            said=ended.said,
+            death=death,
+            failed=ended.failed,
+        )
+    )
+
+
+def ended_record(ended: Ended, word: Word, place: str, rests: float, clock: Clock) -> RunEnded:
+    """`rests`: seconds that the job is paused for what `word` says, where nobody asked for a pause."""
+    down, now = ended.down, clock.now()
     until, reason = (down.resume_at, down.reason) if down is not None else (0.0, "")
     return RunEnded(
-        time=clock.now(), code=ended.exit.code, completed=ended.completed, why=why, until=until, reason=reason
+    if rests > 0:
+        until, reason = now + rests, word.why
+        time=now,
+        code=ended.exit.code,
+        completed=ended.completed,
+        why="" if word.cls == "completed" else word.why,
+        cls=word.cls,
+        place=place,
+        until=until,
+        reason=reason,
     )

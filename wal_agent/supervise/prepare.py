@@ -79,8 +79,9 @@ class Prepared:
 
 def policy_of(wish: Wish) -> Policy:
     """What the user decided. A person at the terminal is there to look, so no crash loop is halted then."""
-    limit = 0 if wish.attended else Policy().crash_limit
-    return Policy(wish.settings.on_ambiguity, wish.go_on, wish.fresh, limit)
+    settings = wish.settings
+    limit = 0 if wish.attended else int(settings.restart_limit)
+    return Policy(settings.on_ambiguity, wish.go_on, wish.fresh, limit, settings.restart_window)
 
 
 class Preparation:

@@ -11,7 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -25,18 +25,20 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import DrainFinished, LeaseSettled, LeaseTaken, Logged
+from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, LeaseTaken, Logged
 from wal_agent.hookwire import client_command
-from wal_agent.records import AnyRecord, End
+from wal_agent.records import AnyRecord, End, ExitClass
+from wal_agent.recovery.died import place
 from wal_agent.recovery.report import plain
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
 from wal_agent.supervise import local, processes, systemd
 from wal_agent.supervise.child import block_signals
+from wal_agent.supervise.exits import asked_again_after
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
-from wal_agent.supervise.live import Ended, Launch, Live, ended_record, hooks_unheard
+from wal_agent.supervise.live import Ended, Launch, Live, ended_record, hooks_unheard, word_of
 from wal_agent.supervise.preemption.answer import Preempted, Preemption
 from wal_agent.supervise.prepare import Prepared, prepare
 from wal_agent.supervise.take import Interrupted, Spooling, check_signals, take
@@ -64,8 +66,20 @@ OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WA
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
-def run(wish: Wish, screen: Screen) -> int:
-    """Run the agent under the log; gives the exit code. Raises WalAgentError where ours is the last word."""
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that the agent ended, or that we did in good order. `code` is what a shell would show, `until` > 0: the job
+    is paused so long (since 1970)."""
+
+    code: int
+    cls: ExitClass
+    why: str = ""
+    until: float = 0.0
+    interactive: bool = False
+
+
+def run(wish: Wish, screen: Screen) -> Finished:
+    """Run the agent under the log, once. Raises WalAgentError where ours is the last word."""
     agent, env = wish.agent, wish.env
     cli = agent.locate(env)
     if agent.passthrough(wish.args):
@@ -124,7 +138,7 @@ class _Run:
         tty = sys.stdin.isatty() and sys.stdout.isatty()
         self.interactive = wish.agent.is_interactive(wish.args, tty, wish.env)
 
-    def go(self) -> int:
+    def go(self) -> Finished:
         opened = self._take()
         try:
             return self._go(opened)
@@ -135,7 +149,7 @@ class _Run:
             kept = f"{spool.count} segments of it never came into the log; they are kept in {spool.folder}."
             raise Fenced(fenced.what, kept) from fenced
 
-    def _go(self, opened: OpenedJob) -> int:
+    def _go(self, opened: OpenedJob) -> Finished:
         with self._owned(opened) as heartbeat:
             try:
                 prepared = prepare(self.wish, opened, self.here, self.clock, self.screen, self._may_start)
@@ -325,19 +339,24 @@ class _Run:
 
     # ---- the end
 
-    def _close(self, opened: OpenedJob, ended: Ended) -> int:
-        """Tell what is left to tell, settle the lease, give the exit code."""
+    def _close(self, opened: OpenedJob, ended: Ended) -> Finished:
+        """Tell what is left to tell, settle the lease."""
         if isinstance(ended.stopped, Fenced):
             raise ended.stopped
         silence = hooks_unheard(self.wish.agent.name)
         if ended.silent and not self.interactive and ended.exit.code == 0:
             ended = replace(ended, stopped=silence)
         failpoint("run.before_seal")
-        record = ended_record(ended, self.clock)
+        state = opened.writer.state
+        word = word_of(self.wish.agent, ended, self.interactive, self.clock.now())
+        waits = word.cls == "quota" and self.wish.settings.restart == "on" and not self.interactive
+        rests = asked_again_after(word, state.ends) if waits else 0.0
+        record = ended_record(ended, word, place(state, opened.lease.epoch), rests, self.clock)
+        self.wish.tell(AgentEnded(ended.exit.code, word.cls, word.why))
         crash = ended.drained and not ended.saved  # what does not fit in a drain's time is left as a crash
         if not crash:
             opened.writer.append(record)
-        reason = record.why or ("completed" if ended.completed else f"the agent ended with {ended.exit.shell_code}")
+        reason = record.reason or word.why
         wanted: Literal["closed", "released"] = "closed" if ended.clean else "released"
         settled = self._settled(opened, ended, None if crash else wanted, reason, record.until)
         self.wish.tell(LeaseSettled(settled, reason, record.until))
@@ -356,7 +375,8 @@ class _Run:
                 f"be reached. The agent ended with {ended.exit.shell_code}.",
                 after_left(opened),
             )
-        return DRAINED if ended.drained else ended.exit.shell_code
+        code = DRAINED if ended.drained else ended.exit.shell_code
+        return Finished(code, word.cls, word.why, record.until, self.interactive)
 
     def _settled(
         self,

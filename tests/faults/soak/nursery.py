@@ -70,7 +70,7 @@ def live(order: dict[str, Any]) -> int:
         attended=True,  # else five crashes are a crash loop
     )
     try:
-        return run(wish, Screen(say, lines))
+        return run(wish, Screen(say, lines)).code
     except WalAgentError as error:
         say(str(error))
         return error.exit_code
