@@ -18,7 +18,7 @@ from wal_agent.records import Class
 from wal_agent.supervise.calls import Running
 from wal_agent.supervise.phases import Phase, is_idle
 
-LATE = 5.0  # seconds between two looks, which come each second: the process was stopped or starved, not the agent
+LATE = 5.0  # seconds between two looks, of which ten come in one: the process was stopped or starved, not the agent
 AGAIN = 3  # a question that still stands is told again after so many times as long ...
 AT_MOST = 86_400.0  # ... but daily at least: a night makes six tellings, not sixty
 
