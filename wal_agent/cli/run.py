@@ -99,6 +99,9 @@ def run(
         bool, typer.Option("--accept-loss", help="Take over a job whose owner spooled, without what only it has.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
+    exit_on_pause: Annotated[
+        bool, typer.Option("--exit-on-pause", help="While the job is paused: exit 75 instead of waiting.")
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin a new session although the last one was cut off.")
     ] = False,
@@ -170,6 +173,7 @@ def run(
         go_on=continue_,
         wait=wait,
         accept_loss=accept_loss,
+        exit_on_pause=exit_on_pause,
         attended=sys.stdin.isatty() and sys.stderr.isatty(),
     )
     if from_ is not None:

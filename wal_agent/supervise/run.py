@@ -25,7 +25,7 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, LeaseTaken, Logged
+from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, LeaseTaken, Logged, Paused
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord, End, ExitClass
 from wal_agent.recovery.died import place
@@ -191,6 +191,7 @@ class _Run:
             self.wish.wait,
             self.screen.say,
             Spooling(local.spools_dir(self.wish.env), wanted, self.wish.accept_loss),
+            "refuse" if self.wish.exit_on_pause else "wait",
         )
         opened.writer.spool_after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
         if opened.spool is not None:
@@ -360,6 +361,8 @@ class _Run:
         wanted: Literal["closed", "released"] = "closed" if ended.clean else "released"
         settled = self._settled(opened, ended, None if crash else wanted, reason, record.until)
         self.wish.tell(LeaseSettled(settled, reason, record.until))
+        if settled == "released" and record.until > 0:
+            self.wish.tell(Paused(record.until, reason))
         if ended.down is not None and ended.drained:
             self.wish.tell(DrainFinished(self.clock.boot() - ended.down.began, settled != "left"))
         failpoint("run.after_seal")

@@ -26,6 +26,7 @@ class Wish:
     go_on: bool = False
     wait: bool = False
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
+    exit_on_pause: bool = False  # while the job is paused, this process need not stay
     attended: bool = False  # a person typed this at a terminal
     tell: Tell = lambda _: None  # who looks on: metrics, logs, notifications
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
