@@ -371,8 +371,8 @@ class Live:
         child.reap()
         self.gate.close()
         self.server.close()
-        self._last_save()
         said = words.finish(self._urgent) if words else b""
+        self._last_save()
         down = self._down
         if exit.code == 0 and down is None and self._stopped is None:
             if isinstance(self._agent, Hookless):
@@ -528,9 +528,9 @@ def ended_record(ended: Ended, word: Word, place: str, rests: float, clock: Cloc
     """`rests`: seconds that the job is paused for what `word` says, where nobody asked for a pause."""
     down, now = ended.down, clock.now()
     until, reason = (down.resume_at, down.reason) if down is not None else (0.0, "")
-    return RunEnded(
     if rests > 0:
         until, reason = now + rests, word.why
+    return RunEnded(
         time=now,
         code=ended.exit.code,
         completed=ended.completed,
