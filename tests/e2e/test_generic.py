@@ -20,7 +20,10 @@ import pytest
 
 from tests.conftest import TESTS
 from tests.e2e.scene import opened, until
+from wal_agent.bucket.fault_file import FaultFile, write_faults
+from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import LeaseDoc
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
@@ -120,6 +123,12 @@ class Yard:
         with opened(f"file://{self.root}/bucket") as bucket:
             return replay(bucket, Keys("job")).state
 
+    def lease(self) -> LeaseDoc:
+        with opened(f"file://{self.root}/bucket") as bucket:
+            seen = leases.read(bucket, Keys("job"))
+        assert seen is not None
+        return seen.doc
+
     def saved(self) -> bool:
         state = self.state()
         return {"home/.toy/history.md", "workspace/state/s.json"} <= set(state.files) and state.workspace is not None
@@ -211,6 +220,40 @@ def test_given_up_in_good_order_it_is_not_said_that_nothing_was_in_flight(yard: 
     code, seen, _ = machine.done("0")
     assert code == 0 and "What was in flight is not known" in seen["prompt"]
     assert "no tool call was in flight" not in seen["prompt"]
+
+
+def test_a_bucket_that_hangs_holds_no_drain_up_and_leaves_a_crash(yard: Yard) -> None:
+    """R6: what is not saved is not given up; and the machine's end does not wait for a request that hangs."""
+    machine, faults = yard.machine(), yard.root / "faults.json"
+    run = machine.run("wait", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_DRAIN="2")
+    until(yard.saved, "the session and the working tree are saved")
+    write_faults(faults, FaultFile(latency=(1000, 1000)))
+    run.send_signal(signal.SIGTERM)
+    _, err = run.communicate(timeout=120)
+    assert run.returncode == 69 and "could not be saved" in err and "is saved and given up" not in err
+    assert yard.lease().state == "held"
+
+
+def test_sigterm_during_a_restore_gives_the_job_back_at_once(yard: Yard) -> None:
+    """Here what is to be restored cannot be had, and it would be asked for again and again."""
+    first = yard.machine()
+    (first.work / "big").write_bytes(os.urandom(200_000))
+    yard.lost(first)
+    second, faults = yard.machine(), yard.root / "faults.json"
+    write_faults(faults, FaultFile(down=True, ops=("get",), prefixes=("job/blobs/",)))
+    run = second.run("wait", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_DRAIN="600")
+    assert run.stderr is not None
+    said = ""
+    with run:
+        while "fenced" not in said:
+            said += run.stderr.readline()
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(120) == 143
+        assert "interrupted by SIGTERM before the agent was started" in run.stderr.read()
+    assert (yard.lease().state, "interrupted by SIGTERM" in yard.lease().reason) == ("released", True)
+    code, seen, said = second.done("0")
+    assert code == 0 and "step wait" in seen["history"] and "Recovering on" in said
+    assert (second.work / "big").stat().st_size == 200_000
 
 
 def test_a_machine_that_does_not_name_the_files_is_told_where_to(yard: Yard) -> None:

@@ -21,7 +21,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
 from wal_agent.capture.session import SessionCapture
-from wal_agent.clock import Clock, SystemClock
+from wal_agent.clock import Clock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
@@ -35,6 +35,7 @@ from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
 from wal_agent.supervise import local, processes, systemd
 from wal_agent.supervise.child import block_signals
+from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
 from wal_agent.supervise.exits import asked_again_after
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
@@ -125,10 +126,11 @@ class _Run:
         self.cli = cli
         self.timing = timing
         self.run_dir = run_dir
-        self.bucket = bucket
+        self.early = Early(self._may_start)
+        self.bucket: Bucket = EarlyBucket(bucket, self.early)
         self.key_id = key_id
         self.screen = screen
-        self.clock: Clock = SystemClock()
+        self.clock: Clock = EarlyClock(self.early)
         self.rng = random.Random()
         self.trouble: BaseException | None = None
         self.preemption = Preemption(wish.settings, wish.env, self.clock, wish.tell, self._failed)
@@ -246,6 +248,7 @@ class _Run:
         """No agent runs (any more) under this epoch: hand the job back, so that the next start need not take it for
         a crash."""
         why = error.what if isinstance(error, WalAgentError) else type(error).__name__
+        self.early.armed = False
         self.hasty = isinstance(error, Interrupted | Preempted)
         budget = min(SEAL_BUDGET, max(SEAL_AT_LEAST, self.wish.settings.drain / 2)) if self.hasty else SEAL_BUDGET
         try:
@@ -257,6 +260,7 @@ class _Run:
     # ---- the agent
 
     def _live(self, opened: OpenedJob, heartbeat: Heartbeat, prepared: Prepared) -> Ended:
+        self.early.armed = False
         wish, agent = self.wish, self.wish.agent
         protocol = standing_protocol(wish.workspace)
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip, protocol)

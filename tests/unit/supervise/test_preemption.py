@@ -1,0 +1,384 @@
+"""supervise/preemption: whose machine this is, what its metadata server says, and what a notice does to the run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.servers.metadata import ACTION, PREEMPTED, REBALANCE, TOKEN, Metadata, metadata
+from wal_agent.clock import SystemClock
+from wal_agent.config import Settings
+from wal_agent.happened import Happening, NoticeReceived
+from wal_agent.supervise.down import Down
+from wal_agent.supervise.preemption import ask, watch
+from wal_agent.supervise.preemption.answer import Preempted, Preemption, watched
+from wal_agent.supervise.preemption.aws import Aws
+from wal_agent.supervise.preemption.data import Notice, Server, Trouble, budget
+from wal_agent.supervise.preemption.detect import LINK_LOCAL, cloud_of, server_of
+from wal_agent.supervise.preemption.gcp import Gcp
+from wal_agent.supervise.preemption.watch import Watcher, wait_after
+
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def cloud() -> Iterator[Metadata]:
+    with metadata() as made:
+        yield made
+
+
+def gcp(at: Metadata) -> Gcp:
+    return Gcp(Server("127.0.0.1", at.port))
+
+
+def aws(at: Metadata) -> Aws:
+    return Aws(Server("127.0.0.1", at.port), SystemClock())
+
+
+# ---- whose machine, and how long it has
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"product_name": "Google Compute Engine\n"}, "gcp"),
+        ({"sys_vendor": "Amazon EC2\n", "product_name": "m7g.large\n"}, "aws"),
+        ({"board_asset_tag": "i-0abcdef1234567890\n"}, "aws"),
+        ({"sys_vendor": "QEMU\n", "product_name": "Standard PC\n", "board_asset_tag": "\n"}, None),
+        ({"product_name": "x" * 100_000}, None),
+        ({}, None),
+    ],
+)
+def test_whose_machine_it_is(tmp_path: Path, files: dict[str, str], found: str | None) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert cloud_of(tmp_path) == found
+
+
+def test_where_the_server_is() -> None:
+    """Only a person's environment names another one, by the clouds' own variables; a name is looked up nowhere."""
+    assert server_of("gcp", {}) == server_of("aws", {}) == Server(LINK_LOCAL, 80)
+    assert server_of("gcp", {"GCE_METADATA_HOST": "127.0.0.1:81"}) == Server("127.0.0.1", 81)
+    endpoint = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+    assert server_of("aws", {endpoint: "http://[fd00:ec2::254]/"}) == Server("fd00:ec2::254", 80)
+    assert server_of("aws", {endpoint: "https://x"}) is server_of("aws", {endpoint: "http://x:y"}) is None
+    assert server_of("aws", {"AWS_EC2_METADATA_DISABLED": "TRUE"}) is None
+
+
+def settings(preemption: str, drain: float = 20.0) -> Settings:
+    return Settings("file:///b", "job", preemption=preemption, drain=drain)  # type: ignore[arg-type]
+
+
+def test_who_is_asked() -> None:
+    """auto: nobody, unless the firmware names a cloud; off: nobody."""
+    clock = SystemClock()
+    assert watched(settings("auto"), {}, clock, lambda: None) is None
+    assert watched(settings("off"), {}, clock, lambda: "gcp") is None
+    assert isinstance(watched(settings("auto"), {}, clock, lambda: "gcp"), Gcp)
+    assert isinstance(watched(settings("aws"), {}, clock, lambda: "gcp"), Aws)
+    assert watched(settings("aws"), {"AWS_EC2_METADATA_DISABLED": "true"}, clock, lambda: None) is None
+
+
+@given(st.floats(0, 1e4), st.floats(0, 600))
+def test_a_drain_fits_into_the_notice(left: float, drain: float) -> None:
+    assert budget(left, drain) <= max(2.0, min(drain, left))
+    assert budget(30.0, 20.0) == 20.0 and budget(30.0, 600.0) == 25.0
+
+
+@given(st.floats(0, 1e6), st.floats(0, 600), st.floats(0, 1e6))
+def test_each_step_of_going_down_has_its_time(began: float, length: float, hurried: float) -> None:
+    down = Down("drain", "gcp", began, began + length, "")
+    assert down.began <= down.half <= down.gone <= down.saved <= down.until
+    quick = Down("drain", "gcp", began, began + length, "", hurried=hurried)
+    assert quick.half <= hurried and quick.gone <= hurried
+    assert (quick.saved, quick.until) == (down.saved, down.until)
+
+
+def test_why_it_went_down() -> None:
+    assert Down("drain", "sigterm", 0, 1, "").why == "drained (SIGTERM)"
+    assert Down("drain", "aws", 0, 1, "").why == "preempted (aws)"
+    assert Down("pause", "quota", 0, 1, "").why == "paused"
+
+
+# ---- Google
+
+
+def test_google_is_asked_once_and_then_waited_for(cloud: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy is asked, whatever the environment says: it would tell of its own machine."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    source = gcp(cloud)
+    assert source.look() is None
+    waiting = threading.Thread(target=lambda: found.append(source.look()))
+    found: list[Notice | None] = []
+    waiting.start()
+    cloud.asked(PREEMPTED, 2)
+    cloud.preempt()
+    waiting.join(PATIENCE)
+    assert found == [Notice("gcp", 30.0, drain=True)]
+    assert [path for _, path, _ in cloud.seen] == [
+        PREEMPTED,
+        f"{PREEMPTED}?wait_for_change=true&timeout_sec=60&last_etag=a1",
+    ]
+    assert all(headers["metadata-flavor"] == "Google" for *_, headers in cloud.seen)
+
+
+def test_a_machine_that_was_going_before_the_watch_began(cloud: Metadata) -> None:
+    cloud.preempt()
+    assert gcp(cloud).look() == Notice("gcp", 30.0, drain=True)
+
+
+def test_a_look_that_waits_ends_when_it_is_closed(cloud: Metadata) -> None:
+    source, ended = gcp(cloud), threading.Event()
+    source.look()
+
+    def wait() -> None:
+        with pytest.raises(Trouble):
+            source.look()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    cloud.asked(PREEMPTED, 2)
+    source.close()
+    assert ended.wait(PATIENCE)
+    with pytest.raises(Trouble, match="closed"):
+        source.look()
+
+
+# ---- Amazon
+
+
+def test_amazon_is_asked_with_a_token_until_it_acts(cloud: Metadata) -> None:
+    source = aws(cloud)
+    assert source.look() is source.look() is None
+    assert cloud.paths == [TOKEN, ACTION, REBALANCE, ACTION, REBALANCE]
+    cloud.act({"action": "terminate", "time": "2017-09-18T08:22:00Z"})
+    found = source.look()
+    assert found == Notice("aws", 0.0, drain=True)  # long past, by its own clock
+
+
+def test_the_time_left_is_by_the_servers_clock(cloud: Metadata) -> None:
+    then = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1e9 + 90))
+    body = b'{"action":"stop","time":"%s"}' % then.encode()
+    source = aws(cloud)
+    source.look()
+    head = f"HTTP/1.1 200 OK\r\nDate: {formatdate(1e9, usegmt=True)}\r\nContent-Length: {len(body)}\r\n\r\n"
+    cloud.raw = head.encode() + body
+    assert source.look() == Notice("aws", 90.0, drain=True)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[" * 9000, b"7", b'{"time":1}', b'{"time":"soon"}', b'{"time":"99999-01-01"}', b"\xff"]
+)
+def test_a_notice_whose_time_cannot_be_read_is_one(cloud: Metadata, body: bytes) -> None:
+    source = aws(cloud)
+    source.look()
+    cloud.raw = b"HTTP/1.1 200 OK\r\nDate: never\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    assert source.look() == Notice("aws", 120.0, drain=True)
+
+
+def test_a_recommendation_is_told_once_and_drains_nothing(cloud: Metadata) -> None:
+    source = aws(cloud)
+    cloud.recommend()
+    assert source.look() == Notice("aws-rebalance", 0.0, drain=False)
+    assert source.look() is None
+
+
+def test_a_token_that_has_run_out_is_renewed(cloud: Metadata) -> None:
+    source = aws(cloud)
+    source.look()
+    cloud.token = "token-2"
+    with pytest.raises(Trouble, match="401"):
+        source.look()
+    assert source.look() is None
+
+
+# ---- servers that lie
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xff" * 100,
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\nTRUE",
+        b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nContent-Length: 999999\r\n\r\nTRUE" + b" " * 999_995,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTRUE",
+        b"HTTP/1.1 302 Found\r\nMetadata-Flavor: Google\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_answer_is_trouble(cloud: Metadata, raw: bytes) -> None:
+    cloud.raw = raw
+    for source in (gcp(cloud), aws(cloud)):
+        if not (isinstance(source, Aws) and b"Length: 4" in raw):
+            with pytest.raises(Trouble):
+                source.look()
+
+
+def test_an_etag_goes_into_no_request_as_it_comes(cloud: Metadata) -> None:
+    source = gcp(cloud)
+    cloud.raw = b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\nETag: a b&x=y\r\nContent-Length: 5\r\n\r\nFALSE"
+    assert source.look() is source.look() is None
+    assert cloud.seen[-1][1].endswith("&last_etag=0")
+
+
+def test_nobody_there() -> None:
+    with metadata() as gone:
+        pass
+    with pytest.raises(Trouble):
+        gcp(gone).look()
+
+
+def test_a_reply_is_read_so_far_and_no_further(cloud: Metadata) -> None:
+    cloud.raw = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (ask.MOST + 1)
+    with pytest.raises(Trouble, match="more than"):
+        ask.Asker(Server("127.0.0.1", cloud.port)).ask("GET", "/")
+
+
+# ---- the watch
+
+
+class Scripted:
+    """Gives or raises one thing after another, then nothing more until it is closed."""
+
+    period = 0.0
+
+    def __init__(self, *script: Notice | Exception | None) -> None:
+        self.script = list(script)
+        self.closed = threading.Event()
+
+    def look(self) -> Notice | None:
+        if not self.script:
+            self.closed.wait(PATIENCE)
+            raise Trouble("closed")
+        now = self.script.pop(0)
+        if isinstance(now, Exception):
+            raise now
+        return now
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+DRAIN = Notice("gcp", 30.0, drain=True)
+REBALANCED = Notice("aws-rebalance", 0.0, drain=False)
+
+
+def test_trouble_ends_no_watch_and_a_notice_that_drains_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "FIRST", 0.0)
+    heard: list[Notice] = []
+    done = threading.Event()
+    source = Scripted(Trouble("away"), None, REBALANCED, Trouble("away"), DRAIN, None)
+    watcher = Watcher(source, SystemClock(), lambda n: (heard.append(n), n.drain and done.set())[0], pytest.fail)
+    watcher.start()
+    assert done.wait(PATIENCE)
+    watcher._thread.join(PATIENCE)
+    assert heard == [REBALANCED, DRAIN] and source.script == [None]
+
+
+def test_a_bug_is_told_and_ends_only_the_watch() -> None:
+    told: list[BaseException] = []
+    watcher = Watcher(Scripted(KeyError("x")), SystemClock(), pytest.fail, told.append)
+    watcher.start()
+    watcher._thread.join(PATIENCE)
+    assert [type(error) for error in told] == [KeyError]
+
+
+def test_a_watch_that_waits_can_be_stopped() -> None:
+    watcher = Watcher(Scripted(), SystemClock(), pytest.fail, pytest.fail)
+    watcher.start()
+    watcher.stop()
+    watcher._thread.join(PATIENCE)
+    assert not watcher._thread.is_alive()
+
+
+def test_failures_are_not_repeated_at_once_nor_too_late() -> None:
+    assert [wait_after(n) for n in (1, 2, 3, 4, 5, 999)] == [1, 2, 4, 8, 10, 10]
+
+
+# ---- what a notice does
+
+
+class Agent:
+    def __init__(self) -> None:
+        self.downs: list[Down] = []
+        self.saves = 0
+        self.word = threading.Event()
+
+    def go_down(self, down: Down) -> None:
+        self.downs.append(down)
+        self.word.set()
+
+    def save_soon(self) -> None:
+        self.saves += 1
+        self.word.set()
+
+
+def preemption(cloud: Metadata, heard: list[Happening], wanted: str = "gcp", drain: float = 20.0) -> Preemption:
+    env = {"GCE_METADATA_HOST": cloud.host, "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.host}/"}
+    return Preemption(settings(wanted, drain), env, SystemClock(), heard.append, pytest.fail)
+
+
+def test_a_notice_ends_the_agent_that_runs(cloud: Metadata) -> None:
+    heard: list[Happening] = []
+    watching, agent = preemption(cloud, heard, drain=600), Agent()
+    watching.start()
+    watching.check()
+    watching.attach(agent)
+    cloud.asked(PREEMPTED, 2)
+    cloud.preempt()
+    assert agent.word.wait(PATIENCE)
+    watching.stop()
+    (down,) = agent.downs
+    assert (down.kind, down.source, down.until - down.began) == ("drain", "gcp", pytest.approx(25.0))
+    assert heard == [NoticeReceived("gcp", 30.0)]
+
+
+def test_a_notice_before_the_agent_starts_none(cloud: Metadata) -> None:
+    heard: list[Happening] = []
+    cloud.act({"action": "terminate"})
+    watching, agent = preemption(cloud, heard, "aws"), Agent()
+    watching.start()
+    while not heard:
+        time.sleep(0.005)
+    watching._watcher._thread.join(PATIENCE)  # type: ignore[union-attr]
+    with pytest.raises(Preempted, match=r"going away \(aws\)") as raised:
+        watching.check()
+    assert raised.value.exit_code == 143
+    watching.attach(agent)
+    assert [down.source for down in agent.downs] == ["aws"]
+
+
+def test_a_recommendation_saves_and_goes_on(cloud: Metadata) -> None:
+    heard: list[Happening] = []
+    cloud.recommend()
+    watching, agent = preemption(cloud, heard, "aws"), Agent()
+    watching.attach(agent)
+    watching.start()
+    assert agent.word.wait(PATIENCE)
+    watching.stop()
+    watching.check()
+    assert (agent.saves, agent.downs) == (1, []) and heard == [NoticeReceived("aws-rebalance")]
+
+
+def test_what_a_person_asked_for_and_cannot_have_is_told(cloud: Metadata) -> None:
+    off = Preemption(settings("aws"), {"AWS_EC2_METADATA_DISABLED": "true"}, SystemClock(), pytest.fail, pytest.fail)
+    off.start()
+    off.stop()
+    assert "switched off in the environment" in off.problem
+    cloud.raw = b"nonsense"
+    asked = preemption(cloud, [])
+    asked.start()
+    while not asked.problem:
+        time.sleep(0.005)
+    asked.stop()
+    assert "metadata server cannot be asked" in asked.problem
+    silent = Preemption(settings("auto"), {}, SystemClock(), pytest.fail, pytest.fail, lambda: None)
+    assert silent.problem == ""

@@ -1,0 +1,66 @@
+"""Until the agent runs, a signal ends the run at once, also in what takes long by itself: waiting for a bucket that is
+away, and reading what is restored. Signals are blocked, so somebody has to ask (take.check_signals)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from wal_agent.bucket.base import Bucket, Entry, Object, Version
+from wal_agent.clock import SystemClock
+
+STEP = 0.2  # seconds
+READERS = {"MainThread", "ahead"}  # a writer or a heartbeat is never broken off: the log and the lease must stay sound
+
+
+class Early:
+    """`check` raises when the run is to end. Asked while `armed` only: what gives the job back must not be stopped."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self.armed = True
+
+    def ask(self) -> None:
+        if self.armed and threading.current_thread().name in READERS:
+            self._check()
+
+
+class EarlyClock(SystemClock):
+    """Its sleep ends when the run is to."""
+
+    def __init__(self, early: Early) -> None:
+        self._early = early
+
+    def sleep(self, seconds: float) -> None:
+        until = self.boot() + seconds
+        while (left := until - self.boot()) > 0:
+            self._early.ask()
+            super().sleep(min(STEP, left))
+
+
+class EarlyBucket:
+    """Begins no read when the run is to end."""
+
+    def __init__(self, inner: Bucket, early: Early) -> None:
+        self.url = inner.url
+        self._inner = inner
+        self._early = early
+
+    def get(self, key: str) -> Object:
+        self._early.ask()
+        return self._inner.get(key)
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        return self._inner.put(key, data, if_version=if_version)
+
+    def delete(self, *keys: str) -> None:
+        self._inner.delete(*keys)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        return self._inner.list(prefix, start_after)
+
+    def time(self) -> float:
+        return self._inner.time()
+
+    def close(self) -> None:
+        self._inner.close()
