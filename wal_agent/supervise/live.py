@@ -27,7 +27,7 @@ from wal_agent.clock import Clock
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, NoticeReceived, Ready, Tell
+from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, HungUp, NoticeReceived, Ready, Tell
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import rules_in
@@ -49,7 +49,7 @@ from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
 from wal_agent.supervise.treesaver import PAUSE, TreeSaver
-from wal_agent.supervise.watchdog import Bounds, HungUp, Watch
+from wal_agent.supervise.watchdog import Bounds, Watch
 from wal_agent.wal.job import OpenedJob
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal_agent.happened import HungUp as HungUp  # what `tick` may give
-from wal_agent.happened import Late, TakesLong
+from wal_agent.happened import HungUp, TakesLong
 from wal_agent.records import Class
 from wal_agent.supervise.calls import Running
 from wal_agent.supervise.phases import Phase, is_idle
@@ -60,7 +59,7 @@ class Watch:
 
     def tick(self, awake: float, phase: Phase, what: str, running: Sequence[Running]) -> list[TakesLong | HungUp]:
         """What takes long since the look before: each is told once until it is over, a question again and again.
-        `awake`: Clock.awake(); `what`: the tool that `phase` is about."""
+        `awake`: Clock.awake(); `what`: the tool that `phase` is about, which in a wait for the model is the last."""
         passed = 0.0 if self._looked is None else awake - self._looked
         self._looked = awake
         if not 0 <= passed <= LATE:
@@ -70,7 +69,7 @@ class Watch:
         else:
             self._waited += passed
         found = [*self._waiting(phase, what), *self._tools(phase, passed, running)]
-        late = [TakesLong(_late(phase), self._waited, what)] if self._told else []
+        late = [self._wait(phase, what)] if self._told else []
         if phase == "executing_tools":
             late += [TakesLong("tool", self._ran[r.call], r.tool) for r in running if r.call in self._long]
         self.late = tuple(late)
@@ -87,7 +86,7 @@ class Watch:
         found: list[TakesLong | HungUp] = []
         if self._waited >= self._due:
             self._told = True
-            found.append(TakesLong(_late(phase), self._waited, what))
+            found.append(self._wait(phase, what))
             self._due = math.inf if is_idle(phase) else min(self._waited * AGAIN, self._waited + AT_MOST)
         if self._waited >= self._hang:
             self._hang = math.inf
@@ -108,6 +107,6 @@ class Watch:
                     found.append(TakesLong("tool", self._ran[r.call], r.tool))
         return found
 
-
-def _late(phase: Phase) -> Late:
-    return "approval" if phase == "awaiting_approval" else "model"
+    def _wait(self, phase: Phase, what: str) -> TakesLong:
+        asks = phase == "awaiting_approval"
+        return TakesLong("approval", self._waited, what) if asks else TakesLong("model", self._waited)

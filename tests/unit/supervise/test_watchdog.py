@@ -47,8 +47,8 @@ class Post:
 def test_an_idle_model_is_told_once_and_counts_anew_with_each_step() -> None:
     post = Post()
     assert post.stay(90, "awaiting_model") == [] and post.watch.late == ()
-    assert post.stay(1, "awaiting_model") == [TakesLong("model", 90)]
-    assert post.stay(1000, "awaiting_model") == []
+    assert post.stay(1, "awaiting_model", "the last tool") == [TakesLong("model", 90)]
+    assert post.stay(1000, "awaiting_model", "the last tool") == []
     assert post.watch.late == (TakesLong("model", 1090),)
     post.watch.rearm()  # another request, in the same phase
     assert post.stay(90, "awaiting_model") == [] and post.watch.late == ()
