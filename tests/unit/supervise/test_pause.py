@@ -22,7 +22,7 @@ from wal_agent.supervise.pause import SOCKET, Wanted, ask_this_run, checked, cle
 from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.server import HookServer
 from wal_agent.wal import lease as leases
-from wal_agent.wal.job import close_job
+from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.lease import Seen
 from wal_agent.wal.lease_pause import put_off
 
@@ -178,9 +178,9 @@ def test_a_released_lease_is_put_off_whatever_becomes_of_the_reply(fate: str) ->
 
 
 def test_a_pause_never_overwrites_who_was_faster() -> None:
-    world = World()
+    world, opened = World(), list[OpenedJob]()
     at = released(world)
-    world.bucket.before_put = lambda _: world.open("b") and None
+    world.bucket.before_put = lambda _: opened.append(world.open("b"))
     with pytest.raises(LeaseHeld, match="changed at the same moment"):
         off(world, at)
     assert seen(world).doc.run == "b" and seen(world).doc.state == "held"

@@ -1,0 +1,59 @@
+"""A job that pauses itself by a tool goes on by itself or on another machine, and is told what it was waiting for."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+from tests.e2e.scene import Scene, check_log, responses_in, shell, told, until
+from tests.mocks.gemini_model import Turn
+
+LEASE = ["--ttl", "600"]  # seconds: that nothing here is decided by a lease that runs out
+
+
+def pausing(lasts: str) -> str:
+    return f"{shlex.quote(sys.executable)} -m wal_agent pause --for {lasts} --reason 'rate limit'"
+
+
+def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_killed(scene: Scene) -> None:
+    """I2, I3, I4, I8: the very call that asks has its answer and its end, so nothing is in flight; SIGKILL while the
+    run waits loses nothing: the lease says until when, and everybody keeps to it."""
+    first, second = scene.machine("vm-1"), scene.machine("vm-2")
+    scene.script(
+        Turn(text="The limit is reached.", calls=[shell(f"echo one >> side; {pausing('2s')}")]),
+        Turn(text="Again.", calls=[shell(f"echo two >> side; {pausing('1h')}")]),
+        Turn(text="I am back."),
+    )
+    run = first.run("-y", "-p", "do the work", options=LEASE)
+    until(lambda: run.stderr().count("UTC (rate limit); to start it now") == 2 or _late(run.stderr()), "it waits")
+    assert "was paused on" in run.stderr() and "Carrying on on" in run.stderr()
+    notice = next(r for r in scene.model.requests if "was paused at" in told(r))
+    assert "for this reason: `rate limit`. You go on on the same machine" in told(notice)
+    assert "Nothing went wrong" in told(notice) and "no tool call was in flight" in told(notice)
+    assert any("is being paused until" in str(r["response"]) for r in responses_in(notice))
+    log = before = scene.records()
+    assert [r["how"] for r in log if r["type"] == "end"] == ["done"] * 2
+    assert [r["reason"] for r in log if r["type"] == "run_ended"] == ["rate limit"] * 2
+    paused = next(r["until"] for r in log if r["type"] == "run_ended")
+    began = [r["time"] for r in log if r["type"] == "opening"]
+    assert began[0] < paused <= began[1] + 0.5  # one clock; but a file's time may be coarser
+    assert [r["phase"] for r in log if r["type"] == "phase"].count("pausing") == 2
+
+    run.kill()
+    run.died()
+    status = second.status()
+    assert (status["state"], status["reason"]) == ("paused", "rate limit") and 3000 < status["left"] <= 3600
+    refused = second.run("-y", "-p", "do the work", options=[*LEASE, "--exit-on-pause"], wait=True)
+    assert refused.process.returncode == 75 and "is paused until" in refused.stderr(), refused.stderr()
+    assert "is paused until" in second.cli("pause", "--for", "1s", "--reason", "not so long").stderr
+    again = second.run("-y", "-p", "do the work", options=LEASE, wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    text = told(scene.model.requests[-1])
+    assert "`rate limit`. The pause was ended early. You are now on" in text
+    assert scene.side() == ["one", "two"]
+    assert check_log(scene, second, before)[-1]["type"] == "run_ended"
+
+
+def _late(said: str) -> bool:
+    """The first pause was over before the agent had ended, so only the second one was waited for."""
+    return "Carrying on on" in said and "to start it now" in said.split("Carrying on on")[-1]
