@@ -26,6 +26,15 @@ def become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+_SPARED: set[psutil.Process] = set()  # by number and time of birth
+
+
+def spare(pid: int) -> None:
+    """A child of this process that is no part of the run and outlives it; the agent's leftovers never are."""
+    with suppress(psutil.Error):
+        _SPARED.add(psutil.Process(pid))
+
+
 def marked(run: str) -> list[psutil.Process]:
     """Living processes of this user that carry the run's marker, but for this process."""
     found = []
@@ -110,7 +119,7 @@ def end_run(run: str, grace: float = 2.0, adopted: bool = False) -> list[str]:
     What has ended by itself meanwhile, and hooks of ours, are not told."""
     told: list[str] = []
     for _ in range(5):
-        own = {p.pid: p for p in descendants(os.getpid())} if adopted else {}
+        own = {p.pid: p for p in descendants(os.getpid()) if p not in _SPARED} if adopted else {}
         found = list({**own, **{p.pid: p for p in marked(run)}}.values())
         if not found:
             break

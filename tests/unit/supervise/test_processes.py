@@ -82,6 +82,24 @@ def test_what_ignores_sigterm_is_ended_all_the_same(trees: list[Tree]) -> None:
     until(lambda: marked(tree.run) == [], "it is gone")
 
 
+def test_what_was_spared_is_left_when_the_adopted_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sends a run's messages outlives the run that started it."""
+    children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    try:
+        pids = {child.pid for child in children}
+        monkeypatch.setattr(
+            processes, "descendants", lambda pid: [p for p in psutil.process_iter() if p.pid in pids and p.pid != pid]
+        )
+        processes.spare(children[0].pid)
+        processes.spare(2**22 + 1)  # there is none
+        end_run(secrets.token_hex(8), adopted=True)
+        assert [child.poll() for child in children] == [None, -15]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 def test_it_never_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that was started from inside of another one must survive the ending of that one's leftovers."""
     found: list[psutil.Process] = []
