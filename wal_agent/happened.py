@@ -90,6 +90,13 @@ class Halted:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """The run is over, and nobody can tell of these calls (number and tool) whether they happened; a person can."""
+
+    calls: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Lease, restore and the proof of the hooks are done: the agent works. Once a run."""
 
@@ -230,6 +237,7 @@ Happening = (
     | LeaseSettled
     | Recovered
     | Halted
+    | LeftOpen
     | Ready
     | AgentBegan
     | AgentEnded
