@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+HURRY = 20.0  # seconds for all that follows, once somebody hurries
 TOOLS, TREE, SAVE = 0.5, 0.65, 0.8  # by which part of the time: tools are done, the agent is gone, all is captured
 
 
@@ -37,7 +38,12 @@ class Down:
     @property
     def saved(self) -> float:
         """By when the last captures are in the bucket; then the log is sealed and the lease given up."""
-        return self._at(SAVE)
+        return min(self.hurried + HURRY / 2, self._at(SAVE))
+
+    @property
+    def end(self) -> float:
+        """By when the process ends, saved or not."""
+        return min(self.hurried + HURRY, self.until)
 
     @property
     def why(self) -> str:

@@ -398,7 +398,7 @@ class _Run:
         down = ended.down
         if down is None and wanted is not None:
             return close_job(opened, wanted, reason, until=until, budget=SEAL_BUDGET)
-        left = max(SEAL_AT_LEAST, (down.until if down else 0.0) - self.clock.boot())
+        left = max(SEAL_AT_LEAST, (down.end if down else 0.0) - self.clock.boot())
 
         def close() -> Literal["closed", "released", "left"]:
             if wanted is not None:

@@ -96,9 +96,11 @@ def test_a_drain_fits_into_the_notice(left: float, drain: float) -> None:
 def test_each_step_of_going_down_has_its_time(began: float, length: float, hurried: float) -> None:
     down = Down("drain", "gcp", began, began + length, "")
     assert down.began <= down.half <= down.gone <= down.saved <= down.until
+    hurried += began
     quick = Down("drain", "gcp", began, began + length, "", hurried=hurried)
     assert quick.half <= hurried and quick.gone <= hurried
-    assert (quick.saved, quick.until) == (down.saved, down.until)
+    assert quick.gone <= quick.saved <= quick.end <= down.until
+    assert quick.saved <= down.saved and quick.end <= hurried + 20
 
 
 def test_why_it_went_down() -> None:
