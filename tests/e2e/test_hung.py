@@ -1,0 +1,39 @@
+"""A model that does not answer: told in `status`, the agent ended when that was asked for, and carried on with after."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.e2e.scene import Scene, check_log, shell, until
+from tests.mocks.gemini_model import Turn
+
+
+def test_a_hung_model_is_told_then_ended_then_gone_on_with(scene: Scene) -> None:
+    """Soft: it is told, and goes on. Hard: the agent is ended and the job given up; the next start carries on. I8: what
+    was done before is not done again."""
+    scene.script(Turn(calls=[shell("echo did >> side")]), Turn(hold=threading.Event()))
+    machine = scene.machine("a")
+    patient = machine.run("-y", "-p", "do it", WAL_AGENT_IDLE_SOFT="0.5")
+    scene.asked(2)
+
+    def told() -> bool:
+        view = machine.status()
+        late = [(one["what"], one["tool"]) for one in view["late"]]
+        return (view["phase"], late) == ("awaiting_model", [("model", "")]) and view["late"][0]["seconds"] >= 0.5
+
+    until(told, "status says that the model takes long")
+    assert "waiting for the model since" in machine.cli("status").stderr
+    patient.kill()
+    patient.died()
+
+    scene.script(Turn(hold=threading.Event()), Turn(text="done"))
+    hung = machine.run("-y", "-p", "do it", options=("--hang-timeout", "1"))
+    assert hung.wait() not in (0, 143), hung.stderr()
+    assert [r["why"] for r in machine.log() if r["type"] == "run_ended"] == ["the model did not answer"]
+    assert machine.status()["state"] == "released"
+
+    before = machine.log()
+    last = machine.run("-y", "-p", "do it", wait=True)
+    assert last.wait() == 0, last.stderr()
+    assert scene.side() == ["did"]
+    check_log(scene, machine, before)
