@@ -146,7 +146,7 @@ def parse(event: str, payload: bytes) -> HookEvent:
 
 def _failure(session: str, error: str, said: str) -> TurnFailed:
     """`error`: rate_limit, server_error, invalid_request, billing_error, authentication_failed, unknown."""
-    if error == "rate_limit" or (error == "server_error" and "overloaded" in said.lower()):
+    if error in ("rate_limit", "server_error"):
         return TurnFailed(session, "quota", said, seconds_told(said, time.time()))
     if said.lower().startswith("prompt is too long"):
         return TurnFailed(session, "context", "the conversation is too long for the model")

@@ -7,7 +7,7 @@ import re
 from wal_agent.agents.base import Death
 from wal_agent.agents.retrytime import seconds_told
 
-_LAST = re.compile(rb"^(?:Error: )?((?:429|503|529) .{1,600})$", re.MULTILINE)
+_LAST = re.compile(rb"(?:^|Last error: )((?:429|5\d\d) .{1,600})$", re.MULTILINE)
 _LONG = b"The provider rejected the prompt as too long"
 
 

@@ -18,6 +18,6 @@ def fatal(said: bytes, now: float) -> Death | None:
     text = after[:4096].decode("utf-8", "replace")
     error = re.search(r"\b(\w*Error): *(.{0,300})", text)
     kind, why = (error[1], error[2]) if error else ("", "")
-    if kind.endswith("QuotaError") or re.search(r"\bstatus: (?:429|503)\b", text):
+    if kind.endswith("QuotaError") or re.search(r"\bstatus: (?:429|5\d\d)\b", text):
         return Death("quota", why, seconds_told(text.partition("\n    at ")[0], now))
     return Death("context", "the conversation is too long for the model") if _LONG.search(why) else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Cli, Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, SessionFile, Traits
-from wal_agent.agents.opencode import adopt, events, inject, journal, launch, place, reconcile, seen, settings
+from wal_agent.agents.opencode import adopt, events, fatal, inject, journal, launch, place, reconcile, seen, settings
 
 
 class OpenCode:
@@ -78,6 +78,7 @@ class OpenCode:
 
     seen_calls = staticmethod(seen.seen_calls)
     unhooked = staticmethod(seen.unhooked)
+    fatal = staticmethod(fatal.fatal)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing that hurts."""

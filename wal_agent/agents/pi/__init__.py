@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
-from wal_agent.agents.pi import events, files, inject, launch, notice, reconcile, seen, settings
+from wal_agent.agents.pi import events, fatal, files, inject, launch, notice, reconcile, seen, settings
 
 
 class Pi:
@@ -68,6 +68,7 @@ class Pi:
     tell = staticmethod(notice.tell)
     seen_calls = staticmethod(seen.seen_calls)
     unhooked = staticmethod(seen.unhooked)
+    fatal = staticmethod(fatal.fatal)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing behind."""

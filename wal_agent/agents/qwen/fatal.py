@@ -18,6 +18,6 @@ def fatal(said: bytes, now: float) -> Death | None:
     why = errors[-1].decode("utf-8", "replace").strip()
     if _LONG.search(why):
         return Death("context", "the conversation is too long for the model")
-    if re.match(r"(?:429|503|529)\b", why) or "rate limit" in why.lower():
+    if re.match(r"(?:429|5\d\d)\b", why) or "rate limit" in why.lower():
         return Death("quota", why, seconds_told(why, now))
     return None

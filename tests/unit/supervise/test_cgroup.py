@@ -1,0 +1,60 @@
+"""supervise/cgroup.py: the OOM killer's count, where each kind of kernel set-up has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wal_agent.supervise import cgroup
+
+EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {n}\noom_group_kill 0\n"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {n}\n"
+
+
+def put(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "file", "text"),
+    [
+        ("0::/user.slice/run.scope\n", "user.slice/run.scope/memory.events", EVENTS),
+        ("0::/\n", "memory.events", EVENTS),  # a container with a namespace of its own
+        ("0::/kubepods/pod1/abc\n", "memory.events", EVENTS),  # one without: the mount shows it
+        ("9:memory:/docker/abc\n0::/x\n", "memory/docker/abc/memory.oom_control", CONTROL),
+        ("9:cpu,memory:/docker/abc\n", "memory/memory.oom_control", CONTROL),
+    ],
+)
+def test_where_the_count_is(tmp_path: Path, cgroups: str, file: str, text: str) -> None:
+    proc, mount = tmp_path / "proc", tmp_path / "cgroup"
+    put(proc / "self/cgroup", cgroups)
+    put(proc / "vmstat", "nr_free_pages 7\noom_kill 99\n")
+    place = put(mount / file, text.format(n=2))
+    assert cgroup.counter(proc, mount) == place
+    assert cgroup.grown(2, place) == 0
+    place.write_text(text.format(n=4))
+    assert cgroup.oom_kills(place) == 4 and cgroup.grown(2, place) == 2
+
+
+def test_without_a_cgroup_the_machine_counts(tmp_path: Path) -> None:
+    proc = tmp_path / "proc"
+    vmstat = put(proc / "vmstat", "nr_free_pages 7\noom_kill 99\n")
+    assert cgroup.counter(proc, tmp_path / "none") == vmstat and cgroup.oom_kills(vmstat) == 99
+
+
+def test_nothing_known_is_no_kill(tmp_path: Path) -> None:
+    assert cgroup.counter(tmp_path, tmp_path) is None
+    assert cgroup.oom_kills(None) is None and cgroup.grown(None, None) == 0
+    odd = put(tmp_path / "odd", "oom_kill many\n")
+    assert cgroup.oom_kills(odd) is None and cgroup.grown(3, odd) == 0
+    odd.write_bytes(b"\xff\xfe")
+    assert cgroup.oom_kills(odd) is None
+
+
+def test_this_machine_counts_somewhere() -> None:
+    """Linux has had one of the three for long; elsewhere there is none, and that is said."""
+    found = cgroup.counter()
+    assert (found is not None) is Path("/proc/vmstat").exists()

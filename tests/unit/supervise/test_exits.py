@@ -1,0 +1,107 @@
+"""supervise/exits.py: each class by what proves it, and that nobody's words beat what we did or the kernel saw."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+
+from wal_agent.agents.base import Death, TurnFailed
+from wal_agent.records import RunEnded
+from wal_agent.supervise.down import Down
+from wal_agent.supervise.exits import LONGEST_TOLD, LONGEST_UNTOLD, Facts, Word, asked_again_after, exit_class
+
+HEADLESS = Facts(code=0, completed=False, interactive=False)
+QUOTA = Death("quota", "You hit your\nlimit", 90.0)
+V8 = b"\nFATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory\n"
+
+
+def down(kind: str) -> Down:
+    return Down(kind, "sigterm", 0.0, 1.0, "")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("facts", "cls"),
+    [
+        (Facts(0, True, False), "completed"),
+        (Facts(0, True, True), "completed"),
+        (HEADLESS, "incomplete"),
+        (replace(HEADLESS, interactive=True), "interrupted"),
+        (Facts(1, False, False), "failed"),
+        (Facts(1, True, False), "failed"),
+        (Facts(53, False, True), "failed"),
+        # signals, as a parent sees them and as a shell in between tells them
+        (Facts(-9, False, False), "killed"),
+        (Facts(137, False, False), "killed"),
+        (Facts(-15, True, False), "killed"),
+        (Facts(139, False, False), "killed"),
+        (Facts(-2, False, False), "interrupted"),
+        (Facts(130, False, False), "interrupted"),
+        (Facts(129, False, True), "interrupted"),
+        (Facts(199, False, False), "failed"),  # Gemini's own: no signal has this number
+        (Facts(255, False, False), "failed"),
+        # a person, where the agent takes the signal and ends with a code of its own
+        (Facts(0, False, False, signals=frozenset({signal.SIGINT})), "interrupted"),
+        (Facts(1, False, False, signals=frozenset({signal.SIGHUP})), "interrupted"),
+        (Facts(1, False, False, signals=frozenset({signal.SIGUSR1})), "failed"),
+        (Facts(0, True, False, signals=frozenset({signal.SIGINT})), "completed"),
+        # the kernel: only both together
+        (Facts(-9, False, False, oom_kills=1), "out_of_memory"),
+        (Facts(137, False, False, oom_kills=2), "out_of_memory"),
+        (Facts(1, False, False, oom_kills=1), "failed"),
+        (Facts(-11, False, False, oom_kills=1), "killed"),
+        (Facts(0, True, False, oom_kills=1), "completed"),
+        # V8
+        (Facts(-6, False, False, said=V8), "heap"),
+        (Facts(134, False, False, said=b"x" * 9 + V8 + b"----- Native stack trace -----"), "heap"),
+        (Facts(0, True, False, said=V8), "completed"),  # a tool's, and the agent lived
+        (Facts(-9, False, False, said=V8, oom_kills=1), "out_of_memory"),
+        # the model
+        (Facts(1, False, False, death=QUOTA), "quota"),
+        (Facts(1, False, False, death=Death("context", "too long")), "context"),
+        (Facts(1, False, False, failed=TurnFailed("s", "quota", "limit", 9.0)), "quota"),
+        (Facts(0, False, False, failed=TurnFailed("s", "context", "too long")), "context"),
+        (Facts(1, False, False, failed=TurnFailed("s", "other", "no credit")), "failed"),
+        (Facts(-9, False, False, death=QUOTA), "killed"),
+        (Facts(0, False, True, failed=TurnFailed("s", "quota", "limit")), "interrupted"),  # a person read it and left
+        # what we did stands above all
+        (Facts(-9, False, False, down=down("drain"), oom_kills=1), "drained"),
+        (Facts(0, True, False, down=down("pause")), "paused"),
+        (Facts(-9, False, False, down=down("hang")), "hung"),
+        (Facts(-9, False, False, down=down("drain"), stopped="Job x was taken over."), "stopped"),
+    ],
+)
+def test_class(facts: Facts, cls: str) -> None:
+    word = exit_class(facts)
+    assert word.cls == cls and word.why and "\n" not in word.why
+
+
+def test_the_sentence_is_one_line_and_keeps_the_retry_time() -> None:
+    assert exit_class(Facts(1, False, False, death=QUOTA)) == Word("quota", "You hit your limit", 90.0)
+    long = exit_class(Facts(1, False, False, death=Death("quota", "x" * 9999)))
+    assert len(long.why) == 300
+    assert exit_class(Facts(-11, False, False)).why == "killed by SIGSEGV"
+
+
+def ended(cls: str) -> RunEnded:
+    return RunEnded(time=1.0, code=1, completed=False, cls=cls)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("told", "before", "seconds"),
+    [
+        (34.0, ("quota", "quota"), 34.0),
+        (1e12, (), LONGEST_TOLD),
+        (0.0, (), 60.0),
+        (0.0, ("quota",), 120.0),
+        (0.0, ("quota", "paused", "quota"), 240.0),
+        (0.0, ("quota", "quota", "completed"), 60.0),
+        (0.0, ("quota", "killed", "quota"), 120.0),
+        (0.0, ("quota",) * 16, LONGEST_UNTOLD),
+    ],
+)
+def test_a_quota_is_asked_again_as_told_else_later(
+    told: float, before: tuple[str, ...], seconds: float
+) -> None:
+    assert asked_again_after(Word("quota", "", told), [ended(cls) for cls in before]) == seconds

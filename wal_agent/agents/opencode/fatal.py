@@ -1,0 +1,23 @@
+"""What OpenCode says on stderr when it gives up on its model; its exit code is 1 then. A rate limit with a retry time
+it waits for by itself, however long that is."""
+
+from __future__ import annotations
+
+import re
+
+from wal_agent.agents.base import Death
+from wal_agent.agents.retrytime import seconds_told
+
+_LAST = re.compile(rb"^(?:\x1b\[\d+m)*Error: (?:\x1b\[\d+m)*(.{1,600})$", re.MULTILINE)
+_LONG = re.compile(r"context window|context length|prompt is too long", re.IGNORECASE)
+_WAIT = re.compile(r"rate limit|too many requests|overloaded|usage limit", re.IGNORECASE)
+
+
+def fatal(said: bytes, now: float) -> Death | None:
+    errors = _LAST.findall(said)
+    if not errors:
+        return None
+    why = errors[-1].decode("utf-8", "replace").strip()
+    if _LONG.search(why):
+        return Death("context", "the conversation is too long for the model")
+    return Death("quota", why, seconds_told(why, now)) if _WAIT.search(why) else None

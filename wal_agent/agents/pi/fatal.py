@@ -1,0 +1,19 @@
+"""What pi says on stderr when it gives up on its model; its exit code is 1 then. Of a conversation that is too long it
+says nothing, and ends with 0."""
+
+from __future__ import annotations
+
+import re
+
+from wal_agent.agents.base import Death
+from wal_agent.agents.retrytime import seconds_told
+
+_LAST = re.compile(rb"^((?:429|5\d\d) .{1,600})$", re.MULTILINE)
+
+
+def fatal(said: bytes, now: float) -> Death | None:
+    errors = _LAST.findall(said)
+    if not errors:
+        return None
+    why = errors[-1].decode("utf-8", "replace").strip()
+    return Death("quota", why, seconds_told(why, now))
