@@ -23,7 +23,7 @@ from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
 ROUNDS = 5  # of ending what runs, until there is nothing
-SECONDS = 60.0  # after which a thing that should have happened counts as not happening
+SECONDS = 180.0  # after which a thing that should have happened counts as not happening
 SCRIPT = """\
 #!/bin/sh
 echo "charged $1" >> ledger.txt
