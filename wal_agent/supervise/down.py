@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 HURRY = 20.0  # seconds for all that follows, once somebody hurries
@@ -55,6 +55,15 @@ class Down:
                 return "paused"
             case _:
                 return "the model did not answer"
+
+    def after(self, stands: Down | None) -> Down | None:
+        """What stands when this one is asked for and `stands` was before; None: this one comes too late. The first word
+        counts, but a drain overrules a pause or a hang; the job stays paused then, whoever has it next."""
+        if stands is None:
+            return self
+        if self.kind != "drain" or stands.kind == "drain":
+            return None
+        return replace(self, resume_at=stands.resume_at, reason=stands.reason)
 
     def _at(self, part: float) -> float:
         return self.began + (self.until - self.began) * part

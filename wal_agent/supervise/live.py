@@ -259,9 +259,10 @@ class Live:
     def go_down(self, down: Down) -> None:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
         with self._going:
-            if self._down is not None and not (down.kind == "drain" and self._down.kind != "drain"):
+            stands = down.after(self._down)
+            if stands is None:
                 return
-            self._down = down
+            self._down = stands
         if down.kind == "drain":
             self._tell(DrainStarted(down.source, down.until - down.began))
         self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")

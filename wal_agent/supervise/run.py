@@ -383,7 +383,8 @@ class _Run:
                 after_left(opened),
             )
         code = DRAINED if ended.drained else ended.exit.shell_code
-        return Finished(code, word.cls, word.why, record.until, self.interactive)
+        until = 0.0 if ended.drained else record.until  # this process goes, and waits for no pause
+        return Finished(code, word.cls, word.why, until, self.interactive)
 
     def _settled(
         self,

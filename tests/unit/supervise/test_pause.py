@@ -18,6 +18,7 @@ from tests.unit.wal.world import KEYS, FakeClock, World, claim
 from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.recovery.admit import LONGEST_PAUSE, pause_left, pause_words
 from wal_agent.supervise.control import PAUSE
+from wal_agent.supervise.down import Down
 from wal_agent.supervise.pause import SOCKET, Wanted, ask_this_run, checked, clean, coming, duration, going_down
 from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.server import HookServer
@@ -109,6 +110,15 @@ def test_a_live_run_goes_down_with_time_for_its_tools() -> None:
 def test_what_a_live_run_refuses(question: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         going_down(question, FakeClock(), 20.0)
+
+
+def test_a_drain_overrules_a_pause_and_the_job_stays_paused() -> None:
+    pause = going_down({"seconds": 600, "reason": "rate limit"}, FakeClock(1000.0), drain=20.0)
+    drain = Down("drain", "sigterm", 1001.0, 1021.0, "going")
+    assert pause.after(None) is pause and drain.after(drain) is None and pause.after(drain) is None
+    stands = drain.after(pause)
+    assert stands is not None and (stands.kind, stands.until) == ("drain", 1021.0)
+    assert (stands.resume_at, stands.reason) == (1600.0, "rate limit")
 
 
 @pytest.fixture
