@@ -141,11 +141,9 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case PhaseChange():
             return "phase", redact(f"{r.phase} {r.tool}").rstrip(), f"was {r.was}"
         case RunEnded():
-            return (
-                "agent ended",
-                f"code {r.code}",
-                "completed" if r.completed else f"not completed {redact(r.why)[:60]}",
-            )
+            way = r.cls.replace("_", " ") if r.cls not in ("", "completed") else ""
+            detail = f"code {r.code} {way}".rstrip()
+            return "agent ended", detail, "completed" if r.completed else f"not completed {redact(r.why)[:60]}"
 
 
 def _quoted(prompt: Payload | None) -> str:

@@ -49,6 +49,7 @@ def status(
 
 def table(view: object) -> list[str]:
     from wal_agent.cli.view import View
+    from wal_agent.recovery.died import how
 
     assert isinstance(view, View)
     now = time.time()
@@ -106,7 +107,10 @@ def table(view: object) -> list[str]:
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
         rows += [
-            ("", f"{stamp(c.taken_over)}  {c.host} lost (epoch {c.epoch}), taken over then") for c in view.crashes[-5:]
+            ("", f"{stamp(c.taken_over)}  {c.host} lost (epoch {c.epoch}), taken over then")
+            if not c.cls
+            else ("", f"{stamp(c.taken_over)}  agent died on {c.host} (epoch {c.epoch}): {how(c.cls)}")
+            for c in view.crashes[-5:]
         ]
     for call in view.unsettled:
         hint = "" if view.state == "running" and view.phase != "awaiting_user" else "settle: wal-agent ack"

@@ -15,6 +15,7 @@ from wal_agent.encryption import wrong_key
 from wal_agent.records import Opening, Payload
 from wal_agent.recovery.admit import age, owner_is_dead, pause_left, paused_until
 from wal_agent.recovery.damage import damaged, lease_missing
+from wal_agent.recovery.died import CRASHES
 from wal_agent.redact import redact
 from wal_agent.shown import printable
 from wal_agent.supervise.control import STATUS, ask
@@ -42,12 +43,14 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """An epoch whose owner died: where, since when it ran, and when it was taken over."""
+    """An epoch whose owner or agent died: where, since when it ran, and when it was taken over, or when the agent did.
+    `cls`: of what the agent died (records.ExitClass), "" where the whole run was cut off."""
 
     host: str
     epoch: int
     began: float
     taken_over: float
+    cls: str = ""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -199,14 +202,18 @@ def unsettled(state: State) -> list[Call]:
 
 
 def crashes(state: State) -> tuple[Crash, ...]:
-    """Each opening that took over from a dead owner, with that owner."""
+    """Each opening that took over from a dead owner, with that owner, and each agent that died."""
     found: list[Crash] = []
     before: Opening | None = None
     for at in state.openings:
         if at.opening.cause == "dead" and before is not None:
             found.append(Crash(before.host.name, before.epoch, before.time, at.opening.time))
         before = at.opening
-    return tuple(found)
+    for ended in state.ends:
+        under = next((o.opening for o in reversed(state.openings) if o.opening.time <= ended.time), None)
+        if ended.cls in CRASHES and under is not None:
+            found.append(Crash(under.host.name, under.epoch, under.time, ended.time, ended.cls))
+    return tuple(sorted(found, key=lambda crash: crash.taken_over))
 
 
 def preview(payload: Payload, limit: int = PREVIEW) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,9 +13,10 @@ import pytest
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Shelf, commit, full, intent, payload
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.cli.entries import as_line, entries
 from wal_agent.cli.status import table
 from wal_agent.cli.view import JobState, Late, View, Waiting, late, look, phase_age, preview, view
-from wal_agent.records import Opening, Payload
+from wal_agent.records import Opening, Payload, RunEnded
 from wal_agent.supervise import local
 from wal_agent.supervise.control import STATUS
 from wal_agent.supervise.server import HookServer
@@ -83,6 +85,20 @@ def test_each_crash_is_an_opening_from_the_dead_with_its_owner(tmp_path: Path) -
     found = look(shelf.bucket, KEYS, {})
     assert [(c.host, c.epoch) for c in found.crashes] == [("vm-1", 1)]
     assert "vm-1 lost (epoch 1)" in shown(found)
+
+
+def test_an_agent_that_died_is_a_crash_with_its_class(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    job = shelf.open("a", host="vm-1")
+    died = RunEnded(time=time.time(), code=-9, completed=False, why="killed: out of memory", cls="out_of_memory")
+    job.writer.append(died)
+    commit(job)
+    close_job(job, "released")
+    found = look(shelf.bucket, KEYS, {})
+    assert [(c.host, c.epoch, c.cls) for c in found.crashes] == [("vm-1", 1, "out_of_memory")]
+    assert "agent died on vm-1 (epoch 1): killed: out of memory" in shown(found)
+    newest = list(entries(shelf.bucket, KEYS))[-1]
+    assert "code -9 out of memory" in as_line(newest) and "killed: out of memory" in as_line(newest)
 
 
 def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
