@@ -46,12 +46,12 @@ class Entry:
     end: End | None = None
 
 
-def entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None) -> Iterator[Entry]:
-    """All kept records, oldest first. Reads the log once and holds its records (not the blobs) in memory.
+def entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None, start: int = 1) -> Iterator[Entry]:
+    """All kept records from segment `start` on, oldest first. Reads them once and holds them (not the blobs) in memory.
 
     What cannot be read is passed over and put into `damaged`; without that it is raised."""
     found: list[tuple[int, int, AnyRecord]] = []
-    for seq, segment in readable(bucket, keys):
+    for seq, segment in readable(bucket, keys, start):
         if not isinstance(segment, Damaged):
             found += [(seq, segment.epoch, record) for record in segment.records]
         elif damaged is None:

@@ -11,6 +11,8 @@ import typer
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 
+CRASHES = ("opening", "recovery", "run_ended")
+
 
 def log(
     agent: AgentName = "gemini",
@@ -21,6 +23,9 @@ def log(
     n: Annotated[
         int, typer.Option("-n", "--number", min=0, help="Show the newest N records; 0 = all that are kept.")
     ] = 30,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Oldest first, then each new one as it comes, until Ctrl-C.")
+    ] = False,
     crashes: Annotated[bool, typer.Option("--crashes", help="Only starts, ends and recoveries.")] = False,
     json: AsJson = False,
 ) -> None:
@@ -35,16 +40,23 @@ def log(
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     newest: deque[Entry] = deque(maxlen=n or None)
     damaged: list[Damaged] = []
+    seen = 0
     for entry in entries(at.bucket, at.keys, damaged):
-        if not crashes or entry.kind in ("opening", "recovery", "run_ended"):
+        seen = entry.seq
+        if not crashes or entry.kind in CRASHES:
             newest.append(entry)
     if json:
         for entry in newest:
             sys.stdout.write(as_json(entry) + "\n")
+        sys.stdout.flush()
     elif newest:
-        lines([as_line(entry) for entry in reversed(newest)])
+        lines([as_line(entry) for entry in (newest if follow else reversed(newest))])
     elif not damaged:
         say(f"no records of job {at.keys.job} in {at.bucket.url}.")
     if damaged:
         more = f" So are {len(damaged) - 1} more." if len(damaged) > 1 else ""
         raise Damaged(f"{damaged[0].what}{more}", "What can still be had: wal-agent status")
+    if follow:
+        from wal_agent.cli.watching import following
+
+        following(at, seen, CRASHES if crashes else None, json=json)

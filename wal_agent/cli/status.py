@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Annotated
+
+import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
@@ -21,6 +24,8 @@ def status(
     job: JobName = None,
     encryption_key_file: KeyFile = None,
     encryption_key_command: KeyCommand = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two looks of --watch.")] = 2.0,
     json: AsJson = False,
 ) -> None:
     """Who holds the job, what is it doing, what is not saved or not settled yet, and how often it crashed.
@@ -36,6 +41,10 @@ def status(
     from wal_agent.errors import Damaged
 
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    if watch:
+        from wal_agent.cli.watching import watching
+
+        watching(at, every, os.environ, json=json)
     view = look(at.bucket, at.keys, os.environ, at.key_id)
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")

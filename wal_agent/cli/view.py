@@ -25,7 +25,7 @@ from wal_agent.supervise.watchdog import Bounds
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
-from wal_agent.wal.reader import Replay, reaching, replay
+from wal_agent.wal.reader import Replay, reaching, read_on, replay
 from wal_agent.wal.state import State
 
 JobState = Literal["none", "running", "cut_off", "closed", "released", "paused", "unlocked"]
@@ -107,13 +107,18 @@ class View(msgspec.Struct, frozen=True):
 
 
 def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -> View:
-    """Read lease and log (without the job's key the lease alone); ask the live run, if it is here.
+    """One look: read lease and log (without the job's key the lease alone); ask the live run, if it is here.
     Damaged: the lease cannot be read, or is missing while there is a log."""
+    return looked(bucket, keys, env, key_id, Replay())[0]
+
+
+def looked(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str, before: Replay) -> tuple[View, Replay]:
+    """A look that reads on from what the one `before` found, and what it found itself."""
     seen = leases.read(bucket, keys)
     if seen is None:
         if missing := lease_missing(bucket, keys):
             raise missing
-        return View(job=keys.job, bucket=bucket.url, state="none")
+        return View(job=keys.job, bucket=bucket.url, state="none"), Replay()
     from pathlib import Path
 
     here = this_host(env, Path(os.devnull))
@@ -124,8 +129,10 @@ def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -
         answer = ask(seen.doc.host, seen.doc.run, STATUS, {})
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)
-        return msgspec.structs.replace(view(keys.job, bucket.url, seen, dead, unread, answer), locked=str(problem))
-    return view(keys.job, bucket.url, seen, dead, reaching(replay(bucket, keys), keys.job, seen.doc.seq), answer)
+        locked = view(keys.job, bucket.url, seen, dead, unread, answer)
+        return msgspec.structs.replace(locked, locked=str(problem)), before
+    found = read_on(bucket, keys, before) if before.seq else replay(bucket, keys)
+    return view(keys.job, bucket.url, seen, dead, reaching(found, keys.job, seen.doc.seq), answer), found
 
 
 def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:

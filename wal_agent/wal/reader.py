@@ -218,6 +218,13 @@ def replay(bucket: Bucket, keys: Keys, upto: int | None = None, *, parallel: int
     return result
 
 
+def read_on(bucket: Bucket, keys: Keys, at: Replay, *, parallel: int = PARALLEL) -> Replay:
+    """What the log says now, from what it said at `at`: one listing, and only what is new. The same errors as replay's;
+    where it does not go on from there (retention has passed, or damage) it is read anew."""
+    found = _read_on(bucket, keys, at, None, parallel) if at.damage is None else at
+    return found if found.damage is None else replay(bucket, keys, parallel=parallel)
+
+
 def reaching(found: Replay, job: str, seq: int) -> Replay:
     """`found`, which is damaged when it ends before segment `seq`, the last one that the job's lease, read before the
     log, knows to be acknowledged. (The newest segment never goes by retention.)"""

@@ -1,0 +1,85 @@
+"""cli/watching.py: `status --watch` and `log --follow`, as a person at another terminal uses them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.unit.cli.shelf import KEYS, Shelf, commit, intent
+from wal_agent.bucket.meter import MeterBucket
+from wal_agent.cli.view import looked
+from wal_agent.records import End
+from wal_agent.wal.reader import Replay
+
+
+@contextmanager
+def started(shelf: Shelf, home: Path, *args: str) -> Iterator[subprocess.Popen[str]]:
+    where = ("--bucket", shelf.url, "--job", "shop")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wal_agent", *args, *where],
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, Sequence[str]]:
+    """By Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err.splitlines()
+
+
+def test_each_new_record_is_shown_once_as_it_comes(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "b")
+    job = shelf.open()
+    with started(shelf, tmp_path, "log", "--follow", "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["type"] == "opening"
+        for record in (intent(1), End(time=6.0, call=1, how="done", by="hook")):
+            job.writer.append(record)
+            commit(job)
+            assert json.loads(process.stdout.readline())["record"] == job.writer.acked.seq
+        code, err = ended(process)
+    assert (code, err) == (130, [])
+
+
+def test_the_job_is_shown_anew(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "b")
+    job = shelf.open()
+    with started(shelf, tmp_path, "status", "--watch", "--every", "0.2", "--json") as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["calls"] == 0
+        job.writer.append(intent(1))
+        commit(job)
+        while json.loads(process.stdout.readline())["calls"] == 0:
+            pass
+        assert ended(process)[0] == 130
+
+
+def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    job = shelf.open()
+    for number in range(1, 6):
+        job.writer.append(intent(number))
+        commit(job)
+    meter = MeterBucket(shelf.bucket)
+    first, before = looked(meter, KEYS, {}, "", Replay())
+    job.writer.append(intent(6))
+    commit(job)
+    gets = meter.snapshot().get.requests
+    second, _ = looked(meter, KEYS, {}, "", before)
+    assert (first.calls, second.calls) == (5, 6)
+    assert meter.snapshot().get.requests - gets == 2, "the lease and the new segment"

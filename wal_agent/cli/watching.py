@@ -1,0 +1,98 @@
+"""`status --watch` and `log --follow`: the same as without, again and again, for one listing and what is new."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Mapping
+from typing import NoReturn
+
+from wal_agent.cli.entries import Entry, as_json, as_line, entries
+from wal_agent.cli.options import Place
+from wal_agent.cli.screen import lines
+from wal_agent.cli.view import View, looked
+from wal_agent.errors import Unavailable, UsageError
+from wal_agent.wal.reader import Replay
+
+SHORTEST = 0.2  # seconds between two looks
+FOLLOW = 1.0  # seconds between two looks for new records
+
+
+def watching(at: Place, every: float, env: Mapping[str, str], json: bool = False) -> NoReturn:
+    """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
+    each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
+    if not every >= SHORTEST:
+        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g}.")
+    if json or not sys.stderr.isatty():
+        _in_turn(at, every, env, json)
+    else:
+        _in_place(at, every, env)
+
+
+def _look(at: Place, env: Mapping[str, str], before: Replay) -> tuple[View | None, Replay, str]:
+    """The job, or why the bucket could not be asked now."""
+    try:
+        view, found = looked(at.bucket, at.keys, env, at.key_id, before)
+    except Unavailable as error:
+        return None, before, str(error)
+    return view, found, ""
+
+
+def _in_turn(at: Place, every: float, env: Mapping[str, str], json: bool) -> NoReturn:
+    from json import dumps
+
+    import msgspec
+
+    from wal_agent.cli.status import table
+
+    before = Replay()
+    while True:
+        view, before, trouble = _look(at, env, before)
+        if view is None:
+            lines([f"wal-agent: waiting: {trouble}"])
+        elif json:
+            sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
+            sys.stdout.flush()
+        else:
+            lines([*table(view), ""])
+        time.sleep(every)
+
+
+def _in_place(at: Place, every: float, env: Mapping[str, str]) -> NoReturn:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from wal_agent.cli.status import table
+
+    before, shown = Replay(), ""
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=False) as live:
+        while True:
+            view, before, trouble = _look(at, env, before)
+            if view is not None:
+                shown = "\n".join(table(view))
+            rows = f"{shown}\n\nwaiting: {trouble}" if trouble else shown
+            live.update(Text(f"{rows}\n\nevery {every:g} s; Ctrl-C ends it"), refresh=True)
+            time.sleep(every)
+
+
+def following(at: Place, seen: int, kinds: Collection[str] | None, json: bool = False) -> None:
+    """Show each record behind segment `seen` as it comes, until Ctrl-C. Damaged; Denied."""
+    while True:
+        try:
+            new = list(entries(at.bucket, at.keys, start=seen + 1))
+        except Unavailable:
+            new = []  # the bucket is asked again; nothing is passed over
+        for entry in new:
+            seen = entry.seq
+            if kinds is None or entry.kind in kinds:
+                _show(entry, json)
+        time.sleep(FOLLOW)
+
+
+def _show(entry: Entry, json: bool) -> None:
+    if json:
+        sys.stdout.write(as_json(entry) + "\n")
+        sys.stdout.flush()
+    else:
+        lines([as_line(entry)])
