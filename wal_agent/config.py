@@ -208,6 +208,10 @@ def load(
             take(key, document[key], Origin("file", f"{key} in {path}"))
     if sources["bucket"] == "file":
         _stay_inside(values["bucket"], workspace, path)
+    if "notify" in document:
+        from wal_agent.notify.targets import refuse_in_project
+
+        raise refuse_in_project(path, env)
     if "generic" in document:
         from wal_agent.agents.generic.settings import project_table
 
@@ -229,7 +233,8 @@ def default_job(agent: str, workspace: Path) -> str:
 
 # ---- the file -----------------------------------------------------------------------------------------------------
 
-KEYS = (*READERS, "hooks", "rules", "generic")
+KEYS = (*READERS, "hooks", "rules", "generic", "notify")
+OWN_KEYS = ("generic", "notify")  # of the person's own file, in places.config_dir
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def ack(
 ) -> None:
     """Settle a call that was in flight at a crash: you looked, and say whether it happened."""
     from wal_agent.cli.options import place
+    from wal_agent import notify
     from wal_agent.errors import UsageError
     from wal_agent.supervise.acknowledge import acknowledge
 
@@ -30,4 +31,5 @@ def ack(
         raise UsageError("Say either --done or --not-done.")
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     acknowledge(at.bucket, at.keys, at.settings.ttl, call, done, os.environ, at.key_id)
+    notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
     say(f"call #{call} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")

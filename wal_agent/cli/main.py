@@ -18,6 +18,7 @@ from wal_agent.cli import (
     doctor,
     gc,
     log,
+    notify,
     pause,
     recover,
     restore,
@@ -59,6 +60,7 @@ app.command("restore")(restore.restore)
 app.command("ack")(ack.ack)
 app.command("pause")(pause.pause)
 app.add_typer(rules.app, name="rules")
+app.command("notify")(notify.notify)
 app.command("unlock")(unlock.unlock)
 app.command("gc")(gc.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)

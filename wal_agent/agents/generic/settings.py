@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env
-from wal_agent.config import FILE, known_keys, read_file
+from wal_agent.config import FILE, OWN_KEYS, known_keys, read_file
 from wal_agent.errors import ConfigError
 from wal_agent.places import config_dir, home, in_a_secret_place, secret_name
 
@@ -113,7 +113,7 @@ def forget() -> None:
 def _own(env: Env) -> Generic:
     path = own_file(env)
     document = _document(path)
-    known_keys(document, ("generic",), "", path)
+    known_keys(document, OWN_KEYS, "", path)
     table = _table(document.get("generic", {}), path)
     known_keys(table, ("session", "resume"), "generic.", path)
     named = tuple(_named(text, path, env, trusted=True) for text in _texts(table, "session", path))

@@ -1,0 +1,86 @@
+"""`wal-agent notify`: where messages go, whether they arrive, and enough of one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wal_agent.cli.screen import lines, say
+
+if TYPE_CHECKING:
+    from wal_agent.notify.targets import Target
+
+
+def notify(
+    test: Annotated[bool, typer.Option("--test", help="Send a test message to every URL, now.")] = False,
+    ack: Annotated[bool, typer.Option("--ack", help="You know: do not tell again that a job stopped.")] = False,
+) -> None:
+    """Show the apprise URLs that tell people of a run (hidden), what waits to be sent, and what failed.
+
+    They stand in your own ~/.config/wal-agent/wal-agent.toml: [[notify]] url = "ntfys://...", level = "recovery" (or
+    info, person_needed); or in WAL_AGENT_NOTIFY: URLs between spaces, each with `LEVEL=` before it or not.
+
+    --test exits with 69 unless every URL took the message.
+    """
+    from wal_agent.errors import UsageError
+    from wal_agent.notify.outbox import acknowledge
+    from wal_agent.notify.targets import VARIABLE, load, own_file
+
+    if test and ack:
+        raise UsageError("Say either --test or --ack.")
+    if ack:
+        number = acknowledge(os.environ, None)
+        say(f"{number} {'reminder is' if number == 1 else 'reminders are'} not told again.")
+        return
+    targets = load(os.environ)
+    if not targets:
+        where = f'Write [[notify]] url = "..." into {own_file(os.environ)}, or set {VARIABLE}.'
+        if test:
+            raise UsageError("There is no URL to send a test message to.", where)
+        say(f"nobody is told of anything. {where}")
+    elif test:
+        _test(targets)
+    else:
+        lines(_listing(targets))
+
+
+def _test(targets: Sequence[Target]) -> None:
+    from wal_agent.errors import Unavailable
+    from wal_agent.notify.deliver import deliver
+    from wal_agent.notify.outbox import box_of
+
+    box = box_of(os.environ, targets)
+    failed = 0
+    for number, target in enumerate(targets, 1):
+        body = f"A test from {platform.node()}: messages of level {target.level} and above come here. Nothing to do."
+        why = deliver(target, target.level, "wal-agent: a test message", body)
+        lines([_row(number, target, why or "ok")])
+        failed += bool(why)
+        if not why:
+            box.clear(target)
+    if failed:
+        raise Unavailable(f"{failed} of {len(targets)} did not take the test message.", "Look at the URL and its key.")
+
+
+def _listing(targets: Sequence[Target]) -> list[str]:
+    from wal_agent.notify.outbox import box_of, waiting
+    from wal_agent.recovery.words import moment
+
+    box = box_of(os.environ, targets)
+    failures, now = box.failures(), time.time()
+    rows = []
+    for number, target in enumerate(targets, 1):
+        failure = failures.get(target.id)
+        said = f"fails since {moment(failure.since, now)} UTC: {failure.why}" if failure else ""
+        rows.append(_row(number, target, said))
+    due, later = waiting(box.letters().values(), now)
+    return [*rows, f"{'waiting':<11} {due} to be sent, {later} to be told again later"]
+
+
+def _row(number: int, target: Target, said: str) -> str:
+    return f"{number:<3} {target.hidden:<15} {target.level:<14} {said}".rstrip()

@@ -1,0 +1,263 @@
+"""What people are told of a run, and how loudly: one pure function from what happened to a message.
+
+A message says job, machine, what, since when and the command to type. It leaves the machine: secrets are taken out, and
+nothing in it is obeyed by a terminal.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from wal_agent.errors import Fenced, LeaseHeld, Unavailable, UsageError
+from wal_agent.happened import (
+    DrainFinished,
+    Halted,
+    Happening,
+    HungUp,
+    LeaseLost,
+    LeftOpen,
+    Paused,
+    Recovered,
+    Restarting,
+    TakesLong,
+)
+from wal_agent.recovery.words import counted, moment, span
+from wal_agent.shown import heard
+
+Level = Literal["info", "recovery", "person_needed"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""From the most to the fewest messages: who asks for one level also gets those behind it."""
+
+MOST_TITLE = 120  # characters
+MOST_LINE = 400
+MOST_LINES = 10
+MOST_CALLS = 5
+TOLD = (DrainFinished, Halted, HungUp, LeaseLost, LeftOpen, Paused, Recovered, Restarting, TakesLong)
+# Nobody needs to be told: the command line was wrong, the job runs elsewhere, `LeaseLost` has told it.
+NO_NEWS = frozenset({UsageError.exit_code, LeaseHeld.exit_code, Fenced.exit_code})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What every message says: which job, where."""
+
+    job: str
+    bucket: str
+    agent: str
+    host: str
+    workspace: str
+
+    def command(self, *words: str) -> str:
+        """`wal-agent WORDS` for this job, from whatever folder."""
+        return shlex.join(["wal-agent", *words, "--job", self.job, "--bucket", self.bucket])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`key`: a message of the same key says nothing new. `insists`: it is told again until somebody acts."""
+
+    level: Level
+    title: str
+    body: str
+    key: str
+    insists: bool = False
+
+
+def reaches(level: Level, wanted: Level) -> bool:
+    """Whether who asked for `wanted` gets a message of `level`."""
+    return LEVELS.index(level) >= LEVELS.index(wanted)
+
+
+def message_of(facts: Facts, at: float, happening: Happening) -> Message | None:
+    """None for what people are not told. `at`: seconds since 1970."""
+    match happening:
+        case Recovered():
+            return _recovered(facts, at, happening)
+        case Halted():
+            return _halted(facts, at, happening)
+        case LeaseLost(why):
+            return _message(
+                facts,
+                at,
+                "person_needed",
+                "stopped: the lease is lost",
+                f"{_sentence(why)} The agent was ended here, and whoever holds the job now carries on.",
+                _look(facts),
+                key=f"lost:{why}",
+            )
+        case LeftOpen(calls):
+            return _left_open(facts, at, calls)
+        case TakesLong():
+            return _takes_long(facts, at, happening)
+        case HungUp(seconds):
+            return _message(
+                facts,
+                at,
+                "recovery",
+                f"hung up: no answer of the model for {span(seconds)}",
+                "The agent was ended; the recovery plan decides what follows.",
+                _look(facts),
+                since=at - seconds,
+                key=f"hung:{at}",
+            )
+        case Restarting(attempt, delay, cls):
+            return _message(
+                facts,
+                at,
+                "info",
+                f"the agent died ({cls}) and is started again",
+                f"Attempt {attempt}, in {span(delay)}.",
+                f"Look: {facts.command('log')}",
+                key=f"restarting:{cls}",
+            )
+        case Paused(until, why):
+            return _message(
+                facts,
+                at,
+                "info",
+                f"paused until {moment(until, at)} UTC",
+                f"Why: {_sentence(why)} Whoever starts the job from then on, on any machine, carries on.",
+                _run(facts),
+                key=f"paused:{until:.0f}",
+            )
+        case DrainFinished(seconds, in_time):
+            return _drained(facts, at, seconds, in_time)
+    return None
+
+
+def _recovered(facts: Facts, at: float, happening: Recovered) -> Message:
+    counts = Counter(happening.findings)
+    findings = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
+    calls = counted(len(happening.findings), "tool call")
+    in_flight = f"In flight: {calls}: {findings}." if findings else "No tool call was in flight."
+    ended = {"preempted": "drained", "paused": "paused"}.get(happening.alert, "cut off")
+    lines = [
+        f"It was {ended} on {happening.old_host or 'a machine'} (epoch {happening.from_epoch}) and carries on on "
+        f"{facts.host}; that took {happening.seconds:.1f} s.",
+        in_flight,
+    ]
+    if happening.put_back:
+        lines.append(f"Put back: {counted(happening.put_back, 'finished call')} that the agent had not saved.")
+    if counts["unknown"] or counts["partial"]:
+        lines.append(f"The agent was told to verify before it goes on. What it had in flight: {facts.command('log')}")
+    return _message(
+        facts,
+        at,
+        "recovery",
+        f"{'recovered' if ended == 'cut off' else 'carries on'} on {facts.host}",
+        *lines,
+        _look(facts),
+        since=happening.stopped,
+        key=f"recovered:{happening.from_epoch}:{at}",
+    )
+
+
+def _halted(facts: Facts, at: float, happening: Halted) -> Message | None:
+    if happening.code in NO_NEWS:
+        return None
+    passing = happening.code == Unavailable.exit_code  # whoever started it may well try again
+    return _message(
+        facts,
+        at,
+        "recovery" if passing else "person_needed",
+        f"stopped with {happening.code}" + ("" if passing else ", a person is needed"),
+        happening.what,
+        happening.hint,
+        _look(facts),
+        _run(facts),
+        key=f"halted:{happening.code}:{happening.what}",
+        insists=not passing,
+    )
+
+
+def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> Message | None:
+    if not calls:
+        return None
+    lines = [
+        f"#{call} {tool}: {facts.command('ack', str(call))} --done | --not-done" for call, tool in calls[:MOST_CALLS]
+    ]
+    if len(calls) > MOST_CALLS:
+        lines.append(f"... and {len(calls) - MOST_CALLS} more: {facts.command('status')}")
+    return _message(
+        facts,
+        at,
+        "person_needed",
+        f"{counted(len(calls), 'call')} not settled",
+        "Nobody can tell whether it happened. Look, then say so:",
+        *lines,
+        key=f"open:{calls}",
+    )
+
+
+def _takes_long(facts: Facts, at: float, happening: TakesLong) -> Message:
+    tool, lasted = happening.tool or "a tool", span(happening.seconds)
+    titles = {
+        "model": f"no answer of the model for {lasted}",
+        "approval": f"the agent waits for you since {lasted}: {tool}",
+        "tool": f"{tool} runs for {lasted}",
+    }
+    lines = {
+        "model": "It is waited for.",
+        "approval": f"Allow or refuse {tool} on its screen on {facts.host}, in {facts.workspace}.",
+        "tool": "It is left alone.",
+    }
+    return _message(
+        facts,
+        at,
+        "person_needed" if happening.what == "approval" else "info",
+        titles[happening.what],
+        lines[happening.what],
+        _look(facts),
+        since=at - happening.seconds,
+        key=f"long:{happening.what}:{happening.tool}:{at - happening.seconds:.0f}",
+    )
+
+
+def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Message:
+    if in_time:
+        title, line = "drained", f"All is saved and the job is given up, in {seconds:.1f} s; it carries on anywhere."
+    else:
+        title, line = "not drained in time", "What was not saved is lost; the next start takes it for a crash."
+    return _message(facts, at, "info" if in_time else "recovery", title, line, _run(facts), key=f"drained:{at}")
+
+
+def _message(
+    facts: Facts,
+    at: float,
+    level: Level,
+    title: str,
+    *lines: str,
+    key: str,
+    since: float | None = None,
+    insists: bool = False,
+) -> Message:
+    when = f"since {moment(since, at, exact=True)} UTC" if since else f"at {moment(at, at, exact=True)} UTC"
+    if since and at - since >= 1:
+        when += f" ({span(at - since)} ago)"
+    where = f"Job {facts.job} ({facts.agent}) on {facts.host}, {when}, in {facts.bucket}."
+    return Message(level, _line(f"{facts.job}: {title}", MOST_TITLE), _body((where, *lines)), key, insists)
+
+
+def _body(lines: Iterable[str]) -> str:
+    return "\n".join([line for text in lines if (line := _line(text, MOST_LINE))][:MOST_LINES])
+
+
+def _line(text: str, most: int) -> str:
+    return heard(text, most - 3)
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _look(facts: Facts) -> str:
+    return f"Look: {facts.command('status')}"
+
+
+def _run(facts: Facts) -> str:
+    return f"Start it: {facts.command('run', facts.agent)} (in {facts.workspace})"

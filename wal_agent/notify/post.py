@@ -1,0 +1,116 @@
+"""Hears what happens in a run and leaves messages in the outbox, in a thread of its own: nobody waits for a disk or a
+process, and never for the network."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+
+from wal_agent.happened import Halted, Happening, LeaseTaken
+from wal_agent.notify import letter as letters
+from wal_agent.notify import outbox
+from wal_agent.notify.letter import Letter
+from wal_agent.notify.message import TOLD, Facts, Message, message_of, reaches
+from wal_agent.notify.outbox import Box
+from wal_agent.notify.targets import Target
+
+HAND_OVER = 1.0  # seconds that the end of a run waits for its own disk
+LINGER = 3.0  # seconds that it waits for the sender, where that is killed with it
+
+
+class Post:
+    """`start`: sees to it that a sender runs. `attended`: a person sits there, who reads a refusal on the screen.
+    `linger`: the machine, the container or the service ends with this process, and the sender with it."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        targets: Sequence[Target],
+        box: Box,
+        env: Mapping[str, str],
+        start: Callable[[], None],
+        attended: bool = False,
+        linger: bool = False,
+    ) -> None:
+        self._facts = facts
+        self._targets = tuple(targets)
+        self._box = box
+        self._env = dict(env)
+        self._start = start
+        self._quiet = attended
+        self._linger = linger
+        self._about = outbox.about(facts.bucket, facts.job)
+        self._heard: SimpleQueue[tuple[float, Happening] | None] = SimpleQueue()
+        self._trouble: Exception | None = None
+        self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
+        self._thread.start()
+
+    def hear(self, at: float, happening: Happening) -> None:
+        if isinstance(happening, (LeaseTaken, *TOLD)):
+            self._heard.put((at, happening))
+        self._raise()
+
+    def close(self) -> None:
+        self._heard.put(None)
+        self._thread.join(HAND_OVER)
+        if self._linger:
+            end = time.monotonic() + LINGER
+            while self._untried() and time.monotonic() < end:
+                time.sleep(0.02)
+        self._raise()
+
+    def _work(self) -> None:
+        try:
+            outbox.sweep(self._env, self._box, time.time())
+            if self._box.letters():
+                self._begin()
+        except Exception as error:  # noqa: BLE001 - told by whoever speaks next
+            self._trouble = error
+        while (heard := self._heard.get()) is not None:
+            try:
+                self._take(*heard)
+            except Exception as error:  # noqa: BLE001
+                self._trouble = error
+
+    def _take(self, at: float, happening: Happening) -> None:
+        if isinstance(happening, LeaseTaken):
+            self._quiet = False  # whoever started it may leave it alone from here on
+            outbox.acknowledge(self._env, self._about)
+            return
+        if self._quiet and isinstance(happening, Halted):
+            return
+        message = message_of(self._facts, at, happening)
+        if message is not None and any(reaches(message.level, target.level) for target in self._targets):
+            self.leave(message)
+
+    def leave(self, message: Message) -> None:
+        def make(said_before: bool) -> Letter | None:
+            return letters.letter(message, self._about, now, said_before)
+
+        now = time.time()
+        if self._box.put(f"{self._about} {message.key}", make, now):
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._box.served:
+            self._start()
+
+    def _untried(self) -> bool:
+        now = time.time()
+        return any(
+            waiting.about == self._about and waiting.due <= now and not (waiting.took or waiting.tries)
+            for waiting in self._box.letters().values()
+        )
+
+    def _raise(self) -> None:
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+
+def ends_with_us(env: Mapping[str, str]) -> bool:
+    """Whether what outlives this process is killed at once: it is a container's or a service's main process."""
+    return os.getppid() <= 1 or env.get("SYSTEMD_EXEC_PID") == str(os.getpid())

@@ -1,0 +1,160 @@
+"""`python -m wal_agent.notify.send BOX`: the one process that sends what waits in a box, and ends when nothing does.
+
+It is nobody's: own session, no terminal, no descriptors but its lock, low priority. The run that started it may end or
+be killed, and it may be killed itself: what a URL took is written down before the next one is tried, and the next
+sender goes on. (Killed between a service's answer and that line, it sends this one message to this one URL again.)
+The URLs come on stdin: they stand in no argument, no environment and no file of ours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from wal_agent.notify import letter as letters
+from wal_agent.notify.letter import Letter
+from wal_agent.notify.message import Level
+from wal_agent.notify.outbox import SENDER, Box
+from wal_agent.notify.targets import Target
+
+Deliver = Callable[[Target, Level, str, str], str]
+LOOK = 0.5  # seconds between two looks into the box
+REST = 20.0  # seconds of waiting that are worth forgetting apprise for
+_HEAVY = "apprise"
+
+
+# ---- the run's side
+
+
+def start(box: Box, targets: Sequence[Target], env: Mapping[str, str]) -> int:
+    """Start a sender, which leaves again where there is one; its pid."""
+    words = [sys.executable, "-P", "-m", "wal_agent.notify.send", str(box.folder.absolute())]
+    process = subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={name: value for name, value in env.items() if "WAL_AGENT_" not in name},
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(_packed(targets))
+    process.returncode = 0  # whoever collects the run's dead children collects it, too; nobody waits for it
+    return process.pid
+
+
+def _packed(targets: Sequence[Target]) -> bytes:
+    return json.dumps([[target.url, target.level] for target in targets]).encode()
+
+
+# ---- the sender's
+
+
+def main() -> None:
+    box = Box(Path(sys.argv[1]))
+    targets = [Target(url, cast(Level, level)) for url, level in json.loads(sys.stdin.buffer.read())]
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the run blocks what it waits for
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, 15)
+    while box.letters():  # again after the lock is free: who left one just now has seen it held
+        lock = os.open(box.folder / SENDER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(lock, "ab"):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            serve(box, targets, _deliver, rest=lambda: _rest(box, targets))
+
+
+def _deliver(target: Target, level: Level, title: str, body: str) -> str:
+    from wal_agent.notify.deliver import deliver
+
+    return deliver(target, level, title, body)
+
+
+def serve(
+    box: Box,
+    targets: Sequence[Target],
+    deliver: Deliver,
+    now: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+    jitter: Callable[[], float] = random.random,
+    rest: Callable[[], None] = lambda: None,
+) -> None:
+    """Until the box is empty. `rest` is called before a long wait, and need not come back."""
+    while True:
+        before = box.stamp()
+        found = box.letters()
+        if not found:
+            return
+        sent = False
+        for name, waiting in found.items():
+            sent |= _send(box, name, waiting, targets, deliver, now, jitter)
+        if sent:
+            continue
+        pause = letters.wake(found.values(), targets, now())
+        if pause > REST:
+            rest()
+        while pause > 0 and box.stamp() == before:
+            sleep(min(LOOK, pause))
+            pause = letters.wake(found.values(), targets, now())
+
+
+def _send(
+    box: Box,
+    name: str,
+    waiting: Letter,
+    targets: Sequence[Target],
+    deliver: Deliver,
+    now: Callable[[], float],
+    jitter: Callable[[], float],
+) -> bool:
+    """What is due of one letter. Whether the box has changed."""
+    if letters.stale(waiting, now()):
+        box.change(name, lambda _: None)
+        return True
+    changed = False
+    for target in letters.left(waiting, targets):
+        if letters.when(waiting, target, now()) > now():
+            continue
+        why = deliver(target, waiting.level, letters.title(waiting), letters.body(waiting))
+        changed = True
+        if why:
+            box.fail(target, why, now())
+            box.change(name, lambda known, t=target: letters.failed(known, t, now(), jitter()))  # type: ignore[misc]
+        else:
+            box.change(name, lambda known, t=target: letters.taken(known, t))  # type: ignore[misc]
+            box.clear(target)
+    if changed:
+        box.change(name, lambda known: known if letters.left(known, targets) else letters.next_round(known, now()))
+    elif not letters.left(waiting, targets):  # nobody wants it
+        box.change(name, lambda _: None)
+        changed = True
+    return changed
+
+
+def _rest(box: Box, targets: Sequence[Target]) -> None:
+    """Wait as a process without apprise: 15 MB instead of 60 for the hours of a reminder. The lock closes with it."""
+    if _HEAVY not in sys.modules:
+        return
+    reading, writing = os.pipe()
+    os.write(writing, _packed(targets))  # fits: MOST * MOST_URL are less than a pipe holds
+    os.close(writing)
+    os.dup2(reading, 0)
+    os.execve(sys.executable, [sys.executable, "-P", "-m", "wal_agent.notify.send", str(box.folder)], os.environ)
+
+
+if __name__ == "__main__":
+    main()
