@@ -1,0 +1,85 @@
+"""A listener that may block (a disk, a pipe, a network) is heard in a thread of its own, behind a bounded queue."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from wal_agent.happened import Happening, Listener
+
+MOST = 10_000  # happenings that wait; a run tells of some tens a second
+LAST = 1.0  # seconds that the end of the process waits for what is left
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Threads inherit the mask: begun here, they take no signal that is the main thread's to wait for."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Aside:
+    """`make` makes the listener, in the thread too: what is slow to load delays no start."""
+
+    def __init__(
+        self, make: Callable[[], Listener], name: str, say: Callable[[str], None], most: int = MOST, last: float = LAST
+    ) -> None:
+        self._make = make
+        self._name = name
+        self._say = say
+        self._last = last
+        self._queue: queue.Queue[tuple[float, Happening] | None] = queue.Queue(most)
+        self._dropped = 0
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._loop, name=f"observe-{name}", daemon=True)
+        with signals_blocked():
+            self._thread.start()
+
+    def hear(self, at: float, happening: Happening) -> None:
+        """Never waits: what finds no room is dropped, and counted. A failure of the listener is raised here, once."""
+        try:
+            self._queue.put_nowait((at, happening))
+        except queue.Full:
+            self._dropped += 1
+        self._raise()
+
+    def close(self) -> None:
+        try:
+            self._queue.put(None, timeout=self._last)
+        except queue.Full:
+            pass
+        self._thread.join(self._last)
+        if self._thread.is_alive():
+            self._say(f"{self._name}: what was left could not be handed over within {self._last:g} s.")
+        elif self._dropped:
+            self._say(f"{self._name}: {self._dropped} events were dropped, as they were not taken in time.")
+        self._raise()
+
+    def _raise(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _loop(self) -> None:
+        listener: Listener | None = None
+        try:
+            listener = self._make()
+        except Exception as error:  # noqa: BLE001 - told by the next to call
+            self._error = error
+        while (item := self._queue.get()) is not None:
+            if listener is not None:
+                self._guarded(lambda to=listener, what=item: to.hear(*what))  # type: ignore[misc]
+        if listener is not None:
+            self._guarded(listener.close)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - told by the next to call
+            self._error = error

@@ -1,0 +1,237 @@
+"""What a run tells, as Prometheus metrics. Names and labels are promises (docs/OPERATIONS.md).
+
+Labels take few values: a tool's, session's, run's or call's name is never one, and whatever comes from outside is cut
+to a fixed number of words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import assert_never, get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from wal_agent import __version__
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.meter import MeterBucket, OpUsage
+from wal_agent.clock import Clock
+from wal_agent.happened import (
+    AgentBegan,
+    AgentEnded,
+    CallEnded,
+    CallStarted,
+    DrainFinished,
+    DrainStarted,
+    Halted,
+    Happening,
+    HookAnswered,
+    HungUp,
+    LeaseLost,
+    LeaseRenewed,
+    LeaseSettled,
+    LeaseTaken,
+    LeftOpen,
+    Logged,
+    NoticeReceived,
+    Paused,
+    PhaseChanged,
+    Ready,
+    Recovered,
+    RenewalFailed,
+    Restarting,
+    Saved,
+    TakesLong,
+)
+from wal_agent.records import PhaseName
+
+HOOK_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30)  # the longest is 20 s
+SYNC_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+RECOVERY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+MOST_WORDS = 40  # values of one label
+_WORD = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_RESULT = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+class Words:
+    """The values that a label has had; a stranger beyond the bound is `other`."""
+
+    def __init__(self, most: int = MOST_WORDS) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, word: str) -> str:
+        if not word:
+            return "none"
+        if word not in self._known:
+            if len(self._known) >= self._most or not _WORD.fullmatch(word):
+                return "other"
+            self._known.add(word)
+        return word
+
+
+class Metrics:
+    """One run's, in a registry of its own: nothing of this process itself is in it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.registry = made = CollectorRegistry()
+        self._clock = clock
+        self._expires = self._began = 0.0  # boot time; since when the phase is
+        self._cause = "first"
+        self._recovering = False
+        self._began = clock.boot()
+        name = "wal_agent_"
+        self._info = Info("wal_agent", "The run.", registry=made)
+        self._generation = Gauge(f"{name}lease_generation", "Epoch of the lease that is held.", registry=made)
+        self._left = Gauge(f"{name}lease_seconds_remaining", "Until the lease runs out.", registry=made)
+        self._left.set_function(lambda: max(0.0, self._expires - self._clock.boot()))
+        self._renew_failures = Counter(
+            f"{name}lease_renew_failures_total", "Heartbeats that the bucket did not take.", registry=made
+        )
+        self._lost = Counter(f"{name}lease_lost_total", "Leases that somebody else took.", registry=made)
+        self._hooks = Histogram(
+            f"{name}hook_seconds",
+            "From a hook's question to its answer.",
+            ["event", "decision"],
+            buckets=HOOK_BUCKETS,
+            registry=made,
+        )
+        self._denied = Counter(f"{name}hook_denied_total", "Tool calls that were denied.", ["reason"], registry=made)
+        self._records = Counter(
+            f"{name}journal_records_total", "Records that the bucket acknowledged.", ["kind"], registry=made
+        )
+        self._unsettled = Gauge(
+            f"{name}unsettled_calls", "Calls of earlier runs whose fate is not settled.", registry=made
+        )
+        self._synced = Gauge(
+            f"{name}last_sync_timestamp_seconds", "When all was in the bucket last.", ["what"], registry=made
+        )
+        self._sync_bytes = Counter(f"{name}sync_bytes_total", "Captured bytes, acknowledged.", ["what"], registry=made)
+        self._sync = Histogram(
+            f"{name}sync_seconds",
+            "From the look at what changed to its acknowledgement.",
+            ["what"],
+            buckets=SYNC_BUCKETS,
+            registry=made,
+        )
+        self._snapshot = Gauge(f"{name}snapshot_bytes", "Size of the newest snapshot of the log.", registry=made)
+        self._recoveries = Counter(
+            f"{name}recoveries_total", "Recoveries of an earlier run.", ["cause", "result"], registry=made
+        )
+        self._recovery = Histogram(
+            f"{name}recovery_seconds", "From the opening to the agent's start.", buckets=RECOVERY_BUCKETS, registry=made
+        )
+        self._dangling = Counter(
+            f"{name}dangling_calls_total", "Calls that were in flight when a run was cut off.", registry=made
+        )
+        self._notices = Counter(
+            f"{name}preemption_notices_total", "Words that this machine goes away.", ["source"], registry=made
+        )
+        self._exits = Counter(f"{name}agent_exits_total", "Ends of the agent's process.", ["class"], registry=made)
+        self._phase = Gauge(f"{name}phase", "1 for the phase that the run is in.", ["phase"], registry=made)
+        Gauge(f"{name}phase_seconds", "How long it has been in it.", registry=made).set_function(
+            lambda: max(0.0, self._clock.boot() - self._began)
+        )
+        self._events, self._reasons, self._kinds, self._sources = Words(), Words(), Words(), Words()
+        self._enter("starting")
+
+    def metered(self, bucket: Bucket) -> Bucket:
+        """The bucket, its requests counted."""
+        meter = MeterBucket(bucket)
+        self.registry.register(Requests(meter))
+        return meter
+
+    def close(self) -> None:
+        return
+
+    def hear(self, at: float, happening: Happening) -> None:
+        match happening:
+            case LeaseTaken():
+                self._cause, self._recovering = happening.cause, happening.cause not in ("first", "closed")
+                self._expires = self._clock.boot() + happening.ttl
+                self._generation.set(happening.epoch)
+                versions = {"agent_version": happening.agent_version, "version": __version__}
+                self._info.info({"agent": happening.agent, **versions})
+            case LeaseRenewed():
+                self._expires = self._clock.boot() + happening.left
+            case RenewalFailed():
+                self._expires = self._clock.boot() + happening.left
+                self._renew_failures.inc()
+            case LeaseLost():
+                self._expires = 0.0
+                self._lost.inc()
+            case LeaseSettled():
+                self._expires = 0.0
+            case Recovered():
+                self._recovering = False
+                self._recoveries.labels(self._cause, "resumed").inc()
+                self._recovery.observe(happening.seconds)
+                self._dangling.inc(len(happening.findings))
+            case Halted():
+                if self._recovering:
+                    self._recovering = False
+                    self._recoveries.labels(self._cause, "halted").inc()
+            case LeftOpen():
+                self._unsettled.set(len(happening.calls))
+            case AgentBegan():
+                self._recovering = False
+            case AgentEnded():
+                self._exits.labels(happening.cls).inc()
+            case HookAnswered():
+                event, decision = self._events(happening.event), happening.decision or "none"
+                self._hooks.labels(event, decision).observe(happening.seconds)
+                if happening.decision == "deny":
+                    self._denied.labels(self._reasons(happening.reason)).inc()
+            case PhaseChanged():
+                self._enter(happening.phase)
+            case NoticeReceived():
+                self._notices.labels(self._sources(happening.source)).inc()
+            case Saved(what="snapshot"):
+                self._snapshot.set(happening.size)
+            case Saved():
+                self._synced.labels(happening.what).set(at)
+                if happening.size:
+                    self._sync_bytes.labels(happening.what).inc(happening.size)
+                    self._sync.labels(happening.what).observe(happening.seconds)
+            case Logged():
+                self._unsettled.set(happening.unsettled)
+                for kind in happening.kinds:
+                    self._records.labels(self._kinds(kind)).inc()
+            case CallStarted() | CallEnded() | Ready() | TakesLong() | HungUp() | DrainStarted() | DrainFinished():
+                return
+            case Paused() | Restarting():
+                return
+            case _:
+                assert_never(happening)
+
+    def _enter(self, phase: PhaseName) -> None:
+        self._began = self._clock.boot()
+        for each in get_args(PhaseName):
+            self._phase.labels(each).set(each == phase)
+
+
+class Requests(Collector):
+    """What a MeterBucket counted, read when somebody asks."""
+
+    def __init__(self, meter: MeterBucket) -> None:
+        self._meter = meter
+
+    def describe(self) -> Iterable[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterable[Metric]:
+        used = self._meter.snapshot()
+        ops: dict[str, OpUsage] = {op: getattr(used, op) for op in ("get", "put", "delete", "list", "time")}
+        requests = CounterMetricFamily(
+            "wal_agent_store_requests_total", "Requests to the bucket.", labels=["op", "result"]
+        )
+        for op, usage in ops.items():
+            requests.add_metric([op, "ok"], usage.answered)
+            for error, count in sorted(usage.errors.items()):
+                requests.add_metric([op, _RESULT.sub("_", error).lower()], count)
+        yield requests
+        retries = CounterMetricFamily("wal_agent_store_retries_total", "Requests that had no answer before.")
+        retries.add_metric([], sum(usage.retries for usage in ops.values()))
+        yield retries

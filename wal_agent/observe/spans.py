@@ -1,0 +1,194 @@
+"""What a run tells, as spans of one trace: a root for the run, one for each tool call (OpenTelemetry's GenAI
+conventions), for the start, a restore and a drain. No input and no result of a tool stands in them.
+
+The root's span id is the second half of its trace id, so that who knows only the trace id can link to the root.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
+
+from wal_agent import __version__
+from wal_agent.happened import (
+    AgentBegan,
+    AgentEnded,
+    CallEnded,
+    CallStarted,
+    DrainFinished,
+    DrainStarted,
+    Halted,
+    Happening,
+    HungUp,
+    LeaseLost,
+    LeaseSettled,
+    LeaseTaken,
+    NoticeReceived,
+    Paused,
+    Recovered,
+    RenewalFailed,
+    Restarting,
+    TakesLong,
+)
+from wal_agent.observe.words import lines_of
+from wal_agent.shown import heard
+
+MOST_OPEN = 1000  # calls that run at a time; the oldest is let go beyond
+_HALF = (1 << 64) - 1
+_BAD = ("failed", "denied", "interrupted")
+
+
+class Ids(IdGenerator):
+    """The first span is the root of `trace` (32 hex digits)."""
+
+    def __init__(self, trace: str) -> None:
+        self._trace = int(trace, 16)
+        self._root: int | None = self._trace & _HALF
+        self._random = random.SystemRandom()
+
+    def generate_trace_id(self) -> int:
+        return self._trace
+
+    def generate_span_id(self) -> int:
+        root, self._root = self._root, None
+        return root or self._random.getrandbits(64) or 1
+
+    def is_trace_id_random(self) -> bool:
+        return True
+
+
+def root_of(trace: str) -> SpanContext | None:
+    """The root span of an earlier run; None for what is no trace id of ours."""
+    try:
+        number = int(trace, 16) if len(trace) == 32 else 0
+    except ValueError:
+        number = 0
+    found = SpanContext(number, number & _HALF, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return found if found.is_valid else None
+
+
+class Spans:
+    """Heard in one thread. `began`: seconds since 1970."""
+
+    def __init__(self, provider: TracerProvider, agent: str, began: float) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("wal-agent", __version__)
+        self._agent = agent
+        self._last = began
+        own = {"gen_ai.agent.name": agent}
+        self._root = self._tracer.start_span(f"wal-agent run {agent}", start_time=_nano(began), attributes=own)
+        self._context = set_span_in_context(self._root)
+        # Sent as soon as the agent works: a trace whose root never ends is seen all the same.
+        self._start: Span | None = self._begin("start", began)
+        self._drain: Span | None = None
+        self._calls: OrderedDict[int, Span] = OrderedDict()
+
+    def hear(self, at: float, happening: Happening) -> None:
+        self._last = max(self._last, at)
+        match happening:
+            case LeaseTaken():
+                self._root.set_attributes(
+                    {
+                        "wal_agent.job": heard(happening.job),
+                        "wal_agent.run": happening.run,
+                        "wal_agent.epoch": happening.epoch,
+                        "wal_agent.cause": happening.cause,
+                        "host.name": heard(happening.host),
+                    }
+                )
+            case Recovered():
+                self._recovered(at, happening)
+            case CallStarted():
+                self._called(at, happening)
+            case CallEnded(call=call, how=how):
+                if (span := self._calls.pop(call, None)) is not None:
+                    self._ended(span, at, how)
+            case DrainStarted(source=source, budget=budget):
+                self._drain = self._drain or self._begin("drain", at)
+                self._drain.set_attributes({"wal_agent.source": heard(source), "wal_agent.budget": budget})
+            case DrainFinished(in_time=in_time) if self._drain is not None:
+                self._drain.set_attribute("wal_agent.in_time", in_time)
+                self._drain.end(_nano(at))
+                self._drain = None
+            case LeaseSettled(state=state):
+                self._root.set_attribute("wal_agent.settled", state)
+            case AgentBegan():
+                if self._start is not None:
+                    self._start.end(_nano(at))
+                    self._start = None
+                self._event(at, happening)
+            case Halted(what=what):
+                self._root.set_status(Status(StatusCode.ERROR, heard(what)))
+                self._event(at, happening)
+            case AgentEnded() | LeaseLost() | RenewalFailed() | HungUp() | NoticeReceived():
+                self._event(at, happening)
+            case Paused() | Restarting() | TakesLong():
+                self._event(at, happening)
+            case _:
+                return
+
+    def close(self) -> None:
+        for span in self._calls.values():
+            self._ended(span, self._last, "open")
+        for left in (self._drain, self._start, self._root):
+            if left is not None:
+                left.end(_nano(self._last))
+        self._provider.shutdown()
+
+    def _begin(self, name: str, at: float) -> Span:
+        return self._tracer.start_span(name, self._context, start_time=_nano(at))
+
+    def _called(self, at: float, it: CallStarted) -> None:
+        tool = heard(it.tool, 100)
+        span = self._begin(f"execute_tool {tool}", at)
+        span.set_attributes(
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": tool,
+                "gen_ai.tool.type": "function",
+                "gen_ai.agent.name": self._agent,
+                "wal_agent.call": it.call,
+                "wal_agent.class": it.cls,
+            }
+        )
+        if it.agent_call:
+            span.set_attribute("gen_ai.tool.call.id", heard(it.agent_call, 100))
+        self._calls[it.call] = span
+        if len(self._calls) > MOST_OPEN:
+            self._ended(self._calls.popitem(last=False)[1], at, "open")
+
+    def _ended(self, span: Span, at: float, how: str) -> None:
+        span.set_attribute("wal_agent.ended", how)
+        if how in _BAD:
+            span.set_attribute("error.type", how)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(_nano(at))
+
+    def _recovered(self, at: float, it: Recovered) -> None:
+        span = self._begin("restore", at - it.seconds)
+        span.set_attributes(
+            {
+                "wal_agent.from_epoch": it.from_epoch,
+                "wal_agent.alert": it.alert,
+                "wal_agent.calls_in_flight": len(it.findings),
+                "wal_agent.put_back": it.put_back,
+            }
+        )
+        if (before := root_of(it.trace)) is not None:
+            for each in (self._root, span):
+                each.add_link(before, {"wal_agent.from_epoch": it.from_epoch})
+        span.end(_nano(at))
+
+    def _event(self, at: float, happening: Happening) -> None:
+        """What the structured log says of it, on the root."""
+        for line in lines_of(happening):
+            told = {f"wal_agent.{key}": heard(v) if isinstance(v, str) else v for key, v in line.more.items()}
+            self._root.add_event(line.event, {**told, "message": heard(line.msg)}, _nano(at))
+
+
+def _nano(seconds: float) -> int:
+    return int(seconds * 1e9)
