@@ -66,7 +66,8 @@ def _ended_alike(state: State) -> Stuck | None:
     kind, _, key = last.place.partition(" ")[2].partition(" ")
     if kind != "call":
         return Stuck(last.cls, None)
-    return next((Stuck(last.cls, o) for o in reversed(state.open) if call_key(o.intent) == key), None)
+    mine = (o for o in reversed(state.open) if o.epoch == state.home)
+    return next((Stuck(last.cls, o) for o in mine if call_key(o.intent) == key), None)
 
 
 def _cut_off_alike(state: State, home: Opening, ours: Opening) -> Stuck | None:

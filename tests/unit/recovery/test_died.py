@@ -122,7 +122,7 @@ def test_the_same_call_twice_is_not_tried_a_third_time() -> None:
     assert isinstance(got, Refuse) and "wal-agent ack 3 --done | --not-done" in got.hint
     assert isinstance(job.next(policy=Policy(crash_limit=0)), Resume), "a person is there"
     assert isinstance(job.next(later=1e6), Refuse), "time alone mends nothing"
-    job.records += [end(3), end(1)]
+    job.records.append(end(3))
     assert isinstance(job.next(), Resume), "a person has settled it"
 
 
