@@ -7,6 +7,7 @@ to a fixed number of words.
 from __future__ import annotations
 
 import re
+from collections import Counter as Counts
 from collections.abc import Iterable
 from typing import assert_never, get_args
 
@@ -73,7 +74,8 @@ class Words:
 
 
 class Metrics:
-    """One run's, in a registry of its own: nothing of this process itself is in it."""
+    """Of the runs of one process (`--restart` makes several, one after the other), in a registry of its own: nothing of
+    the process itself is in it."""
 
     def __init__(self, clock: Clock) -> None:
         self.registry = made = CollectorRegistry()
@@ -134,13 +136,15 @@ class Metrics:
         Gauge(f"{name}phase_seconds", "How long it has been in it.", registry=made).set_function(
             lambda: max(0.0, self._clock.boot() - self._began)
         )
+        self._requests = Requests()
+        made.register(self._requests)
         self._events, self._reasons, self._kinds, self._sources = Words(), Words(), Words(), Words()
         self._enter("starting")
 
     def metered(self, bucket: Bucket) -> Bucket:
-        """The bucket, its requests counted."""
+        """The bucket, its requests counted with those of the buckets before."""
         meter = MeterBucket(bucket)
-        self.registry.register(Requests(meter))
+        self._requests.meters.append(meter)
         return meter
 
     def close(self) -> None:
@@ -149,6 +153,7 @@ class Metrics:
     def hear(self, at: float, happening: Happening) -> None:
         match happening:
             case LeaseTaken():
+                self._enter("starting")
                 self._cause, self._recovering = happening.cause, happening.cause not in ("first", "closed")
                 self._expires = self._clock.boot() + happening.ttl
                 self._generation.set(happening.epoch)
@@ -213,25 +218,30 @@ class Metrics:
 
 
 class Requests(Collector):
-    """What a MeterBucket counted, read when somebody asks."""
+    """What MeterBuckets counted, read when somebody asks."""
 
-    def __init__(self, meter: MeterBucket) -> None:
-        self._meter = meter
+    def __init__(self) -> None:
+        self.meters: list[MeterBucket] = []
 
     def describe(self) -> Iterable[Metric]:
         return self.collect()
 
     def collect(self) -> Iterable[Metric]:
-        used = self._meter.snapshot()
-        ops: dict[str, OpUsage] = {op: getattr(used, op) for op in ("get", "put", "delete", "list", "time")}
+        counts: Counts[tuple[str, str]] = Counts()
+        retried = 0
+        for used in [meter.snapshot() for meter in self.meters]:
+            for op in ("get", "put", "delete", "list", "time"):
+                usage: OpUsage = getattr(used, op)
+                retried += usage.retries
+                counts[op, "ok"] += usage.answered
+                for error, count in usage.errors.items():
+                    counts[op, _RESULT.sub("_", error).lower()] += count
         requests = CounterMetricFamily(
             "wal_agent_store_requests_total", "Requests to the bucket.", labels=["op", "result"]
         )
-        for op, usage in ops.items():
-            requests.add_metric([op, "ok"], usage.answered)
-            for error, count in sorted(usage.errors.items()):
-                requests.add_metric([op, _RESULT.sub("_", error).lower()], count)
+        for labels, count in sorted(counts.items()):
+            requests.add_metric(labels, count)
         yield requests
         retries = CounterMetricFamily("wal_agent_store_retries_total", "Requests that had no answer before.")
-        retries.add_metric([], sum(usage.retries for usage in ops.values()))
+        retries.add_metric([], retried)
         yield retries

@@ -1,5 +1,6 @@
-"""What a run tells, as spans of one trace: a root for the run, one for each tool call (OpenTelemetry's GenAI
-conventions), for the start, a restore and a drain. No input and no result of a tool stands in them.
+"""What a run tells, as spans of one trace: a root for the process (with `--restart` all its runs), one for each tool
+call (OpenTelemetry's GenAI conventions), for a start, a restore and a drain. No input and no result of a tool stands in
+them.
 
 The root's span id is the second half of its trace id, so that who knows only the trace id can link to the root.
 """
@@ -91,6 +92,7 @@ class Spans:
         self._last = max(self._last, at)
         match happening:
             case LeaseTaken():
+                self._restarted(at)
                 self._root.set_attributes(
                     {
                         "wal_agent.job": heard(happening.job),
@@ -139,6 +141,13 @@ class Spans:
                 left.end(_nano(self._last))
         self._provider.shutdown()
 
+    def _restarted(self, at: float) -> None:
+        """A run in the same process: what the one before had open is over."""
+        for span in self._calls.values():
+            self._ended(span, at, "open")
+        self._calls.clear()
+        self._start = self._start or self._begin("start", at)
+
     def _begin(self, name: str, at: float) -> Span:
         return self._tracer.start_span(name, self._context, start_time=_nano(at))
 
@@ -178,7 +187,8 @@ class Spans:
                 "wal_agent.put_back": it.put_back,
             }
         )
-        if (before := root_of(it.trace)) is not None:
+        before = root_of(it.trace)
+        if before is not None and before.trace_id != self._root.get_span_context().trace_id:
             for each in (self._root, span):
                 each.add_link(before, {"wal_agent.from_epoch": it.from_epoch})
         span.end(_nano(at))

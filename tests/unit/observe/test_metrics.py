@@ -205,6 +205,15 @@ def test_requests_to_the_bucket_by_operation_and_result(board: Board) -> None:
     assert get("store_retries_total") == 2
 
 
+def test_a_restarted_agent_is_a_further_run_of_the_same_counters(board: Board) -> None:
+    for _ in range(2):
+        board.metrics.metered(MemoryBucket()).time()
+        board.hear(*STORY)
+    assert (board.get("store_requests_total", op="time", result="ok"), board.get("lease_lost_total")) == (2, 2)
+    board.hear(PhaseChanged("starting", "stopped", "", 0.0), TAKEN)
+    assert board.get("phase", phase="starting") == 1
+
+
 def test_a_save_that_found_nothing_new_says_that_all_is_there(board: Board) -> None:
     board.hear(Saved("session", 0, 0.01))
     assert board.get("last_sync_timestamp_seconds", what="session") == 1_700_000_000

@@ -88,6 +88,14 @@ def test_what_is_no_trace_is_not_linked_to(trace: str) -> None:
     assert not told(Recovered(1, "vm", 0.0, "crash", (), 0, 1.0, trace))["restore"].links
 
 
+def test_a_restarted_agent_goes_on_in_the_same_trace() -> None:
+    again = Recovered(4, "vm", 0.0, "crash", ("unknown",), 0, 1.0, TRACE)
+    found = told(TAKEN, AgentBegan(1, "s", False), CallStarted(1, "sh", "mutation"), TAKEN, again)
+    assert found["execute_tool sh"].end_time == 104 * 10**9, "it did not outlive its agent"
+    assert not found["restore"].links, "to itself"
+    assert found["start"].start_time == 104 * 10**9, "a start of its own"
+
+
 def test_what_still_runs_at_the_end_is_ended() -> None:
     found = told(TAKEN, CallStarted(1, "sh", "mutation"), DrainStarted("sigterm", 20.0))
     assert found["execute_tool sh"].attributes is not None and found["execute_tool sh"].end_time == 103 * 10**9
