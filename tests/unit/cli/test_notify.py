@@ -1,0 +1,87 @@
+"""`wal-agent notify`, with real services on loopback."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.shelf import Run
+from tests.unit.notify.sink import Sink, nobody
+from wal_agent.notify import letter as letters
+from wal_agent.notify.message import Message
+from wal_agent.notify.outbox import Box, box_of
+from wal_agent.notify.targets import VARIABLE, load
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    made = Sink()
+    yield made
+    made.close()
+
+
+def halted(job: str = "shop") -> Box:
+    box = box_of(os.environ, load(os.environ))
+    message = Message("person_needed", "stopped", "body", "k", insists=True)
+    assert box.put(job, lambda said: letters.letter(message, job, time.time(), said), time.time())
+    return box
+
+
+def test_without_a_url_it_says_where_to_write_one(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("notify")
+    assert (code, out) == (0, "") and str(tmp_path / "home/.config/wal-agent/wal-agent.toml") in err and VARIABLE in err
+    code, _, err = run("notify", "--test")
+    assert code == 64 and "no URL" in err and VARIABLE in err
+
+
+def test_the_listing_hides_the_urls_and_tells_what_waits_and_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "tgram://123456:s3cret/789 person_needed=json://s3cret.example.com/x")
+    box = halted()
+    box.fail(load(os.environ)[1], "it said no", time.time())
+    code, out, err = run("notify")
+    assert (code, out) == (0, "") and "s3cret" not in err and "123456" not in err
+    assert [row.split()[:3] for row in err.splitlines()] == [
+        ["1", "tgram://…", "recovery"],
+        ["2", "json://…", "person_needed"],
+        ["waiting", "1", "to"],
+    ]
+    assert "fails since" in err and "it said no" in err
+
+
+def test_the_test_message_goes_to_each_and_says_of_each(run: Run, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, f"{sink.url} info={sink.url}/2")
+    box = box_of(os.environ, load(os.environ))
+    box.fail(load(os.environ)[0], "it was down", time.time())
+    code, out, err = run("notify", "--test")
+    assert (code, out) == (0, "") and err.count(" ok\n") == 2 and "s3cret" not in err
+    assert [sink.next()["type"] for _ in range(2)] == ["warning", "info"] and box.failures() == {}
+
+
+def test_one_that_does_not_take_it_is_69(run: Run, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, f"{nobody()} {sink.url}")
+    code, _, err = run("notify", "--test")
+    first, second, last = err.splitlines()
+    assert code == 69 and "error" in first.lower() and second.endswith(" ok") and "1 of 2" in last
+    assert "s3cret" not in err and sink.next()["title"] == "wal-agent: a test message"
+
+
+def test_an_acknowledgement_ends_the_reminders(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "json://127.0.0.1:9")
+    box = halted()
+    monkeypatch.delenv(VARIABLE)
+    code, _, err = run("notify", "--ack")
+    assert code == 0 and "1 reminder is not told again" in err
+    assert not any(waiting.insists for waiting in box.letters().values())
+    assert "0 reminders" in run("notify", "--ack")[2]
+    assert run("notify", "--ack", "--test")[0] == 64
+
+
+def test_a_projects_file_is_refused_where_it_matters(run: Run) -> None:
+    Path("wal-agent.toml").write_text('[[notify]]\nurl = "json://s3cret"\n')
+    code, _, err = run("status")
+    assert code == 78 and "not a project's to choose" in err and "s3cret" not in err
+    assert "nobody is told" in run("notify")[2], "it is not read from there"
