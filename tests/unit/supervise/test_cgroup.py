@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from wal_agent.supervise import cgroup
+from wal_agent.supervise.exits import Facts, exit_class
 
 EVENTS = "low 0\nhigh 0\nmax 12\noom 3\noom_kill {n}\noom_group_kill 0\n"
 CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {n}\n"
@@ -52,6 +59,48 @@ def test_nothing_known_is_no_kill(tmp_path: Path) -> None:
     assert cgroup.oom_kills(odd) is None and cgroup.grown(3, odd) == 0
     odd.write_bytes(b"\xff\xfe")
     assert cgroup.oom_kills(odd) is None
+
+
+EATS = "held = []\nfor n in range(128): held.append(bytearray(b'x' * (8 << 20)))"
+ENTERS = "echo $$ > {procs} && exec {python} -I -S -c {eats}"
+PLAYS = "echo oom_kill 1 > {file}; kill -9 $$"
+
+
+@contextmanager
+def small_room(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A cgroup with 64 MiB and what runs out of memory in it; where this machine lets us make none, a file that counts
+    as the kernel would, and what ends as it would."""
+    counts = cgroup.counter()
+    room = (counts.parent if counts else tmp_path / "none") / f"wal-agent-test-{os.getpid()}"
+    legacy = counts is not None and counts.name == "memory.oom_control"
+    limits = {"memory.limit_in_bytes": 64 << 20, "memory.swappiness": 0}
+    if not legacy:
+        limits = {"memory.max": 64 << 20, "memory.swap.max": 0}
+    try:
+        room.mkdir()
+        for name, value in limits.items():
+            (room / name).write_text(str(value))
+        file, procs = room / (counts.name if counts else ""), room / "cgroup.procs"
+        subprocess.run(["sh", "-c", f"echo $$ > {procs}"], check=True, stderr=subprocess.DEVNULL)
+        assert cgroup.oom_kills(file) == 0
+        script = ENTERS.format(procs=procs, python=sys.executable, eats=shlex.quote(EATS))
+    except (OSError, subprocess.CalledProcessError, AssertionError):
+        file = put(tmp_path / "events", EVENTS.format(n=0))
+        script = PLAYS.format(file=file)
+    try:
+        yield file, script
+    finally:
+        with suppress(OSError):
+            room.rmdir()
+
+
+def test_what_the_kernel_kills_for_memory_is_known(tmp_path: Path) -> None:
+    with small_room(tmp_path) as (file, script):
+        before = cgroup.oom_kills(file)
+        code = subprocess.run(["sh", "-c", script], check=False).returncode
+        kills = cgroup.grown(before, file)
+    assert (code, kills) == (-9, 1)
+    assert exit_class(Facts(code, False, False, oom_kills=kills)).cls == "out_of_memory"
 
 
 def test_this_machine_counts_somewhere() -> None:

@@ -8,7 +8,6 @@ import pty
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tests.unit.supervise.crew import PATIENCE, until
 from wal_agent.supervise.lastwords import KEEP, LastWords, wanted
 
 
-def spawn(words: LastWords, argv: Sequence[str]) -> int:
+def spawn(words: LastWords, argv: list[str]) -> int:
     pid = os.posix_spawnp(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, words.inlet, 2)])
     words.began()
     return pid
