@@ -112,6 +112,11 @@ export const WalAgent = async ({ client }) => {
     await tell("session", { session, source })
   }
 
+  const compacting = (id, done) =>
+    quietly(async () => {
+      if ((await root(id)) === id) await tell("compacting", { session: id, done })
+    })
+
   const created = new Set() // sessions that this process made
 
   await quietly(() => tell("init", {}))
@@ -138,6 +143,8 @@ export const WalAgent = async ({ client }) => {
       } else if (type === "session.idle" && roots.get(said?.sessionID) === said?.sessionID) {
         const session = said.sessionID
         if (!failed.has(session)) quietly(() => tell("completed", { session }))
+      } else if (type === "session.compacted") {
+        compacting(said?.sessionID, true)
       } else if (type === "permission.asked") {
         const what = [said?.permission, ...(said?.patterns ?? [])].join(" ").slice(0, 2000)
         quietly(async () => tell("approval", { session: await root(said.sessionID), what }))
@@ -167,6 +174,10 @@ export const WalAgent = async ({ client }) => {
       await quietly(async () => {
         if ((await root(session)) === session) await tell("request", { session })
       })
+    },
+
+    "experimental.session.compacting": async (input) => {
+      compacting(input?.sessionID, false)
     },
 
     // What a tool starts gets the user's own value: another OpenCode works there as without us. It stays in our own

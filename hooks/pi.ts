@@ -96,6 +96,10 @@ export default function (pi) {
     ended()
   })
 
+  pi.on("session_before_compact", (event, ctx) => tell("session_before_compact", ctx))
+
+  pi.on("session_compact", (event, ctx) => tell("session_compact", ctx))
+
   // Headless, pi does not wait for that queue before it ends.
   pi.on("session_shutdown", async (event, ctx) => {
     let timer

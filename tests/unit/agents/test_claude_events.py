@@ -14,6 +14,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
     Deny,
     HookSetup,
     OtherEvent,
@@ -44,6 +45,10 @@ def test_the_conversation() -> None:
     assert said("SessionStart", source="clear") == SessionStarted("s", "clear")
     assert said("UserPromptSubmit", prompt="do it") == TurnStarted("s", "do it")
     assert said("PermissionRequest") == AwaitingApproval("s", "Bash")
+    assert said("PreCompact", trigger="auto", custom_instructions=None) == Compacting("s", done=False)
+    assert said("SessionStart", source="compact") == OtherEvent("SessionStart")  # in the middle of a turn
+    assert said("PostCompact", trigger="auto", compact_summary="so far") == Compacting("s", done=True)
+    assert said("PreCompact", agent_id="a1") == OtherEvent("PreCompact")  # a subagent's own conversation
     assert said("Stop") == TurnCompleted("s")
     assert said("Stop", background_tasks=[{"status": "completed"}]) == TurnCompleted("s")
     assert said("Stop", background_tasks=[{"id": "b", "status": "running"}]) == TurnCompleted("s", pending=True)

@@ -16,6 +16,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
     Deny,
     HookSetup,
     ModelRequest,
@@ -46,6 +47,10 @@ def test_each_event() -> None:
     assert parse("UserPromptSubmit", **S, prompt="do") == TurnStarted("01a2", "do")
     assert parse("PreModelRequest", **S, transcript_path=None) == ModelRequest("01a2")
     assert parse("PermissionRequest", **S, tool_name="Bash") == AwaitingApproval("01a2", "Bash")
+    assert parse("PreCompact", **S, trigger="auto", turn_id="t") == Compacting("01a2", done=False)
+    assert parse("SessionStart", **S, source="compact") == OtherEvent("SessionStart")
+    assert parse("PostCompact", **S, trigger="auto", turn_id="t") == Compacting("01a2", done=True)
+    assert parse("PreCompact", **S, agent_id="a") == OtherEvent("PreCompact")
     assert parse("Stop", **S) == TurnCompleted("01a2")
     assert parse("PreToolUse", **CALL) == ToolStarting("01a2", "Bash", b'{"command": "ls"}', "call_1", "", "/w/sub")
     assert parse("SubagentStart", **S) == OtherEvent("SubagentStart")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
     Deny,
     ModelRequest,
     OtherEvent,
@@ -36,6 +37,8 @@ def test_events() -> None:
     assert parse("turn", said(prompt="hi")) == TurnStarted("s", "hi")
     assert parse("request", said()) == ModelRequest("s")
     assert parse("approval", said(what="bash ls")) == AwaitingApproval("s", "bash ls")
+    assert parse("compacting", said(done=False)) == Compacting("s", done=False)
+    assert parse("compacting", said(done=True)) == Compacting("s", done=True)
     assert parse("completed", said()) == TurnCompleted("s")
     assert parse("before", said(inner="t")) == ToolStarting("s", "bash", b'{"command": "ls"}', "c", "t")
 

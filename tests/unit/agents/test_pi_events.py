@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from wal_agent.agents.base import (
     Allow,
+    Compacting,
     Deny,
     HookSetup,
     ModelRequest,
@@ -35,6 +36,8 @@ def test_each_event() -> None:
     assert parse("session_start", reason="resume") == SessionStarted("s", "resume")
     assert parse("before_agent_start", prompt="do it") == TurnStarted("s", "do it")
     assert parse("tool_call", **CALL) == ToolStarting("s", "bash", b'{"command": "x"}', "c1")
+    assert parse("session_before_compact") == Compacting("s", done=False)
+    assert parse("session_compact") == Compacting("s", done=True)
     assert parse("turn_end") == ModelRequest("s")
     assert parse("agent_end", stop="stop") == TurnCompleted("s")
     assert parse("agent_end", stop="length") == TurnCompleted("s")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
     Deny,
     ModelRequest,
     OtherEvent,
@@ -62,7 +63,9 @@ def test_the_others() -> None:
     waits = parse("Notification", payload(message="may I?", notification_type="permission_prompt"))
     assert waits == AwaitingApproval("s1", "may I?")
     assert isinstance(parse("Notification", payload(message="", notification_type="auth_success")), OtherEvent)
-    assert isinstance(parse("PreCompact", b""), OtherEvent)
+    assert parse("PreCompact", payload(trigger="auto", custom_instructions="")) == Compacting("s1", done=False)
+    assert parse("PostCompact", payload(trigger="auto", compact_summary="so far")) == Compacting("s1", done=True)
+    assert isinstance(parse("SubagentStart", b""), OtherEvent)
 
 
 def test_a_call_and_its_end_have_one_id() -> None:

@@ -15,6 +15,7 @@ import msgspec
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
     Decision,
     Deny,
     HookEvent,
@@ -34,11 +35,15 @@ from wal_agent.agents.retrytime import seconds_told
 TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
 # The smallest set that tells phases and calls. No PostToolBatch: it repeats every result of its batch, and the session
 # file tells the same a moment later. No SessionEnd: by then the terminal is the user's again.
-EVENTS = ("SessionStart", "UserPromptSubmit", *TOOLS, "Stop", "StopFailure")
+EVENTS = ("SessionStart", "UserPromptSubmit", *TOOLS, "Stop", "StopFailure", "PreCompact", "PostCompact")
 
 
 class _Hook(msgspec.Struct):
     session_id: str
+
+
+class _Compact(_Hook):
+    agent_id: str | None = None
 
 
 class _Start(_Hook):
@@ -91,6 +96,8 @@ _TYPES: dict[str, type[_Hook]] = {
     "PermissionRequest": _Tool,
     "Stop": _Stop,
     "StopFailure": _Failure,
+    "PreCompact": _Compact,
+    "PostCompact": _Compact,
     "SessionEnd": _End,
 }
 
@@ -109,8 +116,8 @@ def parse(event: str, payload: bytes) -> HookEvent:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id
     match event:
-        case "SessionStart":
-            return SessionStarted(session, said.source or "")
+        case "SessionStart":  # after a compaction, which may be in a turn, it is no start
+            return OtherEvent(event) if said.source == "compact" else SessionStarted(session, said.source or "")
         case "UserPromptSubmit":
             return TurnStarted(session, said.prompt or "")
         case "PreToolUse":
@@ -138,6 +145,8 @@ def parse(event: str, payload: bytes) -> HookEvent:
             # A command in the background goes on, and its end begins a turn by itself.
             running = any(task and task.status == "running" for task in said.background_tasks or ())
             return TurnCompleted(session, pending=running)
+        case "PreCompact" | "PostCompact":
+            return OtherEvent(event) if said.agent_id else Compacting(session, done=event == "PostCompact")
         case "StopFailure":
             return _failure(session, said.error or "", (said.last_assistant_message or "")[:500])
         case _:

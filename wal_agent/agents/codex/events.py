@@ -15,6 +15,7 @@ import msgspec
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
     Decision,
     Deny,
     HookEvent,
@@ -39,6 +40,8 @@ EVENTS = (
     "PermissionRequest",
     "PostToolUse",
     "Stop",
+    "PreCompact",
+    "PostCompact",
 )
 SHELL = "Bash"  # the hooks' name of exec_command and its kin
 
@@ -80,6 +83,8 @@ _TYPES: dict[str, type[_Hook]] = {
     "PermissionRequest": _Asked,
     "PostToolUse": _Ended,
     "Stop": _Hook,
+    "PreCompact": _Hook,
+    "PostCompact": _Hook,
 }
 _WRONG = re.compile(rb'"(?:Exit code: (?!0\\n)|[^"]{0,80}(?:failed|error)\b)')
 
@@ -105,8 +110,10 @@ def parse(event: str, payload: bytes) -> HookEvent:
             return AwaitingApproval(session, said.tool_name)
         case _ if said.agent_id:  # a subagent's turn is no turn of the session
             return OtherEvent(name=event)
-        case "SessionStart":
-            return SessionStarted(session, said.source)
+        case "SessionStart":  # after a compaction it is no start
+            return OtherEvent(event) if said.source == "compact" else SessionStarted(session, said.source)
+        case "PreCompact" | "PostCompact":
+            return Compacting(session, done=event == "PostCompact")
         case "UserPromptSubmit":
             return TurnStarted(session, said.prompt)
         case "PreModelRequest":

@@ -10,6 +10,7 @@ import msgspec
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
     Decision,
     HookEvent,
     ModelRequest,
@@ -41,6 +42,10 @@ class _Approval(_Said):
     what: str = ""
 
 
+class _Compact(_Said):
+    done: bool = False
+
+
 class _Tool(_Said):
     tool: str
     call: str
@@ -64,6 +69,7 @@ _TYPES: dict[str, type[_Said]] = {
     "before": _Tool,
     "after": _Ended,
     "approval": _Approval,
+    "compacting": _Compact,
     "completed": _Said,
 }
 
@@ -90,6 +96,8 @@ def parse(event: str, payload: bytes) -> HookEvent:
                 return ToolEnded(said.session, said.tool, input, bytes(said.result), said.wrong, said.call, clean)
             case "approval":
                 return AwaitingApproval(said.session, said.what)
+            case "compacting":
+                return Compacting(said.session, said.done)
             case _:
                 return TurnCompleted(said.session)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:

@@ -13,6 +13,7 @@ import msgspec
 
 from wal_agent.agents.base import (
     Allow,
+    Compacting,
     Decision,
     HookEvent,
     ModelRequest,
@@ -67,6 +68,8 @@ _TYPES: dict[str, type[_Hook]] = {
     "tool_result": _Ended,
     "turn_end": _Hook,
     "agent_end": _End,
+    "session_before_compact": _Hook,
+    "session_compact": _Hook,
 }
 
 
@@ -93,6 +96,8 @@ def parse(event: str, payload: bytes) -> HookEvent:
             return ToolEnded(session, said.tool, an_object(said.input), result, said.failed, said.call_id, clean)
         case "turn_end":
             return ModelRequest(session)
+        case "session_before_compact" | "session_compact":
+            return Compacting(session, done=event == "session_compact")
         case _:
             return OtherEvent(event) if said.stop in CUT_SHORT else TurnCompleted(session)
 

@@ -18,6 +18,7 @@ import msgspec
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
     Decision,
     Deny,
     HookEvent,
@@ -42,6 +43,8 @@ EVENTS = (
     "PostToolUseFailure",
     "Stop",
     "Notification",
+    "PreCompact",
+    "PostCompact",
 )
 FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once
 MEMORY = "memory"
@@ -95,6 +98,8 @@ _TYPES: dict[str, type[_Hook]] = {
     "PostToolUseFailure": _Failed,
     "Stop": _Hook,
     "Notification": _Notice,
+    "PreCompact": _Hook,
+    "PostCompact": _Hook,
 }
 
 
@@ -127,6 +132,8 @@ def parse(event: str, payload: bytes) -> HookEvent:
         case "Notification":
             asks = said.notification_type == "permission_prompt"
             return AwaitingApproval(session, said.message) if asks else OtherEvent(event)
+        case "PreCompact" | "PostCompact":
+            return Compacting(session, done=event == "PostCompact")
         case _:
             return TurnCompleted(session)
 
