@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import threading
 
 from tests.e2e.scene import Scene, check_log, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
@@ -20,9 +21,10 @@ def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_ki
     run waits loses nothing: the lease says until when, and everybody keeps to it."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     scene.script(
-        Turn(text="The limit is reached.", calls=[shell(f"echo one >> side; {pausing('2s')}")]),
-        Turn(text="Again.", calls=[shell(f"echo two >> side; {pausing('1h')}")]),
-        Turn(text="I am back."),
+        Turn(calls=[shell(f"echo one >> side; {pausing('2s')}")], when="do the work"),
+        Turn(calls=[shell(f"echo two >> side; {pausing('1h')}")], when="The job was paused at"),
+        Turn(text="I am back.", when="The pause was ended early"),
+        *[Turn(hold=threading.Event()) for _ in range(2)],  # asked again, before the agent has ended
     )
     run = first.run("-y", "-p", "do the work", options=LEASE)
     until(lambda: run.stderr().count("UTC (rate limit); to start it now") == 2 or _late(run.stderr()), "it waits")
