@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import http.server
-import threading
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.unit.observe.collector import Collector, collecting
 from tests.unit.observe.story import CRASHED, SECRET, STORY, TAKEN
 from tests.unit.supervise.crew import until
 from wal_agent.happened import AgentBegan, CallStarted, DrainStarted, Happening, Recovered
@@ -115,38 +112,11 @@ def test_no_secret_leaves_and_calls_do_not_pile_up() -> None:
 # ---- over the wire
 
 
-class Collector(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Sink)
-        self.requests: list[tuple[str, str, ExportTraceServiceRequest]] = []
-
-
-class Sink(http.server.BaseHTTPRequestHandler):
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.headers["Content-Encoding"] == "gzip":
-            body = gzip.decompress(body)
-        request = ExportTraceServiceRequest()
-        request.ParseFromString(body)  # type: ignore[no-untyped-call]
-        self.server.requests.append((self.path, self.headers["X-Token"], request))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        return
-
-
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    with Collector() as made:
-        threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{made.server_port}")
+    with collecting() as made:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.url)
         yield made
-        made.shutdown()
 
 
 def test_spans_arrive_at_a_collector_with_the_variables_honoured(
@@ -162,24 +132,14 @@ def test_spans_arrive_at_a_collector_with_the_variables_honoured(
         traces.hear(101.0 + number, happening)
     until(lambda: collector.requests, "spans are sent while the run goes on")
     traces.close()
-    until(lambda: "wal-agent run gemini" in {s.name for s in sent(collector)}, "the root comes at the end")
-    assert {span.trace_id.hex() for span in sent(collector)} == {traces.trace}
+    until(lambda: "wal-agent run gemini" in {s.name for s in collector.spans}, "the root comes at the end")
+    assert {span.trace_id.hex() for span in collector.spans} == {traces.trace}
     assert {(path, token) for path, token, _ in collector.requests} == {("/v1/traces", "t1")}
     resource = collector.requests[0][2].resource_spans[0].resource
     named = {a.key: a.value.string_value for a in resource.attributes}
     assert (named["service.name"], named["deployment.environment"]) == ("wal-agent", "test")
-    (link,) = next(s for s in sent(collector) if s.name == "restore").links
+    (link,) = next(s for s in collector.spans if s.name == "restore").links
     assert (link.trace_id.hex(), said) == (CRASHED, [])
-
-
-def sent(collector: Collector) -> list:  # type: ignore[type-arg]
-    return [
-        span
-        for _, _, request in list(collector.requests)
-        for of_resource in request.resource_spans
-        for of_scope in of_resource.scope_spans
-        for span in of_scope.spans
-    ]
 
 
 def test_the_service_has_the_name_that_the_variables_give_it(

@@ -1,0 +1,170 @@
+"""Where the words come from that only onlookers hear: acknowledged saves, records, snapshots."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.unit.supervise.crew import Post, ScriptAgent, until
+from tests.unit.wal.world import World, drain, end, intent
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.capture.session import SessionCapture
+from wal_agent.clock import SystemClock
+from wal_agent.happened import Happening, Saved
+from wal_agent.records import AnyRecord, Workspace
+from wal_agent.supervise import housekeeping as module
+from wal_agent.supervise.housekeeping import Housekeeping
+from wal_agent.supervise.saver import Saver
+from wal_agent.supervise.treesaver import TreeSaver
+from wal_agent.wal.snapshot import SnapshotPolicy
+from wal_agent.wal.state import State
+from wal_agent.wal.ticket import Ticket
+
+
+def test_a_ticket_does_what_was_asked_once_when_it_is_acknowledged() -> None:
+    done: list[str] = []
+    ticket = Ticket()
+    ticket.then(lambda: done.append("before"))
+    assert done == []
+    ticket.ack(7)
+    ticket.ack(7)
+    assert done == ["before"]
+    ticket.then(lambda: done.append("after"))
+    assert done == ["before", "after"]
+
+
+def test_it_is_done_once_whoever_is_faster() -> None:
+    for _ in range(200):
+        done: list[int] = []
+        ticket, begin = Ticket(), threading.Barrier(2)
+
+        def ack(ticket: Ticket = ticket, begin: threading.Barrier = begin) -> None:
+            begin.wait()
+            ticket.ack(1)
+
+        other = threading.Thread(target=ack)
+        other.start()
+        begin.wait()
+        ticket.then(lambda done=done: done.append(1))  # type: ignore[misc]
+        other.join()
+        assert done == [1]
+
+
+def test_the_writer_tells_of_records_once_and_behind_those_who_wait() -> None:
+    world = World()
+    job = world.open("a")
+    heard: list[tuple[list[str], int]] = []
+
+    def on_ack(records: tuple[AnyRecord, ...], state: State) -> None:
+        assert ticket.word == "acked", "no hook waits for who looks on"
+        heard.append(([type(r).__name__ for r in records], len(state.open)))
+
+    job.writer.on_ack = on_ack  # type: ignore[assignment]
+    ticket = job.writer.append(intent(1), intent(2))
+    world.bucket.fates = ["lost"]
+    assert (job.writer.commit_once(), heard) == ("undecided", [])
+    drain(job)
+    ticket = job.writer.append(end(1))
+    drain(job)
+    assert heard == [(["Intent", "Intent"], 2), (["End"], 1)]
+
+
+class Desk:
+    def __init__(self, folder: Path) -> None:
+        self.post = Post(folder)
+        self.heard: list[Happening] = []
+        self.agent = ScriptAgent(folder / "home")
+        job, clock = self.post.job, self.post.world.clock
+        self.saver = Saver(
+            self.agent.agent,
+            {},
+            Path("/w"),
+            job.writer,
+            job.blobs,
+            self.post.gate,
+            clock,
+            SessionCapture("one", job.blobs.put_payload),
+            "one",
+            frozenset(),
+            lambda tool: None,
+            lambda data: None,
+            self.heard.append,
+        )
+
+    def said(self) -> list[Happening]:
+        said, self.heard[:] = list(self.heard), []
+        return said
+
+
+def test_a_session_is_saved_when_the_bucket_has_it(tmp_path: Path) -> None:
+    """From the look at it to its acknowledgement; the bytes that were sent, not the session's."""
+    desk = Desk(tmp_path)
+    desk.agent.write("one", "x" * 999 + "\n")
+    desk.saver.save()
+    assert desk.said() == [], "it waits in this process"
+    desk.saver.save()
+    assert desk.said() == [], "nothing new, but not all is there yet"
+    desk.post.world.clock.sleep(2)
+    desk.post.commit()
+    assert desk.said() == [Saved("session", 1000, 2.0)]
+    desk.saver.save()
+    assert desk.said() == [Saved("session", 0, 0.0)]
+    desk.agent.write("one", "y\n")
+    desk.saver.save()
+    desk.post.commit()
+    assert desk.said() == [Saved("session", 2, 0.0)]
+    desk.saver.close()
+    desk.saver.save()
+    assert desk.said() == []
+
+
+class Captured:
+    """Gives the records that it was made with, one after the other."""
+
+    many_waiting = False
+
+    def __init__(self, *records: Workspace | None) -> None:
+        self.records = list(records)
+
+    def acked(self, commit: str) -> None:
+        return
+
+    def capture(self, holds: int, now: float) -> Workspace | None:
+        return self.records.pop(0)
+
+    def commit(self) -> None:
+        return
+
+
+def test_a_workspace_is_saved_when_the_bucket_has_it(tmp_path: Path) -> None:
+    post, heard = Post(tmp_path), list[Happening]()
+    tree = Captured(Workspace(time=1.0, holds=0, commit="c1"), None, None)
+    clock = post.world.clock
+    saver = TreeSaver(tree, post.job.writer, lambda: 0, clock, 9.0, print, heard.append)  # type: ignore[arg-type]
+    saver.save()
+    saver.save()
+    assert heard == []
+    clock.sleep(3)
+    post.commit()
+    saver.save()
+    assert heard == [Saved("workspace", 0, 3.0), Saved("workspace", 0, 0.0)]
+
+
+def test_a_snapshot_is_told_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK", 0.005)
+    world, heard = World(), list[Happening]()
+    job = world.open("a")
+    keeper = Housekeeping(world.bucket, job, tmp_path / "m", lambda: True, print, heard.append, SystemClock())
+    keeper._snapshots._policy = SnapshotPolicy(segments=1)
+    job.writer.append(intent(1))
+    drain(job)
+    keeper.start()
+    until(lambda: heard, "a snapshot")
+    keeper.stop()
+    first = heard[0]
+    assert isinstance(first, Saved) and first.what == "snapshot"
+    assert isinstance(world.inner, MemoryBucket)
+    sizes = [e.size for e in world.inner.list("") if "/snap" in e.key]
+    assert first.size in sizes
