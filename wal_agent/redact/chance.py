@@ -7,47 +7,51 @@ words in them; digests in base64 say what they are; a file's or a host's name ha
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from itertools import pairwise
 
 from wal_agent.redact.find import MARK, compiled
 
 _LEAST = 20
 _WORD = (
-    rf"(?:(?<![0-9A-Za-z_+/.~@%\\$#=-])|(?<==)|(?<=%[0-9A-F]{{2}})|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{{2}}m)|(?<=\\[nrt]))[0-9A-Za-z_+/-]{{{_LEAST},}}+={{0,2}}"
+    rf"(?:(?<![0-9A-Za-z_+/.~@%\\$#=-])|(?<==)|(?<=%[0-9A-F]{{2}})|(?<=\x1b\[[0-9]m)|(?<=\x1b\[[0-9]{{2}}m)|(?<=\\[nrt]))"
+    rf"[0-9A-Za-z_+/-]{{{_LEAST},}}+={{0,2}}"
     r"(?![0-9A-Za-z_+/@(\[~-]|\\(?![nrt\"'])|\.[0-9A-Za-z]|%(?![0-9A-F]{2}))"
 )
 # What a digest, an id or public data says of itself, in the word or before it.
-_SAYS = re.compile(
+_SAYS = (
     r"(?:sha-?[0-9]{1,3}|md5|blake\w{1,3}|crc32c?|h1|hash|digest|checksum|fingerprint|integrity|etag|nonce|cursor|"
-    r"(?<![A-Za-z])(?:id|ids|uid|uuid|guid|sid|cid)|[a-z](?:Id|ID|Uid|Hash)|base64|mappings|revision|version|build|ssh-[a-z0-9]{3,10}|"
-    r"ecdsa-[a-z0-9-]{1,30}|certificate-authority-data|caBundle)\\?[\"']?[\])]?[ \t]{0,4}[-:=,~]?[ \t]{0,4}\\?[\"']?\Z",
-    re.IGNORECASE,
+    r"(?<![A-Za-z])(?:id|ids|uid|uuid|guid|sid|cid)|[a-z](?:Id|ID|Uid|Hash)|base64|mappings|revision|version|build|"
+    r"ssh-[a-z0-9]{3,10}|"
+    r"ecdsa-[a-z0-9-]{1,30}|certificate-authority-data|caBundle)\\?[\"']?[\])]?[ \t]{0,4}[-:=,~]?[ \t]{0,4}\\?[\"']?\Z"
 )
-_OWN = re.compile(
-    r"(?:sha\d{1,3}-|md5-|blake\w{1,3}-|(?:toolu|srvtoolu|call|fc|msg|req|resp|rs|run|step|thread|asst|chatcmpl|cmpl|gen|"
-    r"batch|file|evt|cus|pi|ch|in|sub|prod|price|seti|pm|txn|session|job|index|chunk|vendor|main|app|style|polyfills|"
-    r"_Z|_R|AAAA[BCE]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|PHN2Zy|JVBERi|LS0tLS1CRUdJTiBD|LS0tLS1CRUdJTiBQVUJM|H4sI|UEsDB)"
-    r"(?<=[A-Za-z0-9/])[_-]?)"
+_OWN = (
+    r"(?:sha\d{1,3}|md5|blake\w{1,3}|toolu|srvtoolu|call|fc|msg|req|resp|rs|run|step|thread|asst|chatcmpl|cmpl|gen|batch|"
+    r"file|evt|cus|pi|ch|in|sub|prod|price|seti|pm|txn|session|job|index|chunk|vendor|main|app|style|polyfills)[_-]|"
+    r"_Z|_R|AAAA[BCE]|iVBORw0KGgo|/9j/|R0lGOD|UklGR|PHN2Zy|JVBERi|LS0tLS1CRUdJTiBD|LS0tLS1CRUdJTiBQVUJM|H4sI|UEsDB"
 )
-_HEX = re.compile(r"(?:0x)?[0-9a-fA-F_+/=-]+[uUlL]{0,3}")
-_PUBLIC = re.compile(r"-----BEGIN (?!(?:[A-Z0-9]{1,20} ){0,3}PRIVATE)[A-Z0-9 ]{1,40}-----[A-Za-z0-9+/=\s\\:,.()]*+")
+_HEX = r"(?:0x)?[0-9a-fA-F_+/=-]+[uUlL]{0,3}"
+_PUBLIC = r"-----BEGIN (?!(?:[A-Z0-9]{1,20} ){0,3}PRIVATE)[A-Z0-9 ]{1,40}-----[A-Za-z0-9+/=\s\\:,.()]*+"
 
 
 def without_chance(text: str) -> str:
     """The text without the words that only chance makes."""
-    public = [m.span() for m in _PUBLIC.finditer(text)] if "-----BEGIN " in text else []
+    public = [m.span() for m in compiled(_PUBLIC).finditer(text)] if "-----BEGIN " in text else []
 
     def put(m: re.Match[str]) -> str:
-        if not by_chance(m[0]) or _OWN.match(m[0]) or _SAYS.search(text[max(0, m.start() - 48) : m.start()]):
+        if not by_chance(m[0]) or compiled(_OWN).match(m[0]):
             return m[0]
-        return m[0] if any(a <= m.start() < b for a, b in public) else MARK
+        if compiled(_SAYS, re.IGNORECASE).search(text[max(0, m.start() - 48) : m.start()]):
+            return m[0]
+        n = bisect_right(public, (m.start(), len(text)))
+        return m[0] if n and m.start() < public[n - 1][1] else MARK
 
     return compiled(_WORD).sub(put, text)
 
 
 def by_chance(word: str) -> bool:
     """Whether no person, and no digest in hex, would be written so."""
-    if _HEX.fullmatch(word):
+    if compiled(_HEX).fullmatch(word):
         return False
     parts = word.rstrip("=").split("/")
     if len(parts) > 1 and (len(word) < 32 or any(_is_plain(part) for part in parts if len(part) > 2)):

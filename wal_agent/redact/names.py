@@ -1,4 +1,4 @@
-"""Values of names that say "secret": assignments in shells, code, JSON, YAML, TOML, XML, options and options."""
+"""Values of names that say "secret": assignments in shells, code, JSON, YAML, TOML, XML, and of options."""
 
 from __future__ import annotations
 
