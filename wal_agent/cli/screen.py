@@ -10,21 +10,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wal_agent import __version__
+from wal_agent.redact import redact
 from wal_agent.shown import printable, shown
 from wal_agent.supervise.local import state_dir
 
 MOST = 2000  # characters of one message
+LONGEST = 1_000_000  # characters of one that are looked at
 
 
 def say(text: str) -> None:
-    """One message of ours, one line whatever stands in it. A closed stderr loses it; nothing else does."""
-    _write([shown(f"wal-agent: {text}", MOST)])
+    """One message of ours, redacted, one line whatever stands in it. A closed stderr loses it; nothing else does."""
+    _write([shown(f"wal-agent: {redact(text[:LONGEST])}", MOST)])
 
 
 def lines(rows: list[str]) -> None:
-    """Further lines of the message before, indented by the caller; one row is one line."""
+    """Further lines of the message before, redacted, indented by the caller; one row is one line."""
     if rows:
-        _write(rows)
+        _write([redact(row) for row in rows])
 
 
 def _write(rows: list[str]) -> None:
@@ -38,8 +40,6 @@ def _write(rows: list[str]) -> None:
 
 def report_bug(error: BaseException, env: Mapping[str, str]) -> str:
     """Write a full report (redacted) and give the one line that names it."""
-    from wal_agent.redact import redact
-
     text = "".join(traceback.format_exception(error))
     body = redact(f"wal-agent {__version__}, Python {sys.version}\n{sys.platform}\n\n{text}")
     folder = state_dir(env) / "reports"

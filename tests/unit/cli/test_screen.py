@@ -83,3 +83,11 @@ def test_a_bug_without_a_place_to_report_it_is_still_told_and_keeps_secrets(tmp_
     line = report_bug(broken(), {"XDG_STATE_HOME": str(tmp_path)})
     assert line.startswith("a bug in wal-agent: KeyError") and "could not be written" in line
     assert SECRET not in line
+
+
+def test_what_is_said_is_redacted(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error may quote a URL with credentials in it, or a child's command line."""
+    say("https://me:zebra9lion@store.example.org/b: no answer")
+    lines(["  stopped    curl -u me:zebra9lion https://h"])
+    told = capsys.readouterr().err
+    assert "zebra9" not in told and told.count("[redacted]") == 2 and "store.example.org/b: no answer" in told
