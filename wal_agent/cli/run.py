@@ -125,8 +125,10 @@ def run(
     job runs elsewhere) or not done (the agent ended with 0 inside its turn), 76 taken over, 77 permission, 78
     configuration or hooks, 79 a person is needed, 80 crash loop, 143 drained.
     """
+    from wal_agent import notify
     from wal_agent.agents import AGENTS
     from wal_agent.agents.base import Hookless
+    from wal_agent.cli.lookers import looked_at
     from wal_agent.config import load
     from wal_agent.errors import UsageError
     from wal_agent.supervise.keep import keep
@@ -180,4 +182,9 @@ def run(
         from wal_agent.supervise.fork import fork_job
 
         wish = fork_job(wish, from_, say)
-    raise typer.Exit(keep(wish, Screen(say, lines)))
+    screen = Screen(say, lines)
+    if trouble := notify.trouble(os.environ, once=True):
+        say(trouble)
+    with looked_at(wish, screen) as watched:
+        code = keep(watched, screen)
+    raise typer.Exit(code)

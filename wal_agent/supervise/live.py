@@ -168,9 +168,10 @@ class Live:
             frozenset(launch.skip),
             self._unseen,
             self._look,
+            tell,
         )
         self.autosave = Autosave(self._save, settings.autosave, self._fail)
-        self.tree = tree and TreeSaver(tree, writer, self.gate.ended_upto, clock, settings.autosave, self._fail)
+        self.tree = tree and TreeSaver(tree, writer, self.gate.ended_upto, clock, settings.autosave, self._fail, tell)
         if self.tree:
             self.gate.changed = self.tree.poke
         self.conversation = Conversation(
@@ -451,7 +452,7 @@ class Live:
     def _tick(self) -> None:
         child = self._child
         assert child is not None
-        self._pulse.beat(self._clock.boot())
+        self._pulse.beat(self._clock.awake())
         if self._stopped is not None:
             child.kill()
             return

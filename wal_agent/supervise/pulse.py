@@ -7,8 +7,7 @@ STALLED = 20.0  # seconds without a turn of a loop that turns ten times a second
 
 
 class Pulse:
-    """Beaten by the main loop while it waits for the agent. Times are awake seconds (Clock.boot will do: a machine that
-    wakes up beats before anyone looks)."""
+    """Beaten by the main loop while it waits for the agent. Times are awake seconds (Clock.awake)."""
 
     def __init__(self) -> None:
         self._last: float | None = None

@@ -86,7 +86,7 @@ class ServiceManager:
     """A listener, and a thread that keeps systemd's watchdog fed."""
 
     def __init__(self, address: str, every: float, stalled: Callable[[float], bool], clock: Clock) -> None:
-        """`every`: seconds between two keep-alives. `stalled`: whether the main loop hangs, at a boot time."""
+        """`every`: seconds between two keep-alives. `stalled`: whether the main loop hangs, by awake seconds."""
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._every = every
         self._stalled = stalled
@@ -104,7 +104,7 @@ class ServiceManager:
 
     def _keep(self) -> None:
         while not self._stop.wait(self._every):
-            self._send(keep_alive(self._ready, self._stalled(self._clock.boot())))
+            self._send(keep_alive(self._ready, self._stalled(self._clock.awake())))
 
     def _send(self, lines: list[str]) -> None:
         if not lines:

@@ -6,9 +6,9 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
+from kubernetes_validate.utils import ValidationError, validate
 
 from wal_agent.errors import (
     ConfigError,
@@ -34,14 +34,14 @@ VERSIONS = ("1.33", "1.37")  # the first in which all that is used is stable, an
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("found", OBJECTS, ids=lambda o: o["kind"])
 def test_it_is_what_the_api_takes(found: dict[str, Any], version: str) -> None:
-    kubernetes_validate.validate(found, version, strict=True)
+    validate(found, version, strict=True)
 
 
 def test_a_field_that_does_not_exist_is_refused() -> None:
     wrong = copy.deepcopy(JOB)
     wrong["spec"]["podFailurePolicies"] = wrong["spec"].pop("podFailurePolicy")
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
+    with pytest.raises(ValidationError):
+        validate(wrong, VERSIONS[0], strict=True)
 
 
 def test_each_exit_code_leads_to_what_it_means() -> None:
