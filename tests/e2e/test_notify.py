@@ -18,27 +18,6 @@ from tests.unit.notify.sink import Sink
 from wal_agent.notify.outbox import Box, boxes
 from wal_agent.supervise.local import this_host
 
-# `wal-agent` with the listener, whoever else looks on.
-RUN = """
-import functools, os, pathlib, time
-from wal_agent import notify
-from wal_agent.cli.main import main
-from wal_agent.happened import Announcer
-from wal_agent.supervise import wish
-
-def failed(error): raise error
-
-post = notify.listener(
-    os.environ, job="shop", bucket=os.environ["WAL_AGENT_BUCKET"], agent="gemini", workspace=pathlib.Path.cwd()
-)
-heard = Announcer([post], time.time, failed)
-wish.Wish = functools.partial(wish.Wish, tell=heard.tell)
-try:
-    main()
-finally:
-    heard.close()
-"""
-
 
 @pytest.fixture
 def sink() -> Iterator[Sink]:
@@ -80,7 +59,7 @@ class Yard:
         self.began = root / "began"
 
     def run(self, *options: str) -> tuple[int, str]:
-        words = [sys.executable, "-c", RUN, "run", "gemini", *options, "--", "-p", "go"]
+        words = [sys.executable, "-m", "wal_agent", "run", "gemini", *options, "--", "-p", "go"]
         said = subprocess.run(
             words, cwd=self.work, env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )
