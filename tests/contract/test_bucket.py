@@ -326,6 +326,65 @@ def test_a_listing_is_sorted_and_begins_with_its_prefix(bucket: Bucket, prefix: 
         assert keys(bucket.list(prefix, after)) == [key for key in expected if key > after], after
 
 
+@pytest.mark.parametrize("prefix", ["a", "a//", "/", ".a/", "a/b"])
+def test_what_is_no_folder_is_refused_at_the_call(bucket: Bucket, prefix: str) -> None:
+    with pytest.raises(ValueError):
+        bucket.folders(prefix)
+
+
+def test_the_folders_below_a_prefix_are_told_each_once_on_any_number_of_pages(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wal_agent.bucket.s3.PAGE", 2)
+    monkeypatch.setattr("wal_agent.bucket.gcs_client.PAGE", 2)
+    assert [*bucket.folders("")] == []
+    for key in MIXED:
+        bucket.put(key, key.encode())
+    for prefix in ("", "a/", "a/b/", "job/", "job/log/", "none/"):
+        below = [key.removeprefix(prefix) for key in MIXED if key.startswith(prefix)]
+        expected = {key.partition("/")[0] for key in below if "/" in key}
+        assert sorted(bucket.folders(prefix)) == sorted(expected), prefix
+
+
+def strange(bucket: Bucket, name: str) -> None:
+    """Put what is no object of ours into the store."""
+    match bucket:
+        case FileBucket():
+            path = bucket.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+        case S3Bucket():
+            with bucket._asking("write", name) as client:
+                client.put_object(Bucket=bucket._bucket, Key=bucket._name(name), Body=b"x")
+        case GcsBucket():
+            bucket._store().bucket.blob(bucket._folder + name).upload_from_string(b"x")
+
+
+@pytest.mark.parametrize("name", ["file", "gcs-fake", "s3-moto"])
+def test_folders_that_no_key_is_in_are_passed_over(name: str) -> None:
+    with opened(name) as bucket:
+        bucket.put("jobs/job/lease.json", b"1")
+        for folder in (".git", "-\u202e", "sp ace", "x" * (MAX_PART + 1), "\x1b[2J"):
+            strange(bucket, f"jobs/{folder}/lease.json")
+        if isinstance(bucket, FileBucket):
+            (bucket.root / "jobs" / "link").symlink_to("/")
+        assert [*bucket.folders("jobs/")] == ["job"]
+
+
+def test_a_listing_of_folders_that_breaks_off_is_begun_again_and_tells_none_twice() -> None:
+    inner, calls = MemoryBucket(), []
+
+    def plan(op: str, key: str) -> Fault:
+        calls.append(op)
+        return Fault(after=len(calls) < 3)
+
+    for letter in "abcd":
+        inner.put(f"{letter}/x", b"")
+    bucket = RetryBucket(FaultBucket(inner, plan, lambda s: None), SystemClock(), Random(1))
+    assert [*bucket.folders("")] == ["a", "b", "c", "d"]
+    assert calls == ["list"] * 3
+
+
 def test_a_listing_tells_sizes(bucket: Bucket) -> None:
     bucket.put("a", b"")
     bucket.put("b", b"12345")

@@ -51,6 +51,13 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+def check_folder(prefix: str) -> str:
+    """Give `prefix` back, or raise ValueError when it is neither empty nor a folder's (with the slash at its end)."""
+    if prefix and not prefix.endswith("/"):
+        raise ValueError(f"not the prefix of a folder: {prefix!r}")
+    return check_prefix(prefix)
+
+
 @dataclass(frozen=True, slots=True)
 class Object:
     """An object as read. `updated` and `now` are seconds since 1970, both by the *store's* own clock."""
@@ -79,7 +86,7 @@ class Entry:
 
 
 class Bucket(Protocol):
-    """Six methods; each raises Unavailable or Denied (Misconfigured is one) besides what it names."""
+    """Eight methods; each raises Unavailable or Denied (Misconfigured is one) besides what it names."""
 
     url: str
 
@@ -103,6 +110,15 @@ class Bucket(Protocol):
 
         `start_after` may be any text. A bad prefix is refused at the call, the bucket's errors come while iterating.
         What is put or deleted meanwhile may be seen or not; everything else is listed exactly once.
+        """
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """The names of the folders right below `prefix`, which is empty or ends with a slash: of each key
+        `<prefix><name>/...` its `<name>`, each once, in no order to rely on.
+
+        Requests grow with the number of folders (one for each 1000 or so), whatever lies in them. One that holds
+        nothing any more may be named; what is no part of a key is not. A bad prefix is refused at the call, the
+        bucket's errors come while iterating.
         """
 
     def time(self) -> float:

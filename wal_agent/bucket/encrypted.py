@@ -64,6 +64,9 @@ class EncryptedBucket:
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self._inner.list(prefix, start_after)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._inner.folders(prefix)
+
     def time(self) -> float:
         return self._inner.time()
 

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import TypeVar
 
-from wal_agent.bucket.base import Bucket, Entry, Object, Version, check_key, check_prefix
+from wal_agent.bucket.base import Bucket, Entry, Object, Version, check_folder, check_key, check_prefix
 from wal_agent.errors import BucketError, Damaged, Unavailable
 
 T = TypeVar("T")
@@ -85,7 +85,12 @@ class FaultBucket:
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         check_prefix(prefix)
-        return self._list(prefix, start_after)
+        return self._half(prefix, lambda: self._inner.list(prefix, start_after))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """To the plan it is a listing too."""
+        check_folder(prefix)
+        return self._half(prefix, lambda: self._inner.folders(prefix))
 
     def time(self) -> float:
         return self._answer("time", "", self._inner.time)
@@ -97,13 +102,14 @@ class FaultBucket:
         """Let every put that is still under way arrive now, also one whose sender is long gone."""
         self._land(lambda left: True)
 
-    def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
+    def _half(self, prefix: str, ask: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """The answers to a listing, or half of them."""
         fault = self._before("list", prefix)
-        entries = [*self._inner.list(prefix, start_after)]
+        found = [*ask()]
         if fault.after:
-            yield from entries[: len(entries) // 2]
+            yield from found[: len(found) // 2]
             raise _lost("list", prefix)
-        yield from entries
+        yield from found
 
     def _answer(self, op: str, key: str, ask: Callable[[], T]) -> T:
         fault = self._before(op, key)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wal_agent.bucket.base import Entry, Object, Version, check_key, check_prefix, is_key
+from wal_agent.bucket.base import Entry, Object, Version, check_folder, check_key, check_prefix, is_key
 from wal_agent.bucket.folder import Tree, explain, locked, open_child, read_file, sweep, sync, temp_file
 from wal_agent.bucket.frame import NONCE, Frame, decode, encode, generation_of
 from wal_agent.errors import Conflict, Denied, NotFound
@@ -85,6 +85,9 @@ class FileBucket:
         base = check_prefix(prefix).rpartition("/")[0]
         return self._list(tuple(base.split("/")) if base else (), prefix, start_after)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._folders(tuple(check_folder(prefix).split("/")[:-1]), prefix)
+
     def time(self) -> float:
         """This host's clock, which also stamps the files of a local disk."""
         return time.time()
@@ -141,6 +144,17 @@ class FileBucket:
             self._tree.open(folders) as folder,
         ):
             yield from _walk(folder, base, prefix, start_after)
+
+    def _folders(self, folders: tuple[str, ...], prefix: str) -> Iterator[str]:
+        with (
+            suppress(FileNotFoundError),
+            self._explained("list", self.root / prefix),
+            self._tree.open(folders) as folder,
+            os.scandir(folder) as entries,
+        ):
+            for entry in entries:
+                if is_key(prefix + entry.name) and entry.is_dir(follow_symlinks=False):
+                    yield entry.name
 
     @contextmanager
     def _explained(self, doing: str, path: Path, missing_is_an_error: bool = False) -> Iterator[None]:

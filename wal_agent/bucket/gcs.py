@@ -28,7 +28,17 @@ from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from urllib3.exceptions import HTTPError
 
 from wal_agent.ahead import ahead
-from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key, read_in_seconds
+from wal_agent.bucket.base import (
+    MAX_KEY,
+    Entry,
+    Object,
+    Version,
+    check_folder,
+    check_key,
+    check_prefix,
+    is_key,
+    read_in_seconds,
+)
 from wal_agent.bucket.gcs_client import CONNECT, READ, Store, connect
 from wal_agent.bucket.gcs_errors import LOGIN, Op, refused, said
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
@@ -94,6 +104,9 @@ class GcsBucket:
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self._list(check_prefix(prefix), start_after)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._folders(check_folder(prefix))
+
     def time(self) -> float:
         """Whole seconds, as the store tells them, from a request that needs the permission to list only."""
         with self._explained("list"):
@@ -126,6 +139,19 @@ class GcsBucket:
                     raise Unavailable(f"Cloud Storage lists {self.url} out of order.")
                 last = key
                 yield Entry(key, int(blob.size), float(int(blob.updated.timestamp())))
+
+    def _folders(self, prefix: str) -> Iterator[str]:
+        base = self._folder + prefix
+        told = set[str]()
+        with self._explained("list"):
+            for page in self._store().folders(base).pages:
+                for name in page.prefixes:
+                    below = name.removeprefix(base).removesuffix("/")
+                    if name != f"{base}{below}/" or "/" in below or not is_key(prefix + below):
+                        continue
+                    if below not in told:  # emulators tell a folder on each page that has objects of it
+                        told.add(below)
+                        yield below
 
     def _offset(self, start_after: str) -> str | None:
         """Where the store shall begin: at or before the first name wanted, whatever text `start_after` is."""

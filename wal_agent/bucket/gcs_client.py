@@ -72,6 +72,17 @@ class Store:
             retry=None,
         )
 
+    def folders(self, prefix: str) -> Any:
+        return self.client.list_blobs(
+            self.bucket,
+            prefix=prefix,
+            delimiter="/",
+            page_size=PAGE,
+            fields="prefixes,nextPageToken",
+            timeout=(CONNECT, READ),
+            retry=None,
+        )
+
     def _get(self, path: str, params: Mapping[str, str], stream: bool = False) -> requests.Response:
         reply: requests.Response = self._session.get(
             f"{self.client.api_endpoint}{path}",

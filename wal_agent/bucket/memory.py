@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from wal_agent.bucket.base import Entry, Object, Version, check_key, check_prefix
+from wal_agent.bucket.base import Entry, Object, Version, check_folder, check_key, check_prefix
 from wal_agent.errors import Conflict, NotFound
 
 
@@ -69,6 +69,11 @@ class MemoryBucket:
                 stored = self._objects[key]
                 entries.append(Entry(key, len(stored.data), stored.updated))
         return iter(entries)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        check_folder(prefix)
+        below = (entry.key[len(prefix) :].partition("/") for entry in self.list(prefix))
+        return iter(dict.fromkeys(name for name, slash, _ in below if slash))
 
     def time(self) -> float:
         return self._clock()

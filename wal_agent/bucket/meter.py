@@ -84,6 +84,13 @@ class MeterBucket:
             entries = self._inner.list(prefix, start_after)
         return self._list(entries, prefix)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Counted as a listing."""
+        self._begun("list", prefix)
+        with self._errors_counted("list", prefix):
+            names = self._inner.folders(prefix)
+        return self._folders(names, prefix)
+
     def time(self) -> float:
         with self._counted("time", ""):
             return self._inner.time()
@@ -96,6 +103,13 @@ class MeterBucket:
             for entry in entries:
                 self._count("list", "received", len(entry.key))
                 yield entry
+        self._count("list", "answered", 1)
+
+    def _folders(self, names: Iterator[str], prefix: str) -> Iterator[str]:
+        with self._errors_counted("list", prefix):
+            for name in names:
+                self._count("list", "received", len(name))
+                yield name
         self._count("list", "answered", 1)
 
     @contextmanager

@@ -43,6 +43,9 @@ class RetryBucket:
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self._list(prefix, start_after, self._inner.list(prefix, start_after))
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._folders(prefix, self._inner.folders(prefix))
+
     def time(self) -> float:
         return self._again(self._inner.time)
 
@@ -61,6 +64,20 @@ class RetryBucket:
             except Unavailable as error:
                 patience(error)
                 entries = self._inner.list(prefix, start_after)
+
+    def _folders(self, prefix: str, names: Iterator[str]) -> Iterator[str]:
+        patience, given = self._patience(), set[str]()
+        while True:
+            try:
+                for name in names:
+                    if name not in given:
+                        given.add(name)
+                        yield name
+                        patience = self._patience()
+                return
+            except Unavailable as error:
+                patience(error)
+                names = self._inner.folders(prefix)
 
     def _again(self, ask: Callable[[], T]) -> T:
         patience = self._patience()

@@ -14,17 +14,29 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.utils import mktime_tz, parsedate_tz
-from typing import Any
+from typing import Any, TypeVar
 
 import boto3.session
 from botocore.config import Config
 
-from wal_agent.bucket.base import MAX_KEY, Entry, Object, Version, check_key, check_prefix, is_key, read_in_seconds
+from wal_agent.bucket.base import (
+    MAX_KEY,
+    Entry,
+    Object,
+    Version,
+    check_folder,
+    check_key,
+    check_prefix,
+    is_key,
+    read_in_seconds,
+)
 from wal_agent.bucket.s3_errors import Asked, Op, explain, host_of, misconfigured, per_key
 from wal_agent.errors import ConfigError, Conflict, Damaged, Misconfigured, Unavailable, WalAgentError
+
+T = TypeVar("T")
 
 # An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
 CONNECT_TIMEOUT = 5.0
@@ -75,6 +87,9 @@ class S3Bucket:
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self._list(check_prefix(prefix), start_after)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._folders(check_folder(prefix))
+
     def time(self) -> float:
         """Now by the store's clock, cut to whole seconds."""
         name = self._name("")
@@ -118,7 +133,8 @@ class S3Bucket:
 
     def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
         last = start_after
-        for page in self._pages(prefix, start_after):
+        first = {"StartAfter": self._name(after)} if (after := _start(start_after)) else {}
+        for page in self._pages(prefix, first, {}, self._entries):
             for entry in page:
                 if not is_key(entry.key) or not entry.key.startswith(prefix) or entry.key <= start_after:
                     continue  # what a stranger put here
@@ -128,15 +144,28 @@ class S3Bucket:
                 last = entry.key
                 yield entry
 
-    def _pages(self, prefix: str, start_after: str) -> Iterator[Sequence[Entry]]:
-        name = self._name(prefix)
-        more: dict[str, str] = {}
-        if after := _start(start_after):
-            more = {"StartAfter": self._name(after)}
+    def _folders(self, prefix: str) -> Iterator[str]:
+        for page in self._pages(prefix, {}, {"Delimiter": "/"}, _prefixes):
+            for name in page:
+                base = self._name(prefix)
+                below = name.removeprefix(base).removesuffix("/")
+                if name == f"{base}{below}/" and "/" not in below and is_key(prefix + below):
+                    yield below
+
+    def _pages(
+        self,
+        prefix: str,
+        first: Mapping[str, str],
+        each: Mapping[str, str],
+        read: Callable[[Mapping[str, Any]], Sequence[T]],
+    ) -> Iterator[Sequence[T]]:
+        """What `read` finds on each page. `first` and `each` go with the first request, and with every one."""
+        name, more = self._name(prefix), dict(first)
         while True:
             with self._asking("list", name) as client:
-                reply = _whole(client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=PAGE, **more))
-                page = [self._entry(found) for found in reply.get("Contents", [])]
+                asked = {"Prefix": name, "MaxKeys": PAGE, **each, **more}
+                reply = _whole(client.list_objects_v2(Bucket=self._bucket, **asked))
+                page = read(reply)
                 token = reply["NextContinuationToken"] if reply["IsTruncated"] else None
                 if token is not None and token == more.get("ContinuationToken"):
                     raise Unavailable(f"The listing of s3://{self._bucket}/{name} does not get on.")
@@ -144,6 +173,9 @@ class S3Bucket:
             if not token:
                 return
             more = {"ContinuationToken": token}
+
+    def _entries(self, reply: Mapping[str, Any]) -> Sequence[Entry]:
+        return [self._entry(found) for found in reply.get("Contents", [])]
 
     def _entry(self, found: Mapping[str, Any]) -> Entry:
         key = found["Key"]
@@ -237,6 +269,10 @@ def _whole(listing: Mapping[str, Any]) -> Mapping[str, Any]:
     if "IsTruncated" not in listing:
         raise Unavailable("The store's listing was cut off.")
     return listing
+
+
+def _prefixes(listing: Mapping[str, Any]) -> Sequence[str]:
+    return [str(found["Prefix"]) for found in listing.get("CommonPrefixes", [])]
 
 
 def _etag(reply: Mapping[str, Any]) -> Version:

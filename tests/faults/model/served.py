@@ -50,6 +50,9 @@ class ServedStore:
             raise RuntimeError(f"list {prefix}") from error
         return iter([replace(entry, updated=self._updated[entry.key]) for entry in found])
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._bucket.folders(prefix)
+
     def time(self) -> float:
         return self._clock()
 

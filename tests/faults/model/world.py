@@ -184,6 +184,10 @@ class HostBucket:
         self._read("list", prefix)
         return self._world.store.list(prefix, start_after)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        self._read("list", prefix)
+        return self._world.store.folders(prefix)
+
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         self._nap(key)
         self._yield("put", key)

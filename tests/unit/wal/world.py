@@ -73,6 +73,9 @@ class Flaky:
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self.inner.list(prefix, start_after)
 
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self.inner.folders(prefix)
+
     def time(self) -> float:
         return self.inner.time()
 
