@@ -63,6 +63,13 @@ def test_the_hard_timeout_is_off_unless_asked_for_and_comes_once() -> None:
     assert Post(Bounds(idle=0, hang=5)).stay(700, "awaiting_model") == [HungUp(5)]
 
 
+@pytest.mark.parametrize("phase", [phase for phase in PHASES if not is_idle(phase)])
+def test_no_other_phase_is_a_wait_for_the_model(phase: Phase) -> None:
+    """A person who thinks, a tool that runs, a run on its way out: nobody is to be interrupted."""
+    told = Post(Bounds(idle=5, hang=10)).stay(3000, phase, "", call(1))
+    assert not any(isinstance(one, HungUp) or one.what == "model" for one in told)
+
+
 def test_a_question_is_told_again_ever_more_seldom() -> None:
     """5, 15, 45 min, ... then daily: a week's wait is no mail an hour."""
     post = Post(step=5)
