@@ -55,6 +55,7 @@ def down(kind: str) -> Down:
         # V8
         (Facts(-6, False, False, said=V8), "heap"),
         (Facts(134, False, False, said=b"x" * 9 + V8 + b"----- Native stack trace -----"), "heap"),
+        (Facts(0, False, False, said=V8), "incomplete"),
         (Facts(0, True, False, said=V8), "completed"),  # a tool's, and the agent lived
         (Facts(-9, False, False, said=V8, oom_kills=1), "out_of_memory"),
         # the model

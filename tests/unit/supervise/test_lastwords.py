@@ -3,11 +3,14 @@ too (I6). With real processes, as the agent's are."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
 import sys
+import termios
 import threading
+from array import array
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,13 @@ def spawn(words: LastWords, argv: list[str]) -> int:
 
 def code_of(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def waits_in(pipe: int) -> int:
+    """Bytes."""
+    count = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
 
 
 def python(body: str) -> list[str]:
@@ -62,6 +72,7 @@ def test_a_sink_that_waits_makes_the_agent_wait_and_loses_nothing() -> None:
     words = LastWords(sink)
     size = 1 << 20  # more than the two pipes hold
     pid = spawn(words, python(f"left = b'y' * {size}\nwhile left: left = left[os.write(2, left):]"))
+    until(lambda: waits_in(reader) >= 65536, "the sink is full")
     assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     got = bytearray()
 
