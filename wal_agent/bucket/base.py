@@ -86,7 +86,7 @@ class Entry:
 
 
 class Bucket(Protocol):
-    """Eight methods; each raises Unavailable or Denied (Misconfigured is one) besides what it names."""
+    """Seven methods; each raises Unavailable or Denied (Misconfigured is one) besides what it names."""
 
     url: str
 
