@@ -46,12 +46,12 @@ class Post:
 
 def test_an_idle_model_is_told_once_and_counts_anew_with_each_step() -> None:
     post = Post()
-    assert post.stay(90, "awaiting_model") == [] and post.watch.late == ()
+    assert post.stay(90, "awaiting_model") == [] and not post.watch.late
     assert post.stay(1, "awaiting_model", "the last tool") == [TakesLong("model", 90)]
     assert post.stay(1000, "awaiting_model", "the last tool") == []
     assert post.watch.late == (TakesLong("model", 1090),)
     post.watch.rearm()  # another request, in the same phase
-    assert post.stay(90, "awaiting_model") == [] and post.watch.late == ()
+    assert post.stay(90, "awaiting_model") == [] and not post.watch.late
     post.stay(1, "executing_tools")  # a change of phase alone does it as well
     assert post.stay(90, "awaiting_model") == []
     assert post.stay(1, "awaiting_model") == [TakesLong("model", 90)]
@@ -94,7 +94,7 @@ def test_a_tool_has_the_time_of_its_class_and_is_told_once(cls: Class, seconds: 
         TakesLong("tool", 1800, "tool2")
     ]
     post.stay(1, "executing_tools")
-    assert post.watch.late == ()
+    assert not post.watch.late
     assert post.stay(121, "executing_tools", "", call(1)) == [TakesLong("tool", 120, "tool1")]  # of another run
 
 
