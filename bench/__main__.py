@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-NAMES = ("hook", "flat", "start", "recovery", "capture", "evidence", "watchdog", "redact")
+NAMES = ("hook", "flat", "start", "recovery", "capture", "evidence", "watchdog", "redact", "drain")
 
 
 def main() -> None:

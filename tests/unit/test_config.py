@@ -29,7 +29,7 @@ def write(workspace: Path, text: str) -> Path:
 def test_defaults(shop: Path) -> None:
     found = load("gemini", shop, ENV, {})
     assert (found.bucket, found.job) == ("file:///home/me/.local/state/wal-agent/bucket", "gemini-shop")
-    assert (found.ttl, found.autosave, found.drain) == (30, 10, 20)
+    assert (found.ttl, found.autosave, found.drain, found.preemption) == (30, 10, 20, "auto")
     assert (found.durability, found.on_ambiguity, found.skip) == ("intent", "ask", ())
     assert set(found.sources.values()) == {"default"}
 
@@ -107,6 +107,7 @@ def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
             ConfigError,
             "on_outage in {file} is not a project's to choose. Use the flag or the variable.",
         ),
+        ({}, {}, 'preemption = "off"', ConfigError, "preemption in {file} is not a project's to choose."),
         (
             {},
             {},

@@ -14,10 +14,14 @@ from wal_agent.supervise.within import within
 PATIENCE = 60.0
 
 
+def fails() -> str:
+    raise KeyError
+
+
 def test_what_is_done_in_time_is_given_or_raised() -> None:
     assert within(PATIENCE, lambda: "done", "late") == "done"
     with pytest.raises(KeyError):
-        within(PATIENCE, lambda: {}["x"], "late")
+        within(PATIENCE, fails, "late")
 
 
 def test_what_hangs_is_left_behind() -> None:
