@@ -48,7 +48,8 @@ def log(
     if json:
         for entry in newest:
             sys.stdout.write(as_json(entry) + "\n")
-        sys.stdout.flush()
+        if follow:
+            sys.stdout.flush()
     elif newest:
         lines([as_line(entry) for entry in (newest if follow else reversed(newest))])
     elif not damaged:
