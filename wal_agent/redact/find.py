@@ -13,7 +13,6 @@ Hit = tuple[int, int, str]
 
 # A key may stand behind an escape that ends with a letter or a digit.
 _ESCAPE = re.compile(r"(?:\\[nrtbfv0]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;]{0,9}m)\Z")
-EDGE = r"(?:(?<![0-9A-Za-z_])|(?<=\\[nrtbfv0])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})|(?<=[0-9;\[]m))"
 _DIGEST = re.compile(r"(?:sha-?[0-9]{1,3}|md5|h1)[-=:]\Z", re.IGNORECASE)  # what follows is of chance, and is no key
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from wal_agent.redact.find import EDGE, MARK, Hit, at_edge, compiled, each
+from wal_agent.redact.find import MARK, Hit, at_edge, compiled, each
 
 _W = r"[0-9A-Za-z]"
 _B = r"[0-9A-Za-z_-]"  # base64url, without padding
@@ -114,15 +114,15 @@ _JWT = rf"(?P<found>eyJ{_B}{{8,}}+\.eyJ{_B}{{4,}}+\.{_B}*+)|{_B}*+"  # what is n
 
 # Formats that begin with anything, by what stands in their middle.
 _AROUND: tuple[tuple[str, str], ...] = (
-    (":A", rf"{EDGE}[0-9]{{5,16}}:A{_B}{{34}}(?![0-9A-Za-z_-])"),  # Telegram
+    (":A", rf"[0-9]{{5,16}}:A{_B}{{34}}(?![0-9A-Za-z_-])"),  # Telegram
     (
         "Q~",
-        r"(?:(?<![0-9A-Za-z_~.-])|(?<=\\[nrt])|(?<=%[0-9A-F]{2})|(?<=[0-9;\[]m))[0-9A-Za-z_~.-]{3}[0-9]Q~[0-9A-Za-z_~.-]{31,34}",
+        r"[0-9A-Za-z_~.-]{3}[0-9]Q~[0-9A-Za-z_~.-]{31,34}",
     ),  # Azure
-    (".atlasv1.", rf"{EDGE}{_W}{{14}}\.atlasv1\.[0-9A-Za-z_=-]{{60,}}+"),  # Terraform Cloud
-    ("-us", rf"{EDGE}[0-9a-f]{{32}}-us[0-9]{{1,2}}{_END}"),  # Mailchimp
-    (".", rf"{EDGE}(?<!-)[MNO]{_B}{{22,27}}\.{_B}{{6,7}}\.{_B}{{27,40}}(?![0-9A-Za-z_-])"),  # Discord
-    ("-", rf"{EDGE}(?<!-)[0-9a-f]{{32}}-[0-9a-f]{{8}}-[0-9a-f]{{8}}(?![0-9A-Za-z-])"),  # Mailgun
+    (".atlasv1.", rf"{_W}{{14}}\.atlasv1\.[0-9A-Za-z_=-]{{60,}}+"),  # Terraform Cloud
+    ("-us", rf"[0-9a-f]{{32}}-us[0-9]{{1,2}}{_END}"),  # Mailchimp
+    (".", rf"[MNO]{_B}{{22,27}}\.{_B}{{6,7}}\.{_B}{{27,40}}(?![0-9A-Za-z_-])"),  # Discord
+    ("-", r"[0-9a-f]{32}-[0-9a-f]{8}-[0-9a-f]{8}(?![0-9A-Za-z-])"),  # Mailgun
 )
 
 
@@ -133,8 +133,13 @@ def without_keys(text: str) -> str:
             text = each(text, (start,), partial(_key, compiled(regex)))
     for middle, regex in _AROUND:
         if middle in text:
-            text = compiled(regex).sub(MARK, text)
+            text = compiled(regex).sub(_at_edge, text)
     return each(text, ("eyJ",), _jwt)
+
+
+def _at_edge(m: re.Match[str]) -> str:
+    """Tried here, since a pattern that begins with it is much slower."""
+    return MARK if at_edge(m.string, m.start()) else m[0]
 
 
 def _key(regex: re.Pattern[str], text: str, at: int) -> Hit | None:
