@@ -22,6 +22,7 @@ from wal_agent.agents.base import (
     ToolEnded,
     ToolStarting,
     TurnCompleted,
+    TurnFailed,
     TurnStarted,
 )
 from wal_agent.agents.claude import events, inject
@@ -52,7 +53,7 @@ def test_the_conversation() -> None:
     assert said("Stop") == TurnCompleted("s")
     assert said("Stop", background_tasks=[{"status": "completed"}]) == TurnCompleted("s")
     assert said("Stop", background_tasks=[{"id": "b", "status": "running"}]) == TurnCompleted("s", pending=True)
-    assert said("StopFailure") == OtherEvent("StopFailure")
+    assert said("StopFailure") == TurnFailed("s", "other", "")
 
 
 def test_nothing_where_a_field_may_be() -> None:
