@@ -46,8 +46,8 @@ class Target:
 
     @property
     def hidden(self) -> str:
-        """In many schemes even the host is the key, so nothing is shown behind the scheme."""
-        return f"{scheme(self.url)}://…"
+        """In many schemes even the host is the key, so only the scheme is shown."""
+        return scheme(self.url)
 
 
 def scheme(url: str) -> str:

@@ -45,8 +45,8 @@ def test_the_listing_hides_the_urls_and_tells_what_waits_and_fails(run: Run, mon
     code, out, err = run("notify")
     assert (code, out) == (0, "") and "s3cret" not in err and "123456" not in err
     assert [row.split()[:3] for row in err.splitlines()] == [
-        ["1", "tgram://…", "recovery"],
-        ["2", "json://…", "person_needed"],
+        ["1", "tgram", "recovery"],
+        ["2", "json", "person_needed"],
         ["waiting", "1", "to"],
     ]
     assert "fails since" in err and "it said no" in err
