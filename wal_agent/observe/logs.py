@@ -44,16 +44,16 @@ class Log:
         self._shape = as_json if form == "json" else as_text
         self._least = LEVELS.index(level)
         self._say = say
-        self._head: dict[str, Value] = {"job": job, "host": "", "epoch": 0, "run": ""}
+        self._head: dict[str, Value] = {"job": _clean(job), "host": "", "epoch": 0, "run": ""}
         self._lost, self._why = 0, ""
 
     def hear(self, at: float, happening: Happening) -> None:
         if isinstance(happening, LeaseTaken):
             self._head = {
-                "job": happening.job,
-                "host": happening.host,
+                "job": _clean(happening.job),
+                "host": _clean(happening.host),
                 "epoch": happening.epoch,
-                "run": happening.run,
+                "run": _clean(happening.run),
             }
         for line in lines_of(happening):
             if LEVELS.index(line.level) >= self._least:
@@ -75,19 +75,22 @@ class Log:
 
 
 def record(at: float, line: Line, head: Mapping[str, Value]) -> dict[str, Value | None]:
-    """The keys that every line has, in this order, then the event's own."""
+    """The keys that every line has, in this order, then the event's own. `head`: clean already, as it is on each."""
     whole = int(at)
     stamp = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((at - whole) * 1000):03d}Z"
-    made: dict[str, Value | None] = {
+    return {
         "time": stamp,
         "level": line.level,
         "event": line.event,
         **head,
         "call_id": line.call or None,
-        "msg": line.msg,
-        **line.more,
+        "msg": _clean(line.msg),
+        **{key: _clean(value) for key, value in line.more.items()},
     }
-    return {key: heard(value, LONGEST) if isinstance(value, str) else value for key, value in made.items()}
+
+
+def _clean(value: Value) -> Value:
+    return heard(value, LONGEST) if isinstance(value, str) else value
 
 
 def as_json(made: Mapping[str, Value | None]) -> str:
