@@ -86,7 +86,7 @@ def once(case: Case) -> tuple[float, int]:
             "WAL_AGENT_GEMINI": str(CLI),
             "WAL_AGENT_BUCKET": f"file://{root}/bucket",
             "WAL_AGENT_RUNTIME_DIR": str(root / "run"),
-            "WAL_AGENT_DRAIN": "600" if case.twice else "2",
+            "WAL_AGENT_DRAIN": "600" if case.twice else "2" if case.tool else "20",
         }
         quiet = subprocess.DEVNULL
         process = subprocess.Popen(case.argv, cwd=work, env=env, stdin=quiet, stdout=quiet, stderr=quiet)
