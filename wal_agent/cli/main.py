@@ -16,6 +16,7 @@ from wal_agent.cli import (
     configure_hooks,
     demo,
     doctor,
+    fleet,
     gc,
     log,
     notify,
@@ -61,6 +62,7 @@ app.command("ack")(ack.ack)
 app.command("pause")(pause.pause)
 app.add_typer(rules.app, name="rules")
 app.command("notify")(notify.notify)
+app.add_typer(fleet.app, name="fleet")
 app.command("unlock")(unlock.unlock)
 app.command("gc")(gc.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)

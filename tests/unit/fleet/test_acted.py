@@ -1,0 +1,166 @@
+"""What is acted on, and that nobody acts twice."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from wal_agent.bucket.base import Version
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.clock import SystemClock
+from wal_agent.errors import Damaged, Fenced, Unavailable
+from wal_agent.fleet.acted import (
+    FIRST_PAUSE,
+    KEY,
+    Act,
+    Acted,
+    Memory,
+    chosen,
+    forsaken,
+    kept,
+    noted,
+    pause_after,
+    settled,
+    told,
+)
+from wal_agent.fleet.job import Job, JobState
+
+ALL = ("crashed", "released", "due")
+
+
+def job(name: str = "a", state: JobState = "crashed", epoch: int = 1, waits: float = 1.0, until: float = 0.0) -> Job:
+    return Job(job=name, state=state, needs_host=True, epoch=epoch, waits=waits, until=until)
+
+
+def acts(memory: Memory, jobs: list[Job], now: float = 0.0, most: int = 20, on: tuple[str, ...] = ALL) -> list[str]:
+    return [f"{act.job}{act.tries}" for act, _ in chosen(memory, jobs, on, now, most=most, tries=3)]
+
+
+def test_a_job_is_acted_on_once_for_each_epoch_state_and_pause() -> None:
+    memory = Memory()
+    for found in (job(), job(epoch=2), job(state="released"), job(state="due", until=9), job(state="due", until=99)):
+        assert acts(memory, [found]) == ["a1"]
+        [(act, _)] = chosen(memory, [found], ALL, 0.0, most=1, tries=3)
+        memory = noted(memory, [act])
+        assert acts(memory, [found]) == []
+        memory = noted(memory, [settled(act, 0, 1.0)])
+        assert acts(memory, [found], now=1e9) == []
+    assert len(memory.acts) == 5
+
+
+def test_only_what_needs_a_host_and_was_asked_for_the_longest_waiting_first() -> None:
+    jobs = [
+        job("a", waits=1),
+        job("b", waits=9),
+        job("c", "due", waits=5),
+        Job(job="d", state="released"),
+        job("e", waits=9),
+    ]
+    assert acts(Memory(), jobs) == ["b1", "e1", "c1", "a1"]
+    assert acts(Memory(), jobs, most=2) == ["b1", "e1"]
+    assert acts(Memory(), jobs, on=("due",)) == ["c1"]
+
+
+def test_what_failed_is_tried_again_later_and_not_for_ever() -> None:
+    memory, now = Memory(), 0.0
+    for tries in (1, 2, 3):
+        assert acts(memory, [job()], now) == [f"a{tries}"]
+        [(act, _)] = chosen(memory, [job()], ALL, now, most=1, tries=3)
+        memory = noted(memory, [settled(act, 7, now)])
+        assert acts(memory, [job()], now + pause_after(tries) - 1) == []
+        now += pause_after(tries)
+    assert acts(memory, [job()], 1e9) == []
+    assert now == FIRST_PAUSE * 7
+
+
+def test_what_a_dead_watcher_had_begun_is_not_begun_again() -> None:
+    memory = noted(Memory(), [Act(job="a", epoch=1, state="crashed")])
+    assert [act.job for act in forsaken(memory)] == ["a"]
+    assert acts(memory, [job()]) == []
+    assert acts(noted(memory, [replace(act, outcome="unknown") for act in forsaken(memory)]), [job()]) == []
+
+
+def test_what_jobs_left_behind_is_forgotten_and_what_cannot_be_read_is_not() -> None:
+    memory = noted(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b", "c", "d")])
+    now = kept(memory, [job("a"), job("b", epoch=2), Job(job="c", state="damaged")])
+    assert [act.job for act in now.acts] == ["a", "c"]
+
+
+def test_the_memory_is_bounded_and_no_more_is_acted_on_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_agent.fleet.acted.MOST", 3)
+    memory = noted(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b")])
+    assert acts(memory, [job("c"), job("d")]) == ["c1"]
+
+
+def test_it_is_told_in_a_few_words() -> None:
+    some = [Act(job=name, epoch=2, state="crashed") for name in "abcde"]
+    assert told(some[:1]) == "a (epoch 2)"
+    assert told(some) == "a (epoch 2), b (epoch 2), c (epoch 2) and 2 more"
+
+
+# ---- the object
+
+
+class Lossy(MemoryBucket):
+    """The answers to the next `lost` puts get lost, or the puts never arrive."""
+
+    lost = 0
+    dropped = 0
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        if self.dropped:
+            self.dropped -= 1
+            raise Unavailable("dropped")
+        version = super().put(key, data, if_version=if_version)
+        if self.lost:
+            self.lost -= 1
+            raise Unavailable("lost")
+        return version
+
+
+def opened(bucket: MemoryBucket) -> Acted:
+    return Acted(bucket, SystemClock(), random.Random())
+
+
+def with_one(name: str) -> Memory:
+    return noted(Memory(), [Act(job=name, epoch=1, state="crashed")])
+
+
+def test_a_second_watcher_is_refused_before_it_acts() -> None:
+    bucket = MemoryBucket()
+    first, second = opened(bucket), opened(bucket)
+    first.save(with_one("a"))
+    with pytest.raises(Fenced):
+        second.save(with_one("a"))
+    assert second.now.acts == () and [act.job for act in opened(bucket).now.acts] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["lost", "dropped"])
+def test_a_put_without_an_answer_is_sent_again_and_counts_once(kind: str) -> None:
+    bucket = Lossy()
+    acted = opened(bucket)
+    for n, name in enumerate("abc"):
+        setattr(bucket, kind, n)
+        acted.save(noted(acted.now, with_one(name).acts))
+    assert [act.job for act in opened(bucket).now.acts] == ["a", "b", "c"]
+
+
+def test_what_could_not_be_saved_is_not_known_and_may_land_later() -> None:
+    bucket = Lossy()
+    acted = opened(bucket)
+    bucket.lost = 1
+    with pytest.raises(Unavailable):
+        acted.save(with_one("a"), budget=0.0)
+    assert acted.now.acts == ()
+    acted.save(with_one("b"))
+    assert [act.job for act in opened(bucket).now.acts] == ["b"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format": 2}', b"\xff", b"[" * 100_000])
+def test_a_memory_that_cannot_be_read_stops_it_with_the_way_out(data: bytes) -> None:
+    bucket = MemoryBucket()
+    bucket.put(KEY, data)
+    with pytest.raises(Damaged, match="Delete it"):
+        opened(bucket)

@@ -1,0 +1,182 @@
+"""Which job a free host takes, and what it does not let a lease choose."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.fleet.leases import CRASHED, DRAINED, HOST, store
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.clock import SystemClock
+from wal_agent.errors import ConfigError
+from wal_agent.fleet.claim import Allowed, line_up, made, misplaced, refusal
+from wal_agent.fleet.job import Job
+from wal_agent.fleet.listing import Eyes
+from wal_agent.fleet.take import Child, Wanted, claim, command
+
+
+def job(name: str = "a", waits: float = 0.0, **fields: Any) -> Job:
+    told = {"job": name, "state": "crashed", "needs_host": True, "epoch": 1, "waits": waits, "agent": "gemini"}
+    return Job(**{**told, **fields})
+
+
+def allowed(root: Path, home: Path | None = None, generic: bool = False) -> Allowed:
+    return Allowed(("gemini", "generic"), root, home, generic)
+
+
+def test_the_longest_waiting_comes_first_and_equals_in_any_order() -> None:
+    jobs = [
+        job("young", 5),
+        job("old", 600),
+        *(job(f"same-{n}", 100 + n) for n in range(8)),
+        Job(job="x", state="running"),
+    ]
+    orders = {tuple(j.job for j in line_up(jobs, {("young", 2)}, random.Random(seed))) for seed in range(20)}
+    assert all(order[0] == "old" and order[-1] == "young" and len(order) == 10 for order in orders)
+    assert len(orders) > 10
+    assert [j.job for j in line_up(jobs[:2], {("old", 1)}, random.Random(1))] == ["young"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, ""),
+        ({"agent": "rm -rf /"}, "does not know"),
+        ({"agent": "\x1b[2J"}, "does not know"),
+        ({"agent": "generic"}, "--generic"),
+        ({"only_on": "vm-9"}, "vm-9"),
+    ],
+)
+def test_what_a_lease_may_not_choose(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
+    said = refusal(job(workspace=str(tmp_path / "shop"), **fields), allowed(tmp_path))
+    assert (why in said and said.isprintable()) if why else said == ""
+    assert refusal(job(workspace=str(tmp_path), agent="generic"), allowed(tmp_path, generic=True)) == ""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "",
+        "shop",
+        "/etc",
+        "{root}/../etc",
+        "{root}/a/../b",
+        "{root}//a",
+        "{root}x",
+        "/",
+        "{root}/a\0b",
+        "{root}/out/x",
+    ],
+)
+def test_a_workspace_outside_of_the_root_is_refused(tmp_path: Path, place: str) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "out").symlink_to("/etc")
+    said = misplaced(place.format(root=root), allowed(root))
+    assert said and said.isprintable()
+
+
+def test_no_place_for_a_project(tmp_path: Path) -> None:
+    """As root and home are one here."""
+    at = allowed(tmp_path, home=tmp_path)
+    for place in (".ssh", ".ssh/x", ".gemini", ".config/gcloud/x"):
+        assert misplaced(str(tmp_path / place), at)
+    assert misplaced(str(tmp_path), at)
+    assert misplaced(str(tmp_path / "shop"), at) == ""
+
+
+def test_the_workspace_is_made_where_it_is_missing(tmp_path: Path) -> None:
+    place = tmp_path / "a" / "b"
+    assert made(job(workspace=str(place)), allowed(tmp_path)) == place and place.is_dir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for bad in ("file", "loop", "file/x"):
+        with pytest.raises(ConfigError):
+            made(job(workspace=str(tmp_path / bad)), allowed(tmp_path))
+
+
+def test_it_is_the_run_that_a_person_would_type() -> None:
+    words = command(job("-x"), "gs://b/p", Wanted(args=("-p", "go")), ("wal-agent",))
+    assert words == ["wal-agent", "run", "gemini", "--job=-x", "--bucket=gs://b/p", "--", "-p", "go"]
+    assert command(job(), "u", Wanted(loop=True), ("w",)) == [
+        "w",
+        "run",
+        "gemini",
+        "--job=a",
+        "--bucket=u",
+        "--exit-on-pause",
+    ]
+
+
+class Hosts:
+    """A bucket with jobs, and runs that end as they are told: `codes` in turn."""
+
+    def __init__(self, root: Path, codes: Sequence[int] = ()) -> None:
+        self.bucket: Bucket = MemoryBucket()
+        self.root, self.codes = root, list(codes)
+        self.ran: list[str] = []
+        self.said: list[str] = []
+
+    def run(self, argv: Sequence[str], place: Path) -> Child:
+        name = argv[argv.index("run") + 2].removeprefix("--job=")
+        self.ran.append(name)
+        assert place.is_dir()
+        return Child(self.codes.pop(0) if self.codes else 0)
+
+    def claim(self, wait: bool = False, loop: bool = False) -> int:
+        class Quick(SystemClock):
+            def sleep(self, seconds: float) -> None:
+                pass
+
+        eyes = Eyes(self.bucket, HOST, Path("/nowhere"))
+        told = Wanted(wait, loop, 0.1)
+        return claim(eyes, allowed(self.root), told, self.said.append, Quick(), random.Random(1), self.run, self.run)
+
+    def store(self, name: str, **fields: Any) -> None:
+        store(self.bucket, name, **{**CRASHED, "workspace": str(self.root / name), **fields})
+
+
+def test_one_job_is_taken_and_its_exit_code_is_ours(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, [7])
+    hosts.store("a")
+    hosts.store("b", agent="evil")
+    assert hosts.claim() == 7 and hosts.ran == ["a"]
+
+
+def test_nothing_to_take_is_no_error(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path)
+    hosts.store("running", ttl=1e4)
+    hosts.store("failed", state="released", reason="ended with 1")
+    hosts.store("evil", agent="evil")
+    assert hosts.claim() == 0 and hosts.ran == []
+    assert len(hosts.said) == 2 and "evil" in hosts.said[0] and hosts.said[1] == "no job needs a host"
+
+
+def test_in_a_loop_each_epoch_is_taken_once_whatever_became_of_it(tmp_path: Path) -> None:
+    """The runs here leave the leases as they are, as one does that halts for a person before it opens the job."""
+    hosts = Hosts(tmp_path, [79, 75, 0, 80])
+    for name in ("a", "b", "c"):
+        hosts.store(name)
+    hosts.store("d", ttl=30.0, state="released", reason=DRAINED)
+    assert hosts.claim(loop=True) == 0
+    assert sorted(hosts.ran) == ["a", "b", "c", "d"]
+
+
+def test_what_another_host_took_meanwhile_is_not_even_tried(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path)
+    for name in ("a", "b"):
+        hosts.store(name)
+    run = hosts.run
+
+    def taken(argv: Sequence[str], place: Path) -> Child:
+        other = {"a": "b", "b": "a"}[argv[argv.index("run") + 2].removeprefix("--job=")]
+        hosts.store(other, epoch=4, ttl=1e4)
+        return Child(75 if run(argv, place) else 0)
+
+    hosts.run = taken  # type: ignore[method-assign]
+    assert hosts.claim(loop=True) == 0 and len(hosts.ran) == 1

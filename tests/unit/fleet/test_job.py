@@ -1,0 +1,106 @@
+"""What the fleet takes a job for, from its lease."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.fleet.leases import DRAINED, ELSEWHERE, HOST, seen
+from wal_agent.fleet.job import STATES, Job, counted, handed_over, in_order, judge
+from wal_agent.recovery.admit import Local
+
+TABLE: list[tuple[str, float, dict[str, Any], Local, str, bool, float]] = [
+    ("alive", 5, {}, ELSEWHERE, "running", False, 0),
+    ("silent for longer than its ttl", 31, {}, ELSEWHERE, "crashed", True, 31),
+    ("its lock is free here", 5, {}, Local(HOST.boot, HOST.pidns, lock="dead"), "crashed", True, 5),
+    ("its lock is held here", 99, {}, Local(HOST.boot, HOST.pidns, lock="alive"), "running", False, 0),
+    ("the lock of another kernel says nothing", 5, {}, Local("x", "1", lock="dead"), "running", False, 0),
+    ("spools, silent", 31, {"spool": "/s"}, ELSEWHERE, "crashed", True, 31),
+    ("ended", 9, {"state": "closed"}, ELSEWHERE, "closed", False, 0),
+    ("drained", 9, {"state": "released", "reason": DRAINED}, ELSEWHERE, "released", True, 9),
+    ("preempted", 9, {"state": "released", "reason": "preempted (gcp)"}, ELSEWHERE, "released", True, 9),
+    ("its agent failed", 9, {"state": "released", "reason": "ended with 1"}, ELSEWHERE, "released", False, 9),
+    ("halted", 9, {"state": "released", "reason": "stopped: a person is needed"}, ELSEWHERE, "released", False, 9),
+    ("paused", 9, {"state": "released", "until": 1060.0}, ELSEWHERE, "paused", False, 0),
+    ("its pause is over", 70, {"state": "released", "until": 1060.0}, ELSEWHERE, "due", True, 10),
+    ("unlocked", 9, {"state": "unlocked"}, ELSEWHERE, "unlocked", False, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("age", "fields", "local", "state", "needs", "waits"), [r[1:] for r in TABLE], ids=[r[0] for r in TABLE]
+)
+def test_what_a_job_is_taken_for(age: float, fields: Any, local: Local, state: str, needs: bool, waits: float) -> None:
+    job = judge(seen(age, **fields), local)
+    assert (job.state, job.needs_host) == (state, needs)
+    assert job.waits == pytest.approx(waits)
+    assert (job.job, job.epoch, job.host, job.agent, job.age) == ("shop", 3, "vm-1", "gemini", age)
+
+
+def test_the_clock_of_who_wrote_the_lease_counts_for_nothing() -> None:
+    """A pause of 60 s, written by a host whose clock is a year off."""
+    far = {"state": "released", "time": 1000.0 + 3e7, "until": 1060.0 + 3e7}
+    assert judge(seen(59, **far), ELSEWHERE).state == "paused"
+    assert judge(seen(61, **far), ELSEWHERE).state == "due"
+
+
+def test_a_run_that_spooled_can_be_carried_on_by_one_host_only() -> None:
+    assert judge(seen(31, spool="/s"), ELSEWHERE).only_on == "vm-1"
+    assert judge(seen(31, spool="/s"), Local("boot-2", "1", spool="free")).only_on == ""
+    assert judge(seen(5, spool="/s"), ELSEWHERE).only_on == ""
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("drained (SIGTERM)", True),
+        ("preempted (aws)", True),
+        ("stopped: interrupted by SIGTERM before the agent was started.", True),
+        ("stopped: this machine is going away (gcp); the agent was not started.", True),
+        ("stopped: interrupted by SIGINT before the agent was started.", False),
+        ("the agent said: drained (SIGTERM)", False),
+        ("drained (SIGTERM)\x1b[2J", False),
+        ("stopped: 5 crashes in 10 min", False),
+        ("", False),
+    ],
+)
+def test_which_reasons_say_that_the_machine_went_away(reason: str, expected: bool) -> None:
+    assert handed_over(reason) is expected
+
+
+def test_secrets_in_a_lease_are_not_told() -> None:
+    key = "ghp_" + "a1B2c3D4e5" * 4
+    job = judge(seen(tool=f"curl {key}", reason=f"used {key}"), ELSEWHERE)
+    assert key not in repr(job)
+
+
+def test_what_needs_somebody_comes_first() -> None:
+    jobs = [
+        Job(job="z", state="closed"),
+        Job(job="y", state="running"),
+        Job(job="x", state="running", phase="awaiting_approval"),
+        Job(job="w", state="released"),
+        Job(job="v", state="released", needs_host=True, waits=1),
+        Job(job="u", state="crashed", needs_host=True, waits=1),
+        Job(job="t", state="crashed", needs_host=True, waits=9),
+        Job(job="s", state="damaged"),
+        Job(job="r", state="due", needs_host=True),
+    ]
+    assert "".join(job.job for job in in_order(jobs)) == "sturvwxyz"
+    assert counted(jobs) == "1 damaged, 2 crashed, 1 due, 2 released, 2 running, 1 closed"
+
+
+@given(
+    state=st.sampled_from(["held", "closed", "released", "unlocked"]),
+    age=st.floats(0, 1e7),
+    until=st.floats(-1e12, 1e12),
+    reason=st.text(max_size=30),
+    spool=st.sampled_from(["", "/s"]),
+)
+def test_any_lease_is_taken_for_something(state: str, age: float, until: float, reason: str, spool: str) -> None:
+    job = judge(seen(age, state=state, until=until, reason=reason, spool=spool), ELSEWHERE)
+    assert job.state in STATES and job.waits >= 0 and job.left >= 0
+    assert not job.needs_host or job.state in ("crashed", "due", "released")

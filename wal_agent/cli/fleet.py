@@ -1,0 +1,235 @@
+"""`wal-agent fleet`: all jobs of a bucket."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from wal_agent.cli.options import AsJson, BucketUrl
+from wal_agent.cli.screen import lines, say
+
+if TYPE_CHECKING:
+    from wal_agent.bucket.base import Bucket
+    from wal_agent.fleet.job import Job
+
+S = TypeVar("S", bound=str)
+WIDEST = 60  # characters of one column; the last has more
+SHORTEST = 0.1  # seconds between two looks
+Every = Annotated[float, typer.Option("--every", help="Seconds between two looks.")]
+
+app = typer.Typer(help="All jobs of a bucket: which need a host, and giving them one.", rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def top(context: typer.Context) -> None:
+    from wal_agent.errors import UsageError
+
+    if context.invoked_subcommand is None:
+        lines(context.get_help().splitlines())
+        raise typer.Exit(UsageError.exit_code)
+
+
+@app.command("ls")
+def ls(
+    bucket: BucketUrl = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", help="Only jobs in this state, e.g. crashed; several with commas.", metavar="STATE"),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """What every job does, those first that need a host or a person.
+
+    Only leases are read: one listing and a small object for each job. States: damaged, crashed, due (its pause is
+    over), released, unlocked, running, paused, closed. --json prints an object a line.
+    """
+    from json import dumps
+
+    import msgspec
+
+    from wal_agent.fleet.job import STATES, counted, in_order
+    from wal_agent.fleet.listing import Eyes
+
+    wanted = _states(state, STATES)
+    opened = _opened(bucket)
+    jobs = in_order(Eyes.of(opened, os.environ).all())
+    shown = [job for job in jobs if job.state in wanted]
+    if json:
+        sys.stdout.writelines(dumps(msgspec.to_builtins(job)) + "\n" for job in shown)
+        return
+    lines(table(shown))
+    needing = sum(job.needs_host for job in jobs)
+    rest = f"; {needing} need a host: wal-agent fleet claim, or `wal-agent run` for each" if needing else ""
+    many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+    say(f"{many} in {opened.url}{': ' if jobs else ''}{counted(jobs)}{rest}")
+
+
+@app.command("watch")
+def watch(
+    on_crash: Annotated[
+        str, typer.Option("--on-crash", help="Shell command that is run once for each job that needs a host.")
+    ],
+    bucket: BucketUrl = None,
+    on: Annotated[
+        str, typer.Option("--on", help="Which ones: crashed, released (its machine went away), due (pause over).")
+    ] = "crashed,released,due",
+    every: Every = 10.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, e.g. from cron.")] = False,
+    most: Annotated[int, typer.Option("--most", help="Jobs acted on in one round.", min=1)] = 20,
+    at_once: Annotated[int, typer.Option("--at-once", help="Commands side by side.", min=1, max=100)] = 8,
+    limit: Annotated[float, typer.Option("--limit", help="Seconds that a command may take.", min=0.1)] = 60.0,
+    tries: Annotated[int, typer.Option("--tries", help="Runs of a command that fails, in all.", min=1)] = 3,
+    ttl: Annotated[
+        float, typer.Option("--ttl", help="Seconds until another watcher takes over from a dead one.")
+    ] = 30.0,
+) -> None:
+    """Run a command once for each job that lost its host.
+
+    The command finds the job in its environment: WAL_AGENT_JOB, WAL_AGENT_BUCKET, FLEET_STATE, FLEET_AGENT,
+    FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It is to hand over (start a machine, send a message), not
+    to wait. Of several watchers one acts; the others stand by. Nothing is run twice for the same job, epoch and state,
+    unless it failed: what a watcher that died may have run is told, and not run again.
+
+    Exit code 75 with --once while another watcher is at it.
+    """
+    import signal
+    import threading
+
+    from wal_agent.clock import SystemClock
+    from wal_agent.fleet.watch import ACTED_ON, Wanted, Watcher
+
+    states = _states(on, ACTED_ON, "--on")
+    _sane(every)
+    wanted = Wanted(on_crash, states, every, once, most, at_once, limit, tries, ttl)
+    opened, stop, ended = _opened(bucket, mine=True), threading.Event(), list[int]()
+
+    def end(number: int, frame: object) -> None:
+        ended.append(number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+    Watcher(opened, wanted, os.environ, say, SystemClock(), random.Random(), stop).go()
+    if ended:
+        raise typer.Exit(128 + ended[0])
+
+
+@app.command("claim", context_settings={"allow_extra_args": True, "ignore_unknown_options": False})
+def claim(
+    context: typer.Context,
+    bucket: BucketUrl = None,
+    root: Annotated[
+        str | None,
+        typer.Option(
+            "--root", help="Take only jobs whose workspace is below this folder. [this folder]", metavar="DIR"
+        ),
+    ] = None,
+    generic: Annotated[
+        bool, typer.Option("--generic", help="Take jobs of agent `generic` too: they run any command they name.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for a job while none needs a host.")] = False,
+    loop: Annotated[bool, typer.Option("--loop", help="Take another job when a run has ended.")] = False,
+    every: Every = 10.0,
+) -> None:
+    """Take a job that lost its host, and run it here as `wal-agent run` does.
+
+    Taken are jobs that crashed, whose machine went away, or whose pause is over; the longest waiting first. It runs in
+    the folder where it ran before (made if it is missing), which must be below --root: what stands in the bucket does
+    not choose any place on this machine. Everything after `--` goes to the agent.
+
+    Exit code 0 when no job needs a host, else that of `wal-agent run`: 75 says that another host was faster.
+    """
+    from wal_agent.agents import AGENTS
+    from wal_agent.clock import SystemClock
+    from wal_agent.errors import UsageError
+    from wal_agent.fleet import take
+    from wal_agent.fleet.claim import Allowed
+    from wal_agent.fleet.listing import Eyes
+    from wal_agent.places import home
+
+    _sane(every)
+    if context.args and "--" not in sys.argv:
+        raise UsageError(f"{context.args[0]!r} is not an option.", "What is for the agent comes after `--`.")
+    allowed = Allowed(AGENTS, Path(os.path.realpath(root or Path.cwd())), home(os.environ), generic)
+    eyes = Eyes.of(_opened(bucket, mine=True), os.environ)
+    code = take.claim(
+        eyes,
+        allowed,
+        take.Wanted(wait, loop, every, tuple(context.args)),
+        say,
+        SystemClock(),
+        random.Random(),
+        lambda argv, place: take.become(argv, place, os.environ),
+        lambda argv, place: take.child(argv, place, os.environ),
+    )
+    raise typer.Exit(code)
+
+
+def table(jobs: Sequence[Job]) -> list[str]:
+    from wal_agent.shown import shown
+
+    rows = [[job.state, job.job, job.agent, job.host, str(job.epoch or ""), _what(job)] for job in jobs]
+    rows = [[*(shown(cell, WIDEST) for cell in row[:-1]), shown(row[-1], 300)] for row in rows]
+    wide = [max(len(row[n]) for row in rows) for n in range(5)] if rows else []
+    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, wide, strict=False)), row[-1]]).rstrip() for row in rows]
+
+
+def _what(job: Job) -> str:
+    from wal_agent.recovery.words import moment, span
+
+    match job.state:
+        case "damaged":
+            return job.problem
+        case "crashed":
+            words = f"last heard of {span(job.age)} ago: {job.phase} {job.tool}".rstrip(": ")
+        case "due":
+            words = f"paused until {span(job.waits)} ago: {job.reason}"
+        case "released" | "unlocked" | "closed":
+            words = f"{span(job.age)} ago" + (f": {job.reason}" if job.reason else "")
+        case "running":
+            words = f"{job.phase}{', ' + span(job.phase_age) if job.phase_age else ''} {job.tool}".strip()
+        case "paused":
+            words = f"until {moment(job.until, job.until - job.left)} UTC (in {span(job.left)}): {job.reason}"
+    only = f" (only {job.only_on} can carry on: --on-outage spool)" if job.only_on else ""
+    return words.rstrip(": ") + only
+
+
+def _opened(url: str | None, *, mine: bool = False) -> Bucket:
+    """The bucket that is meant. `mine`: what it says is acted upon, so a person must have named it."""
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.retry import RetryBucket
+    from wal_agent.clock import SystemClock
+    from wal_agent.config import load
+    from wal_agent.errors import ConfigError
+
+    settings = load("gemini", Path.cwd().resolve(), os.environ, {"bucket": url})
+    if mine and settings.sources["bucket"] == "file":
+        raise ConfigError(
+            "The bucket is named by this project's wal-agent.toml only, and what stands in it would be acted upon.",
+            "If you want it, say so yourself: --bucket or WAL_AGENT_BUCKET.",
+        )
+    return RetryBucket(open_bucket(settings.bucket), SystemClock(), random.Random())
+
+
+def _states(text: str | None, known: Sequence[S], option: str = "--state") -> tuple[S, ...]:
+    from wal_agent.errors import UsageError
+
+    if text is None:
+        return tuple(known)
+    asked = [word.strip() for word in text.split(",") if word.strip()]
+    if not asked or any(word not in known for word in asked):
+        raise UsageError(f"{option} {text} is not possible.", f"Allowed: {', '.join(known)}.")
+    return tuple(state for state in known if state in asked)
+
+
+def _sane(every: float) -> None:
+    from wal_agent.errors import UsageError
+
+    if not SHORTEST <= every <= 86_400:
+        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to 86400.")

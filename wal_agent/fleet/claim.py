@@ -1,0 +1,77 @@
+"""Which job a free host takes, and whether it may: what a lease says chooses neither the program nor a place outside of
+the folder that a person named. Pure but for `made`."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.errors import ConfigError
+from wal_agent.fleet.job import Job
+from wal_agent.places import in_a_secret_place
+from wal_agent.shown import shown
+
+EQUAL = 60.0  # seconds: what waits about as long is taken in any order, so that a hundred hosts do not want one job
+HOOKLESS = "generic"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """`root`, `home`: real paths. `generic`: jobs of any command are taken too."""
+
+    agents: Collection[str]
+    root: Path
+    home: Path | None = None
+    generic: bool = False
+
+
+def line_up(jobs: Iterable[Job], done: Collection[tuple[str, int]], rng: random.Random) -> list[Job]:
+    """The jobs that need a host, oldest first, without those that were `done` (job, epoch) before."""
+    free = [job for job in jobs if job.needs_host and (job.job, job.epoch) not in done]
+    return sorted(free, key=lambda job: (-(job.waits // EQUAL), rng.random()))
+
+
+def refusal(job: Job, allowed: Allowed) -> str:
+    """Why this host does not take it; "" if it may."""
+    if job.agent not in allowed.agents:
+        return f"its agent is {shown(repr(job.agent), 60)}, which wal-agent does not know here"
+    if job.agent == HOOKLESS and not allowed.generic:
+        return "it runs a command of its own (generic); to take such ones: --generic"
+    if job.only_on:
+        return f"it may have records that only {shown(job.only_on, 60)} has; start it there"
+    return misplaced(job.workspace, allowed)
+
+
+def misplaced(workspace: str, allowed: Allowed) -> str:
+    """Why a job may not be given this folder; links are followed."""
+    words = shown(workspace, 200)
+    if not Path(workspace).is_absolute() or "\0" in workspace or os.path.normpath(workspace) != workspace:
+        return f"its workspace {words} is no plain absolute path"
+    try:
+        real = Path(os.path.realpath(workspace))
+    except OSError:
+        return f"its workspace {words} cannot be looked up"
+    if not real.is_relative_to(allowed.root):
+        return f"its workspace {words} is not below {allowed.root} (--root)"
+    if allowed.home is not None and real.is_relative_to(allowed.home):
+        parts = real.relative_to(allowed.home).parts
+        if not parts or in_a_secret_place(parts):
+            return f"its workspace {words} is no place for a project"
+    return ""
+
+
+def made(job: Job, allowed: Allowed) -> Path:
+    """The job's folder, made if it is missing; ConfigError when it cannot be, or is not where it was allowed to be."""
+    path = Path(job.workspace)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"The workspace {shown(str(path))} of job {job.job} cannot be made: {error.strerror}."
+        ) from None
+    if why := misplaced(job.workspace, allowed):
+        raise ConfigError(f"Job {job.job}: {why}.")
+    return path

@@ -1,0 +1,81 @@
+"""Runs the person's command for a job. What the bucket says of the job reaches it by the environment only: as part of a
+command line it would be a way into the shell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from wal_agent.fleet.job import Job
+from wal_agent.shown import shown
+
+TIMED_OUT = 124  # as timeout(1) says it
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+STEP = 0.1
+LONGEST = 1000  # characters of a value
+
+
+def environment(env: Mapping[str, str], job: Job, url: str) -> dict[str, str]:
+    """WAL_AGENT_JOB and WAL_AGENT_BUCKET, which every command of ours goes by, and FLEET_*."""
+    told = {
+        "STATE": job.state,
+        "AGENT": job.agent,
+        "EPOCH": str(job.epoch),
+        "HOST": job.host,
+        "ONLY_ON": job.only_on,
+        "WORKSPACE": job.workspace,
+        "REASON": job.reason,
+        "PHASE": job.phase,
+        "WAITS": str(round(job.waits)),
+    }
+    clean = {f"FLEET_{name}": shown(value, LONGEST) for name, value in told.items()}
+    return {**env, **clean, "WAL_AGENT_JOB": job.job, "WAL_AGENT_BUCKET": url}
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """`limit`: seconds that one may take; `stop` ends those that run."""
+
+    command: str
+    url: str
+    env: Mapping[str, str]
+    limit: float
+    stop: threading.Event
+
+    def run(self, job: Job, delay: float = 0.0) -> int:
+        """The exit code, negative for a signal. It has its own session, and its output goes to our stderr."""
+        if delay > 0:
+            self.stop.wait(delay)
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self.command],
+                env=environment(self.env, job, self.url),
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,
+            )
+        except OSError:
+            return 127
+        left = self.limit
+        while left > 0 and not self.stop.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(STEP, left))
+            left -= STEP
+        _end(process)
+        return TIMED_OUT
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """The command and what it started, first in good order."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,124 @@
+"""A job as the fleet sees it, judged from its lease alone: what it does, and whether it needs a host. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from wal_agent.recovery.admit import (
+    Local,
+    age,
+    may_have_spooled,
+    owner_is_dead,
+    pause_left,
+    paused_until,
+    spool_is_here,
+)
+from wal_agent.recovery.words import given_up
+from wal_agent.redact import redact
+from wal_agent.wal.lease_doc import Seen
+
+JobState = Literal["damaged", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
+"""In the order of who is to look first. `crashed`: held, and its owner is gone; `due`: its pause is over."""
+STATES: Final[tuple[JobState, ...]] = get_args(JobState)
+MAX_WORDS = 500  # characters of a foreign text
+
+# What a run that was told to go before its agent ran leaves as its reason.
+_NOT_BEGUN = re.compile(r"stopped: (interrupted by SIGTERM |this machine is going away \()")
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """`wal-agent fleet ls`. Times are seconds since 1970, ages are seconds; texts are redacted, and foreign."""
+
+    job: str
+    state: JobState
+    needs_host: bool = False  # it is nobody's, and nobody said that it should stay so
+    waits: float = 0.0  # since when a `crashed`, `due` or `released` one is nobody's
+    only_on: str = ""  # the host whose disk may hold records that the bucket lacks: no other may carry on
+    agent: str = ""
+    workspace: str = ""
+    host: str = ""
+    pid: int = 0
+    epoch: int = 0
+    started: float = 0.0
+    age: float = 0.0  # of the last heartbeat
+    ttl: float = 0.0
+    phase: str = ""
+    phase_age: float = 0.0  # 0: not known
+    tool: str = ""
+    reason: str = ""
+    until: float = 0.0  # when its pause is over, or was
+    left: float = 0.0
+    record: int = 0
+    key: str = ""  # id of the key that the job is encrypted with
+    problem: str = ""  # why a `damaged` lease cannot be read
+
+
+def judge(seen: Seen, local: Local) -> Job:
+    """By the store's clock (the lease's own times are by its writer's), and by the locks of this machine where the
+    owner was on it."""
+    doc, old = seen.doc, age(seen)
+    left, until = pause_left(seen), paused_until(seen)
+    state: JobState
+    waits = 0.0
+    if doc.state == "held":
+        state = "crashed" if owner_is_dead(seen, local) else "running"
+        waits = old if state == "crashed" else 0.0
+    elif doc.state == "released":
+        state = "paused" if left > 0 else "due" if until > 0 else "released"
+        waits = {"paused": 0.0, "due": seen.now - until}.get(state, old)
+    else:
+        state = doc.state
+    only_on = doc.host.name if may_have_spooled(seen) and not spool_is_here(seen, local) else ""
+    nobodys = state in ("crashed", "due") or (state == "released" and handed_over(doc.reason))
+    return Job(
+        job=doc.job,
+        state=state,
+        needs_host=nobodys,
+        waits=max(0.0, waits),
+        only_on=only_on if state != "running" else "",
+        agent=doc.agent,
+        workspace=doc.workspace,
+        host=doc.host.name,
+        pid=doc.host.pid,
+        epoch=doc.epoch,
+        started=doc.started,
+        age=old,
+        ttl=doc.ttl,
+        phase=doc.phase if doc.state == "held" else "",
+        phase_age=max(0.0, doc.time - doc.since) + old if doc.since and state == "running" else 0.0,
+        tool=_clean(doc.tool),
+        reason=_clean(doc.reason),
+        until=until,
+        left=left,
+        record=doc.seq,
+        key=doc.key,
+    )
+
+
+def handed_over(reason: str) -> bool:
+    """Whether a released job's reason says that its machine went away; any other end was the agent's or a person's."""
+    return bool(given_up(reason) or _NOT_BEGUN.match(reason))
+
+
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """What needs a host or a person first, the longest waiting of these first; what has ended last."""
+    return sorted(jobs, key=lambda j: (STATES.index(j.state), not j.needs_host, not _asks(j), -j.waits, j.job))
+
+
+def counted(jobs: Iterable[Job]) -> str:
+    """ "2 crashed, 1 due, 37 running"."""
+    found = Counter(job.state for job in jobs)
+    return ", ".join(f"{found[state]} {state}" for state in STATES if found[state])
+
+
+def _asks(job: Job) -> bool:
+    return job.phase == "awaiting_approval"
+
+
+def _clean(text: str) -> str:
+    return redact(text[:MAX_WORDS]) if text else ""

@@ -1,0 +1,55 @@
+"""One look at all jobs of a bucket: one listing of its folders (a request for each 1000), and each one's lease, many at
+a time. Logs and blobs are not touched, and no key is needed: a lease is never encrypted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.ahead import ahead
+from wal_agent.bucket.base import Bucket
+from wal_agent.errors import Damaged, UsageError
+from wal_agent.fleet.job import Job, judge
+from wal_agent.records import Host
+from wal_agent.supervise.local import spools_dir, this_host
+from wal_agent.supervise.standing import local_view
+from wal_agent.wal import lease as leases
+from wal_agent.wal.keys import Keys
+
+PARALLEL = 32  # requests at once; as many connections are kept
+
+
+@dataclass(frozen=True, slots=True)
+class Eyes:
+    """A bucket, and this machine, which knows of its own processes whether they live."""
+
+    bucket: Bucket
+    here: Host
+    spools: Path
+
+    @classmethod
+    def of(cls, bucket: Bucket, env: Mapping[str, str]) -> Eyes:
+        return cls(bucket, this_host(env, Path("/dev/null")), spools_dir(env))
+
+    def all(self) -> list[Job]:
+        """Every job, by name; what has no lease, and folders that no job can have, are passed over."""
+        names = sorted(filter(is_job, self.bucket.folders("")))
+        near = self.bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
+        return [job for job in ahead(self.one, names, 1 if near else min(PARALLEL, len(names))) if job is not None]
+
+    def one(self, name: str) -> Job | None:
+        """None where there is no lease."""
+        try:
+            seen = leases.read(self.bucket, Keys(name))
+        except Damaged as error:
+            return Job(job=name, state="damaged", problem=str(error))
+        return None if seen is None else judge(seen, local_view(seen, self.here, self.spools, self.bucket.url))
+
+
+def is_job(name: str) -> bool:
+    try:
+        Keys(name)
+    except UsageError:
+        return False
+    return True

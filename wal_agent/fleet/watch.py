@@ -1,0 +1,210 @@
+"""`wal-agent fleet watch`: looks again and again, and runs a command once for each job that needs a host.
+
+One watcher at a time acts; the others stand by. Who it is, is a lease like a job's (wal/lease.py), under a key that no
+job can have. That it acts once rests on `acted.py` alone: what is to be done is written down there by compare-and-swap
+first, so a watcher that was taken for dead and is not finds itself refused before it runs anything.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from wal_agent.ahead import ahead
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.check import require_conditions
+from wal_agent.clock import Clock
+from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
+from wal_agent.fleet.acted import Act, Acted, chosen, forsaken, kept, noted, settled, told
+from wal_agent.fleet.command import Commands
+from wal_agent.fleet.job import Job, JobState, counted
+from wal_agent.fleet.listing import Eyes
+from wal_agent.recovery.admit import owner_is_dead
+from wal_agent.supervise.heartbeat import Heartbeat, Timing
+from wal_agent.supervise.local import RunDir, runtime_dir, sweep, this_host
+from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.take import Watch as Unchanged
+from wal_agent.wal import lease as leases
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import Claim, Lease, Seen
+
+ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
+LONGEST_SPREAD = 5.0  # seconds over which the commands of one round are begun
+
+
+class WatchKeys(Keys):
+    """Where the watchers' own lease is: not in a folder, so it is no job's."""
+
+    @property
+    def lease(self) -> str:
+        return "fleet-watch.json"
+
+
+KEYS = WatchKeys("fleet-watch")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`every`: seconds between two looks; `most` jobs are acted on in one round, `at_once` commands run side by side,
+    and one that fails is run `tries` times in all."""
+
+    command: str
+    on: Sequence[JobState] = ACTED_ON
+    every: float = 10.0
+    once: bool = False
+    most: int = 20
+    at_once: int = 8
+    limit: float = 60.0
+    tries: int = 3
+    ttl: float = 30.0
+
+
+class Watcher:
+    def __init__(
+        self,
+        bucket: Bucket,
+        wanted: Wanted,
+        env: Mapping[str, str],
+        say: Callable[[str], None],
+        clock: Clock,
+        rng: random.Random,
+        stop: threading.Event,
+    ) -> None:
+        self._bucket, self._wanted, self._env, self._say = bucket, wanted, env, say
+        self._clock, self._rng, self._stop = clock, rng, stop
+        self._timing = Timing(wanted.ttl)
+        self._eyes = Eyes.of(bucket, env)
+        self._commands = Commands(wanted.command, bucket.url, env, wanted.limit, stop)
+        self._trouble = ""
+
+    def go(self) -> None:
+        """Until `stop`; `once`: one round. LeaseHeld: `once`, and another one watches; Denied, Damaged, ConfigError."""
+        runtime = runtime_dir(self._env)
+        sweep(runtime)
+        run_dir = RunDir.create(runtime, secrets.token_hex(8))
+        try:
+            while not self._stop.is_set():
+                lease = self._take(run_dir)
+                if lease is None:
+                    return
+                try:
+                    self._hold(lease)
+                except Fenced:
+                    self._say("another watcher has taken over; this one stands by")
+                if self._wanted.once:
+                    return
+        finally:
+            run_dir.end()
+
+    # ---- who watches
+
+    def _take(self, run_dir: RunDir) -> Lease | None:
+        """The watchers' lease, once it is free; None: stopped before."""
+        unchanged, waiting = Unchanged(), ""
+        claim = Claim(run_dir.run, this_host(self._env, run_dir.lock), "fleet-watch", "", self._wanted.ttl)
+        while not self._stop.is_set():
+            try:
+                seen = self._standing()
+                if seen is None:
+                    require_conditions(self._bucket, f"{KEYS.lease}/probe")
+                holder = self._holder(seen, unchanged) if seen else ""
+                if not holder:
+                    return leases.acquire(
+                        self._bucket, KEYS, self._clock, self._rng, seen=seen, claim=claim, log_epoch=0
+                    )
+                if self._wanted.once:
+                    raise LeaseHeld(f"Another watcher is at it: {holder}.", "One at a time acts.")
+                if waiting != holder:
+                    self._say(f"standing by: {holder} watches")
+                    waiting = holder
+            except LeaseHeld:
+                if self._wanted.once:
+                    raise
+            except Unavailable as error:
+                self._troubled(error)
+            self._pause(min(self._wanted.every, self._timing.period))
+        return None
+
+    def _standing(self) -> Seen | None:
+        try:
+            return leases.read(self._bucket, KEYS)
+        except Damaged as error:
+            raise Damaged(error.what, f"Stop all watchers, and delete {KEYS.lease} in {self._bucket.url}.") from error
+
+    def _holder(self, seen: Seen, unchanged: Unchanged) -> str:
+        """Who watches; "" when nobody does."""
+        local = local_view(
+            seen, self._eyes.here, self._eyes.spools, self._bucket.url, unchanged.unchanged(seen, self._clock.boot())
+        )
+        if seen.doc.state != "held" or owner_is_dead(seen, local):
+            return ""
+        return f"{seen.doc.host.name} (pid {seen.doc.host.pid})"
+
+    # ---- the one that does
+
+    def _hold(self, lease: Lease) -> None:
+        heartbeat = Heartbeat(self._timing, self._clock, lease)
+        heartbeat.start()
+        try:
+            acted: Acted | None = None
+            while not self._stop.is_set():
+                try:
+                    acted = acted or self._remember()
+                    self._round(acted, heartbeat)
+                    self._trouble = ""
+                except Unavailable as error:
+                    if self._wanted.once:
+                        raise
+                    self._troubled(error)
+                if heartbeat.lost is not None:
+                    raise Fenced(str(heartbeat.lost))
+                if self._wanted.once:
+                    return
+                self._pause(self._wanted.every)
+        finally:
+            heartbeat.stop()
+            with suppress(Unavailable, Fenced):
+                lease.settle("closed")
+
+    def _remember(self) -> Acted:
+        acted = Acted(self._bucket, self._clock, self._rng)
+        if left := forsaken(acted.now):
+            self._say(f"not known whether the command ran, so it is not run again: {told(left)}")
+            now = self._clock.now()
+            acted.save(noted(acted.now, (replace(act, outcome="unknown", at=now) for act in left)))
+        return acted
+
+    def _round(self, acted: Acted, heartbeat: Heartbeat) -> None:
+        wanted, jobs = self._wanted, self._eyes.all()
+        memory = kept(acted.now, jobs)
+        todo = chosen(memory, jobs, wanted.on, self._clock.now(), most=wanted.most, tries=wanted.tries)
+        if not todo or not heartbeat.may_delete():
+            return
+        acted.save(noted(memory, (act for act, _ in todo)))
+        self._say(f"{counted(job for _, job in todo)}: {told([act for act, _ in todo])}")
+        spread = min(LONGEST_SPREAD, wanted.every / 2) if len(todo) > wanted.at_once else 0.0
+        ended = list(ahead(lambda one: self._act(*one, self._rng.uniform(0, spread)), todo, wanted.at_once))
+        acted.save(noted(acted.now, ended))
+
+    def _act(self, act: Act, job: Job, delay: float) -> Act:
+        code = self._commands.run(job, delay)
+        if code:
+            over = "" if act.tries < self._wanted.tries else "; not tried again while it is so"
+            self._say(f"the command for {act.job} (epoch {act.epoch}, {act.state}) ended with {code}{over}")
+        return settled(act, code, self._clock.now())
+
+    # ---- time
+
+    def _troubled(self, error: Unavailable) -> None:
+        if self._trouble != error.what:
+            self._say(f"waiting: {error}")
+            self._trouble = error.what
+
+    def _pause(self, seconds: float) -> None:
+        self._stop.wait(seconds * self._rng.uniform(0.8, 1.2))
