@@ -15,10 +15,20 @@ from wal_agent.supervise.systemd import service_manager
 from wal_agent.supervise.wish import Screen, Wish
 
 
+def on_screen(wish: Wish) -> bool:
+    """Whether stderr is the terminal of an agent that draws on it."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return False
+    return wish.agent.is_interactive(wish.args, sys.stdin.isatty() and sys.stdout.isatty(), wish.env)
+
+
 @contextmanager
 def looked_at(wish: Wish, screen: Screen) -> Iterator[Wish]:
     """`wish` with all who are to be told; they are let go at the end. UsageError, ConfigError: one of them cannot be
     had as it was asked for, and nothing was begun."""
+    if wish.agent.passthrough(wish.args):
+        yield wish  # no run: the agent is started as it is
+        return
     clock, settings = SystemClock(), wish.settings
     listeners: list[Listener] = []
     people = notify.listener(
@@ -38,7 +48,7 @@ def looked_at(wish: Wish, screen: Screen) -> Iterator[Wish]:
         clock=clock,
         stalled=wish.pulse.stalled,
         say=screen.say,
-        on_screen=sys.stderr is not None and sys.stderr.isatty(),
+        on_screen=on_screen(wish),
     )
     listeners += lookout.listeners
     manager = service_manager(wish.env, wish.pulse.stalled, clock)

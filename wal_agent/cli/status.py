@@ -36,6 +36,7 @@ def status(
 
     import msgspec
 
+    from wal_agent import notify
     from wal_agent.cli.options import place
     from wal_agent.cli.view import look
     from wal_agent.errors import Damaged
@@ -51,7 +52,8 @@ def status(
     elif view.state == "none":
         say(f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run AGENT")
     else:
-        lines(table(view))
+        trouble = notify.trouble(os.environ)
+        lines([*table(view), *([f"{'messages':<11} {shown(trouble, WIDEST)}"] if trouble else [])])
     if view.damage:
         raise Damaged(view.damage)
 

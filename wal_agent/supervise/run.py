@@ -25,7 +25,7 @@ from wal_agent.clock import Clock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, LeaseTaken, Logged, Paused
+from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, LeaseTaken, LeftOpen, Logged, Paused
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord, End, ExitClass
 from wal_agent.recovery.died import place
@@ -423,6 +423,7 @@ class _Run:
             calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in open_calls[:3])
             number = open_calls[0].intent.call
             say(f"not settled: {calls}. Look what became of it, then: wal-agent ack {number} --done | --not-done")
+            self.wish.tell(LeftOpen(tuple((o.intent.call, o.intent.tool) for o in open_calls)))
         trouble = ended.trouble or self.trouble
         if trouble is not None:
             from wal_agent.cli.screen import report_bug

@@ -152,7 +152,7 @@ def spoil(own: Path, name: str, how: int | bytes) -> None:
         path.symlink_to(path.name)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_spoiled_repository_is_met_with_silence(made: Path, tmp_path: Path, data: st.DataObject) -> None:
     """No error, no end of time, and no word of what is not so."""

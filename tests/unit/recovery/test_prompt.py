@@ -165,7 +165,7 @@ def calls_of(inputs: list[bytes], tool: str = "run_shell_command", because: str 
     return tuple(replace(PUSH, calls=(n,), input=i, tool=tool, because=because) for n, i in enumerate(inputs))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(st.lists(NASTY | HUGE, min_size=1, max_size=3), st.integers(1, 120), NASTY | HUGE, NASTY | HUGE)
 def test_never_more_than_the_cap(texts: list[str], times: int, name: str, other: str) -> None:
     inputs = [json.dumps({"command": t}, ensure_ascii=False).encode() for t in texts]

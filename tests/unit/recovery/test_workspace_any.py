@@ -45,7 +45,7 @@ def beneath(aside: tuple[str, ...], folder: Path) -> dict[str, tuple[str, object
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(TREES, TREES, st.booleans(), st.booleans(), st.booleans())
 def test_any_tree_over_any_other(
     theirs: list[tuple[str, str, bytes]],

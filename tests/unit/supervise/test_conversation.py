@@ -189,9 +189,9 @@ def test_a_phase_knows_the_tool_that_it_is_about(talk: Talk) -> None:
     """Also where the agent asks for one approval after another."""
     talk.on.on(TurnStarted("s", "do it"))
     assert talk.on.about == ""
-    talk.on.on(starting("write"))
-    assert talk.on.about == "write"
-    talk.on.on(AwaitingApproval("s", "write"))
+    talk.on.on(starting("read_file"))
+    assert talk.on.about == "read_file"
+    talk.on.on(AwaitingApproval("s", "read_file"))
     talk.on.on(AwaitingApproval("s", "x" * 1000))
     assert talk.on.about == "x" * 200
     talk.on.on(TurnCompleted("s"))
