@@ -1,4 +1,4 @@
-"""A model that does not answer: told in `status`, the agent ended when that was asked for, and carried on with after."""
+"""A model that does not answer: told in `status`, the agent ended where that was asked for, and carried on with."""
 
 from __future__ import annotations
 
