@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from functools import cache
 
 MARK = "[redacted]"
 
 # From, to, and what to put there; nothing between `to` and `to` is what a look-up gives that wants to go on from there.
 Hit = tuple[int, int, str]
+Look = Callable[[str, int], Hit | None]
 
 # A key may stand behind an escape that ends with a letter or a digit.
 _ESCAPE = re.compile(r"(?:\\[nrtbfv0]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;]{0,9}m)\Z")
@@ -33,14 +34,14 @@ def at_edge(text: str, at: int) -> bool:
 def lowered(text: str) -> str:
     """In small letters, of the same length."""
     low = text.lower()
-    return low if len(low) == len(text) else "".join(c.lower() if c < "\x80" else c for c in text)
+    return low if len(low) == len(text) else text.replace("\u0130", "I").lower()  # the one letter that grows
 
 
-def each(text: str, beginnings: Iterable[str], look: Callable[[str, int], Hit | None], low: bool = False) -> str:
-    """The text with what `look` finds at each of the beginnings' places. With `low` they are in small letters, and
-    stand for capitals too."""
+def each(text: str, looks: Mapping[str, Look], low: bool = False) -> str:
+    """The text with what is found at the places of each beginning by its look. With `low` the beginnings are in small
+    letters, and stand for capitals too."""
     within = lowered(text) if low else text
-    for beginning in beginnings:
+    for beginning, look in looks.items():
         if (at := within.find(beginning)) < 0:
             continue
         parts: list[str] = []

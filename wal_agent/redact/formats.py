@@ -130,11 +130,11 @@ def without_keys(text: str) -> str:
     """The text without the keys whose own shape tells what they are."""
     for regex, start in _RULES:
         if start in text:
-            text = each(text, (start,), partial(_key, compiled(regex)))
+            text = each(text, {start: partial(_key, compiled(regex))})
     for middle, regex in _AROUND:
         if middle in text:
             text = compiled(regex).sub(_at_edge, text)
-    return each(text, ("eyJ",), _jwt)
+    return each(text, {"eyJ": _jwt})
 
 
 def _at_edge(m: re.Match[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from wal_agent.redact.find import compiled
+from wal_agent.redact.find import MARK, compiled
 
 _HARMLESS = (
     r"[\"']?(?:\$|\$[A-Za-z_][A-Za-z0-9_]*|\$\$?\{.*|\$\(.*|\{+[^{}]*\}+|<[^>]*>|%[A-Za-z0-9_]+%|\*+|(?i:x){3,}|\.{2,}|"
@@ -21,7 +21,7 @@ _TYPES = (
 
 
 def is_harmless(value: str) -> bool:
-    return compiled(_HARMLESS, re.DOTALL).fullmatch(value) is not None
+    return value.startswith(MARK) or compiled(_HARMLESS, re.DOTALL).fullmatch(value) is not None
 
 
 # What source code says where a file of settings would have the secret itself.

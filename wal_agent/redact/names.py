@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from wal_agent.redact.find import MARK, Hit, compiled, each
 from wal_agent.redact.harmless import is_code, is_harmless
@@ -24,13 +25,17 @@ _ENDINGS: tuple[tuple[str, str], ...] = (
     ("signature", r"signature"),
     ("sig", r"sig(?==)"),
 )
+# Looked up as ends of the text before, which is quicker than a pattern that must end there.
+_BEFORE_KEY = (
+    "api", "app", "access", "secret", "private", "priv", "signing", "encryption", "encrypt", "auth", "account",
+    "shared", "master", "storage", "service", "client", "deploy", "license", "application", "ssh", "subscription",
+    "webhook", "hmac", "jwt", "session", "admin", "agent", "function", "functions", "host", "ingest", "aes",
+    "cipher", "crypto", "crypt", "publishable", "restricted", "management", "write", "sas", "cosmos", "integration",
+)  # fmt: skip
+_JOINTS = ("_", ".", " ", "-")
 _BEFORE = {
-    "key": r"(?:api|app|access|secret|private|priv|signing|encryption|encrypt|auth|account|shared|master|storage|"
-    r"service|"
-    r"client|deploy|license|application|ssh|subscription|webhook|hmac|jwt|session|admin|agent|functions?|host|ingest|"
-    r"aes|cipher|crypto|crypt|publishable|restricted|management|write|sas|cosmos|integration)[_. -]?\Z",
-    "signature": r"(?:x-(?:amz|goog)-|x-hub-|access)\Z",
-    "sig": r"[?&;]\Z|u0026\Z",
+    "signature": ("x-amz-", "x-goog-", "x-hub-", "access"),
+    "sig": ("?", "&", ";", "u0026"),
 }
 _APART = ("pass", "pwd")  # not the end of a longer word: bypass, compass
 
@@ -48,36 +53,40 @@ _VALUE = (
     r"|[|>][+-]?[ \t]*\n(?P<block>(?:[ \t]{1,80}[^\s][^\n]{0,400}+(?:\n|\Z)){1,40}+)"
     r"|(?P<bare>[^\s\"'`,;&|<>(){}\[\]\\]{1,4000})"
 )
-_ASSIGNED = rf"[0-9]{{0,2}}{_SEPARATOR}(?:{_VALUE})"
-_OPTION = (
-    r"(?:(?<![\w.-])--?[\w.-]{0,60}|(?:\b(?:ENV|setenv|set[ \t]+-{1,2}[\w-]{1,20})|"
+_RULES = tuple(
+    (begins, rf"(?i:{ending})[0-9]{{0,2}}{_SEPARATOR}(?:{_VALUE})") for begins, ending in _ENDINGS
+)  # made once: the name of a compiled pattern is looked up by its text
+_BACKWARDS = r"[\w.-]{0,63}"
+_SET = (
+    r"(?:\b(?:ENV|setenv|set[ \t]+-{1,2}[\w-]{1,20})|"
     r"\b(?:git|npm|pnpm|yarn|pip|poetry|aws|composer)[ \t]+(?:config|configure)"
-    r"(?:[ \t]+-{1,2}[\w-]{1,20})*(?:[ \t]+set)?)"
-    r"[ \t]+[\w.:/@-]{0,80})\Z"
+    r"(?:[ \t]+-{1,2}[\w-]{1,20})*+(?:[ \t]+set)?)"
+    r"[ \t]+[\w.:/@-]{0,80}\Z"
 )
 _SHELL_REST = r"[^\s\"'`;&|<>)\\]{1,4000}"
 
 
 def without_named(text: str) -> str:
     """The text without the values of names that say that they are secret."""
-    for begins, ending in _ENDINGS:
-
-        def look(text: str, at: int, begins: str = begins, ending: str = ending) -> Hit | None:
-            return _assigned(text, at, begins, ending)
-
-        text = each(text, (begins,), look, low=True)
-    return text
+    return each(text, {begins: partial(_assigned, begins, regex) for begins, regex in _RULES}, low=True)
 
 
-def _assigned(text: str, at: int, begins: str, ending: str) -> Hit | None:
+def _may_follow(begins: str, before: str) -> bool:
+    """Whether a name that ends so, behind `before` in small letters, says "secret"."""
+    if begins == "key":
+        return before.endswith(_BEFORE_KEY) or (before.endswith(_JOINTS) and before[:-1].endswith(_BEFORE_KEY))
+    return begins not in _BEFORE or before.endswith(_BEFORE[begins])
+
+
+def _assigned(begins: str, assigned: str, text: str, at: int) -> Hit | None:
     before = text[max(0, at - 24) : at]
     if begins in _APART and before[-1:].isalpha() and not (before[-1].islower() and text[at].isupper()):
         return None
     if before.endswith("${") or _no_secret(begins, before, text[at : at + 4]):
         return None
-    if begins in _BEFORE and not compiled(_BEFORE[begins], re.IGNORECASE).search(before):
+    if not _may_follow(begins, before.lower()):
         return None
-    m = compiled(f"(?i:{ending}){_ASSIGNED}").match(text, at)
+    m = compiled(assigned).match(text, at)
     if m is None or (m["space"] is not None and not _takes_a_word(text, at)):
         return None
     value = m["in"] or m["bare"]
@@ -132,4 +141,8 @@ def _in_code(text: str, at: int) -> bool:
 
 def _takes_a_word(text: str, at: int) -> bool:
     """Whether the name is an option's, or set by a command, so that the next word is its value."""
-    return compiled(_OPTION).search(text, max(0, at - 100), at) is not None
+    before = text[max(0, at - 100) : at]
+    backwards = compiled(_BACKWARDS).match(before[::-1])
+    if backwards and backwards[0].endswith("-") and backwards.end() < 63:
+        return True
+    return any(word in before for word in ("ENV", "set", "config")) and compiled(_SET).search(before) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from wal_agent.redact.find import MARK, Hit, compiled, each
 from wal_agent.redact.harmless import is_code, is_harmless
@@ -10,7 +11,7 @@ from wal_agent.redact.harmless import is_code, is_harmless
 # scheme://user:password@host and scheme://token@host; a short user name before @ stays (git@, user@).
 _USER = r"://([^\s/:@'\"<>?#\\`]{0,200})(?::([^\s/'\"<>\\`]{1,500}))?@"
 _SLASHED = (
-    r"://([^\s/:@'\"<>?#\\`]{0,200}):(?![0-9]{1,5}(?:[/?#]|\Z))([^\s@'\"<>\\`]{1,500})@"  # none of it can be a port
+    r"://([^\s/:@'\"<>?#\\`]{0,200}):(?![0-9]{1,5}(?:[/?#]|\Z))([^\s@'\"<>\\`]{1,500}+)@"  # none of it can be a port
 )
 _TOKEN_LENGTH = 16
 
@@ -148,8 +149,9 @@ _HEADER = (
     r"(?:(?:\\{0,7}[\"'])?\s{0,8}:\s{0,8}"
     r"|(?P<call>\\{0,7}[\"']\]?[ \t]{0,4}[,=][ \t]{0,4})(?=\\{0,7}[\"']))"
     r"(?:\\{0,7}[\"'])?(?:(?:bearer|basic|token|digest|negotiate|apikey|bot|"
-    r"aws4-hmac-sha256|splunk|sso-key|key|genie-?key)[ \t=]{1,8})?(?P<value>[^\s\"'\\`][^\n\"'\\`]{0,4000})"
+    r"aws4-hmac-sha256|splunk|sso-key|key|genie-?key)[ \t=]{1,8})?(?P<first>[^\s\"'\\`]{1,4000}+)"
 )
+_VALUE = r"[^\n\"'\\`]{1,4000}"
 _BEARER = r"(?:bearer|basic)(?:\s{1,8}|%20)(?=[^\s\"']{0,80}[0-9=])([A-Za-z0-9_.~+/=-]{12,}+)"
 
 # On the line of a program: the option whose value is secret, up to the value.
@@ -189,10 +191,10 @@ _NETRC = r"(?i)(\blogin\s{1,40}\S{1,200}\s{1,40}(?:password|account)\s{1,40})([^
 def without_logins(text: str) -> str:
     """The text without what stands where credentials stand."""
     if "://" in text:
-        text = each(text, ("://",), _url)
-    text = each(text, (host for host, _ in _HOOKS), _hook, low=True)
-    text = each(text, _HEADERS, _header, low=True)
-    text = each(text, ("bearer", "basic"), _bearer, low=True)
+        text = each(text, {"://": _url})
+    text = each(text, {host: partial(_hook, host, path) for host, path in _HOOKS}, low=True)
+    text = each(text, dict.fromkeys(_HEADERS, _header), low=True)
+    text = each(text, {"bearer": _bearer, "basic": _bearer}, low=True)
     for program, option in _PROGRAMS:
         if option and program in text:
             text = _on_lines(text, program, option)
@@ -216,6 +218,8 @@ def _url(text: str, at: int) -> Hit | None:
     if text[start:at].lower() in _SERVICES:
         rest = compiled(_REST).match(text, at + 3)
         return (at + 3, rest.end(), MARK) if rest and rest[0][0] not in "${<[" else None
+    if text.find("@", at, at + 710) < 0:
+        return None
     if (m := compiled(_USER).match(text, at) or compiled(_SLASHED).match(text, at)) is None:
         return None
     if m[2] is None:
@@ -225,25 +229,26 @@ def _url(text: str, at: int) -> Hit | None:
     return None if is_harmless(m[2]) else (m.start(2), m.end(2), MARK)
 
 
-def _hook(text: str, at: int) -> Hit | None:
-    for host, path in _HOOKS:
-        if text[at : at + len(host)].lower() == host:
-            m = compiled(f"({path})({_REST})", re.IGNORECASE).match(text, at + len(host))
-            return (m.start(2), m.end(2), MARK) if m else None
-    return None
+def _hook(host: str, path: str, text: str, at: int) -> Hit | None:
+    m = compiled(f"({path})({_REST})", re.IGNORECASE).match(text, at + len(host))
+    return (m.start(2), m.end(2), MARK) if m else None
 
 
 def _header(text: str, at: int) -> Hit | None:
-    m = compiled(_HEADER, re.IGNORECASE).match(text, at)
-    if m is None or (text[at] in "cC" and "=" not in m["value"]):
+    if text[at] in "cC" and text.find("=", at, at + 200) < 0:
         return None  # a cookie is NAME=VALUE
+    if (m := compiled(_HEADER, re.IGNORECASE).match(text, at)) is None:
+        return None
     if m["call"] and not text[max(0, at - 20) : at].rstrip("\"'\\proxyPROXY-").endswith(("(", "[")):
         return None  # a list of words, not `set("Authorization", "...")`
-    value = m["value"].strip()
-    first = value.split()[0]
-    if is_harmless(value) or is_code(first, "") or (is_harmless(first.rstrip(",;")) and first != value):
+    first, start = m["first"], m.start("first")
+    more = compiled(r"[ \t]{1,40}[^\s\"'\\`]").match(text, m.end()) is not None
+    if is_code(first, "") or (more and is_harmless(first.rstrip(",;"))):
         return None
-    return m.start("value"), m.end("value"), MARK
+    value = compiled(_VALUE).match(text, start)
+    if value is None or (text[at] in "cC" and "=" not in value[0]) or is_harmless(value[0].strip()):
+        return None
+    return start, value.end(), MARK
 
 
 def _bearer(text: str, at: int) -> Hit | None:
@@ -259,7 +264,7 @@ def _on_lines(text: str, program: str, option: str) -> str:
         line = text[at:end]
         return at, end, compiled(option).sub(_last, line)
 
-    return each(text, (program,), look)
+    return each(text, {program: look})
 
 
 def _end_of_line(text: str, at: int) -> int:
