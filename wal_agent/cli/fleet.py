@@ -131,7 +131,8 @@ def claim(
         ),
     ] = None,
     generic: Annotated[
-        bool, typer.Option("--generic", help="Take jobs of agent `generic` too: they run any command they name.")
+        bool,
+        typer.Option("--generic", help="Take jobs of agent `generic` only, and run the command after `--` for them."),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for a job while none needs a host.")] = False,
     loop: Annotated[bool, typer.Option("--loop", help="Take another job when a run has ended.")] = False,
@@ -156,6 +157,8 @@ def claim(
     _sane(every)
     if context.args and "--" not in sys.argv:
         raise UsageError(f"{context.args[0]!r} is not an option.", "What is for the agent comes after `--`.")
+    if generic and not context.args:
+        raise UsageError("What is run for a generic job is a person's to say.", "Name it: --generic -- COMMAND")
     allowed = Allowed(AGENTS, Path(os.path.realpath(root or Path.cwd())), home(os.environ), generic)
     eyes = Eyes.of(_opened(bucket, mine=True), os.environ)
     code = take.claim(

@@ -20,7 +20,7 @@ HOOKLESS = "generic"
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """`root`, `home`: real paths. `generic`: jobs of any command are taken too."""
+    """`root`, `home`: real paths. `generic`: jobs of that agent only, whose command a person names; else none of it."""
 
     agents: Collection[str]
     root: Path
@@ -39,7 +39,9 @@ def refusal(job: Job, allowed: Allowed) -> str:
     if job.agent not in allowed.agents:
         return f"its agent is {shown(repr(job.agent), 60)}, which wal-agent does not know here"
     if job.agent == HOOKLESS and not allowed.generic:
-        return "it runs a command of its own (generic); to take such ones: --generic"
+        return "it is one of a command of its own; to take such ones: --generic -- COMMAND"
+    if job.agent != HOOKLESS and allowed.generic:
+        return f"it is {job.agent}'s, and only those of a command were asked for (--generic)"
     if job.only_on:
         return f"it may have records that only {shown(job.only_on, 60)} has; start it there"
     return misplaced(job.workspace, allowed)

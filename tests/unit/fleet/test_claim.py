@@ -56,6 +56,7 @@ def test_what_a_lease_may_not_choose(tmp_path: Path, fields: dict[str, Any], why
     said = refusal(job(workspace=str(tmp_path / "shop"), **fields), allowed(tmp_path))
     assert (why in said and said.isprintable()) if why else said == ""
     assert refusal(job(workspace=str(tmp_path), agent="generic"), allowed(tmp_path, generic=True)) == ""
+    assert refusal(job(workspace=str(tmp_path)), allowed(tmp_path, generic=True)), "the words are another program's"
 
 
 @pytest.mark.parametrize(

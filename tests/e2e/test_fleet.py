@@ -1,0 +1,60 @@
+"""End to end: a machine is lost, the fleet says so, and a free host carries on in the same folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scene import until
+from tests.e2e.test_generic import RESUME, TOY, Yard
+
+# The project's own file is not there yet when the free host begins.
+OWN = '[generic]\nsession = ["~/.toy", "state/*.json"]\n' + RESUME
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Iterator[Yard]:
+    made = Yard(tmp_path.resolve())
+    (made.root / "toy.py").write_text(TOY)
+    yield made
+    for machine in made.machines:
+        for process in machine.running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+def test_a_free_host_takes_the_job_of_a_lost_one(lost: Yard) -> None:
+    first = lost.machine()
+    session = lost.lost(first)
+    second = lost.machine(OWN)
+    listed: dict[str, object] = {}
+
+    def crashed() -> bool:
+        out, _ = second.start("fleet", "ls", "--json").communicate(timeout=60)
+        listed.update(json.loads(out))
+        return listed["state"] == "crashed"
+
+    until(crashed, "its lease runs out")
+    assert (listed["job"], listed["host"], listed["needs_host"]) == ("job", lost.lease().host.name, True)
+    assert listed["workspace"] == str(first.work) and not first.work.exists()
+
+    claim = ("fleet", "claim", "--root", str(lost.root))
+    toy = ("--generic", "--", sys.executable, str(lost.root / "toy.py"), "wait")
+    _, said = (refused := second.start(*claim)).communicate(timeout=60)
+    assert refused.returncode == 0 and "--generic" in said and "no job needs a host" in said
+    _, said = (outside := second.start("fleet", "claim", *toy)).communicate(timeout=60)
+    assert outside.returncode == 0 and f"is not below {second.work}" in said
+
+    out, said = (taken := second.start(*claim, *toy, WAL_AGENT_TTL="1")).communicate(timeout=120)
+    assert taken.returncode == 0, said
+    seen = json.loads(out)
+    assert seen["args"][:3] == ["wait", "--go-on", f"--session={session}"] and seen["history"] == "step wait\n"
+    assert (first.work / "made.txt").read_text() == "made\n" and lost.lease().state == "closed"
+    assert "taking job job (crashed for" in said and said.count("\x1b") == 0
+    _, said = second.start("fleet", "ls").communicate(timeout=60)
+    assert said.splitlines()[0].startswith("closed  job  generic  ") and "1 job in file://" in said

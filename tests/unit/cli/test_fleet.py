@@ -1,0 +1,92 @@
+"""`wal-agent fleet`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.shelf import EVIL, SECRET, Run
+from tests.unit.fleet.leases import CRASHED, DRAINED, store
+from wal_agent.bucket.file import FileBucket
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileBucket:
+    made = FileBucket(tmp_path / "bucket")
+    monkeypatch.setenv("WAL_AGENT_BUCKET", made.url)
+    monkeypatch.setenv("WAL_AGENT_RUNTIME_DIR", "/tmp/never-made")
+    return made
+
+
+def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBucket) -> None:
+    store(bucket, "shop-1", state="closed")
+    store(bucket, "shop-2", **CRASHED, phase="executing_tools", tool=f"sh{EVIL}")
+    store(bucket, "shop-3", ttl=1e4, phase="awaiting_model", since=990.0)
+    store(bucket, "shop-4", state="released", until=1e12, reason=f"rate limit {SECRET}")
+    store(bucket, "shop-5", state="released", reason=DRAINED)
+    store(bucket, "shop-6", **CRASHED, agent=f"evil{EVIL}", spool="/s")
+    bucket.put("shop-7/lease.json", b"{")
+    code, out, err = run("fleet", "ls")
+    rows = err.splitlines()
+    assert (code, out) == (0, "") and len(rows) == 8
+    assert [row.split()[:2] for row in rows[:7]] == [
+        ["damaged", "shop-7"],
+        ["crashed", "shop-2"],
+        ["crashed", "shop-6"],
+        ["released", "shop-5"],
+        ["running", "shop-3"],
+        ["paused", "shop-4"],
+        ["closed", "shop-1"],
+    ]
+    counts = "1 damaged, 2 crashed, 1 released, 1 running, 1 paused, 1 closed"
+    assert rows[7].startswith(f"wal-agent: 7 jobs in {bucket.url}: {counts}; ")
+    assert "; 3 need a host: wal-agent fleet claim" in rows[7]
+    assert "only vm-1 can carry on" in rows[2]
+    assert SECRET not in err and all(c.isprintable() for c in err if c != "\n")
+
+
+def test_json_is_an_object_a_line_and_nothing_else(run: Run, bucket: FileBucket) -> None:
+    store(bucket, "a", **CRASHED, tool=f"sh{EVIL} {SECRET}")
+    store(bucket, "b", ttl=1e4)
+    code, out, err = run("fleet", "ls", "--json")
+    first, second = map(json.loads, out.splitlines())
+    assert (code, err) == (0, "") and (first["job"], first["state"], second["state"]) == ("a", "crashed", "running")
+    assert first["needs_host"] and SECRET not in out and "\x1b" not in out
+    code, out, _ = run("fleet", "ls", "--json", "--state", "running,paused")
+    assert [json.loads(line)["job"] for line in out.splitlines()] == ["b"]
+
+
+def test_a_bucket_without_jobs(run: Run, bucket: FileBucket) -> None:
+    assert run("fleet", "ls") == (0, "", f"wal-agent: 0 jobs in {bucket.url}\n")
+    code, out, err = run("fleet", "claim")
+    assert (code, out) == (0, "") and "no job needs a host" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ls", "--state", "dead"),
+        ("watch", "--on-crash", "true", "--on", "closed"),
+        ("watch", "--on-crash", "true", "--every", "0"),
+        ("watch", "--on-crash", "true", "--ttl", "0"),
+        ("watch",),
+        ("claim", "shop"),
+        ("claim", "--generic"),
+        ("claim", "--every", "nan"),
+        (),
+    ],
+)
+def test_what_is_not_possible_is_said_at_once(run: Run, bucket: FileBucket, words: tuple[str, ...]) -> None:
+    code, out, err = run("fleet", *words)
+    assert (code, out) == (64, "") and err
+
+
+def test_a_projects_file_does_not_choose_whose_jobs_run_here(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("wal-agent.toml").write_text('bucket = "gs://evil"\n')
+    for words in (("claim",), ("watch", "--on-crash", "true")):
+        code, _, err = run("fleet", *words)
+        assert code == 78 and "say so yourself: --bucket" in err

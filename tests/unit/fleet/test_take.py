@@ -1,0 +1,100 @@
+"""Claiming hosts as real processes: of any number, one runs a job; and what they are told reaches the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.conftest import TESTS
+from tests.unit.fleet.leases import CRASHED, store
+from wal_agent.bucket.file import FileBucket
+
+HOST = """
+import os, random, sys
+from pathlib import Path
+from wal_agent.bucket.file import FileBucket
+from wal_agent.clock import SystemClock
+from wal_agent.fleet.claim import Allowed
+from wal_agent.fleet.listing import Eyes
+from wal_agent.fleet.take import Wanted, child, claim
+root, stub = Path(sys.argv[1]), sys.argv[2]
+run = lambda argv, place: child(argv, place, os.environ)
+eyes = Eyes.of(FileBucket(root / "bucket"), os.environ)
+say = lambda text: print(text, flush=True)
+program = [sys.executable, stub]
+allowed, wanted = Allowed(("gemini",), root), Wanted(loop=True, every=0.1)
+sys.exit(claim(eyes, allowed, wanted, say, SystemClock(), random.Random(), run, run, program))
+"""
+RUN = """
+import os, random, sys
+from pathlib import Path
+from wal_agent.bucket.file import FileBucket
+from wal_agent.clock import SystemClock
+from wal_agent.errors import LeaseHeld
+from wal_agent.supervise.local import this_host
+from wal_agent.wal import lease as leases
+from wal_agent.wal.keys import Keys
+bucket, keys = FileBucket(Path(os.environ["ROOT"]) / "bucket"), Keys(sys.argv[3].removeprefix("--job="))
+claim = leases.Claim("run", this_host(os.environ, Path("/dev/null")), "gemini", os.getcwd(), 30.0)
+seen = leases.read(bucket, keys)
+if seen.doc.epoch != 3:
+    sys.exit(75)
+try:
+    lease = leases.acquire(bucket, keys, SystemClock(), random.Random(), seen=seen, claim=claim, log_epoch=0)
+except LeaseHeld:
+    sys.exit(75)
+with open(os.environ["ROOT"] + "/ran", "a") as file:
+    file.write(f"{keys.job} {os.path.basename(os.getcwd())}\\n")
+lease.settle("closed")
+"""
+TOLD = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("runs", flush=True)
+time.sleep(60)
+"""
+
+
+def start(root: Path, stub: str) -> subprocess.Popen[str]:
+    (root / "stub.py").write_text(stub)
+    return subprocess.Popen(
+        [sys.executable, "-c", HOST, str(root), str(root / "stub.py")],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(TESTS.parent), "HOME": str(root), "ROOT": str(root)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def jobs(root: Path, names: Sequence[str]) -> None:
+    for name in names:
+        store(FileBucket(root / "bucket"), name, **{**CRASHED, "workspace": str(root / "work" / name)})
+
+
+def test_of_three_hosts_each_job_is_run_by_one(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    jobs(root, names := [f"job-{n}" for n in range(10)])
+    hosts = [start(root, RUN) for _ in range(3)]
+    said = [host.communicate(timeout=120)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0, 0], said
+    assert sorted((root / "ran").read_text().splitlines()) == [f"{name} {name}" for name in names]
+    taken = Counter(line.split()[2] for text in said for line in text.splitlines() if line.startswith("taking job"))
+    assert set(taken) == set(names)
+
+
+def test_a_signal_reaches_the_run_and_no_other_job_is_taken(tmp_path: Path) -> None:
+    root = tmp_path.resolve()
+    jobs(root, ["a", "b"])
+    with start(root, TOLD) as host:
+        assert host.stdout is not None
+        while host.stdout.readline() != "runs\n":
+            assert host.poll() is None
+        host.send_signal(signal.SIGTERM)
+        rest = host.communicate(timeout=60)[0]
+    assert host.returncode == 143 and "taking" not in rest

@@ -1,0 +1,183 @@
+"""Watchers as real processes on one folder: each job is acted on once, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TESTS
+from tests.unit.fleet.leases import CRASHED, DRAINED, store
+from wal_agent.bucket.file import FileBucket
+from wal_agent.errors import NotFound
+from wal_agent.fleet.acted import KEY, Memory, decode
+from wal_agent.fleet.watch import KEYS
+
+NOTE = 'echo "$WAL_AGENT_JOB $FLEET_EPOCH $FLEET_STATE" >> "$ACTED"'
+
+
+def until(what: Callable[[], bool], why: str) -> None:
+    end = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < end, f"waited in vain: {why}"
+        time.sleep(0.02)
+
+
+@dataclass
+class Yard:
+    root: Path
+    runtime: Path
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def bucket(self) -> FileBucket:
+        return FileBucket(self.root / "bucket")
+
+    @property
+    def acted(self) -> list[str]:
+        file = self.root / "acted"
+        return file.read_text().splitlines() if file.exists() else []
+
+    @property
+    def memory(self) -> Memory:
+        try:
+            return decode(self.bucket.get(KEY).data)
+        except NotFound:
+            return Memory()
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        return Counter(act.outcome for act in self.memory.acts)
+
+    def watch(self, command: str, *more: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "wal_agent", "fleet", "watch", "--on-crash", command, "--every", "0.1", *more],
+            cwd=self.root,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(TESTS.parent),
+                "HOME": str(self.root),
+                "WAL_AGENT_BUCKET": self.bucket.url,
+                "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
+                "ACTED": str(self.root / "acted"),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def watching(self, process: subprocess.Popen[str]) -> bool:
+        return process.poll() is None and f'"pid": {process.pid}' in self.lease
+
+    @property
+    def lease(self) -> str:
+        try:
+            return self.bucket.get(KEYS.lease).data.decode()
+        except NotFound:
+            return ""
+
+    def crashed(self, names: Sequence[str]) -> None:
+        for name in names:
+            store(self.bucket, name, **CRASHED)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[Yard]:
+    with tempfile.TemporaryDirectory(prefix="wf-", dir="/tmp") as short:
+        Path(short).chmod(0o700)
+        yard = Yard(root, Path(short) / "r")
+        try:
+            yield yard
+        finally:
+            for process in yard.running:
+                process.kill()
+                process.communicate()
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Yard]:
+    with opened(tmp_path) as made:
+        yield made
+
+
+def test_of_two_watchers_one_acts_and_the_other_takes_over_when_it_is_killed_in_the_middle(yard: Yard) -> None:
+    """The first one is killed by the command of one job, while those of others run; that one's end is not known."""
+    names = [f"job-{n:02}" for n in range(24)]
+    deadly = f'{NOTE}; if [ "$WAL_AGENT_JOB" = job-05 ]; then kill -9 $PPID; fi'
+    first = yard.watch(deadly, "--at-once", "2", "--most", "10")
+    until(lambda: yard.watching(first), "the first one watches")
+    second = yard.watch(NOTE, "--at-once", "2", "--most", "10")
+    assert second.stderr is not None
+    assert "standing by" in second.stderr.readline()
+    yard.crashed(names[:12])
+    assert first.wait(60) == -signal.SIGKILL
+    yard.crashed(names[12:])
+    until(lambda: yard.outcomes["began"] == 0 and len(yard.memory.acts) == len(names), "the second one acted on all")
+    code, err = ended(second)
+    assert code == 128 + signal.SIGTERM and "not known whether the command ran" in err
+    counts = Counter(line.split()[0] for line in yard.acted)
+    assert set(counts.values()) == {1}, counts
+    lost = {act.job for act in yard.memory.acts if act.outcome == "unknown"}
+    assert "job-05" in lost and len(lost) <= 10
+    assert set(names) - set(counts) <= lost, "what is not told as unknown was acted on"
+
+
+def test_the_next_epoch_is_another_matter_and_what_is_not_asked_for_is_left(yard: Yard) -> None:
+    watcher = yard.watch(NOTE, "--on", "crashed,released")
+    yard.crashed(["a"])
+    until(lambda: yard.acted == ["a 3 crashed"], "the crash")
+    store(yard.bucket, "a", ttl=1e4, epoch=4)
+    store(yard.bucket, "b", state="released", reason=DRAINED, agent="$(touch hacked)`touch hacked`;\x1b[2J\n")
+    store(yard.bucket, "c", state="released", reason="paused", until=1000.5)
+    store(yard.bucket, "d", state="released", reason="the agent ended with 1")
+    until(lambda: len(yard.acted) == 2, "the drained one")
+    store(yard.bucket, "a", **CRASHED, epoch=4)
+    until(lambda: len(yard.acted) == 3, "the second crash")
+    assert yard.acted == ["a 3 crashed", "b 3 released", "a 4 crashed"]
+    code, err = ended(watcher)
+    assert code == 128 + signal.SIGTERM and "\x1b" not in err and not (yard.root / "hacked").exists()
+    assert {(act.job, act.epoch) for act in yard.memory.acts} == {("a", 4), ("b", 3)}
+
+
+def test_once_acts_once_tells_what_failed_and_gives_the_watch_back(yard: Yard) -> None:
+    yard.crashed(["a", "b"])
+    command = f"{NOTE}; echo on-stdout; case $WAL_AGENT_JOB in a) exit 3;; b) sleep 60;; esac"
+    _, err = (one := yard.watch(command, "--once", "--limit", "0.5")).communicate(timeout=60)
+    out, _ = (two := yard.watch(command, "--once")).communicate(timeout=60)
+    assert (one.returncode, two.returncode, out) == (0, 0, "")
+    assert "2 crashed: a (epoch 3), b (epoch 3)" in err and "on-stdout" in err
+    assert "for a (epoch 3, crashed) ended with 3" in err and "for b (epoch 3, crashed) ended with 124" in err
+    assert len(yard.acted) == 2 and yard.outcomes == {"failed": 2}, "tried again only later"
+    assert '"state": "closed"' in yard.lease
+
+
+def test_once_beside_another_watcher_is_not_now(yard: Yard) -> None:
+    first = yard.watch(NOTE)
+    until(lambda: yard.watching(first), "the first one watches")
+    _, err = (once := yard.watch(NOTE, "--once")).communicate(timeout=60)
+    assert once.returncode == 75 and f"pid {first.pid}" in err
+
+
+def test_a_damaged_lease_of_the_watchers_says_what_to_do(yard: Yard) -> None:
+    yard.bucket.put(KEYS.lease, b"{")
+    _, err = (one := yard.watch(NOTE, "--once")).communicate(timeout=60)
+    assert one.returncode == 73 and "delete fleet-watch.json" in err
