@@ -22,8 +22,8 @@ def ack(
     encryption_key_command: KeyCommand = None,
 ) -> None:
     """Settle a call that was in flight at a crash: you looked, and say whether it happened."""
-    from wal_agent.cli.options import place
     from wal_agent import notify
+    from wal_agent.cli.options import place
     from wal_agent.errors import UsageError
     from wal_agent.supervise.acknowledge import acknowledge
 
