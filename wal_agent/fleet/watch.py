@@ -82,6 +82,7 @@ class Watcher:
         self._eyes = Eyes.of(bucket, env)
         self._commands = Commands(wanted.command, bucket.url, env, wanted.limit, stop)
         self._trouble = ""
+        self._ended: list[Act] = []  # and not saved yet
 
     def go(self) -> None:
         """Until `stop`; `once`: one round. LeaseHeld: `once`, and another one watches; Denied, Damaged, ConfigError."""
@@ -127,6 +128,8 @@ class Watcher:
                 if self._wanted.once:
                     raise
             except Unavailable as error:
+                if self._wanted.once:
+                    raise
                 self._troubled(error)
             self._pause(min(self._wanted.every, self._timing.period))
         return None
@@ -149,6 +152,7 @@ class Watcher:
     # ---- the one that does
 
     def _hold(self, lease: Lease) -> None:
+        self._ended = []
         heartbeat = Heartbeat(self._timing, self._clock, lease)
         heartbeat.start()
         try:
@@ -182,6 +186,7 @@ class Watcher:
 
     def _round(self, acted: Acted, heartbeat: Heartbeat) -> None:
         wanted, jobs = self._wanted, self._eyes.all()
+        self._save_ends(acted)
         memory = kept(acted.now, jobs)
         todo = chosen(memory, jobs, wanted.on, self._clock.now(), most=wanted.most, tries=wanted.tries)
         if not todo or not heartbeat.may_delete():
@@ -189,8 +194,13 @@ class Watcher:
         acted.save(noted(memory, (act for act, _ in todo)))
         self._say(f"{counted(job for _, job in todo)}: {told([act for act, _ in todo])}")
         spread = min(LONGEST_SPREAD, wanted.every / 2) if len(todo) > wanted.at_once else 0.0
-        ended = list(ahead(lambda one: self._act(*one, self._rng.uniform(0, spread)), todo, wanted.at_once))
-        acted.save(noted(acted.now, ended))
+        self._ended = list(ahead(lambda one: self._act(*one, self._rng.uniform(0, spread)), todo, wanted.at_once))
+        self._save_ends(acted)
+
+    def _save_ends(self, acted: Acted) -> None:
+        if self._ended:
+            acted.save(noted(acted.now, self._ended))
+            self._ended = []
 
     def _act(self, act: Act, job: Job, delay: float) -> Act:
         code = self._commands.run(job, delay)

@@ -43,4 +43,4 @@ def store(bucket: Bucket, job: str, **fields: Any) -> None:
     bucket.put(f"{job}/lease.json", encode(doc(job, **fields)))
 
 
-CRASHED: dict[str, Any] = {"host": Host(name="vm-1", boot="gone", pidns="1", pid=7, lock="/nowhere"), "ttl": 1e-6}
+CRASHED: dict[str, Any] = {"host": Host(name="vm-1", boot="gone", pidns="1", pid=7, lock="/nowhere"), "ttl": 1e-9}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +20,13 @@ import pytest
 
 from tests.conftest import TESTS
 from tests.unit.fleet.leases import CRASHED, DRAINED, store
+from tests.unit.wal.world import FakeClock
+from wal_agent.bucket.base import Version
 from wal_agent.bucket.file import FileBucket
-from wal_agent.errors import NotFound
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.errors import NotFound, Unavailable
 from wal_agent.fleet.acted import KEY, Memory, decode
-from wal_agent.fleet.watch import KEYS
+from wal_agent.fleet.watch import KEYS, Wanted, Watcher
 
 NOTE = 'echo "$WAL_AGENT_JOB $FLEET_EPOCH $FLEET_STATE" >> "$ACTED"'
 
@@ -181,3 +186,32 @@ def test_a_damaged_lease_of_the_watchers_says_what_to_do(yard: Yard) -> None:
     yard.bucket.put(KEYS.lease, b"{")
     _, err = (one := yard.watch(NOTE, "--once")).communicate(timeout=60)
     assert one.returncode == 73 and "delete fleet-watch.json" in err
+
+
+class AwayAfterTheFirst(MemoryBucket):
+    """No answer to what is to be remembered, from the second time on and for a while; then all is well."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self.tries, self.stop = 0, stop
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        if key == KEY:
+            self.tries += 1
+            if 1 < self.tries < 20:
+                raise Unavailable("away")
+        version = super().put(key, data, if_version=if_version)
+        if key == KEY and self.tries > 1:
+            self.stop.set()
+        return version
+
+
+def test_how_a_command_ended_is_remembered_when_the_bucket_is_back(yard: Yard) -> None:
+    stop = threading.Event()
+    bucket, said = AwayAfterTheFirst(stop), list[str]()
+    store(bucket, "a", **CRASHED)
+    env = {"PATH": os.environ["PATH"], "WAL_AGENT_RUNTIME_DIR": str(yard.runtime), "ACTED": str(yard.root / "acted")}
+    wanted = Wanted(NOTE, every=0.01, ttl=3600.0)
+    Watcher(bucket, wanted, env, said.append, FakeClock(), random.Random(1), stop).go()
+    assert [(act.job, act.outcome) for act in decode(bucket.get(KEY).data).acts] == [("a", "done")]
+    assert yard.acted == ["a 3 crashed"] and said[1:] == ["waiting: away"]
