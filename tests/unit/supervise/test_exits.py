@@ -102,7 +102,5 @@ def ended(cls: str) -> RunEnded:
         (0.0, ("quota",) * 16, LONGEST_UNTOLD),
     ],
 )
-def test_a_quota_is_asked_again_as_told_else_later(
-    told: float, before: tuple[str, ...], seconds: float
-) -> None:
+def test_a_quota_is_asked_again_as_told_else_later(told: float, before: tuple[str, ...], seconds: float) -> None:
     assert asked_again_after(Word("quota", "", told), [ended(cls) for cls in before]) == seconds
