@@ -3,7 +3,7 @@ length."""
 
 from __future__ import annotations
 
-from wal_agent.redact import redact
+from wal_agent.redact import redact_head
 
 HEARD = 10_000  # characters of a stranger's words that are looked at
 
@@ -23,5 +23,5 @@ def shown(text: str, most: int = 200) -> str:
 def heard(text: str, most: int = 200) -> str:
     """The beginning of what a server or a library said, for a sentence of ours: without secrets, on one line of single
     spaces, `most` characters of it."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in redact(text[:HEARD])).split())
+    line = " ".join("".join(c if c.isprintable() else " " for c in redact_head(text, HEARD)).split())
     return line if len(line) <= most else f"{line[:most]}..."

@@ -106,7 +106,7 @@ def _short(text: str, limit: int = 2000) -> str:
 def as_line(entry: Entry) -> str:
     """One line: record, time, what, and how it went."""
     what, detail, outcome = describe(entry)
-    text = f"{entry.seq:>5}  {stamp(entry.record.time)}  {shown(what):<18} {shown(detail)}"
+    text = f"{entry.seq:>5}  {stamp(entry.record.time)}  {shown(what):<18} {shown(redact(detail))}"
     return f"{text:<86} {shown(outcome)}".rstrip() if outcome else text.rstrip()
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from wal_agent.flock import Life
 from wal_agent.records import Cause
 from wal_agent.recovery.words import moment
-from wal_agent.redact import redact
+from wal_agent.redact import redact_head
 from wal_agent.wal.lease import Seen
 from wal_agent.wal.spool import Presence
 
@@ -109,7 +109,7 @@ def paused_until(seen: Seen) -> float:
 
 def pause_words(seen: Seen) -> str:
     """ "14:30 UTC (rate limit)"; the reason is foreign text."""
-    reason = " ".join(redact(seen.doc.reason[:MAX_REASON]).split())
+    reason = " ".join(redact_head(seen.doc.reason, MAX_REASON).split())
     until = moment(paused_until(seen), seen.now, exact=_pause_lasts(seen) < 600)
     return f"{until} UTC" + (f" ({reason})" if reason else "")
 

@@ -16,7 +16,7 @@ from wal_agent.recovery.quote import fenced, inline, shown_input
 from wal_agent.recovery.rules import OURS
 from wal_agent.recovery.templates import FOLDER, Templates
 from wal_agent.recovery.words import clock_time, counted, moment, span
-from wal_agent.redact import redact
+from wal_agent.redact import redact_head
 
 __all__ = [
     "DENY_DRAINING",
@@ -228,5 +228,5 @@ def _why(c: InFlight) -> str:
 
 def _sentence(text: str) -> str:
     """Our own words around a quoted path: kept on one line and short."""
-    flat = " ".join(redact(text[:2000]).split())
+    flat = " ".join(redact_head(text, 2000).split())
     return flat if len(flat) <= 400 else flat[:399] + "…"

@@ -8,7 +8,7 @@ import unicodedata
 
 from wal_agent.recovery.classify import read_input
 from wal_agent.recovery.rules import load_rules
-from wal_agent.redact import redact
+from wal_agent.redact import MARK, redact, redact_ends
 
 _LONG = 10_000  # characters; of anything longer only both ends are looked at
 _MOST_FIELDS = 20
@@ -44,7 +44,7 @@ def cut(text: str, limit: int) -> str:
 
 def safe(text: str, most: int = _LONG) -> str:
     """Foreign text for reading: redacted, escaped, and of bounded length."""
-    return escape(redact(_ends(text, most)))
+    return escape(redact_ends(text, most))
 
 
 def inline(text: str, limit: int = 120) -> str:
@@ -88,17 +88,23 @@ def shown_input(tool: str, input: bytes | None) -> str:
 def _patch(text: str) -> list[str]:
     """The files of a patch that is too long to be shown whole, and both ends of it."""
     files = _PATCHED.findall(text)[:_MOST_FIELDS] if len(text) > _MOST_PATCH else []
-    return [*(safe(cut(redact(line), 200)) for line in files), safe(cut(redact(_ends(text)), _MOST_PATCH))]
+    lines = (safe(cut(redact_ends(line, 400), 200)) for line in files)
+    return [*lines, safe(cut(redact_ends(text, _LONG), _MOST_PATCH))]
 
 
 def _fields(fields: dict[str, object]) -> list[str]:
     shown = list(fields.items())[:_MOST_FIELDS]
     texts = ((k, v if isinstance(v, str) else json.dumps(v, ensure_ascii=False)) for k, v in shown)
-    return [safe(f"{cut(k, 60)}: {cut(redact(_ends(v)), 300)}") for k, v in texts]
+    return [safe(f"{cut(redact_ends(k, 120), 60)}: {cut(_value(k, v), 300)}") for k, v in texts]
 
 
-def _ends(text: str, most: int = _LONG) -> str:
-    return text if len(text) <= most else text[: most // 2] + text[-most // 2 :]
+def _value(name: str, text: str) -> str:
+    """Redacted, and wholly so where the name says that it is secret: behind its name, without quotes and cut, only a
+    part of it would be taken for it."""
+    quoted = {name[-100:]: text[:500]}
+    if redact(json.dumps(quoted, ensure_ascii=False)) == json.dumps({name[-100:]: MARK}, ensure_ascii=False):
+        return MARK
+    return redact_ends(text, _LONG)
 
 
 def _longest_run(text: str) -> int:
