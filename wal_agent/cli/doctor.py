@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ import typer
 
 from wal_agent.cli.options import AsJson, BucketUrl
 from wal_agent.cli.screen import lines
+from wal_agent.redact import redact
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent, Cli, Hookless
@@ -38,7 +40,7 @@ def doctor(
 
     proofs: list[Proof] = []
     for proof in _examine(agent, bucket):
-        proofs.append(proof)
+        proofs.append(replace(proof, what=redact(proof.what), detail=redact(proof.detail)))
         if not json:
             lines([f"{'ok  ' if proof.ok else 'FAIL'}  {proof.what}{': ' + proof.detail if proof.detail else ''}"])
     if json:

@@ -12,6 +12,7 @@ import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, Place
 from wal_agent.cli.screen import lines, say
+from wal_agent.redact import redact
 
 if TYPE_CHECKING:
     from wal_agent.recovery.copy_out import Written
@@ -126,9 +127,9 @@ def _facts(found: Replay, done: Written, folder: Path) -> dict[str, object]:
     return {
         "record": found.seq,
         "time": found.time,
-        "folder": str(folder),
+        "folder": redact(str(folder)),
         "session": found.state.session,
-        "session_files": dict(done.files),
+        "session_files": {redact(name): size for name, size in done.files.items()},
         "tree_files": done.tree_files,
         "tree_holds": tree.holds if tree else None,
         "replaced": done.replaced,

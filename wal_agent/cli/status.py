@@ -12,6 +12,7 @@ import typer
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 from wal_agent.recovery.words import moment, size, span, stamp
+from wal_agent.redact import redact
 from wal_agent.shown import shown
 
 WIDEST = 500  # characters of one row
@@ -127,4 +128,4 @@ def table(view: object) -> list[str]:
         hint = "" if view.state == "running" and view.phase != "awaiting_user" else "settle: wal-agent ack"
         ending = f"   {hint} {call.call} --done | --not-done" if hint else ""
         rows.append(("not settled", f"#{call.call} {call.tool} `{call.input}`{ending}"))
-    return [f"{name:<11} {shown(text, WIDEST)}" for name, text in rows]
+    return [f"{name:<11} {shown(redact(text), WIDEST)}" for name, text in rows]

@@ -118,7 +118,7 @@ def looked(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str, befo
     if seen is None:
         if missing := lease_missing(bucket, keys):
             raise missing
-        return View(job=keys.job, bucket=bucket.url, state="none"), Replay()
+        return View(job=keys.job, bucket=redact(bucket.url), state="none"), Replay()
     from pathlib import Path
 
     here = this_host(env, Path(os.devnull))
@@ -130,7 +130,7 @@ def looked(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str, befo
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)
         locked = view(keys.job, bucket.url, seen, dead, unread, answer)
-        return msgspec.structs.replace(locked, locked=str(problem)), before
+        return msgspec.structs.replace(locked, locked=redact(str(problem))), before
     found = read_on(bucket, keys, before) if before.seq else replay(bucket, keys)
     return view(keys.job, bucket.url, seen, dead, reaching(found, keys.job, seen.doc.seq), answer), found
 
@@ -144,18 +144,18 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
     versions = [o.opening.agent_version for o in state.openings if o.opening.agent_version]
     return View(
         job=job,
-        bucket=url,
+        bucket=redact(url),
         state=kind,
         agent=doc.agent,
-        agent_version=versions[-1] if versions else "",
-        workspace=doc.workspace,
-        host=doc.host.name,
+        agent_version=redact(versions[-1]) if versions else "",
+        workspace=redact(doc.workspace),
+        host=redact(doc.host.name),
         pid=doc.host.pid,
         epoch=doc.epoch,
         started=doc.started,
         heartbeat_age=age(seen),
         ttl=doc.ttl,
-        spool=doc.spool,
+        spool=redact(doc.spool),
         key=doc.key,
         reason=redact(doc.reason),
         until=paused_until(seen),
@@ -163,7 +163,7 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         phase=str(answer["phase"]) if answer else doc.phase,
         phase_age=phase_age(seen, answer) if kind == "running" else 0.0,
         late=late(seen, answer) if kind == "running" else (),
-        tool=doc.tool or state.last_tool,
+        tool=redact(doc.tool or state.last_tool),
         record=found.seq,
         last_record=found.time,
         waiting=Waiting(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
@@ -173,7 +173,7 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         recoveries=state.recoveries,
         crashes=crashes(state),
         unsettled=tuple(unsettled(state)),
-        damage=str(damaged(found.damage)) if found.damage else "",
+        damage=redact(str(damaged(found.damage))) if found.damage else "",
     )
 
 
@@ -204,7 +204,8 @@ def late(seen: Seen, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
 
 def unsettled(state: State) -> list[Call]:
     return [
-        Call(o.intent.call, o.intent.tool, preview(o.intent.input), o.intent.cls, o.intent.time) for o in state.open
+        Call(o.intent.call, redact(o.intent.tool), preview(o.intent.input), o.intent.cls, o.intent.time)
+        for o in state.open
     ]
 
 
@@ -214,12 +215,12 @@ def crashes(state: State) -> tuple[Crash, ...]:
     before: Opening | None = None
     for at in state.openings:
         if at.opening.cause == "dead" and before is not None:
-            found.append(Crash(before.host.name, before.epoch, before.time, at.opening.time))
+            found.append(Crash(redact(before.host.name), before.epoch, before.time, at.opening.time))
         before = at.opening
     for ended in state.ends:
         under = next((o.opening for o in reversed(state.openings) if o.opening.time <= ended.time), None)
         if ended.cls in CRASHES and under is not None:
-            found.append(Crash(under.host.name, under.epoch, under.time, ended.time, ended.cls))
+            found.append(Crash(redact(under.host.name), under.epoch, under.time, ended.time, ended.cls))
     return tuple(sorted(found, key=lambda crash: crash.taken_over))
 
 
