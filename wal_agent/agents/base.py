@@ -266,12 +266,15 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The child copy of a restored session file; `put_back` counts calls that the log knew and the session did not."""
+    """The child copy of a restored session file; `put_back` counts calls that the log knew and the session did not.
+    `heard`: all that people say in it, as the agent's hooks tell it too; () where no word of theirs was saved. None: it
+    has their words, but not as hooks spell them, or it tells of none ever."""
 
     data: bytes
     put_back: int
     messages: int
     repairs: tuple[str, ...] = ()  # one sentence each: what was cut or mended
+    heard: tuple[str, ...] | None = None
 
 
 # ---- what a person gets --------------------------------------------------------------------------------------------

@@ -16,7 +16,10 @@ from wal_agent.recovery.project_rules import rules_in
 from wal_agent.recovery.prompt import Pause, Told, recovery_prompt
 from wal_agent.recovery.templates import Templates
 from wal_agent.recovery.words import given_up
+from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.situation import Situation, finished
+
+LOST = "Your conversation was cut off before the user's last message was saved in it."
 
 
 def decide(
@@ -95,12 +98,39 @@ def told(
 def prompt(
     told: Told, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str], templates: Templates
 ) -> str:
-    """The recovery prompt, and behind it what the user asks for with this start, if that is something new."""
+    """The recovery prompt, and behind it the task, if the session was lost before it had that, and what the user asks
+    for with this start, if that is something new."""
     text = recovery_prompt(replace(told, put_back=finished_put_back(reconciled, at)), templates)
+    given = agent.prompt_of(at.home.args) if at.home is not None else None
     asked = agent.prompt_of(args)
-    if not asked or (at.home is not None and asked == agent.prompt_of(at.home.args)):
-        return text
-    return f"{text}\nThe user's message with this start, to follow after the above:\n\n{asked}\n"
+    new = asked if asked != given else None
+    if (lost := lost_task(reconciled, at, given or "")) and lost != new:
+        text += f"\n{LOST} The task, as it was given:\n\n{lost}\n"
+    return f"{text}\nThe user's message with this start, to follow after the above:\n\n{new}\n" if new else text
+
+
+def lost_task(reconciled: Reconciled, at: Situation, given: str) -> str:
+    """What the turn that was cut off began with, where the session does not hold it: agents write a person's words
+    down late. `given`: by the arguments of the lost run."""
+    before, prompt = at.before, at.before.prompt
+    if reconciled.heard is None or prompt is None or before.turn != "started":
+        return ""
+    # A new session has the words of an older one only by a recovery; one that was asked for is to forget them.
+    recovered = before.recovery is not None and at.home is not None and before.recovery.time >= at.home.time
+    if prompt.session != before.session and not recovered:
+        return ""
+    lost = task(at.asked, given)
+    held = any(lost.rstrip("\ufffd") in text for text in reconciled.heard)  # the log may cut a character in two
+    return "" if held else lost
+
+
+def task(kept: bytes, given: str) -> str:
+    """A person's words: those of the log, or where it holds only their beginning (or nothing) those of the
+    arguments."""
+    cut = not kept or len(kept) >= MAX_PROMPT
+    if cut and given.encode("utf-8", "replace").startswith(kept):
+        return given
+    return kept.decode("utf-8", "replace")
 
 
 def finished_put_back(reconciled: Reconciled, at: Situation) -> int:

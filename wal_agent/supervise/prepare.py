@@ -296,9 +296,7 @@ class Preparation:
     def _begin_again(self, place: Place, decided: StartAgain, told: Told, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
         kept = fetched(self.opened.blobs, decided.prompt) or b""
-        given = self.wish.agent.prompt_of(decided.args) or ""
-        whole = given.encode("utf-8", "replace").startswith(kept)  # the log keeps only the beginning of a long one
-        told = replace(told, task=given if whole else kept.decode("utf-8", "replace"))
+        told = replace(told, task=notice.task(kept, self.wish.agent.prompt_of(decided.args) or ""))
         prompt = recovery_prompt(told, templates)
         plant(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])

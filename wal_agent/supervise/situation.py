@@ -30,13 +30,15 @@ _SAYINGS = {
 @dataclass(frozen=True, slots=True)
 class Situation:
     """The job before our opening. `home`: the newest opening under which the agent was started. `inputs`: what each
-    open or finished call was given, by its number; what could not be read is missing."""
+    open or finished call was given, by its number; what could not be read is missing. `asked`: what the newest turn
+    of a person's began with, as far as the log keeps it (conversation.MAX_PROMPT); empty where it is not known."""
 
     opening: Opening
     before: State
     home: Opening | None
     damage: Damage | None
     inputs: dict[int, bytes]
+    asked: bytes = b""
 
     @property
     def plan_input(self) -> Before:
@@ -61,8 +63,10 @@ def situation(opened: OpenedJob) -> Situation:
 def observe(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
     """What `opening` would find, or found, behind the log of `replay`."""
     state = replay.state
-    inputs = {} if replay.damage else inputs_of(state, blobs)
-    return Situation(opening, state, state.home_opening, replay.damage, inputs)
+    if replay.damage:
+        return Situation(opening, state, state.home_opening, replay.damage, {})
+    asked = fetched(blobs, state.prompt.prompt) if state.prompt else None
+    return Situation(opening, state, state.home_opening, None, inputs_of(state, blobs), asked or b"")
 
 
 def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Opening:

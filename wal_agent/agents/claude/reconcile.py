@@ -29,7 +29,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
             "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
             f"files under {session}/tool-results of this machine instead."
         )
-    return Reconciled(dump(read), put, _messages(read), tuple(repairs))
+    asked = _asked(read)
+    return Reconciled(dump(read), put, asked + _answers(read), tuple(repairs), None if asked else ())
 
 
 def mend_chain(read: Session) -> int:
@@ -49,7 +50,10 @@ def mend_chain(read: Session) -> int:
     return mended
 
 
-def _messages(read: Session) -> int:
-    """A person's words and the model's messages, results of tools apart."""
-    asked = sum(is_turn(e.value) and not any(True for _ in e.results()) for e in read.entries)
-    return asked + len({str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid})
+def _asked(read: Session) -> int:
+    """How often people speak: results of tools apart."""
+    return sum(is_turn(e.value) and not any(True for _ in e.results()) for e in read.entries)
+
+
+def _answers(read: Session) -> int:
+    return len({str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid})

@@ -73,7 +73,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     _orphans(child, calls)
     _plain(child, calls)
     _scripts(child, calls)
-    return Reconciled(child.bytes(), child.put, read.messages, tuple(repairs))
+    return Reconciled(child.bytes(), child.put, read.messages, tuple(repairs), None if read.asked else ())
 
 
 def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:

@@ -29,6 +29,7 @@ class Rollout:
     texts: list[str] = field(default_factory=list)  # of outputs and of people's words
     last_turn: int = 0
     messages: int = 0
+    asked: bool = False  # people's words stand in it
     last_said: Json = field(default_factory=dict)
 
 
@@ -69,6 +70,7 @@ def _take(read: Rollout, record: Json) -> None:
         read.texts.append(text_of(said.get("output")))
     elif said.get("type") == "message":
         read.messages += said.get("role") == "assistant" or is_prompt(said)
+        read.asked = read.asked or is_prompt(said)
         if said.get("role") == "user":
             read.texts.append(text_of(said.get("content")))
     if said:

@@ -1,8 +1,8 @@
 """A child of a restored session file that Copilot resumes well (DESIGN 7.3). Pure and idempotent.
 
-Copilot writes its session up to 100 ms late, and at a resume it tells the model of each call without an outcome that it
-was interrupted, whatever became of it; a call whose message was lost is not told at all. The log has them, so they are
-put back. A file without its first line is refused by Copilot as corrupted: it gets one.
+Copilot writes its session up to a second late, a person's words too, and at a resume it tells the model of each call
+without an outcome that it was interrupted, whatever became of it; a call whose message was lost is not told at all. The
+log has them, so they are put back. A file without its first line is refused by Copilot as corrupted: it gets one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
         repairs.append("The session file's first line was damaged and was written anew.")
     put = put_back(read.events, session, calls)
     messages = sum(e.kind in _SAID and not e.inner for e in read.events)
-    return Reconciled(dump(read.events), put, messages, tuple(repairs))
+    heard = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.inner)
+    return Reconciled(dump(read.events), put, messages, tuple(repairs), heard)
 
 
 def mend_head(events: list[Event], session: str, workspace: Path) -> bool:

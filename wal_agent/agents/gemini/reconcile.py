@@ -37,7 +37,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     put = put_back(read, session, calls)
     if b"/tool-outputs/session-" in main:
         repairs += moved_outputs(main, session)
-    return Reconciled(dump(read), put, len(read.said()), tuple(repairs))
+    heard = None if any(map(_has_words, read.messages.values())) else ()
+    return Reconciled(dump(read), put, len(read.said()), tuple(repairs), heard)
 
 
 def mend_head(read: Session, session: str, workspace: Path) -> bool:
@@ -125,6 +126,12 @@ def moved_outputs(main: bytes, session: str) -> list[str]:
         "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
         f"files under tool-outputs/session-{session} of this machine instead."
     ]
+
+
+def _has_words(message: Message) -> bool:
+    """Whether a person says something in it: contexts and results of tools apart."""
+    texts = (_text(part).lstrip() for part in message.parts())
+    return message.kind == "user" and any(text and not text.startswith(CONTEXTS) for text in texts)
 
 
 def _text(part: Any) -> str:

@@ -34,7 +34,9 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     if dropped := _drop_orphans(rows):
         repairs.append(f"{dropped} part(s) without their message were left out.")
     put = _settle(rows, session, calls)
-    return Reconciled(dump(rows), put, len(rows.messages(session)), tuple(repairs))
+    parts = rows.parts()  # those of a message are written behind it
+    asked = any(m["data"].get("role") == "user" and m["id"] in parts for m in rows.messages(session))
+    return Reconciled(dump(rows), put, len(rows.messages(session)), tuple(repairs), None if asked else ())
 
 
 def _mend_sessions(rows: Rows, session: str, workspace: Path) -> bool:

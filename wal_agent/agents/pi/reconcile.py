@@ -40,7 +40,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     mend_head(tree, session, workspace)
     put = _put_back(tree, session, calls)
     messages = sum(entry.role in ("user", "assistant") for entry in tree.entries)
-    return Reconciled(dump(tree), put, messages, tuple(repairs))
+    asked = any(entry.role == "user" for entry in tree.entries)
+    return Reconciled(dump(tree), put, messages, tuple(repairs), None if asked else ())
 
 
 class _Told:

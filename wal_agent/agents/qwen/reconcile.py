@@ -28,7 +28,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
         chat.records[0].change(cwd=str(workspace))
     put = put_back(chat, session, workspace, calls)
     said = sum(record.kind in ("user", "assistant") for record in chat.records)
-    return Reconciled(dump(chat), put, said, tuple(repairs))
+    asked = any(record.kind == "user" for record in chat.live())
+    return Reconciled(dump(chat), put, said, tuple(repairs), None if asked else ())
 
 
 def mend_links(chat: Chat) -> int:

@@ -1,0 +1,105 @@
+"""supervise/notice.py: what follows the recovery prompt (the task that a session was lost before it had it)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from tests.unit.recovery.cases import opening
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Reconciled
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.clock import SystemClock
+from wal_agent.records import Payload, Recovery, Turn
+from wal_agent.recovery.prompt import Told
+from wal_agent.recovery.templates import Templates
+from wal_agent.supervise.conversation import MAX_PROMPT
+from wal_agent.supervise.notice import LOST, prompt, task
+from wal_agent.supervise.situation import Situation, observe
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import Replay
+from wal_agent.wal.state import State
+
+TOLD = Told("cut_off", "vm-17", "vm-22", False, stopped=50_533.0, saved=50_531.0, now=50_773.0)
+TASK = "charge the customer, once"
+HOME = opening(1, args=("-p", "do it"))  # at 1000.0
+
+
+def lost_run(
+    asked: bytes = TASK.encode(),
+    turn: Literal["none", "started", "completed"] = "started",
+    session: str = "s1",
+    recovered: float | None = None,
+    known: bool = True,
+) -> Situation:
+    """A job whose newest turn began with `asked` in session "s1"."""
+    began = Turn(time=1001.0, state="started", session="s1", prompt=Payload(size=len(asked), data=asked))
+    recovery = None if recovered is None else Recovery(time=recovered, from_epoch=1, verdicts=(), told="")
+    state = State(session=session, turn=turn, prompt=began if known else None, recovery=recovery)
+    return Situation(opening(2, "dead"), state, HOME, None, {}, asked if known else b"")
+
+
+def told(at: Situation, heard: tuple[str, ...] | None, *args: str) -> str:
+    """What follows the recovery prompt."""
+    now = replace(TOLD, turn_completed=at.before.turn == "completed")
+    made = Reconciled(b"", 0, 0, (), heard)
+    alone = prompt(now, Reconciled(b"", 0, 0), replace(at, asked=b""), AGENTS["copilot"], (), Templates())
+    whole = prompt(now, made, at, AGENTS["copilot"], args or HOME.args, Templates())
+    assert whole.startswith(alone)
+    return whole.removeprefix(alone)
+
+
+def as_given(text: str) -> str:
+    return f"\n{LOST} The task, as it was given:\n\n{text}\n"
+
+
+def test_a_session_that_was_saved_before_it_had_the_task() -> None:
+    assert told(lost_run(), ()) == as_given(TASK)
+    assert told(lost_run(), ("an older message",)) == as_given(TASK)
+    new = "\nThe user's message with this start, to follow after the above:\n\nand hurry\n"
+    assert told(lost_run(), (), "-p", "and hurry") == as_given(TASK) + new
+    assert told(lost_run(), (), "-p", TASK) == new.replace("and hurry", TASK), "told once"
+
+
+@pytest.mark.parametrize("heard", [None, (TASK,), ("older", TASK), (f"[wal-agent recovery] ...\n\n{TASK}\n",)])
+def test_a_session_that_has_it(heard: tuple[str, ...] | None) -> None:
+    """Also where an earlier recovery told it."""
+    assert told(lost_run(), heard) == ""
+
+
+def test_no_turn_that_is_open_began_with_it() -> None:
+    assert told(lost_run(turn="completed"), ()) == ""
+    assert told(lost_run(turn="none"), ()) == ""
+    assert told(lost_run(known=False), ()) == ""
+
+
+def test_another_session_has_it_only_by_a_recovery() -> None:
+    """A task that `--fresh` gave up does not come back."""
+    assert told(lost_run(session="s2"), ()) == ""
+    assert told(lost_run(session="s2", recovered=999.0), ()) == "", "of an earlier run"
+    assert told(lost_run(session="s2", recovered=1000.5), ()) == as_given(TASK)
+
+
+def test_a_task_whose_end_the_log_cut_off() -> None:
+    whole = "ü" + "x" * (MAX_PROMPT - 2) + "ü and more"
+    kept = whole.encode()[:MAX_PROMPT]  # in the middle of a character
+    assert task(kept, whole) == whole and task(kept, "another") == kept.decode("utf-8", "replace")
+    assert told(lost_run(kept), (whole,)) == ""
+    assert told(lost_run(kept), ()) == as_given(kept.decode("utf-8", "replace"))
+
+
+def test_the_arguments_stand_in_for_what_the_log_does_not_have() -> None:
+    assert task(b"", "given") == "given"
+    assert told(lost_run(b""), ()) == as_given("do it")
+    assert task(b"do", "do it") == "do", "another message, which the log has whole"
+
+
+def test_the_log_tells_what_was_asked() -> None:
+    blobs = Blobs(MemoryBucket(), Keys("shop"), SystemClock(), random.Random(1))
+    state = lost_run().before
+    assert observe(Replay(state), HOME, blobs).asked == TASK.encode()
+    assert observe(Replay(State()), HOME, blobs).asked == b""
