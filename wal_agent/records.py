@@ -151,7 +151,7 @@ class Turn(Record, frozen=True, kw_only=True, tag="turn"):
 
     state: Literal["started", "completed"]
     session: str
-    prompt: Payload | None = None  # UTF-8, what the turn began with; None: words of ours, at a recovery
+    prompt: Payload | None = None  # UTF-8, what the turn began with; None: no person's words, or ours at a recovery
 
 
 class Intent(Record, frozen=True, kw_only=True, tag="intent"):

@@ -152,7 +152,7 @@ class Conversation:
 
     def _begin_turn(self, session: str, prompt: str) -> None:
         text = prompt.encode("utf-8", "replace")[:MAX_PROMPT]
-        asked = None if self._told else Payload(size=len(text), data=text)
+        asked = Payload(size=len(text), data=text) if text and not self._told else None
         self._told = False
         self.failed = None
         self.turned = True

@@ -43,6 +43,8 @@ def ended(text: str, tool: str = "bash", kind: str = "success") -> ToolEnded:
 def test_a_turn() -> None:
     assert heard("sessionStart", source="resume", initialPrompt="p") == SessionStarted(ID, "resume")
     assert heard("userPromptSubmitted", prompt="p") == TurnStarted(ID, "p")
+    notification = '<system_notification>\nShell command "x" has completed.\n</system_notification>'
+    assert heard("userPromptSubmitted", prompt=notification) == TurnStarted(ID, "")
     begun = heard("preToolUse", toolName="bash", toolArgs={"command": "x"})
     assert (begun.session, begun.tool, json.loads(begun.input)) == (ID, "bash", {"command": "x"})
     assert heard("agentStop", stopReason="end_turn") == TurnCompleted(ID)

@@ -118,6 +118,12 @@ def test_the_words_of_a_recovery_are_not_the_users_task(tmp_path: Path) -> None:
     assert prompts == [None, Payload(size=8, data=b"now this")]
 
 
+def test_a_turn_that_no_person_began_has_no_words(talk: Talk) -> None:
+    talk.on.on(TurnStarted("s", ""))
+    (record,) = talk.log()
+    assert isinstance(record, Turn) and record.prompt is None
+
+
 def test_a_tool_goes_through_the_gate(talk: Talk) -> None:
     """I1, I5: the gate's word is the answer, whichever it is."""
     with talk.post.committing():

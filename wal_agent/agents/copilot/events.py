@@ -90,6 +90,7 @@ _TYPES: dict[str, type[_Hook]] = {
     "agentStop": _Hook,
     "notification": _Notice,
 }
+_NOTIFICATION = "<system_notification>"  # a turn that a background command's end began, not a person
 # The last line of a command's result; a command that runs on, or a result that was cut, has another one or none.
 _CLEAN = re.compile(r"<shellId: [^<>\n]* completed with exit code 0>\s*\Z")
 
@@ -123,7 +124,7 @@ def parse(event: str, payload: bytes) -> HookEvent:
         case "sessionStart":
             return SessionStarted(session, said.source)
         case "userPromptSubmitted":
-            return TurnStarted(session, said.prompt)
+            return TurnStarted(session, "" if said.prompt.startswith(_NOTIFICATION) else said.prompt)
         case _:
             return TurnCompleted(session)
 
