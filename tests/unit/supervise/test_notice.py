@@ -85,7 +85,7 @@ def test_another_session_has_it_only_by_a_recovery() -> None:
 
 
 def test_a_task_whose_end_the_log_cut_off() -> None:
-    whole = "ü" + "x" * (MAX_PROMPT - 2) + "ü and more"
+    whole = "ü" + "x" * (MAX_PROMPT - 3) + "ü and more"
     kept = whole.encode()[:MAX_PROMPT]  # in the middle of a character
     assert task(kept, whole) == whole and task(kept, "another") == kept.decode("utf-8", "replace")
     assert told(lost_run(kept), (whole,)) == ""
