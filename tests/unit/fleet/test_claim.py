@@ -168,16 +168,23 @@ def test_in_a_loop_each_epoch_is_taken_once_whatever_became_of_it(tmp_path: Path
     assert sorted(hosts.ran) == ["a", "b", "c", "d"]
 
 
-def test_what_another_host_took_meanwhile_is_not_even_tried(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("now", "runs"),
+    [({"epoch": 4, "ttl": 1e4}, 1), ({"ttl": 1e4}, 1), ({**CRASHED, "epoch": 4}, 2)],
+    ids=["taken", "alive after all", "taken, and lost again"],
+)
+def test_what_became_of_a_job_since_the_look_is_seen(tmp_path: Path, now: dict[str, Any], runs: int) -> None:
+    """While the first of two runs; what was lost again is another epoch, and is taken as such, once."""
     hosts = Hosts(tmp_path)
     for name in ("a", "b"):
         hosts.store(name)
     run = hosts.run
 
-    def taken(argv: Sequence[str], place: Path) -> Child:
-        other = {"a": "b", "b": "a"}[argv[argv.index("run") + 2].removeprefix("--job=")]
-        hosts.store(other, epoch=4, ttl=1e4)
-        return Child(75 if run(argv, place) else 0)
+    def meanwhile(argv: Sequence[str], place: Path) -> Child:
+        if not hosts.ran:
+            hosts.store({"a": "b", "b": "a"}[argv[argv.index("run") + 2].removeprefix("--job=")], **now)
+        run(argv, place)
+        return Child(75)
 
-    hosts.run = taken  # type: ignore[method-assign]
-    assert hosts.claim(loop=True) == 0 and len(hosts.ran) == 1
+    hosts.run = meanwhile  # type: ignore[method-assign]
+    assert hosts.claim(loop=True) == 0 and len(hosts.ran) == runs
