@@ -161,10 +161,3 @@ TEXT = st.lists(
 def test_idempotent(text: str) -> None:
     once = redact(text)
     assert redact(once) == once
-
-
-@pytest.mark.parametrize(
-    "unit", ["a", "a_", "sk-", "token", "--", "://a:", "curl -u a", "a.", "-----BEGIN PRIVATE KEY-----"]
-)
-def test_long_input_is_no_trap(unit: str) -> None:
-    assert redact(unit * 20_000) is not None  # a pattern with quadratic cost would stand out by hanging here
