@@ -12,6 +12,7 @@ from tests.unit.cli.shelf import Run
 from wal_agent import bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.fault_file import FaultFile, write_faults
+from wal_agent.bucket.memory import MemoryBucket
 
 
 def test_without_an_agent_the_bucket_is_examined_and_left_as_it_was(run: Run, tmp_path: Path) -> None:
@@ -28,6 +29,13 @@ def test_json_is_the_list_of_proofs(run: Run, tmp_path: Path) -> None:
     proofs = json.loads(out)
     assert (code, err) == (0, "") and len(proofs) > 12
     assert all(set(proof) == {"what", "ok", "detail"} and proof["ok"] for proof in proofs)
+
+
+def test_an_address_with_credentials_is_told_without_them(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "open_bucket", lambda url: MemoryBucket(url="s3://me:hunter2hunter2@store/b"))
+    for way in ((), ("--json",)):
+        _, out, err = run("doctor", *way, "--bucket", "memory://x")
+        assert "hunter2" not in out + err and "bucket s3://me:[redacted]@store/b" in out + err
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ MAIN = "session.jsonl"
 class Story:
     """A job whose session and working tree grow with each `step`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, ttl: float = 30.0) -> None:
         self.shelf = Shelf(root / "bucket")
         self.work, self.main = root / "work", root / "s.jsonl"
         self.work.mkdir()
-        self.job = self.shelf.open()
+        self.job = self.shelf.open(ttl=ttl)
         blobs = Blobs(self.shelf.bucket, KEYS, SystemClock(), random.Random(1), epoch=1)
         self.session = SessionCapture("s", blobs.put_payload)
         env = {"HOME": str(root), "PATH": "/usr/bin:/bin"}
@@ -43,14 +43,18 @@ class Story:
 
     def step(self, text: str) -> int:
         """One call begins, writes `text` and is captured; the number of the last record."""
-        from wal_agent.agents.base import SessionFile
-
-        self.calls += 1
         self.main.write_text(text * 3)
         (self.work / "a.txt").write_text(text)
         (self.work / f"{text}.sh").write_text("#!/bin/sh\n")
         (self.work / f"{text}.sh").chmod(0o755)
-        self.job.writer.append(intent(self.calls, command=f"make {text}"))
+        return self.call(f"make {text}")
+
+    def call(self, command: str) -> int:
+        """One call begins, and what session and tree are then is captured; the number of the last record."""
+        from wal_agent.agents.base import SessionFile
+
+        self.calls += 1
+        self.job.writer.append(intent(self.calls, command=command))
         for record in self.session.capture([SessionFile(MAIN, self.main)], 10.0 * self.calls):
             self.job.writer.append(record)
         captured = self.tree.capture(self.calls - 1, 10.0 * self.calls)

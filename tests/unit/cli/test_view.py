@@ -50,6 +50,12 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     assert seen is not None
     doc = msgspec.structs.replace(seen.doc, reason=f"not started: token={SECRET}")
     found = view("shop", shelf.url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
+    host = msgspec.structs.replace(doc.host, name=SECRET)
+    doc = msgspec.structs.replace(doc, host=host, tool=SECRET, spool=f"/s/{SECRET}", workspace=f"/w/{SECRET}")
+    url = "s3://me:hunter2hunter2@store/b"
+    other = view("shop", url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
+    assert other.bucket == "s3://me:[redacted]@store/b"
+    assert SECRET not in shown(other) and SECRET not in json.dumps(msgspec.to_builtins(other))
     assert found.reason.startswith("not started: ") and found.unsettled[0].input
     assert SECRET not in shown(found) and SECRET not in json.dumps(msgspec.to_builtins(found))
 
