@@ -40,7 +40,7 @@ def lease(name: str) -> bytes:
             state="held",
             host=Host(name="vm-1", boot="0" * 36, pidns="pid:[4026531836]", pid=7, lock="/tmp/wal-agent-0/x/lock"),
             agent="gemini",
-            workspace=f"/work/{name}",
+            workspace=f"/home/me/{name}",
             started=time.time(),
             ttl=30.0,
             phase="executing_tools",

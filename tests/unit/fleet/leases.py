@@ -24,7 +24,7 @@ def doc(job: str = "shop", **fields: Any) -> LeaseDoc:
         "state": "held",
         "host": HOST,
         "agent": "gemini",
-        "workspace": "/work/shop",
+        "workspace": "/w/shop",
         "started": 900.0,
         "ttl": 30.0,
         "time": 1000.0,

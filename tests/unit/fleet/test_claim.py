@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.fleet.leases import CRASHED, DRAINED, HOST, store
-from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, Unavailable
 from wal_agent.fleet.claim import Allowed, line_up, made, misplaced, refusal
 from wal_agent.fleet.job import Job
 from wal_agent.fleet.listing import Eyes
@@ -129,10 +129,10 @@ class Hosts:
         assert place.is_dir()
         return Child(self.codes.pop(0) if self.codes else 0)
 
-    def claim(self, wait: bool = False, loop: bool = False) -> int:
+    def claim(self, wait: bool = False, loop: bool = False, slept: Callable[[], None] = lambda: None) -> int:
         class Quick(SystemClock):
             def sleep(self, seconds: float) -> None:
-                pass
+                slept()
 
         eyes = Eyes(self.bucket, HOST, Path("/nowhere"))
         told = Wanted(wait, loop, 0.1)
@@ -156,6 +156,30 @@ def test_nothing_to_take_is_no_error(tmp_path: Path) -> None:
     hosts.store("evil", agent="evil")
     assert hosts.claim() == 0 and hosts.ran == []
     assert len(hosts.said) == 2 and "evil" in hosts.said[0] and hosts.said[1] == "no job needs a host"
+
+
+class Away(MemoryBucket):
+    away = True
+
+    def get(self, key: str) -> Object:
+        if self.away:
+            raise Unavailable("away")
+        return super().get(key)
+
+
+def test_a_job_is_waited_for_also_while_the_bucket_is_away(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, [7])
+    bucket = hosts.bucket = Away()
+    steps: list[Callable[[], object]] = [
+        lambda: hosts.store("a", ttl=1e4),
+        lambda: setattr(bucket, "away", False),
+        lambda: hosts.store("a"),
+    ]
+    assert hosts.claim(wait=True, slept=lambda: steps.pop(0)()) == 7
+    assert hosts.ran == ["a"] and hosts.said[0] == "waiting: away" and not steps
+    bucket.away = True
+    with pytest.raises(Unavailable):
+        hosts.claim()
 
 
 def test_in_a_loop_each_epoch_is_taken_once_whatever_became_of_it(tmp_path: Path) -> None:
