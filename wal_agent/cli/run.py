@@ -113,6 +113,9 @@ def run(
             metavar="RECORD|TIME",
         ),
     ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Run nothing, and end with 0, if the job has come to its end already.")
+    ] = False,
     continue_: Annotated[
         bool, typer.Option("--continue", help="Go on with the last session although it came to its end.")
     ] = False,
@@ -131,6 +134,7 @@ def run(
     from wal_agent.cli.lookers import looked_at
     from wal_agent.config import load
     from wal_agent.errors import UsageError
+    from wal_agent.supervise.done import came_to_its_end
     from wal_agent.supervise.keep import keep
     from wal_agent.supervise.wish import Screen, Wish
 
@@ -182,6 +186,9 @@ def run(
         from wal_agent.supervise.fork import fork_job
 
         wish = fork_job(wish, from_, say)
+    if once and came_to_its_end(settings.bucket, settings.job):
+        say(f"job {settings.job} has come to its end, so nothing was run (--once).")
+        raise typer.Exit
     screen = Screen(say, lines)
     if trouble := notify.trouble(os.environ, once=True):
         say(trouble)

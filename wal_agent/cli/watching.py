@@ -14,15 +14,15 @@ from wal_agent.cli.view import View, looked
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.wal.reader import Replay
 
-SHORTEST = 0.2  # seconds between two looks
+SHORTEST, LONGEST = 0.2, 86_400.0  # seconds between two looks
 FOLLOW = 1.0  # seconds between two looks for new records
 
 
 def watching(at: Place, every: float, env: Mapping[str, str], json: bool = False) -> NoReturn:
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
-    if not every >= SHORTEST:
-        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g}.")
+    if not SHORTEST <= every <= LONGEST:
+        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to {LONGEST:g}.")
     if json or not sys.stderr.isatty():
         _in_turn(at, every, env, json)
     else:
@@ -78,11 +78,15 @@ def _in_place(at: Place, every: float, env: Mapping[str, str]) -> NoReturn:
 
 def following(at: Place, seen: int, kinds: Collection[str] | None, json: bool = False) -> None:
     """Show each record behind segment `seen` as it comes, until Ctrl-C. Damaged; Denied."""
+    waiting = False
     while True:
         try:
-            new = list(entries(at.bucket, at.keys, start=seen + 1))
-        except Unavailable:
+            new, waiting = list(entries(at.bucket, at.keys, start=seen + 1)), False
+        except Unavailable as error:
             new = []  # the bucket is asked again; nothing is passed over
+            if not waiting:
+                lines([f"wal-agent: waiting: {error}"])
+            waiting = True
         for entry in new:
             seen = entry.seq
             if kinds is None or entry.kind in kinds:

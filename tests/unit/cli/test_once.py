@@ -1,0 +1,28 @@
+"""`run --once`: a finished job is not done again because a machine was booted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.shelf import Run, Shelf
+from wal_agent.supervise.done import came_to_its_end
+from wal_agent.wal.job import close_job
+
+
+@pytest.mark.parametrize("state", ["held", "closed", "released"])
+def test_only_a_closed_job_has_come_to_its_end(tmp_path: Path, state: str) -> None:
+    shelf = Shelf(tmp_path / "b")
+    assert not came_to_its_end(shelf.url, "shop")
+    job = shelf.open()
+    if state != "held":
+        close_job(job, "closed" if state == "closed" else "released", "completed")
+    assert came_to_its_end(shelf.url, "shop") is (state == "closed")
+
+
+def test_nothing_is_run_and_that_is_a_success(run: Run, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "b")
+    close_job(shelf.open(), "closed", "completed")
+    code, out, err = run("run", "gemini", "--once", "--bucket", shelf.url, "--job", "shop", "--", "-p", "go")
+    assert (code, out) == (0, "") and "has come to its end, so nothing was run" in err
