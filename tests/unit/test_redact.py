@@ -121,6 +121,7 @@ def test_the_surroundings_stay(text: str, kept: tuple[str, ...]) -> None:
         "git clone git+ssh://git@github.com/a/b",
         "http://127.0.0.1:8080/x@y",
         "docker run -u 1000:1000 image",
+        "Authorization: required for every call, as said above",
         "a basic understanding of bearer authentication",
         "sk-learn-contrib-some-long-package-name",
         "grep -r '-----BEGIN CERTIFICATE-----' .",

@@ -11,7 +11,7 @@ from tests.unit.redact_corpus import UNKNOWN, Sample, keys, leaks, placed
 from wal_agent.redact import MARK, redact
 
 KEPT = Path(__file__).with_name("redact_kept.txt").read_text().splitlines()
-SIZE = 4_000
+SIZE = 12_000
 
 
 def wrong(samples: list[Sample]) -> list[str]:
@@ -74,19 +74,18 @@ def took(text: str) -> float:
     return min(times)
 
 
-@pytest.mark.parametrize("unit", HOSTILE[3::6])
+@pytest.mark.parametrize("unit", ["-eyJ", "a", 'token="', "://:a@", "cookie: "])
 def test_time_is_linear(unit: str) -> None:
     """Eight times the text takes about eight times the CPU time; a quadratic pattern would take sixty-four times."""
-    assert took((unit * 40_000)[: 8 * SIZE]) < 30 * took((unit * SIZE)[:SIZE]) + 0.01
+    assert took((unit * 8 * SIZE)[: 8 * SIZE]) < 30 * took((unit * SIZE)[:SIZE]) + 0.01
 
 
 def test_no_text_is_a_trap() -> None:
     """Each of the patterns costs a few times what ordinary text does; with a look that goes over much of the text at
     every place it would be hundreds of times."""
-    size = 3 * SIZE
-    most = 30 * took("\n".join(KEPT)[:size]) + 0.01
-    assert [unit for unit in HOSTILE if took((unit * size)[:size]) > most] == []
-    assert [unit for unit in HOSTILE[::2] if took(unit + "a" * size) > most] == []
+    most = 30 * took("\n".join(KEPT)[:SIZE]) + 0.01
+    assert [unit for unit in HOSTILE if took((unit * SIZE)[:SIZE]) > most] == []
+    assert [unit for unit in HOSTILE[::2] if took(unit + "a" * SIZE) > most] == []
 
 
 @pytest.mark.parametrize("before", ["\u0130\u0130\u0130 ", "\u1e9e ", "\u03a3 ", "\ufb03 "])

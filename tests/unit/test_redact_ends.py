@@ -20,7 +20,9 @@ PEM = f"-----BEGIN PRIVATE KEY-----\n{BODY}\n-----END PRIVATE KEY-----\n"
 
 def across(cut: int, of: int) -> list[str]:
     """Texts of `of` characters with a key at places around the cut."""
-    return [f"{'x ' * of}"[: cut - back] + f" {KEY} " + f"{'y ' * of}"[: of - cut + back] for back in (44, 30, 12, 1)]
+    return [
+        f"{'x ' * of}"[: cut - back] + f" {KEY} " + f"{'y ' * of}"[: of - cut + back] for back in (44, 30, 20, 15, 1)
+    ]
 
 
 def partly(text: str) -> list[str]:
@@ -45,6 +47,16 @@ def test_what_is_looked_at_ends_in_a_key_and_all_before_shrinks() -> None:
         assert partly(redact_head(text, MOST)) == [] and partly(redact_ends(text, MOST)) == []
         blank = " " * (HEARD + MARGIN - 20 - shift) + KEY + " " * 100
         assert partly(heard(blank)) == [] and partly(heard(" " * (HEARD - 20) + KEY + " z")) == []
+
+
+def test_what_lies_across_the_end_of_what_is_looked_at_goes_however_little_is_left() -> None:
+    """The rest is one long key, which becomes a mark of ten characters."""
+    long, more = "ghp_" + "a1B2c3D4e5" * 3_000, " z" * 2 * MARGIN
+    for seen in (19, 16, 13):
+        head = f"{long[: MOST + MARGIN - seen - 1]} {KEY}{more}"
+        assert partly(redact_head(head, MOST)) == [] and redact_head(long + more, MOST) == ""
+        tail = f"{more}{KEY} {long[: MOST // 2 + MARGIN - seen - 1]}"
+        assert partly(redact_ends(tail, MOST)) == [] and redact_ends(tail, MOST).startswith(" z")
 
 
 @pytest.mark.parametrize("at", [MOST // 2 - 600, MOST // 2 - 20, 3 * MARGIN - MOST // 2 - len(PEM) + 500])
