@@ -129,7 +129,7 @@ class Hosts:
         assert place.is_dir()
         return Child(self.codes.pop(0) if self.codes else 0)
 
-    def claim(self, wait: bool = False, loop: bool = False, slept: Callable[[], None] = lambda: None) -> int:
+    def claim(self, wait: bool = False, loop: bool = False, slept: Callable[[], object] = lambda: None) -> int:
         class Quick(SystemClock):
             def sleep(self, seconds: float) -> None:
                 slept()
