@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from wal_agent.agents.base import (
     Allow,
+    AwaitingApproval,
     Decision,
     HookEvent,
     ModelRequest,
@@ -75,6 +76,8 @@ class Conversation:
         self.turn_open = turn_open
         self.turned = False  # a turn began
         self._pending = ""  # the session of a turn that is complete if nothing follows it
+        self._beginning = 0  # calls whose before-hook has no answer yet
+        self._asked: frozenset[int] = frozenset()  # calls that a person's word is waited for, as far as is known
         self._by_file = by_file
         self._told = told  # the first turn begins with words of ours, the recovery's
 
@@ -83,11 +86,13 @@ class Conversation:
         first = not self.hooks_live.is_set()
         self.hooks_live.set()
         decision: Decision = Allow()
-        ended = isinstance(event, ToolEnded)
-        if not ended:
+        # Before the phase, so that `look` never takes work in the background for a lost end.
+        if isinstance(event, TurnStarted | TurnCompleted):
+            self._pending = event.session if isinstance(event, TurnCompleted) and event.pending else ""
+        if isinstance(event, TurnStarted | TurnCompleted | ModelRequest):
+            self.failed = None
+        if not isinstance(event, ToolStarting | ToolEnded):
             self._advance(event)
-        if isinstance(event, TurnStarted | ToolStarting | TurnCompleted):
-            self._pending = ""
         match event:
             case SessionStarted(session=session):
                 if session != self.session:
@@ -97,17 +102,15 @@ class Conversation:
                     self._begin_session(session)
                 self._begin_turn(session, prompt)
             case ToolStarting():
-                if self.turned and not self.turn_open and not event.inner:
-                    self._go_on(event.session)
-                decision = self._gate.before(event)
+                decision = self._begin_call(event)
             case ToolEnded():
                 if not self._gate.after(event):
                     self._unseen(event.tool)
                 self._poke()
+                self._advance(event)
             case ModelRequest():
                 self._at_boundary()
-            case TurnCompleted(session=session, pending=True):
-                self._pending = session
+            case TurnCompleted(pending=True):
                 self._poke()
             case TurnCompleted():
                 self._complete_turn(event.session)
@@ -116,20 +119,58 @@ class Conversation:
                 self._poke()
             case _:
                 pass
-        if ended:
-            self._advance(event)
         return decision
+
+    def _begin_call(self, event: ToolStarting) -> Decision:
+        with self._lock:
+            self._beginning += 1
+        try:
+            self._pending = ""
+            self._advance(event)
+            if self.turned and not self.turn_open and not event.inner:
+                self._go_on(event.session)
+            return self._gate.before(event)
+        finally:
+            with self._lock:
+                self._beginning -= 1
 
     # ---- the phase
 
+    def look(self) -> tuple[Phase, str]:
+        """The phase and what it is about. First calls are left behind that ended with no hook: that were denied, or
+        whose end the session's file told."""
+        self._step(self._left)
+        return self.phase, self.about
+
+    def _left(self) -> Event | None:
+        """Which step was missed, if any. A call that is about to begin counts as one that runs."""
+        running = {r.call for r in self._gate.running()}
+        busy = bool(running or self._beginning)
+        if self.phase == "executing_tools" and not busy and not self._pending:
+            return "last_tool_ended"
+        if self.phase == "awaiting_approval" and self._asked and not self._asked & running:
+            return "approval_over" if busy else "last_tool_ended"
+        return None
+
     def _advance(self, event: HookEvent) -> None:
-        found = event_of(event, len(self._gate.running()), self.turn_open)
-        if found is not None:
-            self.enter(found, getattr(event, "tool", "") or getattr(event, "what", ""))
+        def found() -> Event | None:
+            running = self._gate.running()
+            if isinstance(event, AwaitingApproval):
+                named = {r.call for r in running if r.tool == event.what} or {r.call for r in running}
+                self._asked = named | (self._asked if self.phase == "awaiting_approval" else frozenset())
+            return event_of(event, len(running) + self._beginning, self.turn_open)
+
+        self._step(found, getattr(event, "tool", "") or getattr(event, "what", ""))
 
     def enter(self, event: Event, tool: str = "") -> None:
         """One step in the table of phases; a change is told and logged, riding with the next record."""
+        self._step(lambda: event, tool)
+
+    def _step(self, find: Callable[[], Event | None], tool: str = "") -> None:
         with self._lock:
+            event = find()
+            if event is None:
+                return
             was = self.phase
             self.phase, actions = next_phase(was, event)
             changed = self.phase != was
@@ -154,7 +195,6 @@ class Conversation:
         text = prompt.encode("utf-8", "replace")[:MAX_PROMPT]
         asked = Payload(size=len(text), data=text) if text and not self._told else None
         self._told = False
-        self.failed = None
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True

@@ -35,6 +35,7 @@ Event = Literal[
     "tool_ended",  # and others run
     "last_tool_ended",
     "approval_asked",
+    "approval_over",  # what was asked for has ended, and others run
     "compaction_started",
     "compaction_ended",  # inside a turn
     "compaction_ended_idle",
@@ -49,8 +50,7 @@ Event = Literal[
 Action = Literal[
     "rearm",  # the watchdog begins to count anew
     "save",  # a capture is worth its price now
-    "ask_person",  # somebody must answer the agent
-    "end_agent",  # nothing keeps the agent any more: it may be ended
+    "end_agent",  # of a pause: the agent has had its last word, and may be ended
 ]
 
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
@@ -75,7 +75,7 @@ _LEADS: Final[dict[Event, Outcome]] = {
     "inner_tool_started": ("executing_tools", ("rearm",)),
     "tool_ended": ("executing_tools", ("rearm", "save")),
     "last_tool_ended": ("awaiting_model", ("rearm", "save")),
-    "approval_asked": ("awaiting_approval", ("rearm", "ask_person")),
+    "approval_asked": ("awaiting_approval", ("rearm",)),
     "compaction_started": ("compacting", ("rearm", "save")),
     "compaction_ended": ("awaiting_model", ("rearm", "save")),
     "compaction_ended_idle": ("awaiting_user", ("rearm", "save")),
@@ -97,25 +97,26 @@ _EXCEPT: Final[dict[tuple[Phase, Event], Outcome]] = {
     ("compacting", "model_asked"): ("compacting", ("rearm",)),
     # A tool that was being approved has its before-hook behind it: other calls' ends say nothing of the question.
     ("awaiting_approval", "tool_ended"): ("awaiting_approval", ("save",)),
-    # The agent goes down in good order: a call that still ends frees the way.
-    ("pausing", "last_tool_ended"): ("pausing", ("save", "end_agent")),
-    ("pausing", "model_asked"): ("pausing", ("save", "end_agent")),
+    ("awaiting_approval", "approval_over"): ("executing_tools", ("rearm", "save")),
+    # A pause lets the agent hear what its last call gave, and say where it is; a drain has no time for that.
+    ("awaiting_user", "pause_asked"): ("pausing", ("rearm", "save", "end_agent")),
+    ("pausing", "last_tool_ended"): ("pausing", ("save",)),
+    ("pausing", "model_asked"): ("pausing", ("save",)),
     ("pausing", "turn_completed"): ("pausing", ("save", "end_agent")),
     ("pausing", "turn_failed"): ("pausing", ("save", "end_agent")),
     ("pausing", "session_ended"): ("pausing", ("end_agent",)),
     ("pausing", "drain_asked"): _LEADS["drain_asked"],
     ("pausing", "agent_ended"): _LEADS["agent_ended"],
-    ("draining", "last_tool_ended"): ("draining", ("save", "end_agent")),
-    ("draining", "turn_completed"): ("draining", ("save", "end_agent")),
-    ("draining", "turn_failed"): ("draining", ("save", "end_agent")),
-    ("draining", "session_ended"): ("draining", ("end_agent",)),
+    ("draining", "last_tool_ended"): ("draining", ("save",)),
+    ("draining", "turn_completed"): ("draining", ("save",)),
+    ("draining", "turn_failed"): ("draining", ("save",)),
     ("draining", "agent_ended"): _LEADS["agent_ended"],
 }
 
 
 def _outcome(phase: Phase, event: Event) -> Outcome:
     stays: Outcome = (phase, ())
-    return _EXCEPT.get((phase, event), _LEADS[event] if phase in _AT_WORK else stays)
+    return _EXCEPT.get((phase, event), _LEADS.get(event, stays) if phase in _AT_WORK else stays)
 
 
 TABLE: Final[dict[tuple[Phase, Event], Outcome]] = {(p, e): _outcome(p, e) for p in PHASES for e in EVENTS}
@@ -127,8 +128,9 @@ def next_phase(phase: Phase, event: Event) -> Outcome:
 
 
 def is_idle(phase: Phase) -> bool:
-    """Whether time that passes in this phase says that something hangs: only the model owes an answer (DESIGN 8)."""
-    return phase == "awaiting_model"
+    """Whether time that passes in this phase says that something hangs: only the model owes an answer (DESIGN 8), in a
+    turn or to a compaction."""
+    return phase in ("awaiting_model", "compacting")
 
 
 def event_of(event: HookEvent, running: int, turn_open: bool) -> Event | None:

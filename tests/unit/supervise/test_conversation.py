@@ -11,12 +11,17 @@ from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    Compacting,
+    Decision,
     Deny,
+    HookEvent,
     ModelRequest,
     OtherEvent,
     SessionEnded,
     SessionStarted,
+    ToolStarting,
     TurnCompleted,
+    TurnFailed,
     TurnStarted,
 )
 from wal_agent.records import AgentStarted, AnyRecord, Payload, PhaseChange, Recovery, Turn
@@ -229,6 +234,99 @@ def test_a_turn_that_goes_on_behind_its_end_is_open_again(talk: Talk) -> None:
     assert talk.on.turn_open
     turns = [(r.state, r.prompt is None) for r in talk.log() if isinstance(r, Turn)]
     assert turns == [("started", False), ("completed", True), ("started", True)]
+
+
+# ---- ends that no hook tells
+
+
+def test_a_denied_call_leaves_the_model_to_answer(talk: Talk) -> None:
+    """Claude and Copilot tell nothing of it afterwards; the watchdog must see that the model owes an answer."""
+    talk.on.on(TurnStarted("s", "do it"))
+    talk.post.gate.drain()
+    assert isinstance(talk.on.on(starting("write_file", file_path="a")), Deny)
+    assert talk.on.look() == ("awaiting_model", "")
+    talk.post.begin("read_file", file_path="a")
+    talk.on.on(starting("write_file", file_path="b"))
+    assert talk.on.look()[0] == "executing_tools", "another one runs"
+
+
+def test_an_end_that_the_sessions_file_tells_leaves_the_model_to_answer(talk: Talk) -> None:
+    """Two calls at once, one refused by a person: it has no after-hook."""
+    with talk.post.committing():
+        for name in ("a", "b"):
+            talk.on.on(starting("write_file", file_path=name))
+    talk.on.on(ended("write_file", file_path="a"))
+    assert talk.on.look()[0] == "executing_tools"
+    talk.post.gate.end(2, "denied", "it was refused", by="session")
+    assert talk.on.look()[0] == "awaiting_model"
+
+
+def test_a_call_whose_hook_still_waits_is_no_lost_end(talk: Talk) -> None:
+    """Else the hard timeout would count while a tool runs."""
+    seen: list[str] = []
+    began = talk.post.gate.before
+
+    def before(event: ToolStarting) -> Decision:
+        talk.on.on(ended("read_file", file_path="a"))
+        seen.extend([talk.on.phase, talk.on.look()[0]])
+        return began(event)
+
+    talk.post.begin("read_file", file_path="a")
+    talk.post.gate.before = before  # type: ignore[method-assign]
+    with talk.post.committing():
+        talk.on.on(starting("write_file", file_path="b"))
+    assert [*seen, talk.on.look()[0]] == ["executing_tools"] * 3
+
+
+def test_work_in_the_background_is_no_lost_end(talk: Talk) -> None:
+    talk.on.on(TurnStarted("s", "do it"))
+    talk.on.on(TurnCompleted("s", pending=True))
+    assert talk.on.look()[0] == "executing_tools"
+
+
+@pytest.mark.parametrize(
+    "event", [TurnStarted("s", "do it"), Compacting("s", done=False), TurnCompleted("s"), SessionStarted("s", "x")]
+)
+def test_a_look_leaves_every_other_phase_alone(talk: Talk, event: HookEvent) -> None:
+    talk.on.on(event)
+    phase = talk.on.phase
+    assert talk.on.look()[0] == phase != "starting"
+
+
+def test_a_question_is_over_when_its_call_is_gone(talk: Talk) -> None:
+    """A "no" has no hook either, and a "yes" none until the tool ends: others that run then are no question."""
+    with talk.post.committing():
+        for tool in ("write_file", "run_shell_command"):
+            talk.on.on(starting(tool, file_path="a"))
+    talk.on.on(AwaitingApproval("s", "run_shell_command"))
+    assert talk.on.look() == ("awaiting_approval", "run_shell_command")
+    talk.post.gate.end(2, "denied", "it was refused", by="session")
+    assert talk.on.look()[0] == "executing_tools"
+    talk.on.on(AwaitingApproval("s", "Allow it?"))
+    assert talk.on.look()[0] == "awaiting_approval"
+    talk.post.gate.end(1, "denied", "it was refused", by="session")
+    assert talk.on.look()[0] == "awaiting_model"
+    talk.on.on(AwaitingApproval("s", "a question of its own"))
+    assert talk.on.look()[0] == "awaiting_approval", "no call is known to be asked about"
+
+
+def test_a_second_question_does_not_hide_the_first(talk: Talk) -> None:
+    with talk.post.committing():
+        for tool in ("write_file", "run_shell_command"):
+            talk.on.on(starting(tool, file_path="a"))
+    talk.on.on(AwaitingApproval("s", "write_file"))
+    talk.on.on(AwaitingApproval("s", "run_shell_command"))
+    talk.post.gate.end(2, "denied", "it was refused", by="session")
+    assert talk.on.look()[0] == "awaiting_approval"
+
+
+@pytest.mark.parametrize("event", [TurnStarted("s", "p"), ModelRequest("s"), TurnCompleted("s")])
+def test_what_a_turn_failed_of_is_over_when_the_model_is_asked_again(talk: Talk, event: HookEvent) -> None:
+    """Else a run that went on would be told as ended for want of the model."""
+    talk.on.on(TurnFailed("s", "quota", "429"))
+    assert talk.on.failed is not None
+    talk.on.on(event)
+    assert talk.on.failed is None
 
 
 def test_draining_stays(talk: Talk) -> None:

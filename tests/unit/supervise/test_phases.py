@@ -78,12 +78,20 @@ def test_entering_a_phase_rearms_the_watchdog() -> None:
 
 
 def test_only_the_model_owes_an_answer() -> None:
-    assert [phase for phase in PHASES if is_idle(phase)] == ["awaiting_model"]
+    """Also while it shortens the conversation: a compaction that stands still is no work."""
+    assert [phase for phase in PHASES if is_idle(phase)] == ["awaiting_model", "compacting"]
 
 
-def test_a_pause_ends_the_agent_once_nothing_runs() -> None:
-    assert next_phase("pausing", "tool_ended") == ("pausing", ())
-    assert next_phase("pausing", "last_tool_ended") == ("pausing", ("save", "end_agent"))
+def test_a_pause_ends_the_agent_once_it_has_had_its_last_word() -> None:
+    """Not with its last call's end: it has yet to hear what that gave, and to say where it is."""
+    ends = {(phase, event) for (phase, event), (_, actions) in TABLE.items() if "end_agent" in actions}
+    last: tuple[Event, ...] = ("turn_completed", "turn_failed", "session_ended")
+    assert ends == {("awaiting_user", "pause_asked"), *(("pausing", event) for event in last)}
+
+
+def test_an_answered_question_is_left_behind_where_others_run() -> None:
+    assert next_phase("awaiting_approval", "approval_over") == ("executing_tools", ("rearm", "save"))
+    assert all(after(phase, "approval_over") == phase for phase in PHASES if phase != "awaiting_approval")
 
 
 @pytest.mark.parametrize(
