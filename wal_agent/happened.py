@@ -13,8 +13,9 @@ from typing import Literal, Protocol
 
 from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, PhaseName
 
-Late = Literal["model", "approval", "tool"]
-"""What is waited for longer than it should take: an answer of the model, a person's word, a tool's end."""
+Late = Literal["model", "approval", "tool", "start", "exit"]
+"""What is waited for longer than it should take: an answer of the model, a person's word (or, once it was given, the end
+of what was allowed), a tool's end; where nobody sits before it, also that the agent begins, or ends behind its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +168,10 @@ class TakesLong:
 
 @dataclass(frozen=True, slots=True)
 class HungUp:
-    """The hard timeout: the agent is ended, and what follows is the plan's affair."""
+    """The hard timeout: the agent is ended, and what follows is the plan's affair. `what`: never a person or a tool."""
 
     seconds: float
+    what: Late = "model"
 
 
 @dataclass(frozen=True, slots=True)

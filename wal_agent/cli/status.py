@@ -16,7 +16,13 @@ from wal_agent.redact import redact
 from wal_agent.shown import shown
 
 WIDEST = 500  # characters of one row
-_LATE = {"model": "waiting for the model", "approval": "the agent waits for you", "tool": "a tool runs"}
+_LATE = {
+    "model": "waiting for the model",
+    "approval": "the agent waits for you, or runs what you allowed,",
+    "tool": "a tool runs",
+    "start": "the agent has not begun",
+    "exit": "its turn is over and the agent has not ended",
+}
 
 
 def status(

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from wal_agent import happened
 from wal_agent.bucket.base import Bucket
 from wal_agent.encryption import wrong_key
 from wal_agent.records import Opening, Payload
@@ -62,9 +63,9 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Late(msgspec.Struct, frozen=True):
-    """What the run waits for longer than it should take: an answer of the model, a person's word, a tool's end."""
+    """What the run waits for longer than it should take (happened.Late)."""
 
-    what: Literal["model", "approval", "tool"]
+    what: happened.Late
     seconds: float
     tool: str = ""  # redacted
 
@@ -195,7 +196,7 @@ def late(seen: Seen, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
             return ()
         return tuple(msgspec.structs.replace(one, tool=printable(redact(one.tool))) for one in told)
     usual, lasts = Bounds(), phase_age(seen, answer)
-    if seen.doc.phase == "awaiting_model" and lasts >= usual.idle:
+    if seen.doc.phase in ("awaiting_model", "compacting") and lasts >= usual.idle:
         return (Late("model", lasts),)
     if seen.doc.phase == "awaiting_approval" and lasts >= usual.approval:
         return (Late("approval", lasts),)

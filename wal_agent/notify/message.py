@@ -36,6 +36,11 @@ MOST_TITLE = 120  # characters
 MOST_LINE = 400
 MOST_LINES = 10
 MOST_CALLS = 5
+_HANGS = {
+    "model": "no answer of the model",
+    "start": "the agent has not begun",
+    "exit": "its turn is over and the agent has not ended",
+}
 TOLD = (DrainFinished, Halted, HungUp, LeaseLost, LeftOpen, Paused, Recovered, Restarting, TakesLong)
 # Nobody needs to be told: the command line was wrong, the job runs elsewhere, `LeaseLost` has told it.
 NO_NEWS = frozenset({UsageError.exit_code, LeaseHeld.exit_code, Fenced.exit_code})
@@ -93,12 +98,12 @@ def message_of(facts: Facts, at: float, happening: Happening) -> Message | None:
             return _left_open(facts, at, calls)
         case TakesLong():
             return _takes_long(facts, at, happening)
-        case HungUp(seconds):
+        case HungUp(seconds, waits):
             return _message(
                 facts,
                 at,
                 "recovery",
-                f"hung up: no answer of the model for {span(seconds)}",
+                f"hung up: {_HANGS[waits]} for {span(seconds)}",
                 "The agent was ended; the recovery plan decides what follows.",
                 _look(facts),
                 since=at - seconds,
@@ -197,18 +202,23 @@ def _takes_long(facts: Facts, at: float, happening: TakesLong) -> Message:
     tool, lasted = happening.tool or "a tool", span(happening.seconds)
     titles = {
         "model": f"no answer of the model for {lasted}",
-        "approval": f"the agent waits for you since {lasted}: {tool}",
+        "approval": f"the agent waits for you, or runs what you allowed, since {lasted}: {tool}",
         "tool": f"{tool} runs for {lasted}",
+        "start": f"the agent has not begun for {lasted}",
+        "exit": f"its turn is over and the agent has not ended for {lasted}",
     }
     lines = {
         "model": "It is waited for.",
-        "approval": f"Allow or refuse {tool} on its screen on {facts.host}, in {facts.workspace}.",
+        "approval": f"If it still asks, allow or refuse {tool} on its screen on {facts.host}, in {facts.workspace}.",
         "tool": "It is left alone.",
+        "start": f"It is left alone, and the job is held. Look at it on {facts.host}, in {facts.workspace}.",
+        "exit": "Something that it started may not end. It is left alone, and the job is held; end it there if it is "
+        f"done: on {facts.host}, in {facts.workspace}.",
     }
     return _message(
         facts,
         at,
-        "person_needed" if happening.what == "approval" else "info",
+        "person_needed" if happening.what in ("approval", "start", "exit") else "info",
         titles[happening.what],
         lines[happening.what],
         _look(facts),

@@ -110,8 +110,9 @@ def lines_of(happening: Happening) -> list[Line]:
         case TakesLong(what=waited, seconds=seconds, tool=tool):
             long: dict[str, Value] = {"what": waited, "seconds": _seconds(seconds), "tool": tool}
             return [Line("warning", "phase.late", f"{waited} takes long", long)]
-        case HungUp(seconds=seconds):
-            return [Line("error", "agent.hung", "the model did not answer", {"seconds": _seconds(seconds)})]
+        case HungUp(seconds=seconds, what=waited):
+            hung: dict[str, Value] = {"what": waited, "seconds": _seconds(seconds)}
+            return [Line("error", "agent.hung", f"{waited} took too long: the agent is ended", hung)]
         case NoticeReceived(source=source, left=left):
             notice: dict[str, Value] = {"source": source, "left": _seconds(left)}
             return [Line("warning", "preemption.notice", f"this machine goes away ({source})", notice)]

@@ -156,7 +156,8 @@ class Conversation:
         def found() -> Event | None:
             running = self._gate.running()
             if isinstance(event, AwaitingApproval):
-                named = {r.call for r in running if r.tool == event.what} or {r.call for r in running}
+                calls = frozenset(r.call for r in running)
+                named = frozenset(r.call for r in running if r.tool == event.what) or calls
                 self._asked = named | (self._asked if self.phase == "awaiting_approval" else frozenset())
             return event_of(event, len(running) + self._beginning, self.turn_open)
 

@@ -9,12 +9,14 @@ from typing import Literal
 HURRY = 20.0  # seconds for all that follows, once somebody hurries
 TOOLS, TREE, SAVE = 0.5, 0.65, 0.8  # by which part of the time: tools are done, the agent is gone, all is captured
 
+_HANGS = {"start": "the agent did not begin", "exit": "the agent did not end behind its turn"}
+
 
 @dataclass(frozen=True, slots=True)
 class Down:
     """`kind`: drain (SIGTERM or a notice: saved, released), pause (released, with a time) or hang (the hard timeout).
-    `source`: who said so (sigterm, gcp, aws, pause, quota, watchdog). `began` and `until` are boot time: by `until` all
-    is saved and given up. `sentence`: what a changing tool is told that comes after it."""
+    `source`: who said so (sigterm, gcp, aws, pause, quota), or of a hang, what was waited for. `began` and `until` are
+    boot time: by `until` all is saved and given up. `sentence`: what a changing tool is told that comes after it."""
 
     kind: Literal["drain", "pause", "hang"]
     source: str
@@ -54,7 +56,7 @@ class Down:
             case "pause":
                 return "paused"
             case _:
-                return "the model did not answer"
+                return _HANGS.get(self.source, "the model did not answer")
 
     def after(self, stands: Down | None) -> Down | None:
         """What stands when this one is asked for and `stands` was before; None: this one comes too late. The first word

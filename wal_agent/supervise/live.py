@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
+import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -42,14 +45,14 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.heartbeat import Beat, Heartbeat
 from wal_agent.supervise.lastwords import LastWords
 from wal_agent.supervise.local import RunDir
-from wal_agent.supervise.pause import going_down
+from wal_agent.supervise.pause import going_down, may_end
 from wal_agent.supervise.phases import Action, Phase
 from wal_agent.supervise.pulse import Pulse
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
 from wal_agent.supervise.treesaver import PAUSE, TreeSaver
-from wal_agent.supervise.watchdog import Bounds, Watch
+from wal_agent.supervise.watchdog import STUCK, Bounds, Watch
 from wal_agent.wal.job import OpenedJob
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
@@ -68,6 +71,7 @@ class Launch:
     told: bool  # its first turn begins with the recovery's words
     skip: tuple[str, ...]
     turn_open: bool  # the session has a turn that is not completed
+    interactive: bool = True  # a person sits before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class Live:
         self._clock = clock
         self._launch = launch
         self._drain_budget = settings.drain
-        self._watch = Watch(bounds_of(agent, settings))
+        self._watch = Watch(bounds_of(agent, settings, launch.interactive))
         self._stopped: WalAgentError | None = None
         self._trouble: BaseException | None = None
         self._unsaved = ""
@@ -141,6 +145,8 @@ class Live:
         self._going = threading.Lock()  # `_down` is set once, but for who hurries
         self._ready = False
         self._terminated: float | None = None
+        self._free = isinstance(agent, Hookless)  # a paused agent may be ended: by the table of phases, if it has one
+        self._busy = 0.0  # boot time of the newest look at which a call ran
         self._child: Child | None = None
         writer = opened.writer
         writer.on_end = self._stop
@@ -256,6 +262,8 @@ class Live:
             self._watch.rearm()
         if "save" in actions:
             self.autosave.poke()
+        if "end_agent" in actions:
+            self._free = True
 
     def go_down(self, down: Down) -> None:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
@@ -263,11 +271,11 @@ class Live:
             stands = down.after(self._down)
             if stands is None:
                 return
+            self.gate.drain(down.sentence)  # before `_tick` may see that nothing changing runs, and so end the agent
             self._down = stands
         if down.kind == "drain":
             self._tell(DrainStarted(down.source, down.until - down.began))
         self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")
-        self.gate.drain(down.sentence)
 
     def hurry(self) -> None:
         """What was given to running tools and to the agent is over (a second SIGTERM); what is left is for saving."""
@@ -468,25 +476,46 @@ class Live:
         now = self._clock.boot()
         if now >= down.gone:
             child.kill()
-        elif (now >= down.half or not self.gate.changing()) and self._terminated is None:
+            return
+        if down.kind == "pause":
+            self._busy = now if self.gate.running() else self._busy
+            lets_go = may_end(now, down.began, self._busy, self._free)
+        else:
+            lets_go = not self.gate.changing()
+        if (now >= down.half or lets_go) and self._terminated is None:
             self._terminated = now
             child.terminate()
 
     def _look_after(self) -> None:
         """Tell what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
-        at = self.conversation
-        for found in self._watch.tick(self._clock.awake(), at.phase, at.about, self.gate.running()):
+        phase, about = self.conversation.look()
+        is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and fed()
+        for found in self._watch.tick(self._clock.awake(), phase, about, self.gate.running(), is_fed):
             self._tell(found)
             if isinstance(found, HungUp):
                 now = self._clock.boot()
-                self.go_down(Down("hang", "watchdog", now, now + self._drain_budget, DENY_HUNG))
+                self.go_down(Down("hang", found.what, now, now + self._drain_budget, DENY_HUNG))
 
 
-def bounds_of(agent: Agent, settings: Settings) -> Bounds:
+def bounds_of(agent: Agent, settings: Settings, interactive: bool) -> Bounds:
     """What is watched; of an agent that tells nothing, nothing can be."""
     if isinstance(agent, Hookless):
         return Bounds(0, 0, 0, 0)
-    return Bounds(settings.idle_soft, settings.approval_soft, settings.tool_soft, settings.hang_timeout)
+    stuck = 0.0 if interactive else STUCK
+    return Bounds(settings.idle_soft, settings.approval_soft, settings.tool_soft, settings.hang_timeout, stuck)
+
+
+def fed(fd: int = 0) -> bool:
+    """Whether a program may still have words for the agent: its stdin is a pipe or socket whose other end is open."""
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return False
+    look = select.poll()
+    look.register(fd, select.POLLRDHUP)  # nothing is read
+    return not look.poll(0)
 
 
 def unsaved(why: str) -> str:

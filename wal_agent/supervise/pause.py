@@ -34,6 +34,7 @@ from wal_agent.wal.lease_pause import put_off
 
 SOCKET = "WAL_AGENT_SOCKET"  # in a run's environment, beside its id
 SHORTEST = 1.0  # seconds
+LINGER = 10.0  # seconds for the agent's last word, from when nothing runs any more
 BUDGET = 60.0  # seconds at least for tools that run, and for saving: nothing hurries a pause
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _FOR = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
@@ -116,6 +117,12 @@ def going_down(question: Mapping[str, Any], clock: Clock, drain: float) -> Down:
         raise UsageError("That is no question of `wal-agent pause`.") from error
     began = clock.boot()
     return Down("pause", "pause", began, began + max(drain, BUDGET), DENY_PAUSING, clock.now() + seconds, clean(reason))
+
+
+def may_end(now: float, began: float, busy: float, free: bool) -> bool:
+    """Whether a paused agent may be ended now. `began`: the pause; `busy`: when a call was last seen to run
+    (== `now`: one runs, of whatever kind); `free`: it has had its last word. All in boot time."""
+    return busy < now and (free or now >= max(began, busy) + LINGER)
 
 
 def clean(reason: str) -> str:
@@ -210,7 +217,7 @@ def _pausing(answer: Mapping[str, Any], now: float, wanted: Wanted) -> Said:
         job,
         "pausing",
         f"job {job} is being paused until {_when(until, now, lasts)}. This run ends now in good order and goes on "
-        "then. Start nothing new; say in one line where you are and stop.",
+        "then; the pause counts once the run is saved. Start nothing new; say in one line where you are and stop.",
         until,
         clean(wanted.reason),
     )

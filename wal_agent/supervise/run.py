@@ -289,7 +289,8 @@ class _Run:
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)
                 told = isinstance(session, ResumeSession) and bool(session.prompt)
-                launch = Launch(command, session.id, resumed, told, wish.settings.skip, resumed and open_turn)
+                open_before = resumed and open_turn
+                launch = Launch(command, session.id, resumed, told, wish.settings.skip, open_before, self.interactive)
                 live = Live(
                     agent,
                     {**env, **command.env},

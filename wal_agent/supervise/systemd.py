@@ -45,7 +45,11 @@ def status_of(happening: Happening) -> str | None:
         case TakesLong(what="model", seconds=seconds):
             return f"waiting for the model since {span(seconds)}"
         case TakesLong(what="approval", seconds=seconds, tool=tool):
-            return f"a person is needed: the agent waits for an answer since {span(seconds)}: {tool}"
+            return f"a person may be needed: it asks, or runs what was allowed, since {span(seconds)}: {tool}"
+        case TakesLong(what="start", seconds=seconds):
+            return f"a person may be needed: the agent has not begun for {span(seconds)}"
+        case TakesLong(what="exit", seconds=seconds):
+            return f"a person may be needed: its turn is over and the agent has not ended for {span(seconds)}"
         case TakesLong(seconds=seconds, tool=tool):
             return f"{tool} runs since {span(seconds)}"
         case DrainStarted(source=source):

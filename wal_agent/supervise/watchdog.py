@@ -1,8 +1,9 @@
 """What the run has waited for too long (DESIGN 8): a state that moves on by the time that passes awake.
 
-Only a phase in which the model owes an answer counts as idle. No wall clock is read, suspended time does not count, and
-a look that comes late counts for nothing: neither a clock's jump, a closed lid, a stop (^Z) nor a starved machine fires
-it. It only says what it found; what is told or ended is the caller's affair.
+Only a phase in which the model owes an answer counts as idle, and where nobody sits before the agent, one in which it
+does not begin, or does not end behind its turn. No wall clock is read, suspended time does not count, and a look that
+comes late counts for nothing: neither a clock's jump, a closed lid, a stop (^Z) nor a starved machine fires it. It only
+says what it found; what is told or ended is the caller's affair.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal_agent.happened import HungUp, TakesLong
+from wal_agent.happened import HungUp, Late, TakesLong
 from wal_agent.records import Class
 from wal_agent.supervise.calls import Running
-from wal_agent.supervise.phases import Phase, is_idle
+from wal_agent.supervise.phases import PHASES, Phase, is_idle
 
+STUCK = 300.0  # seconds for beginning and for ending, which may fetch and flush things over a slow network
 LATE = 5.0  # seconds between two looks, of which ten come in one: the process was stopped or starved, not the agent
 AGAIN = 3  # a question that still stands is told again after so many times as long ...
 AT_MOST = 86_400.0  # ... but daily at least: a night makes six tellings, not sixty
@@ -29,12 +31,23 @@ TIMES: Final[dict[Class, int]] = {"read_only": 1, "idempotent": 5, "mutation": 1
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """After how many seconds something takes long; 0: never. `hang`: the agent is given up."""
+    """After how many seconds something takes long; 0: never. `hang`: the agent is given up. `stuck`: it does not begin
+    or end; for where a person sits before it this says nothing."""
 
     idle: float = 90.0
     approval: float = 300.0
     tool: float = 120.0
     hang: float = 0.0
+    stuck: float = 0.0
+
+
+# What a phase waits for.
+_WAITS: Final[dict[Phase, Late]] = {
+    **{phase: "model" for phase in PHASES if is_idle(phase)},
+    "awaiting_approval": "approval",
+    "starting": "start",
+    "awaiting_user": "exit",
+}
 
 
 class Watch:
@@ -43,7 +56,7 @@ class Watch:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._armed = 0
-        self._at: tuple[Phase, int] = ("starting", 0)
+        self._at: tuple[Phase, int] | None = None
         self._looked: float | None = None
         self._waited = 0.0
         self._due = self._hang = math.inf
@@ -57,14 +70,17 @@ class Watch:
         """Count anew from the next look on. Two threads at once may count as one: it only has to differ."""
         self._armed += 1
 
-    def tick(self, awake: float, phase: Phase, what: str, running: Sequence[Running]) -> list[TakesLong | HungUp]:
+    def tick(
+        self, awake: float, phase: Phase, what: str, running: Sequence[Running], fed: bool = False
+    ) -> list[TakesLong | HungUp]:
         """What takes long since the look before: each is told once until it is over, a question again and again.
-        `awake`: Clock.awake(); `what`: the tool that `phase` is about, which in a wait for the model is the last."""
+        `awake`: Clock.awake(); `what`: the tool that `phase` is about, which in a wait for the model is the last;
+        `fed`: a program may have another turn's words for the agent, so that it need not end behind one."""
         passed = 0.0 if self._looked is None else awake - self._looked
         self._looked = awake
         if not 0 <= passed <= LATE:
             passed = 0.0
-        if (phase, self._armed) != self._at:
+        if (phase, self._armed) != self._at or (fed and phase == "awaiting_user"):
             self._arm(phase)
         else:
             self._waited += passed
@@ -78,19 +94,26 @@ class Watch:
     def _arm(self, phase: Phase) -> None:
         self._at = (phase, self._armed)
         self._waited, self._told = 0.0, False
-        due = self._bounds.idle if is_idle(phase) else self._bounds.approval if phase == "awaiting_approval" else 0.0
-        self._due = due or math.inf
-        self._hang = (self._bounds.hang if is_idle(phase) else 0.0) or math.inf
+        bounds, waits = self._bounds, _WAITS.get(phase)
+        due = hang = 0.0
+        if waits == "model":
+            due, hang = bounds.idle, bounds.hang
+        elif waits == "approval":
+            due = bounds.approval
+        elif waits is not None:
+            due, hang = bounds.stuck, max(bounds.stuck, bounds.hang) if bounds.stuck and bounds.hang else 0.0
+        self._due, self._hang = due or math.inf, hang or math.inf
 
     def _waiting(self, phase: Phase, what: str) -> list[TakesLong | HungUp]:
         found: list[TakesLong | HungUp] = []
         if self._waited >= self._due:
             self._told = True
             found.append(self._wait(phase, what))
-            self._due = math.inf if is_idle(phase) else min(self._waited * AGAIN, self._waited + AT_MOST)
+            asks = phase == "awaiting_approval"
+            self._due = min(self._waited * AGAIN, self._waited + AT_MOST) if asks else math.inf
         if self._waited >= self._hang:
             self._hang = math.inf
-            found.append(HungUp(self._waited))
+            found.append(HungUp(self._waited, _WAITS[phase]))
         return found
 
     def _tools(self, phase: Phase, passed: float, running: Sequence[Running]) -> list[TakesLong]:
@@ -108,5 +131,5 @@ class Watch:
         return found
 
     def _wait(self, phase: Phase, what: str) -> TakesLong:
-        asks = phase == "awaiting_approval"
-        return TakesLong("approval", self._waited, what) if asks else TakesLong("model", self._waited)
+        waits = _WAITS[phase]
+        return TakesLong(waits, self._waited, what if waits == "approval" else "")

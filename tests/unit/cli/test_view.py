@@ -155,7 +155,8 @@ def held(tmp_path: Path, phase: str, lasted: float) -> tuple[Shelf, float]:
         ("awaiting_model", 60, ""),
         ("awaiting_model", 200, "waiting for the model since 3 min"),
         ("awaiting_approval", 200, ""),
-        ("awaiting_approval", 400, "the agent waits for you since 6 min"),
+        ("awaiting_approval", 400, "the agent waits for you, or runs what you allowed, since 6 min"),
+        ("compacting", 200, "waiting for the model since 3 min"),
         ("awaiting_user", 9000, ""),
         ("executing_tools", 9000, ""),
     ],
@@ -175,6 +176,7 @@ def test_how_long_a_phase_lasts_is_told_by_no_clock_of_this_machine(
     [
         ([{"what": "model", "seconds": 7.0, "tool": ""}], (Late("model", 7.0),)),
         ([{"what": "tool", "seconds": 7.0, "tool": "a\x1b[2Jb"}], (Late("tool", 7.0, "a?[2Jb"),)),
+        ([{"what": "exit", "seconds": 7.0}], (Late("exit", 7.0),)),
         ([{"what": "moon", "seconds": 7.0, "tool": ""}], ()),
         ([{"what": "tool", "seconds": "7"}], ()),
         ("no list", ()),

@@ -35,7 +35,7 @@ PROMISED: dict[str, tuple[Level, set[str]]] = {
     "run.paused": ("info", {"until"}),
     "agent.started": ("info", {"pid", "session", "resumed"}),
     "agent.exited": ("info", {"code", "class"}),
-    "agent.hung": ("error", {"seconds"}),
+    "agent.hung": ("error", {"what", "seconds"}),
     "agent.restarting": ("warning", {"attempt", "delay", "class"}),
     "hook.denied": ("warning", {"hook", "reason", "seconds"}),
     "hook.answered": ("debug", {"hook", "reason", "seconds"}),

@@ -19,7 +19,17 @@ from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.recovery.admit import LONGEST_PAUSE, pause_left, pause_words
 from wal_agent.supervise.control import PAUSE
 from wal_agent.supervise.down import Down
-from wal_agent.supervise.pause import SOCKET, Wanted, ask_this_run, checked, clean, coming, duration, going_down
+from wal_agent.supervise.pause import (
+    SOCKET,
+    Wanted,
+    ask_this_run,
+    checked,
+    clean,
+    coming,
+    duration,
+    going_down,
+    may_end,
+)
 from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.server import HookServer
 from wal_agent.wal import lease as leases
@@ -112,6 +122,24 @@ def test_what_a_live_run_refuses(question: dict[str, Any]) -> None:
         going_down(question, FakeClock(), 20.0)
 
 
+@pytest.mark.parametrize(
+    ("now", "busy", "free", "expected"),
+    [
+        (100.0, 0.0, False, False),
+        (109.9, 0.0, False, False),
+        (110.0, 0.0, False, True),
+        (100.1, 0.0, True, True),
+        (120.0, 120.0, True, False),
+        (120.0, 119.9, True, True),
+        (120.0, 119.9, False, False),
+        (129.9, 119.9, False, True),
+    ],
+)
+def test_a_paused_agent_has_its_last_word(now: float, busy: float, free: bool, expected: bool) -> None:
+    """It hears what its last call gave and says where it is; a tool that only reads comes to its end as well."""
+    assert may_end(now, 100.0, busy, free) is expected
+
+
 def test_a_drain_overrules_a_pause_and_the_job_stays_paused() -> None:
     pause = going_down({"seconds": 600, "reason": "rate limit"}, FakeClock(1000.0), drain=20.0)
     drain = Down("drain", "sigterm", 1001.0, 1021.0, "going")
@@ -147,6 +175,7 @@ def test_a_tool_reaches_its_own_run_by_the_environment_alone(folder: Path, answe
             said = ask_this_run(env, wanted, FakeClock(NOON))
             assert said is not None and (said.job, said.state, said.until) == ("shop", "pausing", NOON + 600)
             assert "until 12:10 UTC (in 10 min)" in said.said and "Start nothing new" in said.said
+            assert "counts once the run is saved" in said.said
         assert ask_this_run({**env, MARKER: "another"}, wanted, FakeClock(NOON)) is None
     finally:
         server.close()

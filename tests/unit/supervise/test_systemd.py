@@ -60,8 +60,10 @@ def test_a_systemd_that_is_gone_disturbs_nobody(tmp_path: Path) -> None:
 def test_what_systemctl_shows() -> None:
     assert status_of(PhaseChanged("awaiting_model", "executing_tools", "bash", 1.0)) == "executing_tools bash"
     assert status_of(TakesLong("approval", 300.0, "bash")) == (
-        "a person is needed: the agent waits for an answer since 5 min: bash"
+        "a person may be needed: it asks, or runs what was allowed, since 5 min: bash"
     )
+    assert status_of(TakesLong("start", 300.0)) == "a person may be needed: the agent has not begun for 5 min"
+    assert "its turn is over" in str(status_of(TakesLong("exit", 300.0)))
     assert words_of(LeaseRenewed(1)) == []
     assert words_of(DrainStarted("gcp", 20.0))[:2] == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=80000000"]
     assert words_of(Paused(0.0, "rate limit")) == ["STATUS=paused: rate limit"]

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
-from wal_agent.happened import HungUp, TakesLong
+from wal_agent.happened import HungUp, Late, TakesLong
 from wal_agent.records import Class
 from wal_agent.supervise.calls import Running
 from wal_agent.supervise.live import bounds_of
 from wal_agent.supervise.phases import PHASES, Phase, is_idle
-from wal_agent.supervise.watchdog import LATE, Bounds, Watch
+from wal_agent.supervise.watchdog import LATE, STUCK, Bounds, Watch
 
 USUAL = Bounds()
 HANG = Bounds(hang=600)
@@ -70,6 +70,28 @@ def test_no_other_phase_is_a_wait_for_the_model(phase: Phase) -> None:
     assert not any(isinstance(one, HungUp) or one.what == "model" for one in told)
 
 
+def test_a_compaction_that_does_not_end_is_a_wait_for_the_model() -> None:
+    assert Post(HANG).stay(700, "compacting") == [TakesLong("model", 90), HungUp(600)]
+
+
+@pytest.mark.parametrize(("phase", "what"), [("starting", "start"), ("awaiting_user", "exit")])
+def test_an_agent_that_nobody_sits_before_has_to_begin_and_to_end(phase: Phase, what: Late) -> None:
+    """Else its lease is renewed for ever, and nobody learns of it. A short hard timeout is for the model's answers."""
+    alone = Bounds(hang=60, stuck=300)
+    assert Post(alone).stay(2000, phase, "a tool") == [TakesLong(what, 300), HungUp(300, what)]
+    assert Post(Bounds(hang=600, stuck=300)).stay(2000, phase) == [TakesLong(what, 300), HungUp(600, what)]
+    assert Post(Bounds(stuck=300)).stay(9000, phase) == [TakesLong(what, 300)]
+    assert Post(HANG).stay(9000, phase) == []
+
+
+def test_an_agent_that_a_program_feeds_waits_for_its_words() -> None:
+    post = Post(Bounds(hang=60, stuck=300))
+    for _ in range(2000):
+        assert post.watch.tick(post.awake, "awaiting_user", "", [], fed=True) == []
+        post.awake += 1
+    assert post.stay(299, "awaiting_user") == [] and len(post.stay(9, "awaiting_user")) == 2
+
+
 def test_a_question_is_told_again_ever_more_seldom() -> None:
     """5, 15, 45 min, ... then daily: a week's wait is no mail an hour."""
     post = Post(step=5)
@@ -116,8 +138,9 @@ def test_nothing_is_told_where_it_is_switched_off() -> None:
 def test_an_agent_that_tells_nothing_is_not_watched() -> None:
     """It is in one turn from its beginning to its end, and healthy."""
     settings = Settings("file:///b", "job", hang_timeout=60, idle_soft=5)
-    assert bounds_of(AGENTS["generic"], settings) == Bounds(0, 0, 0, 0)
-    assert bounds_of(AGENTS["gemini"], settings) == Bounds(5, 300, 120, 60)
+    assert bounds_of(AGENTS["generic"], settings, interactive=False) == Bounds(0, 0, 0, 0)
+    assert bounds_of(AGENTS["gemini"], settings, interactive=True) == Bounds(5, 300, 120, 60)
+    assert bounds_of(AGENTS["gemini"], settings, interactive=False) == Bounds(5, 300, 120, 60, STUCK)
 
 
 @pytest.mark.parametrize("jump", [LATE + 0.1, 3600, 1e9, -1, -1e9])
