@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,12 +30,20 @@ HANDLED = frozenset(
         signal.SIGUSR2,
     }
 )
+# A shell that starts us under nohup or in the background has us ignore some: a blocked one would come all the same.
+_IGNORABLE = HANDLED - {signal.SIGCHLD, signal.SIGTERM}
+RECENT = 10.0  # seconds in which an agent ends by a signal that it takes; after that it has survived it
 _SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
 
 
 def block_signals() -> None:
     """To be called in the main thread before any other thread begins: threads inherit the mask."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED | {signal.SIGALRM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, handled() | {signal.SIGALRM})
+
+
+def handled() -> frozenset[signal.Signals]:
+    """The signals that are ours to take: all of HANDLED but what we were started to ignore."""
+    return frozenset(n for n in HANDLED if n not in _IGNORABLE or signal.getsignal(n) != signal.SIG_IGN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,7 @@ class Child:
     """The agent's process. Made in the main thread: Linux ties its life to the thread that starts it (launch.py).
 
     `no_stdin`: it reads nothing from the terminal or pipe, which the run before has consumed. `stderr`: what it has for
-    that, if not ours. `passed`: signals that came while it ran and were its to take."""
+    that, if not ours. `now`: seconds, of a clock that never goes back."""
 
     def __init__(
         self,
@@ -62,6 +71,7 @@ class Child:
         cwd: Path,
         no_stdin: bool = False,
         stderr: int | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         launch = [sys.executable, "-I", "-S", "-E", str(LAUNCH), str(os.getpid()), "--", *argv]
         if Path.cwd() != cwd:
@@ -71,7 +81,15 @@ class Child:
             actions.append((os.POSIX_SPAWN_DUP2, stderr, 2))
         self.pid = os.posix_spawn(sys.executable, launch, dict(env), file_actions=actions)
         self.exit: Exit | None = None
-        self.passed: frozenset[int] = frozenset()
+        self._now = now
+        self._ended = 0.0
+        self._passed: dict[int, float] = {}  # when each signal came that was its to take
+
+    @property
+    def passed(self) -> frozenset[int]:
+        """Signals that were its to take and came just before its end: what it survived long ago is not why."""
+        until = self._now() if self.exit is None else self._ended
+        return frozenset(number for number, at in self._passed.items() if until - at <= RECENT)
 
     def send(self, number: int) -> None:
         """Signal the agent; gone is fine."""
@@ -97,7 +115,7 @@ class Child:
 
     def _collect(self, pid: int, status: int) -> None:
         if pid == self.pid:
-            self.exit = Exit(os.waitstatus_to_exitcode(status))
+            self.exit, self._ended = Exit(os.waitstatus_to_exitcode(status)), self._now()
 
     def wait(self, on_terminate: Callable[[int], None], tick: Callable[[], None], every: Callable[[], float]) -> Exit:
         """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called
@@ -109,7 +127,7 @@ class Child:
                 terminations += 1
                 on_terminate(terminations)
             elif number not in (0, signal.SIGCHLD):
-                self.passed |= {number}
+                self._passed[number] = self._now()
                 if not from_terminal:
                     self.send(number)
             self.reap()
@@ -124,15 +142,13 @@ def _next_signal(seconds: float) -> tuple[int, bool]:
         # Not sigtimedwait: when its time runs out in a stop (SIGSTOP, SIGCONT) CPython gives an unfilled struct, which
         # may well name a signal.
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
-        info = signal.sigwaitinfo(HANDLED | {signal.SIGALRM})
+        info = signal.sigwaitinfo(handled() | {signal.SIGALRM})
         signal.setitimer(signal.ITIMER_REAL, 0)
         return (0, False) if info.si_signo == signal.SIGALRM else (info.si_signo, info.si_code == _SI_KERNEL)
-    pending = signal.sigpending() & HANDLED  # macOS has neither sigtimedwait nor the sender
+    pending = signal.sigpending() & handled()  # macOS has neither sigtimedwait nor the sender
     if not pending:
-        import time
-
         time.sleep(seconds)
-        pending = signal.sigpending() & HANDLED
+        pending = signal.sigpending() & handled()
         if not pending:
             return 0, False
     number = signal.sigwait(pending)

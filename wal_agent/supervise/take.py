@@ -28,6 +28,7 @@ from wal_agent.recovery.admit import (
     pause_left,
 )
 from wal_agent.recovery.damage import explained
+from wal_agent.supervise.child import handled
 from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, open_job
@@ -50,8 +51,9 @@ class Interrupted(WalAgentError):
 
 def check_signals() -> None:
     """Raise Interrupted when a signal to end is pending. Signals are blocked, so long steps ask here in between."""
+    pending = signal.sigpending() & handled()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        if number in signal.sigpending():
+        if number in pending:
             raise Interrupted(number)
 
 

@@ -1,12 +1,14 @@
 """A supervisor in small, run as a process by the tests: starts its arguments as a Child and tells what happens.
 
-`nest.py [--no-stdin] -- ARGV`; the environment that it is given goes to the child. Lines on stderr: `pid N`,
-`terminated N` for each SIGTERM (the second one ends the child), `exit CODE SHELL_CODE`.
+`nest.py [--no-stdin] [--passed] -- ARGV`; the environment that it is given goes to the child. Lines on stderr: `pid N`,
+`terminated N` for each SIGTERM (the second one ends the child), `exit CODE SHELL_CODE`;
+with --passed, the signals that it was given lately, and those that still wait for us.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -32,6 +34,9 @@ def main() -> None:
 
     ended = child.wait(on_terminate, lambda: None, lambda: 0.05)
     say(f"exit {ended.code} {ended.shell_code}")
+    if "--passed" in options:
+        waiting = signal.sigpending() - {signal.SIGCHLD, signal.SIGALRM}
+        say(f"passed {sorted(child.passed)} pending {sorted(waiting)}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from tests.unit.supervise import nest
 from tests.unit.supervise.crew import PATIENCE, until
+from wal_agent.supervise.child import Child, block_signals
 
 ROOT = Path(__file__).parents[3]
 
@@ -207,3 +209,51 @@ def test_what_the_users_shell_ignores_stays_ignored(start: Start) -> None:
         nohup = ("sh", "-c", 'trap "" INT HUP; exec "$@"', "sh")
         wanted = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGHUP - 1)
         assert masks(start(*SHOW, before=nohup)) == {"SigBlk": 0, "SigIgn": wanted}
+
+
+def test_what_we_were_started_to_ignore_is_not_ours_either(start: Start) -> None:
+    """Blocked, it would come all the same, end a waiting start, and make each later death its doing."""
+    if sys.platform == "linux":
+        run = start("bash", "-c", LISTEN, options=("--passed",), before=("sh", "-c", 'trap "" HUP; exec "$@"', "sh"))
+        assert run.out() == "ready"
+        run.process.send_signal(signal.SIGHUP)
+        run.process.send_signal(signal.SIGUSR1)
+        assert run.out() == "USR1"
+        os.kill(run.child, signal.SIGKILL)
+        assert run.line() == "exit -9 137"
+        assert run.ended() == f"passed {[int(signal.SIGUSR1)]} pending []"
+
+
+def test_a_signal_that_the_agent_survived_long_ago_is_not_why_it_ended() -> None:
+    """In this process: its clock is ours."""
+    now, old = 100.0, signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    block_signals()
+
+    def tick() -> None:
+        nonlocal now
+        if 2 not in child.passed:
+            assert now > 100.0, "it was there before the first tick"
+            child.kill()
+        now += 1.0
+
+    try:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        child = Child(["sleep", "600"], os.environ, Path.cwd(), now=lambda: now)
+        child.send = lambda number: None if number == signal.SIGINT else Child.send(child, number)  # type: ignore[method-assign]
+        child.wait(lambda count: None, tick, lambda: 0.01)
+        assert child.passed == frozenset() and now > 110.0
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+@pytest.mark.parametrize(("before", "ends"), [((), -signal.SIGINT), (("sh", "-c", 'trap "" INT; exec "$@"', "sh"), 0)])
+def test_an_interrupt_before_the_agent_is_there_ends_its_start_without_a_word(
+    before: tuple[str, ...], ends: int
+) -> None:
+    """It waits while the signals are blocked, and Python's own handler would print a traceback."""
+    launch = str(ROOT / "wal_agent" / "supervise" / "launch.py")
+    argv = [*before, sys.executable, "-I", "-S", "-E", launch, str(os.getpid()), "--", "true"]
+    interrupted = "import os, signal, sys\nsignal.pthread_sigmask(signal.SIG_BLOCK, [2])\nos.kill(os.getpid(), 2)\n"
+    code = interrupted + "argv = sys.argv[1:]\nos.execvp(argv[0], argv)"
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (ends, b"")

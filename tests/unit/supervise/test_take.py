@@ -156,6 +156,19 @@ def test_a_pending_signal_ends_the_taking_with_the_shells_code(
 
 
 @pytest.mark.usefixtures("blocked")
+def test_a_signal_that_we_were_started_to_ignore_ends_nothing() -> None:
+    """nohup: who started us may have it blocked as well, and then it is pending all the same."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
+        assert signal.SIGHUP in signal.sigpending()
+        check_signals()
+    finally:
+        signal.sigwait({signal.SIGHUP})
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("blocked")
 def test_a_signal_ends_the_waiting(taking: Taking) -> None:
     taking.take("a")
     sleep = taking.world.clock.sleep
