@@ -76,7 +76,8 @@ class Case:
         later = (o.opening for o in self.state.openings if o.opening.epoch > home.epoch)
         after = next(later, self.opening)
         ended = self.state.ended
-        if after.epoch > home.epoch + 1 and ended is not None and ended.completed:
+        over = ended is not None and ended.completed and ended.until <= 0 and ended.cls not in died.CRASHES
+        if after.epoch > home.epoch + 1 and over:
             return "closed"  # it had; who took the job then died before its opening, and only that one's death is seen
         return after.cause
 

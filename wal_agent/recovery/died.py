@@ -43,11 +43,12 @@ class Stuck:
 
 
 def crashes(state: State, ours: Opening, window: float) -> tuple[Crash, ...]:
-    """Those of the last `window` seconds, oldest first; ours may have found one."""
+    """Those of the last `window` seconds, oldest first; ours may have found one. Hosts' clocks differ, but what lies
+    far in the future says nothing of now."""
     openings = (*(o.opening for o in state.openings), ours)
     found = [Crash(o.time) for o in openings if o.cause == "dead"]
     found += [Crash(e.time, e.cls, e.place) for e in state.ends if e.cls in CRASHES]
-    return tuple(sorted((c for c in found if c.time > ours.time - window), key=lambda c: c.time))
+    return tuple(sorted((c for c in found if abs(c.time - ours.time) < window), key=lambda c: c.time))
 
 
 def stuck(state: State, home: Opening | None, ours: Opening) -> Stuck | None:

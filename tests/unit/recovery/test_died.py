@@ -80,6 +80,25 @@ def test_agents_that_died_and_runs_that_were_cut_off_count_alike() -> None:
     assert refused(job.next(policy=Policy(crash_limit=3)))
 
 
+def test_a_clock_that_is_far_ahead_halts_nothing_until_that_time_comes() -> None:
+    job = Job()
+    for n in range(5):
+        job.run("released" if n else "first", b"%d" % n, dies="killed", inside=False)
+    assert isinstance(job.next(later=-10_000.0), Resume)
+    assert refused(job.next(later=-100.0)), "within what clocks may differ by"
+
+
+def test_a_death_behind_a_completed_turn_is_gone_on_with_whoever_was_there_between() -> None:
+    """Another start took the job and died before its opening."""
+    for died_of in (
+        RunEnded(time=1001.0, code=-9, completed=True, cls="out_of_memory"),
+        RunEnded(time=1001.0, code=1, completed=True, cls="quota", until=1002.0),
+    ):
+        records = (opening(1), started(), turn(), captured(), turn("completed"), died_of)
+        ours = opening(3, "dead", args=())
+        assert isinstance(plan(Before(state_of(*records), opening(1)), ours, LocalFacts(MAIN), Policy()), Resume)
+
+
 @pytest.mark.parametrize("cls", ["completed", "failed", "interrupted", "stopped", "drained", "paused", "quota"])
 def test_ends_that_somebody_wanted_are_no_crashes(cls: ExitClass) -> None:
     job = Job()
