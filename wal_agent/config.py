@@ -26,6 +26,7 @@ FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 MAX_JOB = 100
+MOST_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
 APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/line.py)
 
 Source = Literal["flag", "environment", "file", "default"]
@@ -50,7 +51,7 @@ class Settings:
     tool_soft: float = 120.0  # for a tool that only reads; others have several times as long
     hang_timeout: float = 0.0
     restart: Literal["off", "on"] = "off"  # of an agent that died
-    restart_limit: float = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
+    restart_limit: int = 5  # crashes in `restart_window` seconds after which nothing is started unattended; 0: none
     restart_window: float = 600.0
     append_deadline: float = APPEND_DEADLINE  # how long a tool call may wait for the bucket before it is denied
     on_ambiguity: Literal["ask", "halt", "resume"] = "ask"
@@ -87,6 +88,20 @@ def _number(low: float, high: float, unit: str) -> Callable[[Any, Origin], float
         if not low <= number <= high:
             raise origin.refuse(value, f"{unit} from {low:g} to {high:g}")
         return number
+
+    return read
+
+
+def _whole(low: int, high: int) -> Callable[[Any, Origin], int]:
+    def read(value: Any, origin: Origin) -> int:
+        allowed = f"a whole number from {low} to {high}"
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if not low <= number <= high or number != int(number):
+            raise origin.refuse(value, allowed)
+        return int(number)
 
     return read
 
@@ -163,7 +178,7 @@ READERS: dict[str, Callable[[Any, Origin], Any]] = {
     "tool_soft": _seconds(0, 86_400),
     "hang_timeout": _seconds(0, 86_400),
     "restart": _one_of("off", "on"),
-    "restart_limit": _persons(_number(0, 1000, "a number")),
+    "restart_limit": _persons(_whole(0, MOST_CRASHES)),
     "restart_window": _persons(_seconds(1, 86_400)),
     "append_deadline": _seconds(0.1, APPEND_DEADLINE),
     "on_ambiguity": _one_of("ask", "halt", "resume"),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.config import JOB, MAX_FILE, Settings, default_job, load, refuse_skip
+from wal_agent.config import JOB, MAX_FILE, MOST_CRASHES, Settings, default_job, load, refuse_skip
 from wal_agent.errors import ConfigError, UsageError
+from wal_agent.wal.state import KEEP_ENDS
 
 ENV = {"HOME": "/home/me"}
 
@@ -51,6 +52,12 @@ def test_a_flag_beats_the_environment_which_beats_the_file(shop: Path) -> None:
     ]
 
 
+def test_as_many_crashes_can_be_counted_as_a_limit_may_ask_for(shop: Path) -> None:
+    assert MOST_CRASHES == KEEP_ENDS
+    found = load("gemini", shop, {**ENV, "WAL_AGENT_RESTART_LIMIT": "16"}, {}).restart_limit
+    assert found == 16 and isinstance(found, int)
+
+
 def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
     assert load("gemini", shop, {**ENV, "WAL_AGENT_JOB": "", "WAL_AGENT_TTL": ""}, {}) == load("gemini", shop, ENV, {})
 
@@ -78,6 +85,9 @@ def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
         ),
         ({}, {"WAL_AGENT_JOB": ".."}, "", UsageError, "WAL_AGENT_JOB is '..'"),
         ({}, {"WAL_AGENT_JOB": "a" * 101}, "", UsageError, "at most 100"),
+        ({"restart_limit": 17}, {}, "", UsageError, "--restart-limit is 17, which is not possible. Allowed: a whole"),
+        ({}, {"WAL_AGENT_RESTART_LIMIT": "2.5"}, "", UsageError, "Allowed: a whole number from 0 to 16."),
+        ({}, {"WAL_AGENT_RESTART_LIMIT": "inf"}, "", UsageError, "WAL_AGENT_RESTART_LIMIT is 'inf'"),
         ({}, {}, "ttl = true", ConfigError, "ttl in {file} is True"),
         ({}, {}, "job = 3", ConfigError, "job in {file} is 3"),
         ({}, {}, "tll = 3", ConfigError, "{file}: tll is not a setting. Did you mean ttl?"),

@@ -80,7 +80,7 @@ class Prepared:
 def policy_of(wish: Wish) -> Policy:
     """What the user decided. A person at the terminal is there to look, so no crash loop is halted then."""
     settings = wish.settings
-    limit = 0 if wish.attended else int(settings.restart_limit)
+    limit = 0 if wish.attended else settings.restart_limit
     return Policy(settings.on_ambiguity, wish.go_on, wish.fresh, limit, settings.restart_window)
 
 
