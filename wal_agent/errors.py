@@ -6,6 +6,9 @@ sentence; `hint` says what to do next.
 
 from __future__ import annotations
 
+NOT_DONE = 74
+"""No error of ours: the agent ended with 0, but inside its turn. Engines count it, unlike 75."""
+
 
 class WalAgentError(Exception):
     """Base of everything that wal-agent raises on purpose. `exit_code` is what the process ends with."""

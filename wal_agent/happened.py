@@ -198,10 +198,12 @@ class DrainFinished:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The job rests until then; whoever starts it from then on, on any machine, carries on."""
+    """The job rests until then; whoever starts it from then on, on any machine, carries on. `vain`: nothing could be
+    done for so many seconds, told the one time that this becomes long (else 0)."""
 
     until: float
     why: str
+    vain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def run(
         typer.Option("--restart/--no-restart", help="Start an agent that died again; wait for its quota. [no]"),
     ] = None,
     restart_limit: Annotated[
-        float | None,
+        int | None,
         typer.Option("--restart-limit", help="So many crashes in --restart-window: exit 80 (0: never). [5]"),
     ] = None,
     restart_window: Annotated[
@@ -124,8 +124,8 @@ def run(
 
     Everything after `--` goes to the agent as it is:  wal-agent run gemini -- -y -p "fix the tests"
 
-    The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 75 not now (the
-    job runs elsewhere) or not done (the agent ended with 0 inside its turn), 76 taken over, 77 permission, 78
+    The exit code is the agent's own; ours are 64 usage, 69 bucket unreachable, 70 bug, 73 log damaged, 74 not done
+    (the agent ended with 0 inside its turn), 75 not now (the job runs elsewhere), 76 taken over, 77 permission, 78
     configuration or hooks, 79 a person is needed, 80 crash loop, 143 drained.
     """
     from wal_agent import notify

@@ -119,12 +119,12 @@ def message_of(facts: Facts, at: float, happening: Happening) -> Message | None:
                 f"Look: {facts.command('log')}",
                 key=f"restarting:{cls}",
             )
-        case Paused(until, why):
+        case Paused(until, why, vain):
             return _message(
                 facts,
                 at,
-                "info",
-                f"paused until {moment(until, at)} UTC",
+                "person_needed" if vain > 0 else "info",
+                f"paused until {moment(until, at)} UTC" + (f"; nothing was done for {span(vain)}" if vain > 0 else ""),
                 f"Why: {_sentence(why)} Whoever starts the job from then on, on any machine, carries on.",
                 _run(facts),
                 key=f"paused:{until:.0f}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from wal_agent.agents.base import Death, TurnFailed
 from wal_agent.records import ExitClass, RunEnded
@@ -27,8 +27,10 @@ _HEAP: Final = b"JavaScript heap out of memory"  # V8, of any Node program
 MAX_WHY = 300  # characters
 
 QUOTA_PAUSE = 60.0  # seconds until a provider is asked again that did not say when; doubled each time
+LEAST_AGAIN = 30.0  # from the second in a row, whatever it said: each try is a whole recovery
 LONGEST_UNTOLD = 3600.0
 LONGEST_TOLD = 7 * 86_400.0  # whatever a provider says
+LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a person is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +108,70 @@ def _line(text: str) -> str:
     return line if len(line) <= MAX_WHY else line[: MAX_WHY - 1] + "…"
 
 
+# ---- what the job is settled as
+
+
+def settles(
+    cls: ExitClass, *, clean: bool, untold: bool, interactive: bool, until: float
+) -> Literal["closed", "released"]:
+    """`closed` only where the end was the agent's own or its person's: the next start of a closed job begins anew, so
+    what died is `released`, even behind a completed turn. `clean`: no turn is unfinished, and we did not end it;
+    `untold`: a recovery's words were for a turn that never began; `until` > 0: it is to rest, which only a released job
+    does."""
+    if not clean or until > 0:
+        return "released"
+    if cls == "completed" or (cls == "interrupted" and interactive):
+        return "closed"
+    return "closed" if cls in ("failed", "interrupted") and not untold else "released"
+
+
 # ---- a provider that has to be waited for
 
 
-def asked_again_after(word: Word, ends: Iterable[RunEnded]) -> float:
-    """Seconds until a quota is worth another try: what the provider said, else longer each time in a row. `ends`: those
-    of the job before, oldest first."""
-    if word.retry_after > 0:
-        return min(word.retry_after, LONGEST_TOLD)
-    row = 0
+def asked_again_after(word: Word, place: str, ends: Iterable[RunEnded]) -> float:
+    """Seconds until a quota is worth another try: what the provider said, but longer each time that nothing was done in
+    between. `place`: where it ended now (RunEnded.place); `ends`: those of the job before, oldest first."""
+    told = min(word.retry_after, LONGEST_TOLD)
+    row = _in_a_row(ends)
+    vain = len(_in_vain(place, row))
+    if told <= 0:
+        return _doubled(vain)
+    if vain:
+        return max(told, LEAST_AGAIN, _doubled(vain - 1))
+    return max(told, LEAST_AGAIN) if row else told
+
+
+def waits_in_vain(place: str, ends: Iterable[RunEnded], now: float) -> float:
+    """Seconds for which a quota has now kept it from doing anything, the one time that this becomes long; else 0."""
+    vain = _in_vain(place, _in_a_row(ends))
+    if not vain or vain[-1].time - vain[0].time >= LONG_IN_VAIN:
+        return 0.0
+    lasted = now - vain[0].time
+    return lasted if lasted >= LONG_IN_VAIN else 0.0
+
+
+def _doubled(times: int) -> float:
+    return min(QUOTA_PAUSE * float(2 ** min(times, 10)), LONGEST_UNTOLD)
+
+
+def _in_a_row(ends: Iterable[RunEnded]) -> list[RunEnded]:
+    """The newest ends for a quota, oldest first; pauses and drains in between count for nothing."""
+    row: list[RunEnded] = []
     for ended in reversed(list(ends)):
         if ended.cls == "quota":
-            row += 1
+            row.insert(0, ended)
         elif ended.cls not in ("paused", "drained"):
             break
-    return min(QUOTA_PAUSE * float(2 ** min(row, 10)), LONGEST_UNTOLD)
+    return row
+
+
+def _in_vain(place: str, row: list[RunEnded]) -> list[RunEnded]:
+    """Those at the end of `row` since which no call was made, in whatever session."""
+    first = len(row)
+    while first and _progress(row[first - 1].place) == _progress(place):
+        first -= 1
+    return row[first:]
+
+
+def _progress(place: str) -> str:
+    return place.partition(" ")[2]

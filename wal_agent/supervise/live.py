@@ -91,10 +91,16 @@ class Ended:
     oom_kills: int = 0  # of our cgroup meanwhile
     said: bytes = b""  # the end of its stderr
     failed: TurnFailed | None = None  # why its newest turn ended, if for want of the model
+    turned: bool = False  # a turn began
+
+    @property
+    def done(self) -> bool:
+        """A turn came to its end; who dies before the first one has completed nothing."""
+        return self.completed and (self.turned or self.exit.code == 0)
 
     @property
     def clean(self) -> bool:
-        """The session came to its end by itself; never rc 0 alone (DESIGN 7)."""
+        """No turn is unfinished, and we did not end it; never rc 0 alone (DESIGN 7)."""
         return self.completed and self.down is None and self.stopped is None
 
     @property
@@ -410,6 +416,7 @@ class Live:
             oom_kills=cgroup.grown(kills, self._oom),
             said=said,
             failed=self.conversation.failed,
+            turned=self.conversation.turned,
         )
 
     def _urgent(self) -> bool:
@@ -564,7 +571,7 @@ def ended_record(ended: Ended, word: Word, place: str, rests: float, clock: Cloc
     return RunEnded(
         time=now,
         code=ended.exit.code,
-        completed=ended.completed,
+        completed=ended.done,
         why="" if word.cls == "completed" else word.why,
         cls=word.cls,
         place=place,

@@ -36,7 +36,7 @@ from wal_agent.recovery.templates import standing_protocol
 from wal_agent.supervise import local, processes, systemd
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
-from wal_agent.supervise.exits import asked_again_after
+from wal_agent.supervise.exits import asked_again_after, settles, waits_in_vain
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
 from wal_agent.supervise.live import Ended, Launch, Live, ended_record, hooks_unheard, word_of
@@ -72,13 +72,22 @@ SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (
 @dataclass(frozen=True, slots=True)
 class Finished:
     """A run that the agent ended, or that we did in good order. `code` is what a shell would show, `until` > 0: the job
-    is paused so long (since 1970)."""
+    is paused so long (since 1970). `completed`: its last turn is."""
 
     code: int
     cls: ExitClass
     why: str = ""
     until: float = 0.0
     interactive: bool = False
+    completed: bool = False
+
+
+class Left(Unavailable):
+    """The agent has ended (`finished`), and the bucket could not be told."""
+
+    def __init__(self, what: str, hint: str, finished: Finished) -> None:
+        super().__init__(what, hint)
+        self.finished = finished
 
 
 def run(wish: Wish, screen: Screen) -> Finished:
@@ -315,7 +324,7 @@ class _Run:
                 # Only where a person asked for it: without one, such a code is an error that would come again for ever.
                 asked = self.interactive and ended.exit.code in agent.again
                 if not asked or ended.stopped or ended.down:
-                    return ended
+                    return replace(ended, turned=ended.turned or turned)
                 open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned
                 session = again(agent, prepared.session, live.conversation.session, turned, wish.workspace, env)
         finally:
@@ -358,18 +367,23 @@ class _Run:
         state = opened.writer.state
         word = word_of(self.wish.agent, ended, self.interactive, self.clock.now())
         waits = word.cls == "quota" and self.wish.settings.restart == "on" and not self.interactive
-        rests = asked_again_after(word, state.ends) if waits else 0.0
-        record = ended_record(ended, word, place(state, opened.lease.epoch), rests, self.clock)
+        where = place(state, opened.lease.epoch)
+        rests = asked_again_after(word, where, state.ends) if waits else 0.0
+        vain = waits_in_vain(where, state.ends, self.clock.now()) if waits else 0.0
+        record = ended_record(ended, word, where, rests, self.clock)
         self.wish.tell(AgentEnded(ended.exit.code, word.cls, word.why))
         crash = ended.drained and not ended.saved  # what does not fit in a drain's time is left as a crash
         if not crash:
             opened.writer.append(record)
         reason = record.reason or word.why
-        wanted: Literal["closed", "released"] = "closed" if ended.clean else "released"
+        untold = not ended.turned and state.recoveries > opened.replay.state.recoveries
+        wanted = settles(
+            word.cls, clean=ended.clean, untold=untold, interactive=self.interactive, until=record.until
+        )
         settled = self._settled(opened, ended, None if crash else wanted, reason, record.until)
         self.wish.tell(LeaseSettled(settled, reason, record.until))
         if settled == "released" and record.until > 0:
-            self.wish.tell(Paused(record.until, reason))
+            self.wish.tell(Paused(record.until, reason, vain))
         if ended.down is not None and ended.drained:
             self.wish.tell(DrainFinished(self.clock.boot() - ended.down.began, settled != "left"))
         failpoint("run.after_seal")
@@ -378,16 +392,18 @@ class _Run:
             raise ended.stopped
         if ended.silent:
             self.screen.say(f"{silence.what} {silence.hint}")
+        code = DRAINED if ended.drained else ended.exit.shell_code
+        until = 0.0 if ended.drained else record.until  # this process goes, and waits for no pause
+        finished = Finished(code, word.cls, word.why, until, self.interactive, ended.done)
         if settled == "left" and not (crash and not opened.writer.pending):
             backlog = opened.writer.backlog
-            raise Unavailable(
+            raise Left(
                 f"the end of job {self.keys.job} could not be saved: {backlog.size} bytes wait, and the bucket cannot "
                 f"be reached. The agent ended with {ended.exit.shell_code}.",
                 after_left(opened),
+                finished,
             )
-        code = DRAINED if ended.drained else ended.exit.shell_code
-        until = 0.0 if ended.drained else record.until  # this process goes, and waits for no pause
-        return Finished(code, word.cls, word.why, until, self.interactive)
+        return finished
 
     def _settled(
         self,

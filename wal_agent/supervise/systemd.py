@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from wal_agent.clock import Clock
+from wal_agent.errors import Unavailable
 from wal_agent.happened import (
     AgentEnded,
     DrainStarted,
@@ -60,8 +61,8 @@ def status_of(happening: Happening) -> str | None:
             return f"starting the agent again in {span(delay)} (attempt {attempt})"
         case Paused(why=why):
             return f"paused: {why}"
-        case Halted(what=what):
-            return f"a person is needed: {what}"
+        case Halted(code=code, what=what):
+            return f"stopped: {what}" if code == Unavailable.exit_code else f"a person is needed: {what}"
         case _:
             return None
 

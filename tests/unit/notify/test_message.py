@@ -64,6 +64,12 @@ TABLE: list[tuple[h.Happening, str | None, str, tuple[str, ...]]] = [
     (h.LeftOpen(()), None, "", ()),
     (h.Restarting(2, 8.0, "heap"), "info", "shop: the agent died (heap)", ("Attempt 2, in 8 s.",)),
     (h.Paused(AT + 1800, "rate limit"), "info", "shop: paused until 22:43 UTC", ("Why: rate limit. Whoever",)),
+    (
+        h.Paused(AT + 1800, "quota used up", 3 * 3600.0),
+        "person_needed",
+        "shop: paused until 22:43 UTC; nothing was done for 3 h",
+        ("Why: quota used up.",),
+    ),
     (h.DrainFinished(3.2, True), "info", "shop: drained", ("saved and the job is given up, in 3.2 s",)),
     (h.DrainFinished(20.0, False), "recovery", "shop: not drained in time", ("takes it for a crash",)),
     (h.NoticeReceived("gcp"), None, "", ()),

@@ -8,9 +8,19 @@ from dataclasses import replace
 import pytest
 
 from wal_agent.agents.base import Death, TurnFailed
-from wal_agent.records import RunEnded
+from wal_agent.records import ExitClass, RunEnded
 from wal_agent.supervise.down import Down
-from wal_agent.supervise.exits import LONGEST_TOLD, LONGEST_UNTOLD, Facts, Word, asked_again_after, exit_class
+from wal_agent.supervise.exits import (
+    LONG_IN_VAIN,
+    LONGEST_TOLD,
+    LONGEST_UNTOLD,
+    Facts,
+    Word,
+    asked_again_after,
+    exit_class,
+    settles,
+    waits_in_vain,
+)
 
 HEADLESS = Facts(code=0, completed=False, interactive=False)
 QUOTA = Death("quota", "You hit your\nlimit", 90.0)
@@ -85,14 +95,44 @@ def test_the_sentence_is_one_line_and_keeps_the_retry_time() -> None:
     assert exit_class(Facts(-11, False, False)).why == "killed by SIGSEGV"
 
 
-def ended(cls: str) -> RunEnded:
-    return RunEnded(time=1.0, code=1, completed=False, cls=cls)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("cls", "interactive", "wanted"),
+    [
+        ("completed", False, "closed"),
+        ("completed", True, "closed"),
+        ("failed", False, "closed"),
+        ("interrupted", True, "closed"),
+        *[(cls, who, "released") for cls in ("killed", "out_of_memory", "heap", "context") for who in (False, True)],
+    ],
+)
+def test_only_an_end_of_its_own_closes_the_job(cls: ExitClass, interactive: bool, wanted: str) -> None:
+    """The next start of a closed job begins anew, and does everything again."""
+
+    def settled(clean: bool = True, untold: bool = False, until: float = 0.0) -> str:
+        return settles(cls, clean=clean, untold=untold, interactive=interactive, until=until)
+
+    assert settled() == wanted
+    assert settled(clean=False) == settled(until=9.0) == "released"
+    assert settled(untold=True) == ("released" if cls == "failed" else wanted)
+
+
+def test_a_persons_signal_before_the_recovery_was_told_keeps_it() -> None:
+    assert settles("interrupted", clean=True, untold=True, interactive=False, until=0.0) == "released"
+    assert settles("interrupted", clean=True, untold=True, interactive=True, until=0.0) == "closed"
+
+
+def ended(cls: str, place: str = "s after 3", time: float = 1.0) -> RunEnded:
+    return RunEnded(time=time, code=1, completed=False, cls=cls, place=place)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("told", "before", "seconds"),
     [
-        (34.0, ("quota", "quota"), 34.0),
+        (0.5, (), 0.5),
+        (0.5, ("quota",), 60.0),
+        (34.0, ("quota", "quota"), 120.0),
+        (500.0, ("quota", "quota"), 500.0),
+        (34.0, ("quota", "killed"), 34.0),
         (1e12, (), LONGEST_TOLD),
         (0.0, (), 60.0),
         (0.0, ("quota",), 120.0),
@@ -100,7 +140,28 @@ def ended(cls: str) -> RunEnded:
         (0.0, ("quota", "quota", "completed"), 60.0),
         (0.0, ("quota", "killed", "quota"), 120.0),
         (0.0, ("quota",) * 16, LONGEST_UNTOLD),
+        (0.5, ("quota",) * 16, LONGEST_UNTOLD),
     ],
 )
-def test_a_quota_is_asked_again_as_told_else_later(told: float, before: tuple[str, ...], seconds: float) -> None:
-    assert asked_again_after(Word("quota", "", told), [ended(cls) for cls in before]) == seconds
+def test_a_quota_is_asked_again_as_told_but_later_where_nothing_was_done(
+    told: float, before: tuple[str, ...], seconds: float
+) -> None:
+    assert asked_again_after(Word("quota", "", told), "other after 3", [ended(cls) for cls in before]) == seconds
+
+
+def test_a_quota_behind_new_calls_is_asked_as_told_within_reason() -> None:
+    ends = [ended("quota", f"s after {n}") for n in range(3)]
+    assert asked_again_after(Word("quota", "", 45.0), "s after 3", ends) == 45.0
+    assert asked_again_after(Word("quota", "", 0.5), "s after 3", ends) == 30.0
+    assert asked_again_after(Word("quota", ""), "s after 3", ends) == 60.0
+
+
+def test_that_it_waits_in_vain_is_told_once() -> None:
+    ends: list[RunEnded] = []
+    told = []
+    for n in range(40):
+        now = n * LONG_IN_VAIN / 5
+        told.append(waits_in_vain("s after 3", ends[-16:], now))
+        ends.append(ended("quota", time=now))
+    assert [n for n, seconds in enumerate(told) if seconds] == [5] and told[5] == LONG_IN_VAIN
+    assert waits_in_vain("s after 4", ends[:3], 1e6) == 0.0, "there was a call in between"

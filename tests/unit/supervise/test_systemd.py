@@ -69,6 +69,11 @@ def test_what_systemctl_shows() -> None:
     assert words_of(Paused(0.0, "rate limit")) == ["STATUS=paused: rate limit"]
 
 
+def test_a_bucket_that_is_waited_for_needs_no_person() -> None:
+    assert status_of(Halted(69, "It is away.", "")) == "stopped: It is away."
+    assert status_of(Halted(80, "5 crashes.", "")) == "a person is needed: 5 crashes."
+
+
 def test_no_secret_and_no_second_line_gets_out() -> None:
     (said,) = words_of(Halted(80, "password=hunter2hunter2\nREADY=1", ""))
     assert "hunter2" not in said and "\n" not in said
