@@ -14,8 +14,8 @@ from typing import Literal, Protocol
 from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, PhaseName
 
 Late = Literal["model", "approval", "tool", "start", "exit"]
-"""What is waited for longer than it should take: an answer of the model, a person's word (or, once it was given, the end
-of what was allowed), a tool's end; where nobody sits before it, also that the agent begins, or ends behind its turn."""
+"""What is waited for longer than it should take: an answer of the model, a person's word (or, once that was given, what
+was allowed), a tool's end; where nobody sits before it, also that the agent begins, or ends behind its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ class Halted:
 
 @dataclass(frozen=True, slots=True)
 class LeftOpen:
-    """The run is over, and nobody can tell of these calls (number and tool) whether they happened; a person can."""
+    """The run is over and nothing takes the job up by itself; of these calls (number and tool), which are not as well
+    done twice, nobody can tell whether they happened. A person can."""
 
     calls: tuple[tuple[int, str], ...]
 

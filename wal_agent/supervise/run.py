@@ -50,7 +50,7 @@ from wal_agent.supervise.within import within
 from wal_agent.wal.job import Fields, OpenedJob, after_left, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim
-from wal_agent.wal.state import State
+from wal_agent.wal.state import OpenCall, State
 from wal_agent.wal.writer import SPOOL_AFTER
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
@@ -387,7 +387,7 @@ class _Run:
         if ended.down is not None and ended.drained:
             self.wish.tell(DrainFinished(self.clock.boot() - ended.down.began, settled != "left"))
         failpoint("run.after_seal")
-        self._tell_end(opened, ended, settled)
+        self._tell_end(opened, ended, settled, word.cls, record.until)
         if ended.stopped is not None:
             raise ended.stopped
         if ended.silent:
@@ -404,6 +404,10 @@ class _Run:
                 finished,
             )
         return finished
+
+    def _restarts(self, ended: Ended) -> bool:
+        """Whether `keep` starts the agent again if it died: not once its task was done."""
+        return self.wish.settings.restart == "on" and (self.interactive or not ended.done)
 
     def _settled(
         self,
@@ -428,7 +432,14 @@ class _Run:
 
         return within(left, close, "left")
 
-    def _tell_end(self, opened: OpenedJob, ended: Ended, settled: Literal["closed", "released", "left"]) -> None:
+    def _tell_end(
+        self,
+        opened: OpenedJob,
+        ended: Ended,
+        settled: Literal["closed", "released", "left"],
+        cls: ExitClass,
+        until: float,
+    ) -> None:
         say = self.screen.say
         for problem in ended.problems[:3]:
             say(problem)
@@ -438,9 +449,13 @@ class _Run:
         open_calls = opened.writer.state.open
         if open_calls:
             calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in open_calls[:3])
-            number = open_calls[0].intent.call
-            say(f"not settled: {calls}. Look what became of it, then: wal-agent ack {number} --done | --not-done")
-            self.wish.tell(LeftOpen(tuple((o.intent.call, o.intent.tool) for o in open_calls)))
+            if settled == "left" or goes_on(cls, until, self._restarts(ended)):
+                say(f"not settled: {calls}. The next start finds out what became of it, or has it looked at.")
+            else:
+                number = open_calls[0].intent.call
+                say(f"not settled: {calls}. Look what became of it, then: wal-agent ack {number} --done | --not-done")
+                if left := left_open(open_calls):
+                    self.wish.tell(left)
         trouble = ended.trouble or self.trouble
         if trouble is not None:
             from wal_agent.cli.screen import report_bug
@@ -458,6 +473,20 @@ class _Run:
                 f"job {self.keys.job} could not be given up in good order within {self.wish.settings.drain:.0f} s: the "
                 "next start takes it for a crash, once the lease has run out, and goes on from what was saved."
             )
+
+
+def goes_on(cls: ExitClass, until: float, restarts: bool) -> bool:
+    """Whether the job is taken up again by itself: that start looks what became of the calls in flight, and no person
+    is needed before. `until` > 0: it rests so long (since 1970); `restarts`: an agent that died is started again."""
+    from wal_agent.supervise.keep import RESTARTED
+
+    return until > 0 or cls in ("drained", "paused") or (restarts and cls in RESTARTED)
+
+
+def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
+    """What a person is asked of `calls`: nothing of those that are as well done twice."""
+    matters = [o.intent for o in calls if o.intent.cls in ("mutation", "unknown")]
+    return LeftOpen(tuple((intent.call, intent.tool) for intent in matters)) if matters else None
 
 
 def again(

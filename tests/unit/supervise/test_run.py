@@ -15,7 +15,10 @@ import pytest
 from tests.unit.supervise.crew import PATIENCE, ScriptAgent, short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
-from wal_agent.supervise.run import again
+from wal_agent.happened import LeftOpen
+from wal_agent.records import Class, ExitClass, Intent, Payload
+from wal_agent.supervise.run import again, goes_on, left_open
+from wal_agent.wal.state import OpenCall
 
 WS = Path("/w")
 
@@ -49,6 +52,43 @@ def test_the_users_prompt_is_given_until_a_turn_began(agent: Agent) -> None:
     assert again(agent, ResumeSession("s", "notice"), "other", False, WS, {}) != ResumeSession("s", "notice")
     fresh = again(agent, NewSession("none"), "none", False, WS, {})
     assert isinstance(fresh, NewSession) and uuid.UUID(fresh.id)
+
+
+# ---- calls that are not settled
+
+
+@pytest.mark.parametrize(
+    ("cls", "until", "restarts", "expected"),
+    [
+        ("drained", 0.0, False, True),
+        ("paused", 5.0, False, True),
+        ("quota", 5.0, True, True),
+        ("quota", 0.0, False, False),
+        ("killed", 0.0, True, True),
+        ("hung", 0.0, True, True),
+        ("killed", 0.0, False, False),
+        ("failed", 0.0, True, False),
+        ("context", 0.0, True, False),
+        ("completed", 0.0, True, False),
+        ("interrupted", 0.0, True, False),
+    ],
+)
+def test_nobody_is_woken_for_calls_that_the_next_start_looks_at(
+    cls: ExitClass, until: float, restarts: bool, expected: bool
+) -> None:
+    """A drain on each spot notice must be no mail that says "nobody can tell": the recovery mostly can."""
+    assert goes_on(cls, until, restarts) is expected
+
+
+def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
+    def call(number: int, cls: Class) -> OpenCall:
+        nothing = Payload(size=0, data=b"")
+        return OpenCall(1, 1, Intent(time=1.0, call=number, tool=cls, input=nothing, cls=cls, rule="r", session="s"))
+
+    kinds: tuple[Class, ...] = ("read_only", "idempotent", "mutation", "unknown")
+    calls = [call(number, cls) for number, cls in enumerate(kinds)]
+    assert left_open(calls) == LeftOpen(((2, "mutation"), (3, "unknown")))
+    assert left_open(calls[:2]) is None and left_open([]) is None
 
 
 @pytest.mark.parametrize("name", sorted(name for name in AGENTS if AGENTS[name].again))
