@@ -7,6 +7,8 @@ seconds, times in seconds since 1970 (UTC).
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -264,6 +266,23 @@ Happening = (
 Tell = Callable[[Happening], None]
 
 
+class LostOnce:
+    """A `Tell` that tells of one `LeaseLost`: the renewer, the log's writer and the run itself may each find it."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._lost = False
+
+    def __call__(self, happening: Happening) -> None:
+        if isinstance(happening, LeaseLost):
+            with self._lock:
+                known, self._lost = self._lost, True
+            if known:
+                return
+        self._tell(happening)
+
+
 class Listener(Protocol):
     """Hears what happens, from any thread, and must not block: what takes time goes into a queue of its own."""
 
@@ -274,15 +293,23 @@ class Listener(Protocol):
         """The process is about to end: hand over what is left, within a second or so."""
 
 
+LAST = 4.0  # seconds that the end of the process waits for all listeners together
+
+
 class Announcer:
     """Tells every listener. A listener's failure is `failed`'s, never the run's; it is told once for each."""
 
     def __init__(
-        self, listeners: Sequence[Listener], now: Callable[[], float], failed: Callable[[BaseException], None]
+        self,
+        listeners: Sequence[Listener],
+        now: Callable[[], float],
+        failed: Callable[[BaseException], None],
+        last: float = LAST,
     ) -> None:
         self._listeners = tuple(listeners)
         self._now = now
         self._failed = failed
+        self._last = last
         self._broken: set[int] = set()
 
     def tell(self, happening: Happening) -> None:
@@ -290,9 +317,21 @@ class Announcer:
         for listener in self._listeners:
             self._guarded(listener, lambda heard=listener: heard.hear(at, happening))  # type: ignore[misc]
 
+    def add(self, *listeners: Listener) -> None:
+        """They hear what happens from now on."""
+        self._listeners += listeners
+
     def close(self) -> None:
-        for listener in self._listeners:
-            self._guarded(listener, listener.close)
+        """All at once, and no longer than `last` seconds for all: who hangs is left behind."""
+        closing = [
+            threading.Thread(target=self._guarded, args=(listener, listener.close), name="close", daemon=True)
+            for listener in self._listeners
+        ]
+        until = time.monotonic() + self._last
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _guarded(self, listener: Listener, act: Callable[[], None]) -> None:
         try:

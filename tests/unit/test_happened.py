@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from wal_agent.happened import Announcer, Happening, LeaseRenewed, Ready
+import threading
+
+from wal_agent.happened import Announcer, Happening, LeaseLost, LeaseRenewed, LostOnce, Ready
 
 
 class Ear:
@@ -30,3 +32,47 @@ def test_every_listener_hears_and_a_broken_one_is_told_once() -> None:
     assert sound.heard == broken.heard == [(7.0, Ready()), (7.0, LeaseRenewed(2))]
     assert [str(error) for error in failures] == ["no disk"]
     assert broken.closed and sound.closed
+
+
+def test_who_comes_later_hears_from_then_on() -> None:
+    first, later = Ear(), Ear()
+    announcer = Announcer([first], lambda: 7.0, lambda _: None)
+    announcer.tell(Ready())
+    announcer.add(later)
+    announcer.tell(LeaseRenewed(2))
+    announcer.close()
+    assert len(first.heard) == 2 and later.heard == [(7.0, LeaseRenewed(2))] and later.closed
+
+
+class Meeting(Ear):
+    """Its end comes when all the others are at theirs."""
+
+    def __init__(self, all_of_them: threading.Barrier) -> None:
+        super().__init__()
+        self._all = all_of_them
+
+    def close(self) -> None:
+        self._all.wait(60)
+        super().close()
+
+
+def test_the_listeners_ends_are_waited_for_together() -> None:
+    """One after the other, none of these would come to its end."""
+    barrier = threading.Barrier(3)
+    ears = [Meeting(barrier) for _ in range(3)]
+    Announcer(ears, lambda: 7.0, lambda _: None, last=60).close()
+    assert all(ear.closed for ear in ears)
+
+
+def test_one_that_hangs_at_its_end_is_left_behind() -> None:
+    hangs, sound = Meeting(threading.Barrier(2)), Ear()
+    Announcer([hangs, sound], lambda: 7.0, lambda _: None, last=0.05).close()
+    assert sound.closed and not hangs.closed
+
+
+def test_a_lost_lease_is_told_once_whoever_finds_it() -> None:
+    heard: list[Happening] = []
+    tell = LostOnce(heard.append)
+    for happening in (Ready(), LeaseLost("epoch 9"), LeaseLost("the log"), Ready()):
+        tell(happening)
+    assert heard == [Ready(), LeaseLost("epoch 9"), Ready()]
