@@ -32,6 +32,8 @@ def main() -> None:
         sooner_out_of_memory()
     if os.getppid() != parent:  # it died before the request above counted
         os.kill(os.getpid(), signal.SIGKILL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a ^C that waits ends this as it would the agent: without a word
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; what the user's shell ignores stays ignored (I6)
         signal.signal(ignored, signal.SIG_DFL)
