@@ -52,12 +52,35 @@ class Letter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return bool(self.later) or self.round > 1
 
 
-def letter(message: Message, about: str, now: float, said_before: bool = False) -> Letter | None:
-    """None: nothing is to be sent. `said_before`: people have just been told this, so it is not said at once."""
+class Halt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What people know of a halt whose job was started again: another start that halts in the same way goes on where
+    that was. `rounds` are told, `due` is when the next one is, `heard` when the halt came last."""
+
+    about: str
+    rounds: int
+    due: float
+    heard: float
+
+
+def letter(
+    message: Message, about: str, now: float, said_before: bool = False, halt: Halt | None = None
+) -> Letter | None:
+    """None: nothing is to be sent. `said_before`: people have just been told this, so it is not said at once; how often
+    they were told of a halt, `halt` says."""
     later: tuple[float, ...] = LATER if message.insists else ()
-    if said_before and not later:
+    if not later:
+        return None if said_before else _letter(message, about, now, now, (), 1)
+    if halt is None and said_before:
+        halt = Halt(about, 1, now + LATER[0], now)
+    if halt is None:
+        return _letter(message, about, now, now, LATER, 1)
+    if not 1 <= halt.rounds <= len(LATER):
         return None
-    due = now + later[0] if said_before else now
+    due = min(max(now, halt.due), now + LATER[halt.rounds - 1])  # also when the clock was set back
+    return _letter(message, about, now, due, LATER[halt.rounds :], halt.rounds + 1)
+
+
+def _letter(message: Message, about: str, now: float, due: float, later: tuple[float, ...], round: int) -> Letter:
     return Letter(
         about=about,
         level=message.level,
@@ -65,9 +88,23 @@ def letter(message: Message, about: str, now: float, said_before: bool = False) 
         body=message.body,
         made=now,
         due=due,
-        later=later[1:] if said_before else later,
-        round=2 if said_before else 1,
+        later=later,
+        round=round,
     )
+
+
+def cut_short(waiting: Letter) -> Halt:
+    """What is known of a halt when its job is started again. The first round is told in any case."""
+    if waiting.round == 1:
+        return Halt(waiting.about, 1, waiting.made + LATER[0], waiting.made)
+    return Halt(waiting.about, waiting.round - 1, waiting.due, waiting.made)
+
+
+def told(waiting: Letter, now: float) -> Halt | None:
+    """The same when its last round is over; None: nobody was reached."""
+    if not (waiting.insists and (waiting.took or waiting.gave_up)):
+        return None
+    return Halt(waiting.about, waiting.round, now, now)
 
 
 def left(waiting: Letter, targets: Iterable[Target]) -> list[Target]:

@@ -6,13 +6,14 @@ nothing in it is obeyed by a terminal.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from wal_agent.errors import Fenced, LeaseHeld, Unavailable, UsageError
+from wal_agent.errors import CrashLoop, Fenced, LeaseHeld, Unavailable, UsageError
 from wal_agent.happened import (
     DrainFinished,
     Halted,
@@ -174,9 +175,14 @@ def _halted(facts: Facts, at: float, happening: Halted) -> Message | None:
         happening.hint,
         _look(facts),
         _run(facts),
-        key=f"halted:{happening.code}:{happening.what}",
+        key=f"halted:{happening.code}:{_same(happening)}",
         insists=not passing,
     )
+
+
+def _same(happening: Halted) -> str:
+    """A crash loop counts on; it is the same one."""
+    return re.sub(r"[0-9]+", "#", happening.what) if happening.code == CrashLoop.exit_code else happening.what
 
 
 def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> Message | None:

@@ -21,7 +21,7 @@ import msgspec
 
 from wal_agent.flock import flock_state
 from wal_agent.notify import letter as letters_
-from wal_agent.notify.letter import Letter
+from wal_agent.notify.letter import Halt, Letter
 from wal_agent.notify.message import LEVELS
 from wal_agent.notify.targets import Target
 from wal_agent.places import state_dir
@@ -33,6 +33,7 @@ FOLDER = "notify"
 SENDER = "sender.lock"  # held by the one sender
 _EDIT = "edit.lock"
 _SAID = "said"
+_HALTS = "halts"
 _FAILED = "failed"
 _SUFFIX = ".json"
 MOST_LETTERS = 100
@@ -71,21 +72,25 @@ class Box:
 
     # ---- letters
 
-    def put(self, key: str, make: Callable[[bool], Letter | None], now: float) -> bool:
-        """Leave the letter that `make` gives; it is told whether `key` was said within the last `WINDOW`. Whether there
-        is a new one: nothing is added to one of the same key that insists already, and of one job just one does."""
+    def put(self, key: str, make: Callable[[bool, Halt | None], Letter | None], now: float) -> bool:
+        """Leave the letter that `make` gives; it is told whether `key` was said within the last `WINDOW`, and what is
+        known of a halt of this key. Whether there is a new one: nothing is added to one of the same key that insists
+        already, and of one job just one does."""
         with self._edit():
             digest, found = hashlib.sha256(key.encode()).hexdigest()[:16], self.letters()
             if any(known.key == digest and known.insists for known in found.values()):
                 return False
             said = {k: at for k, at in self._table(_SAID, float).items() if 0 <= now - at < letters_.WINDOW}
-            made = make(digest in said)
+            halts = self.known_halts(now)
+            made = make(digest in said, halts.get(digest))
+            if digest in halts:
+                self._remember({**halts, digest: msgspec.structs.replace(halts[digest], heard=now)})
             said.setdefault(digest, now)
             self._write(_SAID, dict(sorted(said.items(), key=lambda entry: entry[1])[-MOST_SAID:]))
             if made is None:
                 return False
             if made.insists:
-                self._cancel(made.about)
+                self._cancel(made.about, now)
             self._make_room()
             made = msgspec.structs.replace(made, key=digest)
             self._write(f"{time.time_ns():020d}-{secrets.token_hex(4)}{_SUFFIX}", made)
@@ -107,24 +112,44 @@ class Box:
         with self._edit():
             waiting = self._read(name)
             changed = change(waiting) if waiting is not None else None
+            if waiting is not None and changed is None and (halt := letters_.told(waiting, now := time.time())):
+                self._remember({**self.known_halts(now), waiting.key: halt})
             if changed is None:
                 (self.folder / name).unlink(missing_ok=True)
             else:
                 self._write(name, changed)
 
     def cancel(self, whose: str | None) -> int:
-        """Let nothing insist any more, of one job or (None) of all; how many did. What nobody was told yet is told
-        once."""
-        if not self._names():
+        """Let nothing insist any more, of one job or (None) of all, and forget its halts: the next one is news. How
+        many insisted. What nobody was told yet is told once."""
+        if not self._names() and not self._table(_HALTS, Halt):
             return 0
         with self._edit():
-            return self._cancel(whose)
+            number, now = self._cancel(whose, time.time()), time.time()
+            known = {k: halt for k, halt in self.known_halts(now).items() if whose not in (None, halt.about)}
+            self._remember(known)
+            return number
 
-    def _cancel(self, whose: str | None) -> int:
+    def suspend(self, whose: str, now: float) -> None:
+        """The job was started again: nothing insists while it runs. A halt of the same key goes on where this was."""
+        if self._names():
+            with self._edit():
+                self._cancel(whose, now)
+
+    def known_halts(self, now: float) -> dict[str, Halt]:
+        """By the message's key; what did not come again for a day is forgotten."""
+        known = self._table(_HALTS, Halt)
+        return {k: halt for k, halt in known.items() if abs(now - halt.heard) <= letters_.STALE}
+
+    def _remember(self, halts: Mapping[str, Halt]) -> None:
+        self._write(_HALTS, dict(sorted(halts.items(), key=lambda entry: entry[1].heard)[-MOST_SAID:]))
+
+    def _cancel(self, whose: str | None, now: float) -> int:
         number = 0
         for name, waiting in self.letters().items():
             if waiting.insists and whose in (None, waiting.about):
                 number += 1
+                self._remember({**self.known_halts(now), waiting.key: letters_.cut_short(waiting)})
                 if waiting.round > 1:
                     (self.folder / name).unlink(missing_ok=True)
                 else:
@@ -227,6 +252,12 @@ def boxes(env: Mapping[str, str]) -> list[Box]:
 def acknowledge(env: Mapping[str, str], whose: str | None) -> int:
     """Whoever had these URLs, and whatever they are: nothing insists any more (see `Box.cancel`)."""
     return sum(box.cancel(whose) for box in boxes(env))
+
+
+def suspend(env: Mapping[str, str], whose: str, now: float) -> None:
+    """In all boxes (see `Box.suspend`)."""
+    for box in boxes(env):
+        box.suspend(whose, now)
 
 
 def sweep(env: Mapping[str, str], but: Box, now: float) -> None:

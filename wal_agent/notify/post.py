@@ -3,20 +3,22 @@ process, and never for the network."""
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
-from wal_agent.happened import Halted, Happening, LeaseTaken
+from wal_agent.happened import Halted, Happening, LeaseSettled, LeaseTaken, Ready
 from wal_agent.notify import letter as letters
 from wal_agent.notify import outbox
-from wal_agent.notify.letter import Letter
+from wal_agent.notify.letter import Halt, Letter
 from wal_agent.notify.message import TOLD, Facts, Message, message_of, reaches
 from wal_agent.notify.outbox import Box
 from wal_agent.notify.targets import Target
 
+WELL = 900.0  # seconds of work after which a job that had halted runs well: the next halt is news
 HAND_OVER = 1.0  # seconds that the end of a run waits for its own disk
 LINGER = 3.0  # seconds that it waits for the sender, where that is killed with it
 
@@ -42,6 +44,7 @@ class Post:
         self._start = start
         self._quiet = attended
         self._linger = linger
+        self._well = math.inf  # when it runs well (monotonic)
         self._about = outbox.about(facts.bucket, facts.job)
         self._heard: SimpleQueue[tuple[float, Happening] | None] = SimpleQueue()
         self._trouble: Exception | None = None
@@ -49,7 +52,7 @@ class Post:
         self._thread.start()
 
     def hear(self, at: float, happening: Happening) -> None:
-        if isinstance(happening, (LeaseTaken, *TOLD)):
+        if isinstance(happening, (LeaseTaken, LeaseSettled, Ready, *TOLD)):
             self._heard.put((at, happening))
         self._raise()
 
@@ -69,17 +72,37 @@ class Post:
                 self._begin()
         except Exception as error:  # noqa: BLE001 - told by whoever speaks next
             self._trouble = error
-        while (heard := self._heard.get()) is not None:
+        heard: tuple[float, Happening | None] | None
+        while True:
+            try:
+                left = self._well - time.monotonic()
+                heard = self._heard.get(timeout=max(0.0, left) if left < math.inf else None)
+            except Empty:
+                heard = (0.0, None)
+            if heard is None:
+                return
             try:
                 self._take(*heard)
             except Exception as error:  # noqa: BLE001
                 self._trouble = error
 
-    def _take(self, at: float, happening: Happening) -> None:
-        if isinstance(happening, LeaseTaken):
-            self._quiet = False  # whoever started it may leave it alone from here on
-            outbox.acknowledge(self._env, self._about)
-            return
+    def _take(self, at: float, happening: Happening | None) -> None:
+        """None: it runs well."""
+        match happening:
+            case None | LeaseSettled(state="closed"):
+                self._well = math.inf
+                outbox.acknowledge(self._env, self._about)
+                return
+            case LeaseTaken():
+                self._quiet = False  # whoever started it may leave it alone from here on
+                outbox.suspend(self._env, self._about, time.time())
+                return
+            case Ready():
+                self._well = time.monotonic() + WELL
+                return
+            case LeaseSettled():
+                self._well = math.inf
+                return
         if self._quiet and isinstance(happening, Halted):
             return
         message = message_of(self._facts, at, happening)
@@ -87,8 +110,8 @@ class Post:
             self.leave(message)
 
     def leave(self, message: Message) -> None:
-        def make(said_before: bool) -> Letter | None:
-            return letters.letter(message, self._about, now, said_before)
+        def make(said_before: bool, halt: Halt | None) -> Letter | None:
+            return letters.letter(message, self._about, now, said_before, halt)
 
         now = time.time()
         if self._box.put(f"{self._about} {message.key}", make, now):

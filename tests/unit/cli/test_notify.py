@@ -27,7 +27,7 @@ def sink() -> Iterator[Sink]:
 def halted(job: str = "shop") -> Box:
     box = box_of(os.environ, load(os.environ))
     message = Message("person_needed", "stopped", "body", "k", insists=True)
-    assert box.put(job, lambda said: letters.letter(message, job, time.time(), said), time.time())
+    assert box.put(job, lambda said, _: letters.letter(message, job, time.time(), said), time.time())
     return box
 
 

@@ -24,7 +24,7 @@ def box(tmp_path: Path) -> Box:
 
 def put(box: Box, key: str, now: float = 0.0, job: str = "a", level: Level = "recovery", halt: bool = False) -> bool:
     message = Message("person_needed" if halt else level, key, "body", key, halt)
-    return box.put(f"{job} {key}", lambda said: letters.letter(message, job, now, said), now)
+    return box.put(f"{job} {key}", lambda said, halt: letters.letter(message, job, now, said, halt), now)
 
 
 def titles(box: Box) -> list[str]:

@@ -106,6 +106,75 @@ def test_a_loop_of_starts_is_told_once_in_a_while(tmp_path: Path) -> None:
     assert [w.round for w in waiting if w.insists] == [2], "and in mind once"
 
 
+class Days:
+    """Starts that all halt, a long time after one another, with a service that takes everything at once."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.time()
+        self.path = tmp_path
+        for module in (post, outbox):
+            monkeypatch.setattr(module, "time", self)
+
+    def time(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def start(self, *happenings: h.Happening) -> list[int]:
+        """The rounds that are told until five hours later."""
+        desk, found = Desk(self.path), []
+        desk.tell(TAKEN, *happenings)
+        for _ in range(20):
+            for name, waiting in desk.box.letters().items():
+                if waiting.due <= self.now:
+                    found.append(waiting.round)
+                    desk.box.change(name, lambda known: letters.taken(known, TARGET))
+                    desk.box.change(name, lambda known: letters.next_round(known, self.now))
+            self.now += 60.0
+        return found
+
+
+@pytest.fixture
+def days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Days:
+    return Days(tmp_path, monkeypatch)
+
+
+def test_a_halt_that_comes_again_at_each_start_is_told_four_times_in_all(days: Days) -> None:
+    """By whatever starts it every twenty minutes for most of a day."""
+    told = [n for count in range(20) for n in days.start(h.Halted(80, f"{count} crashes in 10 minutes", ""))]
+    assert told == [1, 2, 3, 4]
+    assert days.start(h.Halted(73, "record 7 is damaged", "")) == [1, 2], "another one is news"
+
+
+def test_a_halt_is_news_again_when_it_was_acknowledged_or_the_job_ran_well(days: Days, tmp_path: Path) -> None:
+    for _ in range(16):
+        days.start(HALTED)
+    notify.acknowledge({"HOME": str(tmp_path)}, "gs://acme", "shop")
+    assert days.start(HALTED) == [1, 2]
+    for _ in range(16):
+        days.start(HALTED)
+    assert days.start(h.Ready(), h.LeaseSettled("released", "drained"), HALTED) == [], "it did not run for long"
+    assert days.start(h.Ready(), h.LeaseSettled("closed", ""), HALTED)[:1] == [1], "it came to its end"
+    days.now += 2 * 86_400
+    assert days.start(HALTED)[:1] == [1], "that was long ago"
+
+
+def test_a_job_that_works_for_a_while_runs_well(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(16):
+        days.start(HALTED)
+    monkeypatch.setattr(post, "WELL", 0.0)
+    desk = Desk(days.path)
+    desk.post.hear(1.0, TAKEN)
+    desk.post.hear(1.0, h.Ready())
+    until(lambda: not desk.box.known_halts(days.now), "it runs well")
+    assert [w.round for w in desk.box.letters().values()] == []
+    assert desk.tell(HALTED) != []
+
+
 def test_who_sits_there_reads_a_refusal_on_the_screen(tmp_path: Path) -> None:
     assert Desk(tmp_path, attended=True).tell(HALTED) == []
     assert Desk(tmp_path, attended=True).tell(RECOVERED, TAKEN, HALTED) != []

@@ -25,7 +25,7 @@ ONE, TWO, LOUD = Target("json://one"), Target("json://two"), Target("json://loud
 
 def put(box: Box, title: str, now: float = 0.0, halt: bool = False) -> None:
     message = Message("person_needed" if halt else "recovery", title, "body", title, halt)
-    assert box.put(title, lambda said: letters.letter(message, "job", now, said), now)
+    assert box.put(title, lambda said, halt: letters.letter(message, "job", now, said, halt), now)
 
 
 @dataclass
