@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 
 from wal_agent import notify, observe
+from wal_agent.bucket import default_url
 from wal_agent.cli.screen import report_bug
 from wal_agent.clock import SystemClock
-from wal_agent.happened import Announcer, Listener
+from wal_agent.config import default_job
+from wal_agent.errors import WalAgentError
+from wal_agent.happened import Announcer, Halted, Listener
+from wal_agent.supervise.keep import PERSON
 from wal_agent.supervise.systemd import service_manager
 from wal_agent.supervise.wish import Screen, Wish
 
@@ -30,7 +35,6 @@ def looked_at(wish: Wish, screen: Screen) -> Iterator[Wish]:
         yield wish  # no run: the agent is started as it is
         return
     clock, settings = SystemClock(), wish.settings
-    listeners: list[Listener] = []
     people = notify.listener(
         wish.env,
         job=settings.job,
@@ -39,22 +43,63 @@ def looked_at(wish: Wish, screen: Screen) -> Iterator[Wish]:
         workspace=wish.workspace,
         attended=wish.attended,
     )
-    listeners += [people] if people is not None else []
-    lookout = observe.lookout(
-        settings,
-        wish.env,
-        agent=wish.agent.name,
-        workspace=wish.workspace,
-        clock=clock,
-        stalled=wish.pulse.stalled,
-        say=screen.say,
-        on_screen=on_screen(wish),
-    )
-    listeners += lookout.listeners
     manager = service_manager(wish.env, wish.pulse.stalled, clock)
-    listeners += [manager] if manager is not None else []
-    announcer = Announcer(listeners, clock.now, lambda error: screen.say(report_bug(error, wish.env)))
+    first: list[Listener] = [listener for listener in (people, manager) if listener is not None]
+    announcer = Announcer(first, clock.now, lambda error: screen.say(report_bug(error, wish.env)))
     try:
+        try:
+            lookout = observe.lookout(
+                settings,
+                wish.env,
+                agent=wish.agent.name,
+                workspace=wish.workspace,
+                clock=clock,
+                stalled=wish.pulse.stalled,
+                say=screen.say,
+                on_screen=on_screen(wish),
+            )
+        except WalAgentError as error:
+            if error.exit_code in PERSON:
+                announcer.tell(Halted(error.exit_code, error.what, error.hint))
+            raise
+        announcer.add(*lookout.listeners)
         yield replace(wish, tell=announcer.tell, metered=lookout.metered, trace=lookout.trace)
     finally:
+        announcer.close()
+
+
+@contextmanager
+def refusals_told(
+    env: Mapping[str, str], flags: Mapping[str, object], agent: str, workspace: Path, attended: bool
+) -> Iterator[None]:
+    """What stops a start before anybody looks on (a setting that cannot be read, say) is told to people all the same;
+    of which job, as well as can be known then."""
+    try:
+        yield
+    except WalAgentError as error:
+        if error.exit_code in PERSON:
+            with suppress(WalAgentError, OSError):  # the error itself follows
+                _refused(error, env, flags, agent, workspace, attended)
+        raise
+
+
+def _refused(
+    error: WalAgentError,
+    env: Mapping[str, str],
+    flags: Mapping[str, object],
+    agent: str,
+    workspace: Path,
+    attended: bool,
+) -> None:
+    people = notify.listener(
+        env,
+        job=str(flags.get("job") or env.get("WAL_AGENT_JOB") or default_job(agent, workspace)),
+        bucket=str(flags.get("bucket") or env.get("WAL_AGENT_BUCKET") or default_url(env)),
+        agent=agent,
+        workspace=workspace,
+        attended=attended,
+    )
+    if people is not None:
+        announcer = Announcer([people], SystemClock().now, lambda _: None)
+        announcer.tell(Halted(error.exit_code, error.what, error.hint))
         announcer.close()

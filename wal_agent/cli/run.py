@@ -131,7 +131,7 @@ def run(
     from wal_agent import notify
     from wal_agent.agents import AGENTS
     from wal_agent.agents.base import Hookless
-    from wal_agent.cli.lookers import looked_at
+    from wal_agent.cli.lookers import looked_at, refusals_told
     from wal_agent.config import load
     from wal_agent.errors import UsageError
     from wal_agent.supervise.done import came_to_its_end
@@ -166,29 +166,33 @@ def run(
         "log_file": log_file,
         "log_level": log_level,
     }
-    settings = load(agent, workspace, os.environ, flags)
-    if settings.sources["hang_timeout"] == "flag" and isinstance(AGENTS[agent], Hookless):
-        raise UsageError(f"{agent} tells nothing of itself, so nobody can say that it hangs: leave out --hang-timeout.")
-    wish = Wish(
-        agent=AGENTS[agent],
-        args=tuple(context.args),
-        settings=settings,
-        workspace=workspace,
-        env=dict(os.environ),
-        fresh=fresh,
-        go_on=continue_,
-        wait=wait,
-        accept_loss=accept_loss,
-        exit_on_pause=exit_on_pause,
-        attended=sys.stdin.isatty() and sys.stderr.isatty(),
-    )
-    if from_ is not None:
-        from wal_agent.supervise.fork import fork_job
+    attended = sys.stdin.isatty() and sys.stderr.isatty()
+    with refusals_told(os.environ, flags, agent, workspace, attended):
+        settings = load(agent, workspace, os.environ, flags)
+        if settings.sources["hang_timeout"] == "flag" and isinstance(AGENTS[agent], Hookless):
+            raise UsageError(
+                f"{agent} tells nothing of itself, so nobody can say that it hangs: leave out --hang-timeout."
+            )
+        wish = Wish(
+            agent=AGENTS[agent],
+            args=tuple(context.args),
+            settings=settings,
+            workspace=workspace,
+            env=dict(os.environ),
+            fresh=fresh,
+            go_on=continue_,
+            wait=wait,
+            accept_loss=accept_loss,
+            exit_on_pause=exit_on_pause,
+            attended=attended,
+        )
+        if from_ is not None:
+            from wal_agent.supervise.fork import fork_job
 
-        wish = fork_job(wish, from_, say)
-    if once and came_to_its_end(settings.bucket, settings.job):
-        say(f"job {settings.job} has come to its end, so nothing was run (--once).")
-        raise typer.Exit
+            wish = fork_job(wish, from_, say)
+        if once and came_to_its_end(settings.bucket, settings.job):
+            say(f"job {settings.job} has come to its end, so nothing was run (--once).")
+            raise typer.Exit
     screen = Screen(say, lines)
     if trouble := notify.trouble(os.environ, once=True):
         say(trouble)

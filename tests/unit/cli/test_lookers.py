@@ -1,0 +1,52 @@
+"""cli/lookers.py: what stops a start before the run itself begins is told to people as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.notify.sink import nobody
+from wal_agent.agents import AGENTS
+from wal_agent.cli.lookers import looked_at, refusals_told
+from wal_agent.config import load
+from wal_agent.errors import ConfigError, UsageError
+from wal_agent.notify import send
+from wal_agent.notify.outbox import boxes
+from wal_agent.notify.targets import VARIABLE
+from wal_agent.supervise.wish import Screen, Wish
+
+
+@pytest.fixture
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """With a URL that nobody sends to."""
+    monkeypatch.setattr(send, "start", lambda *_: 0)
+    return {"HOME": str(tmp_path), VARIABLE: nobody(), "WAL_AGENT_BUCKET": f"file://{tmp_path}/b"}
+
+
+def titles(env: dict[str, str]) -> list[str]:
+    return [letter.title for box in boxes(env) for letter in box.letters().values()]
+
+
+def test_who_looks_on_and_cannot_is_told_of_and_everybody_is_let_go(env: dict[str, str], tmp_path: Path) -> None:
+    flags = {"metrics_file": str(tmp_path / "gone" / "x.prom"), "job": "shop"}
+    wish = Wish(AGENTS["generic"], ("true",), load("generic", tmp_path / "w", env, flags), tmp_path / "w", env)
+    with pytest.raises(ConfigError), looked_at(wish, Screen(print, print)):
+        pytest.fail("nothing is begun")
+    assert titles(env) == ["shop: stopped with 78, a person is needed"]
+
+
+def test_settings_that_cannot_be_read_are_told(env: dict[str, str], tmp_path: Path) -> None:
+    """Of the job by its name in the flags, or as it would be named."""
+    for flags, job in (({"job": "shop"}, "shop"), ({}, "generic-w")):
+        with pytest.raises(ConfigError), refusals_told(env, flags, "generic", tmp_path / "w", False):
+            raise ConfigError("no TOML", "")
+        assert f"{job}: stopped with 78, a person is needed" in titles(env)
+
+
+def test_a_wrong_command_line_is_told_to_nobody(env: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(UsageError), refusals_told(env, {}, "generic", tmp_path, False):
+        raise UsageError("no such flag")
+    with pytest.raises(ConfigError), refusals_told({**env, VARIABLE: "nonsense"}, {}, "generic", tmp_path, False):
+        raise ConfigError("this one, not the one of the URLs")
+    assert titles(env) == []
