@@ -4,25 +4,46 @@ away, and reading what is restored. Signals are blocked, so somebody has to ask 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
 from wal_agent.clock import SystemClock
 
 STEP = 0.2  # seconds
+UNBROKEN = 5.0  # seconds that what should not be left half done gets from the moment that the run is to end
 READERS = {"MainThread", "ahead"}  # a writer or a heartbeat is never broken off: the log and the lease must stay sound
 
 
 class Early:
     """`check` raises when the run is to end. Asked while `armed` only: what gives the job back must not be stopped."""
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
         self._check = check
+        self._now = now
         self.armed = True
+        self._whole = False
+        self._since = 0.0  # when the run was to end, while `_whole`
+
+    @contextmanager
+    def unbroken(self) -> Iterator[None]:
+        """What is done meanwhile is not stopped at once: it has `UNBROKEN` seconds more."""
+        self._whole, self._since = True, 0.0
+        try:
+            yield
+        finally:
+            self._whole = False
 
     def ask(self) -> None:
-        if self.armed and threading.current_thread().name in READERS:
+        if not (self.armed and threading.current_thread().name in READERS):
+            return
+        try:
             self._check()
+        except Exception:
+            self._since = self._since or self._now()
+            if not self._whole or self._now() - self._since >= UNBROKEN:
+                raise
 
 
 class EarlyClock(SystemClock):

@@ -30,7 +30,7 @@ from wal_agent.clock import Clock
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, HungUp, NoticeReceived, Ready, Tell
+from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, HungUp, LeaseLost, NoticeReceived, Ready, Tell
 from wal_agent.records import AgentStarted, AnyRecord, RunEnded
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import rules_in
@@ -47,6 +47,7 @@ from wal_agent.supervise.lastwords import LastWords
 from wal_agent.supervise.local import RunDir
 from wal_agent.supervise.pause import going_down, may_end
 from wal_agent.supervise.phases import Action, Phase
+from wal_agent.supervise.preemption.answer import Preempted
 from wal_agent.supervise.pulse import Pulse
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
@@ -149,6 +150,7 @@ class Live:
         self._down: Down | None = None
         self._oom = oom or cgroup.counter()
         self._going = threading.Lock()  # `_down` is set once, but for who hurries
+        self._over = False  # what ends the agent comes too late
         self._ready = False
         self._terminated: float | None = None
         self._free = isinstance(agent, Hookless)  # a paused agent may be ended: by the table of phases, if it has one
@@ -275,7 +277,7 @@ class Live:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
         with self._going:
             stands = down.after(self._down)
-            if stands is None:
+            if stands is None or self._over:
                 return
             self.gate.drain(down.sentence)  # before `_tick` may see that nothing changing runs, and so end the agent
             self._down = stands
@@ -335,6 +337,8 @@ class Live:
 
     def _stop(self, error: WalAgentError) -> None:
         """End the agent's whole tree: first nothing is allowed any more, then the main thread kills."""
+        if isinstance(error, Fenced):
+            self._tell(LeaseLost(error.what))
         self._stopped = self._stopped or error
         self.gate.close()
 
@@ -353,6 +357,8 @@ class Live:
         self.server.start()
         failpoint("run.before_agent")
         check_signals()  # a ^C until here had no agent to reach
+        if (going := self._down) is not None and going.kind == "drain":
+            raise Preempted(going, begun=True)
         kills, words = cgroup.oom_kills(self._oom), LastWords() if lastwords.wanted() else None
         self._child = child = Child(
             launch.command.argv, self._env, self._workspace, launch.command.no_stdin, words.inlet if words else None
@@ -389,7 +395,8 @@ class Live:
         self.server.close()
         said = words.finish(self._urgent) if words else b""
         self._last_save()
-        down = self._down
+        with self._going:
+            self._over, down = True, self._down
         if exit.code == 0 and down is None and self._stopped is None:
             if isinstance(self._agent, Hookless):
                 self.conversation.on(TurnCompleted(launch.session))

@@ -10,7 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -25,7 +25,18 @@ from wal_agent.clock import Clock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, LeaseTaken, LeftOpen, Logged, Paused
+from wal_agent.happened import (
+    AgentEnded,
+    DrainFinished,
+    DrainStarted,
+    LeaseLost,
+    LeaseSettled,
+    LeaseTaken,
+    LeftOpen,
+    Logged,
+    LostOnce,
+    Paused,
+)
 from wal_agent.hookwire import client_command
 from wal_agent.records import AnyRecord, End, ExitClass
 from wal_agent.recovery.died import place
@@ -42,14 +53,14 @@ from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
 from wal_agent.supervise.live import Ended, Launch, Live, ended_record, hooks_unheard, word_of
 from wal_agent.supervise.preemption.answer import Preempted, Preemption
 from wal_agent.supervise.prepare import Prepared, prepare
-from wal_agent.supervise.take import Interrupted, Spooling, check_signals, take
+from wal_agent.supervise.take import Spooling, check_signals, take
 from wal_agent.supervise.treesaver import capture_of
 from wal_agent.supervise.trial import on_trial
 from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.supervise.within import within
-from wal_agent.wal.job import Fields, OpenedJob, after_left, close_job
+from wal_agent.wal.job import Fields, OpenedJob, Stopped, after_left, close_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import Claim, Lease
 from wal_agent.wal.state import OpenCall, State
 from wal_agent.wal.writer import SPOOL_AFTER
 
@@ -133,7 +144,7 @@ class _Run:
         key_id: str,
         screen: Screen,
     ) -> None:
-        self.wish = wish
+        self.wish = wish = replace(wish, tell=LostOnce(wish.tell))
         self.cli = cli
         self.timing = timing
         self.run_dir = run_dir
@@ -152,11 +163,13 @@ class _Run:
         self.interactive = wish.agent.is_interactive(wish.args, tty, wish.env)
 
     def go(self) -> Finished:
-        opened = self._take()
+        opened = None
         try:
+            opened = self._take()
             return self._go(opened)
         except Fenced as fenced:
-            spool = opened.spool
+            self.wish.tell(LeaseLost(fenced.what))
+            spool = opened.spool if opened is not None else None
             if spool is None or spool.empty:
                 raise
             kept = f"{spool.count} segments of it never came into the log; they are kept in {spool.folder}."
@@ -193,19 +206,25 @@ class _Run:
             trace=self.wish.trace,
         )
         wanted = self.wish.settings.on_outage == "spool"
-        opened = take(
-            self.bucket,
-            self.keys,
-            self.here,
-            claim,
-            fields,
-            self.clock,
-            self.rng,
-            self.wish.wait,
-            self.screen.say,
-            Spooling(local.spools_dir(self.wish.env), wanted, self.wish.accept_loss),
-            "refuse" if self.wish.exit_on_pause else "wait",
-        )
+        try:
+            opened = take(
+                self.bucket,
+                self.keys,
+                self.here,
+                claim,
+                fields,
+                self.clock,
+                self.rng,
+                self.wish.wait,
+                self.screen.say,
+                Spooling(local.spools_dir(self.wish.env), wanted, self.wish.accept_loss),
+                "refuse" if self.wish.exit_on_pause else "wait",
+                self.early.unbroken,
+            )
+        except Stopped as stopped:
+            if stopped.lease is not None:
+                self._give_back(stopped.lease, stopped)
+            raise
         opened.writer.spool_after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
@@ -258,15 +277,34 @@ class _Run:
     def _give_up(self, opened: OpenedJob, error: Exception) -> None:
         """No agent runs (any more) under this epoch: hand the job back, so that the next start need not take it for
         a crash."""
-        why = error.what if isinstance(error, WalAgentError) else type(error).__name__
         self.early.armed = False
-        self.hasty = isinstance(error, Interrupted | Preempted)
-        budget = min(SEAL_BUDGET, max(SEAL_AT_LEAST, self.wish.settings.drain / 2)) if self.hasty else SEAL_BUDGET
+        self.hasty = isinstance(error, Stopped)
+        if isinstance(error, Preempted) and not error.begun:
+            self.wish.tell(DrainStarted(error.down.source, error.down.until - error.down.began))
+        settled: Literal["closed", "released", "left"] = "left"
         try:
-            reason = f"stopped: {why}"[:500]
-            self.wish.tell(LeaseSettled(close_job(opened, "released", reason, budget=budget), reason))
+            reason, left = stopped_by(error), self._time_left(error)
+            settled = within(left, lambda: close_job(opened, "released", reason, budget=left / 2), "left")
+            self.wish.tell(LeaseSettled(settled, reason))
         except WalAgentError:
-            return  # the lease runs out by itself; the error that stopped us is the one to tell
+            pass  # the lease runs out by itself; the error that stopped us is the one to tell
+        if isinstance(error, Preempted):
+            self.wish.tell(DrainFinished(self.clock.boot() - error.down.began, settled != "left"))
+
+    def _give_back(self, lease: Lease, stopped: Stopped) -> None:
+        """The same while the job was still being opened: nothing was written but the opening."""
+        self.early.armed = False
+        left = self._time_left(stopped)
+        with suppress(WalAgentError):
+            within(left, lambda: lease.settle("released", stopped_by(stopped), budget=left / 2), None)
+
+    def _time_left(self, error: Exception) -> float:
+        """Seconds for giving the job back, whatever hangs."""
+        if isinstance(error, Preempted):
+            return max(SEAL_AT_LEAST, error.down.end - self.clock.boot())
+        if isinstance(error, Stopped):
+            return min(2 * SEAL_BUDGET, max(SEAL_AT_LEAST, self.wish.settings.drain))
+        return 2 * SEAL_BUDGET
 
     # ---- the agent
 
@@ -319,7 +357,13 @@ class _Run:
                 live.gate.on_clean_end = lambda *seen: self._answered(answers, opened, *seen)
                 self.preemption.check()
                 self.preemption.attach(live)
-                ended = live.run()
+                try:
+                    ended = live.run()
+                except Stopped:
+                    self.hasty = True
+                    raise
+                finally:
+                    self.preemption.detach()
                 self.hasty = ended.drained
                 # Only where a person asked for it: without one, such a code is an error that would come again for ever.
                 asked = self.interactive and ended.exit.code in agent.again
@@ -377,9 +421,7 @@ class _Run:
             opened.writer.append(record)
         reason = record.reason or word.why
         untold = not ended.turned and state.recoveries > opened.replay.state.recoveries
-        wanted = settles(
-            word.cls, clean=ended.clean, untold=untold, interactive=self.interactive, until=record.until
-        )
+        wanted = settles(word.cls, clean=ended.clean, untold=untold, interactive=self.interactive, until=record.until)
         settled = self._settled(opened, ended, None if crash else wanted, reason, record.until)
         self.wish.tell(LeaseSettled(settled, reason, record.until))
         if settled == "released" and record.until > 0:
@@ -487,6 +529,12 @@ def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
     """What a person is asked of `calls`: nothing of those that are as well done twice."""
     matters = [o.intent for o in calls if o.intent.cls in ("mutation", "unknown")]
     return LeftOpen(tuple((intent.call, intent.tool) for intent in matters)) if matters else None
+
+
+def stopped_by(error: Exception) -> str:
+    """For the lease: why no agent ran."""
+    why = error.what if isinstance(error, WalAgentError) else type(error).__name__
+    return f"stopped: {why}"[:500]
 
 
 def again(

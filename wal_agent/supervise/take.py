@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.clock import Clock
 from wal_agent.encryption import wrong_key
-from wal_agent.errors import Damaged, LeaseHeld, Unavailable, WalAgentError
+from wal_agent.errors import Damaged, LeaseHeld, Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
 from wal_agent.recovery.admit import (
@@ -31,7 +31,7 @@ from wal_agent.recovery.damage import explained
 from wal_agent.supervise.child import handled
 from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
-from wal_agent.wal.job import Fields, OpenedJob, open_job
+from wal_agent.wal.job import Fields, OpenedJob, Stopped, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
 from wal_agent.wal.spool import Owner, Spool, forsaken
@@ -41,7 +41,7 @@ LOOK = 30.0  # seconds at most between two looks at a paused job's lease: a pers
 RACE_PAUSE = 1.0  # seconds until the lease is read again that another start was faster to take
 
 
-class Interrupted(WalAgentError):
+class Interrupted(Stopped):
     """A signal asked us to end before the agent ran; the exit code is the shell's for it."""
 
     def __init__(self, number: int) -> None:
@@ -93,6 +93,7 @@ def take(
     tell: Callable[[str], None],
     spooling: Spooling,
     pauses: Pauses = "wait",
+    unbroken: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `pauses` says otherwise. LeaseHeld (75)
     when a live owner has it and `wait` is not set; Denied when the job is encrypted with another key than the
@@ -136,6 +137,7 @@ def take(
                             spooling=spooling.wanted,
                             tell=tell,
                             between=check_signals,
+                            unbroken=unbroken,
                         )
                 except Damaged as error:
                     raise explained(bucket, keys, seen, error) from error

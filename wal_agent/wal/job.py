@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -33,6 +34,13 @@ class Fields:
     args: tuple[str, ...] = ()
     interactive: bool = False
     trace: str = ""
+
+
+class Stopped(WalAgentError):
+    """Somebody asked this process to end before the agent ran. `lease`: is held all the same, under an opening that is
+    in the log; whoever catches this gives it up, so that the next start need not take it for a crash."""
+
+    lease: Lease | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,44 +74,75 @@ def open_job(
     spooling: bool = False,
     tell: Callable[[str], None] = lambda _: None,
     between: Callable[[], None] = lambda: None,
+    unbroken: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> OpenedJob:
     """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
 
     `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
     run spools there too; else the lease names it only until that is done. It may take long, so `tell` gets a line then,
-    and `between` is called before each segment; what that raises goes through.
+    and `between` is called before each segment; what that raises goes through. `unbroken` is entered from the lease to
+    the opening: a lease given up without one would hide how the owner before ended, so nothing should stop us there.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
     `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read,
     or is missing; ConfigError: the disk of the spool has no room."""
     if spool is not None and spool.adopted:
         spool.require_room()
-    lease = leases.acquire(
-        bucket,
-        keys,
-        clock,
-        rng,
-        seen=seen,
-        claim=replace(claim, spool=str(spool.folder) if spool else ""),
-        log_epoch=log_epoch(bucket, keys, clock, rng, seen, budget),
-        budget=budget,
-    )
-    opening = Opening(
-        time=clock.now(),
-        run=claim.run,
-        epoch=lease.epoch,
-        cause=cause,
-        host=claim.host,
-        agent=claim.agent,
-        agent_version=fields.agent_version,
-        version=fields.version,
-        workspace=claim.workspace,
-        args=fields.args,
-        interactive=fields.interactive,
-        trace=fields.trace,
-        snapshot=newest_listed(bucket, keys, clock, rng, budget),
-    )
-    at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
+    newest = log_epoch(bucket, keys, clock, rng, seen, budget)
+    with unbroken():
+        lease = leases.acquire(
+            bucket,
+            keys,
+            clock,
+            rng,
+            seen=seen,
+            claim=replace(claim, spool=str(spool.folder) if spool else ""),
+            log_epoch=newest,
+            budget=budget,
+        )
+        opening = Opening(
+            time=clock.now(),
+            run=claim.run,
+            epoch=lease.epoch,
+            cause=cause,
+            host=claim.host,
+            agent=claim.agent,
+            agent_version=fields.agent_version,
+            version=fields.version,
+            workspace=claim.workspace,
+            args=fields.args,
+            interactive=fields.interactive,
+            trace=fields.trace,
+            snapshot=newest_listed(bucket, keys, clock, rng, budget),
+        )
+        at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
+    try:
+        return _opened(
+            bucket, keys, clock, rng, claim, at, lease, budget, parallel, on_end, spool, spooling, tell, between
+        )
+    except Stopped as stopped:
+        if spool is None or spool.empty:  # what only this machine has must be named by the lease
+            stopped.lease = lease
+        raise
+
+
+def _opened(
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    claim: Claim,
+    at: Tail,
+    lease: Lease,
+    budget: float,
+    parallel: int,
+    on_end: Callable[[WalAgentError], None],
+    spool: Spool | None,
+    spooling: bool,
+    tell: Callable[[str], None],
+    between: Callable[[], None],
+) -> OpenedJob:
+    """What follows the own opening, `at`: the replay, and what an earlier run had spooled."""
     found = read_for_plan(bucket, keys, clock, rng, at, budget, parallel)
     sound = found.damage is None
     carried = carry.rebase(bucket, keys, clock, rng, spool, at, claim.run, budget) if spool and sound else []

@@ -15,6 +15,7 @@ from tests.conftest import TESTS
 from tests.unit.supervise.crew import PATIENCE, short_folder
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.fault_file import FaultFile, write_faults
+from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 
@@ -45,19 +46,22 @@ def folder() -> Iterator[Path]:
         yield path
 
 
-def drained(folder: Path, drain: str, faults: FaultFile | None = None) -> list[str]:
-    """What is told by a run whose agent ignores SIGTERM, from that signal on. `faults`: of the bucket."""
-    (folder / "work").mkdir()
-    if faults is not None:
-        write_faults(folder / "faults.json", faults)
-    env = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ} | {
+def environment(folder: Path, drain: str) -> dict[str, str]:
+    return {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ} | {
         "PYTHONPATH": str(TESTS.parent),
         "HOME": str(folder),
         "WAL_AGENT_BUCKET": f"file://{folder}/bucket",
         "WAL_AGENT_RUNTIME_DIR": str(folder / "run"),
         "WAL_AGENT_DRAIN": drain,
-        "WAL_AGENT_BUCKET_FAULTS": str(folder / "faults.json"),
     }
+
+
+def drained(folder: Path, drain: str, faults: FaultFile | None = None) -> list[str]:
+    """What is told by a run whose agent ignores SIGTERM, from that signal on. `faults`: of the bucket."""
+    (folder / "work").mkdir()
+    if faults is not None:
+        write_faults(folder / "faults.json", faults)
+    env = environment(folder, drain) | {"WAL_AGENT_BUCKET_FAULTS": str(folder / "faults.json")}
     command = [sys.executable, "-c", RUN, "sh", "-c", STUBBORN]
     with subprocess.Popen(
         command, cwd=folder / "work", env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
@@ -92,3 +96,138 @@ def test_a_drain_that_does_not_fit_is_left_as_a_crash(folder: Path) -> None:
     assert ended == "ended with 143"
     with closing(open_bucket(f"file://{folder}/bucket")) as bucket:
         assert replay(bucket, Keys("generic-work")).state.ended is None
+
+
+# ---- at a moment of its own: what happens is put into the run, and everything that is told comes back
+
+NOTICED = """\
+import wal_agent.supervise.preemption.answer as answers
+from wal_agent.supervise.preemption.data import Notice
+
+def notice(self, when="gcp"):
+    self._noticed(Notice(when, 30.0, True))
+"""
+ATTACHED = """
+attach = answers.Preemption.attach
+answers.Preemption.attach = lambda self, live: (attach(self, live), notice(self))
+"""
+OVER = """
+import wal_agent.supervise.live as lives
+attach, live_run = answers.Preemption.attach, lives.Live.run
+answers.Preemption.attach = lambda self, live: (attach(self, live), setattr(live, "watching", self))
+def over(self):
+    ended = live_run(self)
+    going = answers.Down("drain", "gcp", 0.0, 1e9, "")
+    self.go_down(going)
+    return ended
+lives.Live.run = over
+detach = answers.Preemption.detach
+answers.Preemption.detach = lambda self: (detach(self), notice(self))
+"""
+HANGS = """
+import threading
+import wal_agent.bucket.file as files
+hung, put = threading.Event(), files.FileBucket.put
+files.FileBucket.put = lambda self, *a, **k: never.wait() if hung.is_set() else put(self, *a, **k)
+never, check = threading.Event(), answers.Preemption.check
+import wal_agent.supervise.prepare as prepares
+import wal_agent.supervise.run as runs
+prepare = runs.prepare
+def prepared(*args):
+    found = prepare(*args)
+    hung.set()
+    runs.prepare = None
+    raise answers.Preempted(answers.Down("drain", "gcp", args[3].boot(), args[3].boot() + 1.5, ""))
+runs.prepare = prepared
+"""
+STOPPED = """
+import os, signal
+import wal_agent.wal.opening as openings
+place = openings.place
+def placed(*args, **named):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return place(*args, **named)
+openings.place = placed
+"""
+FENCED = """
+import wal_agent.supervise.live as lives
+from wal_agent.errors import Fenced
+began = lives.Live.run
+def fenced(self):
+    self._opened.writer._end(Fenced("somebody else has it"))
+    return began(self)
+lives.Live.run = fenced
+"""
+
+
+def told(folder: Path, moment: str, *argv: str, drain: str = "8") -> list[str]:
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    code, env = NOTICED + moment + RUN, environment(folder, drain)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *argv],
+        cwd=work,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.stderr == "", done.stderr
+    return done.stdout.splitlines()
+
+
+def lines(found: list[str], *of: str) -> list[str]:
+    return [line.partition("(")[0] for line in found if line.startswith(of)]
+
+
+def test_a_notice_just_before_the_agent_begins_starts_none(folder: Path) -> None:
+    found = told(folder, ATTACHED, "touch", "ran")
+    assert not (folder / "work" / "ran").exists()
+    assert lines(found, "Agent", "Drain", "Lease", "ended") == [
+        "LeaseTaken",
+        "DrainStarted",
+        "LeaseSettled",
+        "DrainFinished",
+        "ended with 143",
+    ]
+    assert any("state='released'" in line for line in found)
+
+
+def test_a_notice_behind_the_agents_end_begins_no_drain(folder: Path) -> None:
+    found = told(folder, OVER, "true")
+    assert lines(found, "Notice", "Drain", "LeaseSettled", "ended") == [
+        "NoticeReceived",
+        "LeaseSettled",
+        "ended with 0",
+    ]
+
+
+def test_a_drain_before_the_agent_runs_has_an_end_whatever_hangs(folder: Path) -> None:
+    """Here no request of the bucket ever ends."""
+    found = told(folder, HANGS, "true")
+    assert lines(found, "Drain", "LeaseSettled", "ended") == [
+        "DrainStarted",
+        "LeaseSettled",
+        "DrainFinished",
+        "ended with 143",
+    ]
+    assert any("in_time=False" in line for line in found) and any("state='left'" in line for line in found)
+
+
+def test_a_stop_while_the_job_is_opened_gives_it_back_and_is_no_crash(folder: Path) -> None:
+    for epoch in (1, 2):
+        assert told(folder, STOPPED, "true")[-1:] == ["ended with 143"]
+        with closing(open_bucket(f"file://{folder}/bucket")) as bucket:
+            seen = leases.read(bucket, Keys("generic-work"))
+            state = replay(bucket, Keys("generic-work")).state
+        assert seen is not None and (seen.doc.epoch, seen.doc.state) == (epoch, "released")
+        assert "SIGTERM" in seen.doc.reason
+    assert [o.opening.cause for o in state.openings] == ["first", "released"]
+
+
+def test_a_fence_that_the_log_finds_is_told_once(folder: Path) -> None:
+    found = told(folder, FENCED, "sleep", "60")
+    assert lines(found, "LeaseLost", "LeaseSettled", "ended") == ["LeaseLost", "ended with 76"]
+    assert any("somebody else has it" in line for line in found if line.startswith("LeaseLost"))

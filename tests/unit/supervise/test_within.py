@@ -8,7 +8,7 @@ import pytest
 
 from wal_agent.ahead import ahead
 from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
+from wal_agent.supervise.early import UNBROKEN, Early, EarlyBucket, EarlyClock
 from wal_agent.supervise.within import within
 
 PATIENCE = 60.0
@@ -78,3 +78,20 @@ def test_neither_the_log_nor_the_lease_is_broken_off() -> None:
     writer.join(PATIENCE)
     early.armed = False
     assert found == [b"1"] and bucket.get("a").data == b"1"
+
+
+def test_what_must_not_be_left_half_done_has_a_little_longer() -> None:
+    signal, now = Signal(), [100.0]
+    early = Early(signal.check, lambda: now[0])
+    signal.came = True
+    with early.unbroken():
+        early.ask()
+        now[0] += UNBROKEN - 1
+        early.ask()
+        now[0] += 2
+        with pytest.raises(Ended):
+            early.ask()
+    with early.unbroken():
+        early.ask()
+    with pytest.raises(Ended):
+        early.ask()

@@ -170,6 +170,32 @@ def test_an_owner_that_slept_while_opening_is_fenced_not_damaged() -> None:
         world.open("a")
 
 
+def test_a_stop_behind_the_opening_names_the_lease_that_is_held() -> None:
+    """Whoever catches it gives the job up, and the next start takes it for no crash."""
+    world = World()
+
+    def stop(*_: Any) -> Any:
+        raise jobs.Stopped("asked to end")
+
+    with mock.patch.object(jobs, "read_for_plan", stop), pytest.raises(jobs.Stopped) as stopped:
+        world.open("a")
+    assert stopped.value.lease is not None
+    stopped.value.lease.settle("released", "stopped")
+    assert world.open("b").replay.state.openings[-1].opening.cause == "released"
+
+
+def test_a_stop_before_the_opening_leaves_the_lease() -> None:
+    """Released without an opening, it would say of the owner before that it had given the job up."""
+    world = World()
+
+    def stop(*_: Any, **__: Any) -> Any:
+        raise jobs.Stopped("asked to end")
+
+    with mock.patch.object(openings, "place", stop), pytest.raises(jobs.Stopped) as stopped:
+        world.open("a")
+    assert stopped.value.lease is None
+
+
 def test_a_taken_seq_is_mine_only_byte_for_byte() -> None:
     assert openings.judge(b"x", 2, b"x", 2) == "mine"
     assert openings.judge(b"y", 1, b"x", 2) == "next"

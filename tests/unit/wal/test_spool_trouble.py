@@ -65,8 +65,9 @@ def test_carrying_in_is_told_and_a_signal_ends_it(world: World, disk: Disk, monk
 
     with monkeypatch.context() as patch:
         patch.setattr("wal_agent.supervise.take.check_signals", pending)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted) as stopped:
             disk.start("b")
+    assert stopped.value.lease is None, "it names what only this machine has, so nobody gives it up"
     assert calls(world) == [(1, "one")]
     monkeypatch.undo()
     disk.start("c")

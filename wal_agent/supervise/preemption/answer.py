@@ -8,22 +8,24 @@ from typing import Protocol
 
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
-from wal_agent.errors import WalAgentError
 from wal_agent.happened import NoticeReceived, Tell
 from wal_agent.recovery.deny import DENY_DRAINING
 from wal_agent.supervise.down import Down
 from wal_agent.supervise.preemption.data import Cloud, Notice, Watched, budget
 from wal_agent.supervise.preemption.detect import cloud_of, server_of
 from wal_agent.supervise.preemption.watch import Watcher
+from wal_agent.wal.job import Stopped
 
 
-class Preempted(WalAgentError):
-    """The machine goes away before the agent ran."""
+class Preempted(Stopped):
+    """The machine goes away before the agent ran, as `down` says. `begun`: that it goes down was told already."""
 
     exit_code = 143
 
-    def __init__(self, source: str) -> None:
-        super().__init__(f"this machine is going away ({source}); the agent was not started.")
+    def __init__(self, down: Down, begun: bool = False) -> None:
+        super().__init__(f"this machine is going away ({down.source}); the agent was not started.")
+        self.down = down
+        self.begun = begun
 
 
 class Running(Protocol):
@@ -77,7 +79,7 @@ class Preemption:
     def check(self) -> None:
         """Preempted: nothing may be started any more."""
         if self._down is not None:
-            raise Preempted(self._down.source)
+            raise Preempted(self._down)
 
     def attach(self, running: Running) -> None:
         """From now on a notice ends this one; also one that has come already."""
@@ -85,6 +87,11 @@ class Preemption:
             self._running, down = running, self._down
         if down is not None:
             running.go_down(down)
+
+    def detach(self) -> None:
+        """It runs no more; a notice is left to `check`."""
+        with self._lock:
+            self._running = None
 
     def _noticed(self, notice: Notice) -> None:
         self._tell(NoticeReceived(notice.source, notice.left))
