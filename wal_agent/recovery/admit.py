@@ -10,6 +10,7 @@ from wal_agent.records import Cause
 from wal_agent.recovery.words import moment
 from wal_agent.redact import redact_head
 from wal_agent.wal.lease import Seen
+from wal_agent.wal.lease_doc import AT_ONCE
 from wal_agent.wal.spool import Presence
 
 POLL = 2.0  # seconds until a live owner's lease is worth another look
@@ -98,7 +99,8 @@ def admit(
 def pause_left(seen: Seen, unchanged: float = 0.0) -> float:
     """Seconds until the job's pause is over, 0 for none. How long it lasts is by the clock of who wrote the lease, and
     what of that has passed by the store's (or by having seen it `unchanged` so long): nobody's wrong clock counts."""
-    return max(0.0, _pause_lasts(seen) - max(age(seen), unchanged))
+    left = _pause_lasts(seen) - max(age(seen), unchanged)
+    return left if left > 2 * AT_ONCE else 0.0  # no store's clock is so fine
 
 
 def paused_until(seen: Seen) -> float:

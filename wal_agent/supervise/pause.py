@@ -138,8 +138,9 @@ def ask_this_run(env: Mapping[str, str], wanted: Wanted, clock: Clock) -> Said |
     path, run = env.get(SOCKET), env.get(MARKER)
     if not path or not run:
         return None
-    answer = control.ask_at(Path(path), run, control.PAUSE, _question(wanted, clock.now()))
-    return None if answer is None else _pausing(answer, clock.now(), wanted)
+    question = _question(wanted, now := clock.now())
+    answer = control.ask_at(Path(path), run, control.PAUSE, question)
+    return None if answer is None else _pausing(answer, now, question)
 
 
 def pause(bucket: Bucket, keys: Keys, wanted: Wanted, env: Mapping[str, str]) -> Said:
@@ -164,7 +165,7 @@ def pause(bucket: Bucket, keys: Keys, wanted: Wanted, env: Mapping[str, str]) ->
                 raise LeaseHeld(
                     sentence, f"It cannot be reached from here; pause it there: wal-agent pause --job {keys.job} ..."
                 )
-            return _pausing(answer, seen.now, wanted)
+            return _pausing(answer, seen.now, question)
         case Wait(_, why):
             raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Nothing to pause until somebody starts it.")
         case Try(_):
@@ -208,10 +209,11 @@ def _question(wanted: Wanted, now: float) -> dict[str, Any]:
     return {"seconds": wanted.seconds(now), "reason": clean(wanted.reason)}
 
 
-def _pausing(answer: Mapping[str, Any], now: float, wanted: Wanted) -> Said:
+def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any]) -> Said:
+    """`question`: as it was asked at `now`; answering may have taken until the time that was meant."""
     if "error" in answer:
         raise UsageError(str(answer["error"]))
-    job, lasts = str(answer.get("job", "")), wanted.seconds(now)
+    job, lasts = str(answer.get("job", "")), float(question["seconds"])
     until = now + lasts
     return Said(
         job,
@@ -219,7 +221,7 @@ def _pausing(answer: Mapping[str, Any], now: float, wanted: Wanted) -> Said:
         f"job {job} is being paused until {_when(until, now, lasts)}. This run ends now in good order and goes on "
         "then; the pause counts once the run is saved. Start nothing new; say in one line where you are and stop.",
         until,
-        clean(wanted.reason),
+        str(question["reason"]),
     )
 
 

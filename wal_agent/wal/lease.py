@@ -17,6 +17,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, Unavailable
 from wal_agent.wal.keys import MAX_SEQ, Keys
 from wal_agent.wal.lease_doc import (
+    AT_ONCE,
     Claim,
     LeaseDoc,
     Seen,
@@ -247,7 +248,7 @@ class Lease:
         self, state: Literal["closed", "released"], reason: str = "", *, until: float = 0.0, budget: float = 10.0
     ) -> None:
         """R6: give the job up. The caller has sealed its writer before. Unavailable: it is left to run out; Fenced.
-        `until`: paused so long.
+        `until`: paused so long; where that is over by now, the job is due.
 
         A renewal that hangs in the bucket is not waited for beyond the budget either."""
         patience = Patience(self._clock, self._rng, budget)
@@ -279,6 +280,7 @@ class Lease:
         if self._ended is not None:
             raise self._ended
         while True:
+            now = self._clock.now()
             doc = msgspec.structs.replace(
                 self._doc,
                 state=state,
@@ -287,11 +289,11 @@ class Lease:
                 since=since,
                 tool=tool,
                 seq=seq,
-                until=until,
+                until=max(until, now + AT_ONCE) if until > 0 else 0.0,
                 beat=self._doc.beat + 1,
                 spool=self._doc.spool if spool is None else spool,
                 nonce=fresh_nonce(self._rng),
-                time=self._clock.now(),
+                time=now,
             )
             sent = self._clock.boot()
             try:

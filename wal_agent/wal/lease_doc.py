@@ -19,6 +19,7 @@ State = Literal["held", "closed", "released", "unlocked"]
 
 MAX_BYTES = 64 << 10
 MAX_TTL = 86_400.0
+AT_ONCE = 0.001  # seconds: a pause that was over when it was written, so the job is due; no pause would not say so
 
 
 class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):

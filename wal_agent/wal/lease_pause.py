@@ -1,4 +1,4 @@
-"""The pause of a job that nobody runs: written into its released lease, and taken out of it. The epoch stays."""
+"""The pause of a job that nobody runs: written into its released lease, and ended there. The epoch stays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, LeaseHeld, Unavailable
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import fresh_nonce, read
-from wal_agent.wal.lease_doc import LeaseDoc, Seen, encode
+from wal_agent.wal.lease_doc import AT_ONCE, LeaseDoc, Seen, encode
 from wal_agent.wal.patience import Patience
 
 
@@ -26,14 +26,15 @@ def put_off(
     reason: str,
     budget: float = 20.0,
 ) -> LeaseDoc:
-    """Pause exactly the released lease that was `seen` for `lasts` seconds from now on; 0: its pause is over.
+    """Pause exactly the released lease that was `seen` for `lasts` seconds from now on; 0: its pause is over, and
+    the job is due.
 
     LeaseHeld: it was taken, or changed, at the same moment; Unavailable: it is not known whether that landed."""
     patience, version, sent = Patience(clock, rng, budget), seen.version, set[str]()
     while True:
         now = clock.now()
         doc = msgspec.structs.replace(
-            seen.doc, until=now + lasts if lasts else 0.0, reason=reason, nonce=fresh_nonce(rng), time=now
+            seen.doc, until=now + max(lasts, AT_ONCE), reason=reason, nonce=fresh_nonce(rng), time=now
         )
         sent.add(doc.nonce)
         try:

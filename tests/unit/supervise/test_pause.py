@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, FakeClock, World, claim
 from wal_agent.errors import LeaseHeld, UsageError
-from wal_agent.recovery.admit import LONGEST_PAUSE, pause_left, pause_words
+from wal_agent.recovery.admit import LONGEST_PAUSE, pause_left, pause_words, paused_until
 from wal_agent.supervise.control import PAUSE
 from wal_agent.supervise.down import Down
 from wal_agent.supervise.pause import (
@@ -212,7 +212,8 @@ def test_a_released_lease_is_put_off_whatever_becomes_of_the_reply(fate: str) ->
     assert pause_left(found) == pytest.approx(600, abs=30) and "(rate limit)" in pause_words(found)
     assert (found.doc.state, found.doc.epoch, found.doc.run) == ("released", at.doc.epoch, at.doc.run)
     off(world, found, lasts=0.0)
-    assert pause_left(seen(world)) == 0.0
+    ended = seen(world)
+    assert pause_left(ended) == 0.0 and paused_until(ended) > 0, "it is due, and no job that a person has stopped"
     assert world.open("b").lease.epoch == 2
 
 
@@ -225,6 +226,30 @@ def test_a_pause_never_overwrites_who_was_faster() -> None:
     assert seen(world).doc.run == "b" and seen(world).doc.state == "held"
     world.take_over("c")
     assert claim("c").run == seen(world).doc.run
+
+
+def test_a_run_that_needs_longer_than_its_pause_leaves_a_job_that_is_due() -> None:
+    world = World()
+    job, until = world.open("a"), world.clock.now() + 2
+    world.clock.sleep(3)
+    close_job(job, "released", "rate limit", until=until)
+    assert pause_left(seen(world)) == 0.0 and paused_until(seen(world)) > 0
+    assert world.open("b").lease.epoch == 2
+
+
+def test_what_was_asked_is_what_is_told_however_long_the_answer_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--until 12:00:05` would mean tomorrow when it has come meanwhile."""
+    clock = FakeClock(NOON)
+
+    def slow(path: Path, run: str, event: str, question: dict[str, Any]) -> dict[str, Any]:
+        assert question["seconds"] == 5.0
+        clock.sleep(6)
+        return {"job": "shop"}
+
+    monkeypatch.setattr("wal_agent.supervise.control.ask_at", slow)
+    said = ask_this_run({SOCKET: "/s", MARKER: "r"}, Wanted(None, "12:00:05", "rate\nlimit"), clock)
+    assert said is not None and (said.until, said.reason) == (NOON + 5, "rate limit")
+    assert "until 12:00:05 UTC (in 5 s)" in said.said
 
 
 def test_a_reason_is_one_line_of_text() -> None:
