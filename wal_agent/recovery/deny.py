@@ -21,5 +21,5 @@ DENY_PAUSING = (
     "wal-agent did not run this: the job is being paused; this run ends now, and goes on by itself after the pause. "
     "Nothing was changed. Start nothing new; say in one line where you are and stop."
 )
-DENY_HUNG = f"wal-agent did not run this: the model had not answered for too long, and this run is being ended. {_STOP}"
+DENY_HUNG = f"wal-agent did not run this: it came after too long a silence, and this run is being ended. {_STOP}"
 DENY_ENDED = f"wal-agent did not run this: this run has ended. {_STOP}"

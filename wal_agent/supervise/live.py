@@ -504,6 +504,8 @@ class Live:
         """Tell what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
         phase, about = self.conversation.look()
         is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and fed()
+        if phase == "awaiting_user" and not self.conversation.turned:
+            phase = "starting"  # where nobody sits before it, its first turn is still owed
         for found in self._watch.tick(self._clock.awake(), phase, about, self.gate.running(), is_fed):
             self._tell(found)
             if isinstance(found, HungUp):

@@ -75,12 +75,12 @@ class Watch:
     ) -> list[TakesLong | HungUp]:
         """What takes long since the look before: each is told once until it is over, a question again and again.
         `awake`: Clock.awake(); `what`: the tool that `phase` is about, which in a wait for the model is the last;
-        `fed`: a program may have another turn's words for the agent, so that it need not end behind one."""
+        `fed`: a program may have another turn's words for the agent, so that it need neither begin one nor end."""
         passed = 0.0 if self._looked is None else awake - self._looked
         self._looked = awake
         if not 0 <= passed <= LATE:
             passed = 0.0
-        if (phase, self._armed) != self._at or (fed and phase == "awaiting_user"):
+        if (phase, self._armed) != self._at or (fed and _WAITS.get(phase) in ("start", "exit")):
             self._arm(phase)
         else:
             self._waited += passed

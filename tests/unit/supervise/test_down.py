@@ -55,7 +55,10 @@ class Loop:
         live.conversation = cast(
             Any,
             SimpleNamespace(
-                hooks_live=SimpleNamespace(is_set=lambda: True), look=lambda: (self.phase, ""), enter=self.enter
+                hooks_live=SimpleNamespace(is_set=lambda: True),
+                look=lambda: (self.phase, ""),
+                enter=self.enter,
+                turned=True,
             ),
         )
 
@@ -114,9 +117,18 @@ def test_a_paused_agent_that_says_nothing_is_ended_all_the_same() -> None:
     assert busy.tick(49.0) == [] and busy.tick(2.0) == ["terminate"], "half of the time is over"
 
 
-@pytest.mark.parametrize(("phase", "what"), [("starting", "did not begin"), ("awaiting_user", "did not end")])
-def test_an_agent_that_hangs_at_an_end_of_its_life_is_given_up(phase: Phase, what: str) -> None:
+@pytest.mark.parametrize(
+    ("phase", "turned", "what"),
+    [
+        ("starting", False, "did not begin"),
+        ("awaiting_user", False, "did not begin"),
+        ("awaiting_user", True, "did not end"),
+    ],
+)
+def test_an_agent_that_hangs_at_an_end_of_its_life_is_given_up(phase: Phase, turned: bool, what: str) -> None:
+    """Also one whose session began, and no turn of it."""
     loop, told = Loop(phase), list[Any]()
+    loop.live.conversation.turned = turned
     loop.live._tell = told.append
     for _ in range(301):
         loop.tick(1.0)

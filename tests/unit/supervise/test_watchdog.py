@@ -84,12 +84,13 @@ def test_an_agent_that_nobody_sits_before_has_to_begin_and_to_end(phase: Phase, 
     assert Post(HANG).stay(9000, phase) == []
 
 
-def test_an_agent_that_a_program_feeds_waits_for_its_words() -> None:
+@pytest.mark.parametrize("phase", ["starting", "awaiting_user"])
+def test_an_agent_that_a_program_feeds_waits_for_its_words(phase: Phase) -> None:
     post = Post(Bounds(hang=60, stuck=300))
     for _ in range(2000):
-        assert post.watch.tick(post.awake, "awaiting_user", "", [], fed=True) == []
+        assert post.watch.tick(post.awake, phase, "", [], fed=True) == []
         post.awake += 1
-    assert post.stay(299, "awaiting_user") == [] and len(post.stay(9, "awaiting_user")) == 2
+    assert post.stay(299, phase) == [] and len(post.stay(9, phase)) == 2
 
 
 def test_a_question_is_told_again_ever_more_seldom() -> None:
