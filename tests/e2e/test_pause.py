@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import threading
 
 from tests.e2e.scene import Scene, check_log, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
@@ -18,13 +17,13 @@ def pausing(lasts: str) -> str:
 
 def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_killed(scene: Scene) -> None:
     """I2, I3, I4, I8: the very call that asks has its answer and its end, so nothing is in flight; SIGKILL while the
-    run waits loses nothing: the lease says until when, and everybody keeps to it."""
+    run waits loses nothing: the lease says until when, and everybody keeps to it. The agent has its last word."""
     first, second = scene.machine("vm-1"), scene.machine("vm-2")
     scene.script(
         Turn(calls=[shell(f"echo one >> side; {pausing('2s')}")], when="do the work"),
         Turn(calls=[shell(f"echo two >> side; {pausing('1h')}")], when="The job was paused at"),
         Turn(text="I am back.", when="The pause was ended early"),
-        *[Turn(hold=threading.Event()) for _ in range(2)],  # asked again, before the agent has ended
+        *[Turn(text="I stop here.", when="is being paused until") for _ in range(2)],
     )
     run = first.run("-y", "-p", "do the work", options=LEASE)
     until(lambda: run.stderr().count("UTC (rate limit); to start it now") == 2 or _late(run.stderr()), "it waits")
@@ -36,6 +35,7 @@ def test_a_run_that_pauses_itself_goes_on_by_itself_and_elsewhere_when_it_was_ki
     log = before = scene.records()
     assert [r["how"] for r in log if r["type"] == "end"] == ["done"] * 2
     assert [r["reason"] for r in log if r["type"] == "run_ended"] == ["rate limit"] * 2
+    assert [r["state"] for r in log if r["type"] == "turn"] == ["started", "completed"] * 2
     paused = next(r["until"] for r in log if r["type"] == "run_ended")
     began = [r["time"] for r in log if r["type"] == "opening"]
     assert began[0] < paused <= began[1] + 0.5  # one clock; but a file's time may be coarser
