@@ -416,7 +416,8 @@ class _Run:
         vain = waits_in_vain(where, state.ends, self.clock.now()) if waits else 0.0
         record = ended_record(ended, word, where, rests, self.clock)
         self.wish.tell(AgentEnded(ended.exit.code, word.cls, word.why))
-        crash = ended.drained and not ended.saved  # what does not fit in a drain's time is left as a crash
+        # What does not fit in the time for going down is left as a crash: nothing is given up half saved.
+        crash = ended.down is not None and not ended.saved
         if not crash:
             opened.writer.append(record)
         reason = record.reason or word.why
@@ -437,11 +438,12 @@ class _Run:
         code = DRAINED if ended.drained else ended.exit.shell_code
         until = 0.0 if ended.drained else record.until  # this process goes, and waits for no pause
         finished = Finished(code, word.cls, word.why, until, self.interactive, ended.done)
-        if settled == "left" and not (crash and not opened.writer.pending):
-            backlog = opened.writer.backlog
+        if settled == "left" and not (crash and ended.drained and not opened.writer.pending):
+            size = opened.writer.backlog.size
+            waits_for = f"{size} bytes wait" if size else "its last changes are only on this machine"
             raise Left(
-                f"the end of job {self.keys.job} could not be saved: {backlog.size} bytes wait, and the bucket cannot "
-                f"be reached. The agent ended with {ended.exit.shell_code}.",
+                f"the end of job {self.keys.job} could not be saved: {waits_for}, and the bucket cannot be "
+                f"reached. The agent ended with {ended.exit.shell_code}.",
                 after_left(opened),
                 finished,
             )

@@ -160,10 +160,30 @@ lives.Live.run = fenced
 """
 
 
-def told(folder: Path, moment: str, *argv: str, drain: str = "8") -> list[str]:
+PAUSED = """
+import threading, time
+import wal_agent.supervise.live as lives
+from pathlib import Path
+began = lives.Live.run
+def pause(live):
+    while not Path("big").exists():
+        time.sleep(0.01)
+    now = live._clock.boot()
+    live.go_down(answers.Down(KIND, "test", now, now + 2.0, "", time.time() + 3600.0, "rate limit"))
+def paused(self):
+    threading.Thread(target=pause, args=(self,), daemon=True).start()
+    return began(self)
+lives.Live.run = paused
+"""
+
+
+def told(folder: Path, moment: str, *argv: str, drain: str = "8", faults: FaultFile | None = None) -> list[str]:
     work = folder / "work"
     work.mkdir(exist_ok=True)
     code, env = NOTICED + moment + RUN, environment(folder, drain)
+    if faults is not None:
+        write_faults(folder / "faults.json", faults)
+        env["WAL_AGENT_BUCKET_FAULTS"] = str(folder / "faults.json")
     done = subprocess.run(
         [sys.executable, "-c", code, *argv],
         cwd=work,
@@ -231,3 +251,14 @@ def test_a_fence_that_the_log_finds_is_told_once(folder: Path) -> None:
     found = told(folder, FENCED, "sleep", "60")
     assert lines(found, "LeaseLost", "LeaseSettled", "ended") == ["LeaseLost", "ended with 76"]
     assert any("somebody else has it" in line for line in found if line.startswith("LeaseLost"))
+
+
+@pytest.mark.parametrize("kind", ["pause", "hang"])
+def test_neither_a_pause_nor_a_hang_gives_up_what_is_half_saved(folder: Path, kind: str) -> None:
+    """The next start is told that it was cut off, not that all was saved before."""
+    lost = FaultFile(down=True, ops=("put",), prefixes=(BLOBS,))
+    found = told(folder, PAUSED.replace("KIND", repr(kind)), "sh", "-c", STUBBORN, faults=lost)
+    assert lines(found, "LeaseSettled", "Paused", "ended") == ["LeaseSettled", "ended with 69"]
+    assert any("state='left'" in line for line in found)
+    with closing(open_bucket(f"file://{folder}/bucket")) as bucket:
+        assert replay(bucket, Keys("generic-work")).state.ended is None
