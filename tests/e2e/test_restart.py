@@ -16,15 +16,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.scene import PATIENCE, Scene, shell, told, until
+from tests.e2e.scene import PATIENCE, Scene, until
 from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS
+from wal_agent.bucket import open_bucket
 from wal_agent.hookwire import client_command
 from wal_agent.loopback.model import Model, Turn
+from wal_agent.records import RunEnded
+from wal_agent.wal import lease as leases
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.reader import replay
 
 # `hook EVENT FIELDS` tells one; `starts` counts itself. Its session has always one id, and is in no file.
 AGENT = f"""#!/bin/sh
@@ -84,10 +88,9 @@ class Small:
     def starts(self) -> int:
         return len((self.home / "starts").read_text().splitlines())
 
-    def ends(self) -> list[dict[str, Any]]:
-        done = self.cli("log", "--json", "--crashes", "-n", "0")
-        assert done.returncode == 0, done.stderr
-        return [r for r in map(json.loads, done.stdout.splitlines()) if r["type"] == "run_ended"]
+    def ends(self) -> list[RunEnded]:
+        """Read here: a command takes as long as a run."""
+        return [*replay(open_bucket(f"file://{self.folder}/bucket"), Keys("job")).state.ends]
 
 
 @pytest.fixture
@@ -103,8 +106,7 @@ def test_an_agent_that_dies_in_a_call_is_started_again_and_the_loop_ends(small: 
     assert done.stderr.count("gemini: killed by SIGKILL. Starting it again") == 3
     assert "3 crashes in 10 minutes, the last one in run_shell_command `make step-3` (killed)." in done.stderr
     assert "See: wal-agent log --crashes" in done.stderr
-    assert [(r["code"], r["cls"]) for r in small.ends()] == [(-9, "killed")] * 3
-    assert small.cli("status").stderr.count("(epoch 3): killed") == 1
+    assert [(r.code, r.cls) for r in small.ends()] == [(-9, "killed")] * 3
 
 
 def test_the_same_call_is_not_tried_a_third_time_until_a_person_has_looked(small: Small) -> None:
@@ -113,23 +115,25 @@ def test_the_same_call_is_not_tried_a_third_time_until_a_person_has_looked(small
     assert "It died twice in a row in run_shell_command `make e2e` (killed). Not tried a third time" in done.stderr
     assert small.run("hook AfterAgent").returncode == 80, "that is in the log, not in a process"
     assert small.cli("ack", "2", "--not-done").returncode == 0
-    after = small.run("hook AfterAgent")
-    assert (after.returncode, small.starts) == (0, 3), after.stderr
+    after = small.run("echo why >&2; exit 3", "--restart")
+    assert (after.returncode, small.starts) == (3, 3) and "why\n" in after.stderr, "a failure is the agent's own"
+    assert [r.cls for r in small.ends()] == ["killed", "killed", "failed"]
 
 
 def test_zero_inside_a_turn_is_not_success(small: Small) -> None:
     """Without --restart its end is told, and the same command carries on; with it, that is done."""
     done = small.run("exit 0")
-    assert done.returncode == 75 and "ended with 0, but not its turn" in done.stderr, done.stderr
-    after = small.run('[ "$starts" = 2 ] && { call ls; exit 0; }; hook AfterAgent', "--restart")
-    assert (after.returncode, small.starts) == (0, 3), after.stderr
-    assert [r["cls"] for r in small.ends()] == ["incomplete", "incomplete", "completed"]
-
-
-def test_an_ordinary_failure_is_the_agents_own(small: Small) -> None:
-    done = small.run("echo why >&2; exit 3", "--restart")
-    assert (done.returncode, small.starts) == (3, 1) and "why\n" in done.stderr
-    assert [r["cls"] for r in small.ends()] == ["failed"]
+    assert done.returncode == 74 and "ended with 0, but not its turn" in done.stderr, done.stderr
+    after = small.run('[ "$starts" = 2 ] && { call ls; exit 0; }; hook AfterAgent; kill -11 $$', "--restart")
+    assert (after.returncode, small.starts) == (139, 3), f"what is done is not done again: {after.stderr}"
+    assert [(r.cls, r.completed) for r in small.ends()] == [
+        ("incomplete", False),
+        ("incomplete", False),
+        ("killed", True),
+    ]
+    bucket = open_bucket(f"file://{small.folder}/bucket")
+    seen = leases.read(bucket, Keys("job"))
+    assert seen is not None and seen.doc.state == "released", "whoever starts it anyway must not begin anew"
 
 
 def test_a_real_heap_that_is_full_is_known_by_its_last_words(small: Small) -> None:
@@ -138,30 +142,36 @@ def test_a_real_heap_that_is_full_is_known_by_its_last_words(small: Small) -> No
     eats = "const a = []; for (;;) a.push(new Array(1e5).fill(a.length + 0.5))"
     done = small.run(f"exec {node} --max-old-space-size=16 -e '{eats}'")
     assert done.returncode == 134 and "JavaScript heap out of memory" in done.stderr
-    assert [(r["code"], r["cls"]) for r in small.ends()] == [(-6, "heap")]
+    assert [(r.code, r.cls) for r in small.ends()] == [(-6, "heap")]
 
 
 # ---- on real CLIs
 
+PID = '"$(dirname "$WAL_AGENT_SOCKET")/agent.pid"'
 
-def test_a_killed_agent_goes_on_by_itself(tmp_path: Path, gemini_cli: Path) -> None:
+
+def test_a_killed_agent_goes_on_by_itself(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
     """I3, I8: the conversation is back, and the call in flight is told; nobody typed anything."""
-    rehearsal = AGENTS["gemini"].rehearsal()
+    rehearsal = AGENTS["claude"].rehearsal()
     assert rehearsal is not None
     with Model(rehearsal.dialect) as model:
-        scene = Scene(tmp_path, gemini_cli, model)
+        scene = Scene(tmp_path, agent_cli("claude"), model, "claude")
         scene.script(
-            Turn(text="First a step.", calls=[shell("echo one >> side")]),
-            Turn(text="Now the long one.", calls=[shell("echo begun >> side; touch started; sleep 600")]),
+            Turn(text="First a step.", calls=[rehearsal.shell("echo one >> side")]),
+            Turn(
+                text="Now the long one.",
+                calls=[rehearsal.shell(f"echo begun >> side; cp {PID} pid; touch started; sleep 600")],
+            ),
             Turn(text="I looked: it began. I stop here."),
         )
         machine = scene.machine("vm-1")
-        run = machine.run("-y", "-p", "please do the work", options=["--restart"])
+        run = machine.run(*rehearsal.args("please do the work"), options=["--restart"])
         until(lambda: (scene.workspace / "started").exists(), "the second call runs")
-        os.kill(run.agent_pid(), signal.SIGKILL)
+        os.kill(int((scene.workspace / "pid").read_text()), signal.SIGKILL)
         assert run.wait() == 0, run.stderr()
         assert "killed by SIGKILL. Starting it again in" in run.stderr()
-        notice = told(model.requests[-1])
+        notice = json.dumps(model.requests[-1]["messages"])
+        assert "First a step." in notice, "the conversation is back"
         assert "[wal-agent recovery]" in notice and "sleep 600" in notice and "good order" not in notice
         assert scene.side() == ["one", "begun"]
         assert [r["cls"] for r in machine.log() if r["type"] == "run_ended"] == ["killed", "completed"]
