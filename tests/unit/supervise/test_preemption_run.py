@@ -74,7 +74,7 @@ def drained(folder: Path, drain: str, faults: FaultFile | None = None) -> list[s
         process.terminate()
         told = process.stdout.read().splitlines()
         process.wait(PATIENCE)
-    return [line for line in told if line.startswith(("Notice", "Drain", "LeaseSettled", "ended"))]
+    return [line for line in told if line.startswith(("Notice", "Drain", "LeaseSettled", "ended with"))]
 
 
 def test_a_drain_in_time(folder: Path) -> None:
@@ -205,7 +205,7 @@ def lines(found: list[str], *of: str) -> list[str]:
 def test_a_notice_just_before_the_agent_begins_starts_none(folder: Path) -> None:
     found = told(folder, ATTACHED, "touch", "ran")
     assert not (folder / "work" / "ran").exists()
-    assert lines(found, "Agent", "Drain", "Lease", "ended") == [
+    assert lines(found, "Agent", "Drain", "Lease", "ended with") == [
         "LeaseTaken",
         "DrainStarted",
         "LeaseSettled",
@@ -217,7 +217,7 @@ def test_a_notice_just_before_the_agent_begins_starts_none(folder: Path) -> None
 
 def test_a_notice_behind_the_agents_end_begins_no_drain(folder: Path) -> None:
     found = told(folder, OVER, "true")
-    assert lines(found, "Notice", "Drain", "LeaseSettled", "ended") == [
+    assert lines(found, "Notice", "Drain", "LeaseSettled", "ended with") == [
         "NoticeReceived",
         "LeaseSettled",
         "ended with 0",
@@ -227,7 +227,7 @@ def test_a_notice_behind_the_agents_end_begins_no_drain(folder: Path) -> None:
 def test_a_drain_before_the_agent_runs_has_an_end_whatever_hangs(folder: Path) -> None:
     """Here no request of the bucket ever ends."""
     found = told(folder, HANGS, "true")
-    assert lines(found, "Drain", "LeaseSettled", "ended") == [
+    assert lines(found, "Drain", "LeaseSettled", "ended with") == [
         "DrainStarted",
         "LeaseSettled",
         "DrainFinished",
@@ -249,7 +249,7 @@ def test_a_stop_while_the_job_is_opened_gives_it_back_and_is_no_crash(folder: Pa
 
 def test_a_fence_that_the_log_finds_is_told_once(folder: Path) -> None:
     found = told(folder, FENCED, "sleep", "60")
-    assert lines(found, "LeaseLost", "LeaseSettled", "ended") == ["LeaseLost", "ended with 76"]
+    assert lines(found, "LeaseLost", "LeaseSettled", "ended with") == ["LeaseLost", "ended with 76"]
     assert any("somebody else has it" in line for line in found if line.startswith("LeaseLost"))
 
 
@@ -258,7 +258,7 @@ def test_neither_a_pause_nor_a_hang_gives_up_what_is_half_saved(folder: Path, ki
     """The next start is told that it was cut off, not that all was saved before."""
     lost = FaultFile(down=True, ops=("put",), prefixes=(BLOBS,))
     found = told(folder, PAUSED.replace("KIND", repr(kind)), "sh", "-c", STUBBORN, faults=lost)
-    assert lines(found, "LeaseSettled", "Paused", "ended") == ["LeaseSettled", "ended with 69"]
+    assert lines(found, "LeaseSettled", "Paused", "ended with") == ["LeaseSettled", "ended with 69"]
     assert any("state='left'" in line for line in found)
     with closing(open_bucket(f"file://{folder}/bucket")) as bucket:
         assert replay(bucket, Keys("generic-work")).state.ended is None
