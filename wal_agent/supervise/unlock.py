@@ -13,7 +13,7 @@ import msgspec
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, UsageError
-from wal_agent.recovery.admit import Local, age, owner_is_dead, unlock_wait
+from wal_agent.recovery.admit import END_IT, Local, age, owner_is_dead, pause_left, pause_words, unlock_wait
 from wal_agent.supervise.local import spools_dir, this_host
 from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
@@ -125,6 +125,9 @@ def nothing_to_unlock(seen: Seen, local: Local, wish: Wish) -> Unlocked | None:
 
     No error: what was asked for is so, and a script may go on."""
     doc, job = seen.doc, seen.doc.job
+    if (left := pause_left(seen)) > 0:
+        said = f"nothing to unlock: job {job} is paused until {pause_words(seen)}, and a start waits for that."
+        return result(seen, False, f"{said} To end the pause: {END_IT} --job {job}", left)
     if doc.state in ("closed", "released"):
         return result(seen, False, f"nothing to unlock: job {job} is {doc.state}. {next_start(0.0)}")
     other = wish.epoch is not None and wish.epoch != doc.epoch

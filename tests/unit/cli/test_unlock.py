@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import msgspec
@@ -149,6 +150,17 @@ def test_what_nobody_holds_needs_no_unlocking(run: Run, tmp_path: Path) -> None:
     before = lease(shelf).version
     assert "unlocked already" in run("unlock", "--epoch", "4", "--now", *where(shelf))[2]
     assert lease(shelf).version == before
+
+
+def test_a_paused_job_is_no_job_to_start_at_once(run: Run, tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "b")
+    close_job(shelf.open(), "released", f"rate limit {EVIL}", until=time.time() + 7200)
+    code, out, err = run("unlock", "--epoch", "1", *where(shelf))
+    assert (code, out, err.count("\n")) == (0, "", 1) and "nothing to unlock: job shop is paused until" in err
+    assert "(rate limit" in err and "wal-agent pause --end --job shop" in err and "at once" not in err
+    assert EVIL not in err
+    found = json.loads(run("unlock", "--epoch", "1", *where(shelf), "--json")[1])
+    assert found["done"] is False and 7100 < found["waits"] <= 7200
 
 
 def test_json_for_scripts(run: Run, tmp_path: Path) -> None:
