@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from wal_agent.records import Finding
 from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.quote import safe, shown_input
 from wal_agent.recovery.words import clock_time, counted, size, span
 
 _SHOWN = 5  # calls in flight
+_ASKED = "the agent is asked to verify"
+_WORDS: dict[Finding, str] = {
+    "completed": "completed",
+    "not_started": "not started",
+    "partial": "partly done",
+    "unknown": "cannot tell",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ def headline(r: Report) -> str:
 
 
 def fenced_line(r: Report) -> str:
-    old = plain(r.old_host, 60)
+    old = "the old run" if r.old_host == r.new_host else plain(r.old_host, 60)
     text = f"{old} can no longer run a tool for this job (epoch {r.epoch} begins at record {r.record})"
     return row("fenced", text, r.fenced_in)
 
@@ -68,16 +76,13 @@ def put_back_line(count: int, agent: str) -> str:
 
 
 def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
-    """One line a call: what, class, finding."""
+    """One line a call: what, class, finding: its word first, then the reason."""
     lines = []
     for n, call in enumerate(calls[:_SHOWN]):
         what = plain(shown_input(call.tool, call.input), 60)
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
-        if call.finding == "unknown":
-            found = call.because or "cannot tell: the agent is asked to verify"
-        else:
-            found = f"{call.finding.replace('_', ' ')}: {call.because}"
-        text = f"{what}{times}  {call.cls}  {plain(found, 160)}"
+        found = call.because or _ASKED
+        text = f"{what}{times}  {call.cls}  {plain(f'{_WORDS[call.finding]}: {found}', 180)}"
         lines.append(row("in flight" if n == 0 else "", text))
     if len(calls) > _SHOWN:
         lines.append(row("", f"and {len(calls) - _SHOWN} more: see wal-agent log"))

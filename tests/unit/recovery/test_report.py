@@ -48,6 +48,8 @@ def test_the_headline_after_a_pause() -> None:
 def test_the_rows() -> None:
     text = "  fenced     vm-17 can no longer run a tool for this job (epoch 4 begins at record 413)"
     assert fenced_line(REPORT) == f"{text:<96} 0.11 s"
+    here = fenced_line(replace(REPORT, old_host="vm-22"))
+    assert here.startswith("  fenced     the old run can no longer run a tool for this job (epoch 4 ")
     assert restored_line("3f2a91c0-1b2c", 214, 1_200_000, "", 0.62).startswith(
         "  restored   session 3f2a91c0: 214 messages, 1.2 MB  "
     )
@@ -63,9 +65,13 @@ def test_the_rows() -> None:
 
 
 def test_calls_in_flight() -> None:
+    dark = replace(CALL, cls="read_only", because="Nothing of it runs any more; how it ended was not kept.")
+    half = replace(CALL, finding="partial", because="Its file is longer than before.")
     done = replace(CALL, cls="idempotent", finding="not_started", because="The file `a` is as it was.", calls=(1, 2))
-    assert in_flight_lines([CALL, done]) == [
+    assert in_flight_lines([CALL, dark, half, done]) == [
         "  in flight  make  unknown  cannot tell: the agent is asked to verify",
+        "             make  read_only  cannot tell: Nothing of it runs any more; how it ended was not kept.",
+        "             make  unknown  partly done: Its file is longer than before.",
         "             make (2 times)  idempotent  not started: The file `a` is as it was.",
     ]
     assert in_flight_lines([]) == []
