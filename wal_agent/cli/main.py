@@ -71,6 +71,29 @@ app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 
 
+def misused(error: TyperException) -> str:
+    """One line: what is wrong on the command line, what was probably meant, and the page of the command it was for."""
+    what = error.format_message().strip()
+    names: list[str] = []
+    at = context = getattr(error, "ctx", None)  # a typer.Context; only errors of usage have one
+    while at is not None and at.parent is not None:
+        names.insert(0, str(at.info_name))
+        at = at.parent
+    said = [what if what.endswith((".", "?", "!")) else f"{what}."]
+    if names == ["run"] and (option := getattr(error, "option_name", "")):
+        said.append(f"What is the agent's goes after `--`: wal-agent run AGENT -- {option}")
+    elif context is not None and "unexpected extra argument" in what and _names_an_agent(context):
+        said.append("An agent is named with --agent NAME, a job with --job NAME.")
+    if context is None:  # told by the parser of options, which knows no command
+        names = [name for name in sys.argv[1:2] if name in {command.name for command in app.registered_commands}]
+    page = " ".join(["wal-agent", *names, "--help"])
+    return f"{' '.join(said)} (see: {page})" if len(said) > 1 else f"{said[0]} See: {page}"
+
+
+def _names_an_agent(context: typer.Context) -> bool:
+    return any("--agent" in option.opts for option in context.command.params)
+
+
 def main() -> None:
     """Run the command line; the exit code is the documented one (README, "Exit codes")."""
     try:
@@ -78,7 +101,7 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a reader that went away is no news
     except TyperException as error:
-        say(f"{error.format_message()} See: wal-agent --help")
+        say(misused(error))
         code = UsageError.exit_code
     except typer.Abort:
         code = 130

@@ -122,6 +122,30 @@ def test_a_wrong_command_line_is_64_and_one_line(run: Run, args: list[str]) -> N
     assert (code, out, err.count("\n")) == (64, "", 1) and err.startswith("wal-agent: ")
 
 
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ("nonsense", "No such command 'nonsense'. See: wal-agent --help"),
+        ("fleet nonsense", "No such command 'nonsense'. See: wal-agent fleet --help"),
+        ("run", "Missing argument 'AGENT'. See: wal-agent run --help"),
+        (
+            "run gemini --yolo",
+            "No such option: --yolo. What is the agent's goes after `--`: wal-agent run AGENT -- --yolo "
+            "(see: wal-agent run --help)",
+        ),
+        ("pause --for", "Option '--for' requires an argument. See: wal-agent pause --help"),
+        (
+            "status gemni",
+            "Got unexpected extra argument(s) (gemni). An agent is named with --agent NAME, a job with --job NAME. "
+            "(see: wal-agent status --help)",
+        ),
+        ("agents gemni", "Got unexpected extra argument(s) (gemni). See: wal-agent agents --help"),
+    ],
+)
+def test_a_wrong_command_line_leads_to_the_right_page(run: Run, args: str, says: str) -> None:
+    assert run(*args.split()) == (64, "", f"wal-agent: {says}\n")
+
+
 def test_a_project_file_that_is_wrong_is_78(run: Run) -> None:
     Path("wal-agent.toml").write_text("nonsense = 1\n")
     code, out, err = run("status")
