@@ -18,7 +18,17 @@ import msgspec
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import LeaseHeld, UsageError
-from wal_agent.recovery.admit import LONGEST_PAUSE, MAX_REASON, Refuse, Try, Wait, admit, pause_left, pause_words
+from wal_agent.recovery.admit import (
+    END_IT,
+    LONGEST_PAUSE,
+    MAX_REASON,
+    Refuse,
+    Try,
+    Wait,
+    admit,
+    pause_left,
+    pause_words,
+)
 from wal_agent.recovery.damage import lease_missing
 from wal_agent.recovery.deny import DENY_PAUSING
 from wal_agent.recovery.words import moment, span
@@ -140,7 +150,7 @@ def ask_this_run(env: Mapping[str, str], wanted: Wanted, clock: Clock) -> Said |
         return None
     question = _question(wanted, now := clock.now())
     answer = control.ask_at(Path(path), run, control.PAUSE, question)
-    return None if answer is None else _pausing(answer, now, question)
+    return None if answer is None else _pausing(answer, now, question, agents=True)
 
 
 def pause(bucket: Bucket, keys: Keys, wanted: Wanted, env: Mapping[str, str]) -> Said:
@@ -165,7 +175,7 @@ def pause(bucket: Bucket, keys: Keys, wanted: Wanted, env: Mapping[str, str]) ->
                 raise LeaseHeld(
                     sentence, f"It cannot be reached from here; pause it there: wal-agent pause --job {keys.job} ..."
                 )
-            return _pausing(answer, seen.now, question)
+            return _pausing(answer, seen.now, question, agents=env.get(MARKER) == doc.run)
         case Wait(_, why):
             raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Nothing to pause until somebody starts it.")
         case Try(_):
@@ -209,24 +219,35 @@ def _question(wanted: Wanted, now: float) -> dict[str, Any]:
     return {"seconds": wanted.seconds(now), "reason": clean(wanted.reason)}
 
 
-def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any]) -> Said:
-    """`question`: as it was asked at `now`; answering may have taken until the time that was meant."""
+def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any], *, agents: bool) -> Said:
+    """`question`: as it was asked at `now`; answering may have taken until the time that was meant. `agents`: a tool of
+    this very run asked, so the words are for its agent; else a person reads them."""
     if "error" in answer:
         raise UsageError(str(answer["error"]))
     job, lasts = str(answer.get("job", "")), float(question["seconds"])
     until = now + lasts
+    if agents:
+        follows = (
+            "This run ends now in good order and goes on then; the pause counts once the run is saved. Start nothing "
+            "new; say in one line where you are and stop."
+        )
+    else:
+        follows = (
+            "Its run ends now in good order and goes on then; the pause counts once the run is saved, and is then "
+            f"ended with: {END_IT} --job {job}"
+        )
     return Said(
         job,
         "pausing",
-        f"job {job} is being paused until {_when(until, now, lasts)}. This run ends now in good order and goes on "
-        "then; the pause counts once the run is saved. Start nothing new; say in one line where you are and stop.",
+        f"job {job} is being paused until {_when(until, now, lasts)}. {follows}",
         until,
         str(question["reason"]),
     )
 
 
 def _paused(job: str, until: float, now: float, reason: str) -> Said:
-    said = f"job {job} is paused until {_when(until, now, until - now)}. Whoever starts it waits for that."
+    when = _when(until, now, until - now)
+    said = f"job {job} is paused until {when}. Whoever starts it waits for that; end it with: {END_IT} --job {job}"
     return Said(job, "paused", said, until, reason)
 
 

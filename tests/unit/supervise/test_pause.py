@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.cli.shelf import Shelf
 from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, FakeClock, World, claim
 from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.recovery.admit import LONGEST_PAUSE, pause_left, pause_words, paused_until
+from wal_agent.supervise import control
 from wal_agent.supervise.control import PAUSE
 from wal_agent.supervise.down import Down
 from wal_agent.supervise.pause import (
@@ -29,6 +31,7 @@ from wal_agent.supervise.pause import (
     duration,
     going_down,
     may_end,
+    pause,
 )
 from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.server import HookServer
@@ -182,6 +185,20 @@ def test_a_tool_reaches_its_own_run_by_the_environment_alone(folder: Path, answe
     assert asked == [(PAUSE, {"seconds": 600.0, "reason": "rate limit"})]
     assert ask_this_run(env, wanted, FakeClock(NOON)) is None
     assert ask_this_run({SOCKET: env[SOCKET]}, wanted, FakeClock(NOON)) is None
+
+
+@pytest.mark.parametrize("tool", [True, False])
+def test_a_person_is_not_told_what_is_meant_for_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: bool
+) -> None:
+    shelf = Shelf(tmp_path / "b")
+    shelf.open(run="run-1")
+    monkeypatch.setattr(control, "ask", lambda *_: {"job": "shop"})
+    env = {MARKER: "run-1" if tool else "of another job", "HOME": str(tmp_path)}
+    said = pause(shelf.bucket, KEYS, Wanted("10m", None), env)
+    assert said.state == "pausing" and "job shop is being paused until" in said.said
+    assert ("Start nothing new" in said.said) is tool
+    assert ("ended with: wal-agent pause --end --job shop" in said.said) is not tool
 
 
 # ---- a job that nobody runs
