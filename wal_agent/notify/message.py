@@ -26,7 +26,7 @@ from wal_agent.happened import (
     Restarting,
     TakesLong,
 )
-from wal_agent.recovery.words import counted, moment, span
+from wal_agent.recovery.words import counted, moment, span, wherever
 from wal_agent.shown import heard
 
 Level = Literal["info", "recovery", "person_needed"]
@@ -235,7 +235,8 @@ def _takes_long(facts: Facts, at: float, happening: TakesLong) -> Message:
 
 def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Message:
     if in_time:
-        title, line = "drained", f"All is saved and the job is given up, in {seconds:.1f} s; it carries on anywhere."
+        goes_on = f"it carries on {wherever(facts.bucket, facts.host)}"
+        title, line = "drained", f"All is saved and the job is given up, in {seconds:.1f} s; {goes_on}."
     else:
         title, line = "not drained in time", "What was not saved is lost; the next start takes it for a crash."
     return _message(facts, at, "info" if in_time else "recovery", title, line, _run(facts), key=f"drained:{at}")

@@ -13,6 +13,11 @@ def given_up(why: str) -> str:
     return why if _GIVEN_UP.fullmatch(why) else ""
 
 
+def wherever(bucket: str, here: str) -> str:
+    """Where a job in `bucket` (a URL) can go on; `here`: this machine, by whatever name."""
+    return f"on {here}, or wherever else its bucket's folder is" if bucket.startswith("file:") else "anywhere"
+
+
 def counted(n: int, noun: str) -> str:
     """ "1 call", "2 calls"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -545,7 +545,14 @@ def hooks_silent(agent: str) -> ConfigError:
     )
 
 
-def hooks_unheard(agent: str) -> ConfigError:
+def hooks_unheard(agent: str, code: int) -> ConfigError:
+    """`code`: the agent's exit code. With an error of its own (no login, a wrong option) it mostly was too early for
+    hooks; that it had none cannot be told from that."""
+    if 0 < code < 128:
+        return ConfigError(
+            f"{agent} ended with {code} before its session began, as far as its hooks tell; its own message is above.",
+            f"If it worked all the same, that was not logged: wal-agent doctor {agent}",
+        )
     return ConfigError(
         f"{agent} ended without a word from its hooks, so what it did was not logged.",
         f"See what keeps them off with: wal-agent doctor {agent}",

@@ -44,6 +44,7 @@ from wal_agent.recovery.report import plain
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
+from wal_agent.recovery.words import wherever
 from wal_agent.supervise import local, processes, systemd
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
@@ -404,7 +405,7 @@ class _Run:
         """Tell what is left to tell, settle the lease."""
         if isinstance(ended.stopped, Fenced):
             raise ended.stopped
-        silence = hooks_unheard(self.wish.agent.name)
+        silence = hooks_unheard(self.wish.agent.name, ended.exit.code)
         if ended.silent and not self.interactive and ended.exit.code == 0:
             ended = replace(ended, stopped=silence)
         failpoint("run.before_seal")
@@ -510,7 +511,7 @@ class _Run:
         if ended.drained and settled != "left":
             say(
                 f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on "
-                "anywhere."
+                f"{wherever(self.wish.settings.bucket, 'this machine')}."
             )
         elif ended.drained and not opened.writer.pending:
             say(

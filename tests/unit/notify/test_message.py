@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -70,7 +71,12 @@ TABLE: list[tuple[h.Happening, str | None, str, tuple[str, ...]]] = [
         "shop: paused until 22:43 UTC; nothing was done for 3 h",
         ("Why: quota used up.",),
     ),
-    (h.DrainFinished(3.2, True), "info", "shop: drained", ("saved and the job is given up, in 3.2 s",)),
+    (
+        h.DrainFinished(3.2, True),
+        "info",
+        "shop: drained",
+        ("saved and the job is given up, in 3.2 s; it carries on anywhere.",),
+    ),
     (h.DrainFinished(20.0, False), "recovery", "shop: not drained in time", ("takes it for a crash",)),
     (h.NoticeReceived("gcp"), None, "", ()),
     (h.RenewalFailed("bucket away", 20.0), None, "", ()),
@@ -96,6 +102,12 @@ def test_each_happening_is_told_at_its_level_or_not_at_all(
     for part in parts:
         assert part in message.body
     assert isinstance(happening, TOLD), "what is told is heard"
+
+
+def test_what_is_saved_in_a_folder_goes_on_where_that_is() -> None:
+    message = message_of(replace(FACTS, bucket="file:///home/me/bucket"), AT, h.DrainFinished(3.2, True))
+    assert message and "it carries on on vm-22, or wherever else its bucket's folder is." in message.body
+    assert "anywhere" not in message.body
 
 
 def test_only_a_halt_that_needs_a_person_insists() -> None:

@@ -20,7 +20,7 @@ from wal_agent.recovery.report import (
     resuming_line,
     stopped_line,
 )
-from wal_agent.recovery.words import clock_time, counted, size, span
+from wal_agent.recovery.words import clock_time, counted, size, span, wherever
 
 REPORT = Report("gemini-shop", "crash", "vm-17", "vm-22", 3, 4, 413, stopped=50_533.0, now=50_773.0, fenced_in=0.113)
 CALL = InFlight((412,), 1, "run_shell_command", b'{"command":"make"}', 1.0, "unknown", "runs", "unknown", "", "Verify.")
@@ -89,6 +89,8 @@ def test_foreign_text_stays_on_its_line(name: str, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
+        (wherever("gs://acme", "this machine"), "anywhere"),
+        (wherever("file:///b", "this machine"), "on this machine, or wherever else its bucket's folder is"),
         (counted(1, "call"), "1 call"),
         (counted(0, "call"), "0 calls"),
         (clock_time(50_533.0), "14:02:13"),

@@ -132,13 +132,19 @@ def run(folder: Path, agent: str, body: str, *args: str) -> subprocess.Completed
 SILENCE = "ended without a word from its hooks, so what it did was not logged."
 
 
-@pytest.mark.parametrize(("code", "exits"), [(0, 78), (3, 3)])
-def test_a_headless_agent_that_ends_without_a_word_is_no_success(short_path: Path, code: int, exits: int) -> None:
-    """I5: where our idea of the agent's folder is not the agent's, no hook fires and no session file is seen."""
+EARLY = "ended with 41 before its session began, as far as its hooks tell; its own message is above."
+
+
+@pytest.mark.parametrize(("code", "exits", "says"), [(0, 78, SILENCE), (41, 41, EARLY)])
+def test_a_headless_agent_that_ends_without_a_word_is_no_success(
+    short_path: Path, code: int, exits: int, says: str
+) -> None:
+    """I5: where our idea of the agent's folder is not the agent's, no hook fires and no session file is seen. An error
+    of the agent's own (no login) is told as such: its hooks are mostly well."""
     done = run(short_path, "claude", f"echo worked; exit {code}", "-p", "do it")
     assert (done.returncode, done.stdout) == (exits, "worked\n"), done.stderr
-    assert f"claude {SILENCE}" in done.stderr and "wal-agent doctor claude" in done.stderr
-    assert done.stderr.count(SILENCE) == 1
+    assert done.stderr.count(f"claude {says}") == 1 and "was not logged" in done.stderr
+    assert "wal-agent doctor claude" in done.stderr and (SILENCE in done.stderr) is (code == 0)
 
 
 def test_a_person_who_leaves_at_once_is_only_told(short_path: Path) -> None:
