@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
-from wal_agent.recovery.words import moment, size, span, stamp
+from wal_agent.recovery.settled import failure
+from wal_agent.recovery.words import counted, moment, size, span, stamp
 from wal_agent.redact import redact
 from wal_agent.shown import shown
+
+if TYPE_CHECKING:
+    from wal_agent.cli.view import Call, View
 
 WIDEST = 500  # characters of one row
 _LATE = {
@@ -46,8 +50,10 @@ def status(
     from wal_agent import notify
     from wal_agent.cli.options import place
     from wal_agent.cli.view import look
+    from wal_agent.cli.watching import check_every
     from wal_agent.errors import Damaged
 
+    check_every(every)
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     if watch:
         from wal_agent.cli.watching import watching
@@ -57,7 +63,7 @@ def status(
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
     elif view.state == "none":
-        say(f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run AGENT")
+        say(none(view))
     else:
         trouble = notify.trouble(os.environ)
         lines([*table(view), *([f"{'messages':<11} {shown(trouble, WIDEST)}"] if trouble else [])])
@@ -65,35 +71,23 @@ def status(
         raise Damaged(view.damage)
 
 
-def table(view: object) -> list[str]:
-    from wal_agent.cli.view import View
+def table(view: View) -> list[str]:
     from wal_agent.recovery.died import how
 
-    assert isinstance(view, View)
     now = time.time()
-    words = {
-        "running": "running",
-        "cut_off": "cut off, not recovered yet; the next `wal-agent run` recovers it",
-        "closed": "ended",
-        "released": "given up in good order; the next `wal-agent run` carries on",
-        "unlocked": "unlocked by a person",
-        "none": "none",
-    }
-    if view.state == "paused":
-        until = moment(view.until, view.until - view.left, exact=view.left < 600)
-        words["paused"] = f"paused until {until} UTC (in {span(view.left)}): {view.reason or 'no reason was given'}"
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
         where += f", up {span(now - view.started)}, heartbeat {span(view.heartbeat_age)} ago"
     rows = [("job", f"{view.job:<19} {view.bucket}")]
     if view.state == "running":
-        rows.append(("state", f"{words[view.state]:<19} {where}"))
+        rows.append(("state", f"{'running':<19} {where}"))
     else:
-        rows += [("state", words[view.state]), ("last on", where)]
-    if view.reason and view.state != "paused":
-        rows.append(("reason", view.reason))
+        rows += [("state", state(view)), ("last on", where)]
     if view.state == "released" and view.until:
-        rows.append(("", f"its pause was over at {stamp(view.until)} UTC"))
+        for_what = f" ({view.reason})" if view.reason else ""
+        rows.append(("", f"its pause was over at {stamp(view.until)} UTC{for_what}"))
+    elif view.reason not in ("", "completed") and view.state != "paused" and view.way != "failed":
+        rows.append(("reason", view.reason))
     if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
         rows.append(("", f"if {view.host} is off for good: wal-agent unlock --epoch {view.epoch} --now"))
     if view.spool:
@@ -118,7 +112,7 @@ def table(view: object) -> list[str]:
         rows.append(
             (
                 "session",
-                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {view.calls} tool calls, "
+                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {counted(view.calls, 'tool call')}, "
                 f"{size(view.session_bytes)} saved",
             )
         )
@@ -130,8 +124,52 @@ def table(view: object) -> list[str]:
             else ("", f"{stamp(c.taken_over)}  agent died on {c.host} (epoch {c.epoch}): {how(c.cls)}")
             for c in view.crashes[-5:]
         ]
-    for call in view.unsettled:
-        hint = "" if view.state == "running" and view.phase != "awaiting_user" else "settle: wal-agent ack"
-        ending = f"   {hint} {call.call} --done | --not-done" if hint else ""
-        rows.append(("not settled", f"#{call.call} {call.tool} `{call.input}`{ending}"))
+    rows += [in_flight(call, view) for call in view.unsettled]
     return [f"{name:<11} {shown(redact(text), WIDEST)}" for name, text in rows]
+
+
+def state(view: View) -> str:
+    """What the job does, and what is next."""
+    next_run = "the next `wal-agent run`"
+    match view.state:
+        case "cut_off":
+            return f"cut off, not recovered yet; {next_run} recovers it"
+        case "closed":
+            return f"ended, {failure(view.reason)}" if view.way == "failed" else "ended"
+        case "paused":
+            until = moment(view.until, view.until - view.left, exact=view.left < 600)
+            return f"paused until {until} UTC (in {span(view.left)}): {view.reason or 'no reason was given'}"
+        case "unlocked":
+            return "unlocked by a person"
+        case "released" if view.until:
+            return f"due, its pause is over; {next_run} carries on"
+        case "released" if view.way == "halted":
+            return "stopped, a person is needed; see wal-agent log --crashes"
+        case "released" if view.way == "stopped":
+            return f"stopped; {next_run} carries on"
+        case "released" if view.way == "failed":
+            return f"{failure(view.reason)}; {next_run} carries on"
+        case "released":
+            return f"given up in good order; {next_run} carries on"
+        case _:
+            return view.state
+
+
+def in_flight(call: Call, view: View) -> tuple[str, str]:
+    """The row of a call that has no end. A person is asked only where a recovery has looked in vain."""
+    text = f"#{call.call} {call.tool} `{call.input}`"
+    if call.asks:
+        works = view.state == "running" and view.phase != "awaiting_user"
+        hint = "the agent was told to look" if works else f"settle: wal-agent ack {call.call} --done | --not-done"
+        return "not settled", f"{text}   {hint}"
+    if call.finding:
+        found = "as well done again" if call.finding == "unknown" else f"looked at: {call.finding.replace('_', ' ')}"
+        return "in flight", f"{text}   {found}"
+    return "in flight", text if view.state == "running" else f"{text}   the next start looks what became of it"
+
+
+def none(view: View) -> str:
+    return (
+        f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run AGENT; for another one name --job and "
+        "--bucket"
+    )

@@ -17,6 +17,7 @@ from wal_agent.records import Opening, Payload
 from wal_agent.recovery.admit import age, owner_is_dead, pause_left, paused_until
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.recovery.died import CRASHES
+from wal_agent.recovery.settled import Way, way
 from wal_agent.redact import redact
 from wal_agent.shown import printable
 from wal_agent.supervise.control import STATUS, ask
@@ -31,6 +32,7 @@ from wal_agent.wal.state import State
 
 JobState = Literal["none", "running", "cut_off", "closed", "released", "paused", "unlocked"]
 PREVIEW = 200  # characters of a tool's input
+_OF_A_TOOL = ("executing_tools", "awaiting_approval")  # phases; in others the newest tool is an old one
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -41,6 +43,12 @@ class Call(msgspec.Struct, frozen=True):
     input: str  # redacted, shortened
     cls: str
     since: float
+    finding: str = ""  # of the newest recovery that looked (records.Finding); "": none has
+
+    @property
+    def asks(self) -> bool:
+        """Whether a person is to look: a recovery has, in vain, and it may have changed something."""
+        return self.finding == "unknown" and self.cls in ("mutation", "unknown")
 
 
 class Crash(msgspec.Struct, frozen=True):
@@ -88,6 +96,7 @@ class View(msgspec.Struct, frozen=True):
     spool: str = ""  # folder on `host` that may hold records which are not in the bucket
     key: str = ""  # id of the key that the job is encrypted with
     reason: str = ""
+    way: Way = ""  # how it was settled, as the reason says
     until: float = 0.0  # when its pause is over, or was, by the store's clock
     left: float = 0.0  # of it; 0: it is due, or was never paused
     phase: str = ""
@@ -142,6 +151,8 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
     left = pause_left(seen)
     if left > 0:
         kind = "paused"
+    cls = state.ended.cls if state.ended is not None and state.home == doc.epoch else ""
+    phase = str(answer["phase"]) if answer else doc.phase
     versions = [o.opening.agent_version for o in state.openings if o.opening.agent_version]
     return View(
         job=job,
@@ -159,12 +170,13 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         spool=redact(doc.spool),
         key=doc.key,
         reason=redact(doc.reason),
+        way=way(doc.reason, cls) if doc.state in ("closed", "released") else "",
         until=paused_until(seen),
         left=left,
-        phase=str(answer["phase"]) if answer else doc.phase,
+        phase=phase,
         phase_age=phase_age(seen, answer) if kind == "running" else 0.0,
         late=late(seen, answer) if kind == "running" else (),
-        tool=redact(doc.tool or state.last_tool),
+        tool=redact(doc.tool or state.last_tool) if phase in _OF_A_TOOL else "",
         record=found.seq,
         last_record=found.time,
         waiting=Waiting(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
@@ -204,10 +216,9 @@ def late(seen: Seen, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
 
 
 def unsettled(state: State) -> list[Call]:
-    return [
-        Call(o.intent.call, redact(o.intent.tool), preview(o.intent.input), o.intent.cls, o.intent.time)
-        for o in state.open
-    ]
+    found = {v.call: v.finding for v in state.recovery.verdicts} if state.recovery else {}
+    calls = [o.intent for o in state.open]
+    return [Call(c.call, redact(c.tool), preview(c.input), c.cls, c.time, found.get(c.call, "")) for c in calls]
 
 
 def crashes(state: State) -> tuple[Crash, ...]:

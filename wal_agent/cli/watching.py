@@ -21,12 +21,17 @@ FOLLOW = 1.0  # seconds between two looks for new records
 def watching(at: Place, every: float, env: Mapping[str, str], json: bool = False) -> NoReturn:
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
-    if not SHORTEST <= every <= LONGEST:
-        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to {LONGEST:g}.")
+    check_every(every)
     if json or not sys.stderr.isatty():
         _in_turn(at, every, env, json)
     else:
         _in_place(at, every, env)
+
+
+def check_every(every: float) -> None:
+    """UsageError."""
+    if not SHORTEST <= every <= LONGEST:  # nor is nan
+        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to {LONGEST:g}.")
 
 
 def _look(at: Place, env: Mapping[str, str], before: Replay) -> tuple[View | None, Replay, str]:
@@ -43,9 +48,9 @@ def _in_turn(at: Place, every: float, env: Mapping[str, str], json: bool) -> NoR
 
     import msgspec
 
-    from wal_agent.cli.status import table
+    from wal_agent.cli.status import none, table
 
-    before = Replay()
+    before, waits = Replay(), False
     while True:
         view, before, trouble = _look(at, env, before)
         if view is None:
@@ -53,8 +58,11 @@ def _in_turn(at: Place, every: float, env: Mapping[str, str], json: bool) -> NoR
         elif json:
             sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
             sys.stdout.flush()
-        else:
+        elif view.state != "none":
             lines([*table(view), ""])
+        elif not waits:
+            lines([f"wal-agent: {none(view)}"])
+        waits = view.state == "none" if view is not None else waits
         time.sleep(every)
 
 
@@ -63,14 +71,14 @@ def _in_place(at: Place, every: float, env: Mapping[str, str]) -> NoReturn:
     from rich.live import Live
     from rich.text import Text
 
-    from wal_agent.cli.status import table
+    from wal_agent.cli.status import none, table
 
     before, shown = Replay(), ""
     with Live(console=Console(stderr=True), auto_refresh=False, transient=False) as live:
         while True:
             view, before, trouble = _look(at, env, before)
             if view is not None:
-                shown = "\n".join(table(view))
+                shown = "\n".join([none(view)] if view.state == "none" else table(view))
             rows = f"{shown}\n\nwaiting: {trouble}" if trouble else shown
             live.update(Text(f"{rows}\n\nevery {every:g} s; Ctrl-C ends it"), refresh=True)
             time.sleep(every)

@@ -15,6 +15,7 @@ from wal_agent.errors import LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
 from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left
 from wal_agent.recovery.damage import damaged, lease_missing
+from wal_agent.recovery.settled import way
 from wal_agent.supervise import local
 from wal_agent.supervise.control import ACK, ask
 from wal_agent.supervise.standing import local_view
@@ -111,12 +112,17 @@ def _settle(job: OpenedJob, call: int, done: bool, rests: float, reason: str) ->
             ended = close_job(job, "released", reason, until=now + rests)
         else:
             wanted: Literal["closed", "released"] = "closed" if state.turn == "completed" else "released"
-            ended = close_job(job, wanted, "a call was settled by a person")
+            ended = close_job(job, wanted, kept(reason))
     if ended == "left":
         raise Unavailable(
             "The bucket did not take it in time, so it is not known whether the call is settled.",
             "See: wal-agent status",
         )
+
+
+def kept(reason: str) -> str:
+    """Why the job was settled before, unless for want of the person who came now."""
+    return reason if reason and way(reason) != "halted" else "a call was settled by a person"
 
 
 def _ask_owner(seen: Seen, call: int, done: bool, refusal: LeaseHeld) -> None:

@@ -75,7 +75,7 @@ def test_a_pause_that_is_over_is_told_as_one(run: Run, shelf: Shelf) -> None:
     for path in shelf.folder.rglob("lease*"):
         os.utime(path, (past, past))
     err = run("status", *where(shelf))[2]
-    assert "given up in good order" in err and "rate limit" in err and "its pause was over at" in err
+    assert "due, its pause is over" in err and "UTC (rate limit)" in err and "reason" not in err
 
 
 @pytest.mark.parametrize(

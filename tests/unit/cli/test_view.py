@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -14,9 +15,9 @@ from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Shelf, commit, full, intent
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.cli.entries import as_line, entries
-from wal_agent.cli.status import table
-from wal_agent.cli.view import JobState, Late, View, Waiting, late, look, phase_age, preview, view
-from wal_agent.records import Opening, Payload, RunEnded
+from wal_agent.cli.status import in_flight, table
+from wal_agent.cli.view import Call, JobState, Late, View, Waiting, late, look, phase_age, preview, view
+from wal_agent.records import AgentStarted, ExitClass, Opening, Payload, RunEnded
 from wal_agent.supervise import local
 from wal_agent.supervise.control import STATUS
 from wal_agent.supervise.server import HookServer
@@ -37,7 +38,7 @@ def test_a_run_elsewhere_is_running_and_what_waits_there_is_not_known(tmp_path: 
     found = look(full(tmp_path).bucket, KEYS, {})
     assert (found.state, found.host, found.pid, found.epoch, found.waiting) == ("running", "vm-1", 7, 1, None)
     assert (found.calls, found.recoveries, found.record) == (2, 1, 12)
-    assert [c.call for c in found.unsettled] == [2]
+    assert [(c.call, c.finding, c.asks) for c in found.unsettled] == [(2, "unknown", True)]
     text = shown(found)
     assert "known on its own machine only" in text and "gemini 0.61.0, 2 tool calls" in text
 
@@ -67,18 +68,91 @@ def test_a_job_that_was_given_up_says_how_and_why(tmp_path: Path, state: JobStat
     close_job(job, "closed" if state == "closed" else "released", "completed")
     found = look(shelf.bucket, KEYS, {})
     assert (found.state, found.reason) == (state, "completed")
-    assert "completed" in shown(found) and "heartbeat" not in shown(found)
+    assert "completed" not in shown(found) and "heartbeat" not in shown(found)
 
 
-def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_can_be_settled(tmp_path: Path) -> None:
-    """The next step stands beside each call (UX): settle it."""
+@pytest.mark.parametrize(
+    ("state", "reason", "row", "also"),
+    [
+        ("closed", "completed", "state       ended", False),
+        ("closed", "the agent ended with 41", "state       ended, the agent failed with 41", False),
+        ("released", "the agent ended with 41", "the agent failed with 41; the next `wal-agent run` carries on", False),
+        ("released", "killed: out of memory", "the agent failed: killed: out of memory; the next", False),
+        ("released", "stopped: 5 crashes in 10 min", "stopped, a person is needed; see wal-agent log --crashes", True),
+        ("released", "stopped (80): 5 crashes", "stopped, a person is needed; see wal-agent log --crashes", True),
+        ("released", "stopped (69): no bucket", "given up in good order; the next `wal-agent run` carries on", True),
+        ("released", "drained (SIGTERM)", "given up in good order; the next `wal-agent run` carries on", True),
+    ],
+)
+def test_how_a_job_was_settled_is_read_from_its_reason(
+    tmp_path: Path, state: Literal["closed", "released"], reason: str, row: str, also: bool
+) -> None:
+    """At 3 a.m. a halt and a failure must not look like a job that is well; nor is one told twice."""
+    shelf = Shelf(tmp_path)
+    close_job(shelf.open(), state, reason)
+    text = shown(look(shelf.bucket, KEYS, {}))
+    assert row in text and (f"reason      {reason}" in text) is also
+
+
+@pytest.mark.parametrize(
+    ("cls", "row"),
+    [
+        ("context", "stopped, a person is needed"),
+        ("stopped", "stopped; the next"),
+        ("failed", "the agent failed: no such model; the next"),
+    ],
+)
+def test_what_the_agent_said_itself_is_judged_by_how_it_ended(tmp_path: Path, cls: ExitClass, row: str) -> None:
+    shelf = Shelf(tmp_path)
+    job = shelf.open()
+    job.writer.append(AgentStarted(time=1.0, pid=7, session="s", resumed=False))
+    job.writer.append(RunEnded(time=2.0, code=1, completed=False, why="no such model", cls=cls))
+    commit(job)
+    close_job(job, "released", "no such model")
+    assert row in shown(look(shelf.bucket, KEYS, {}))
+
+
+def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
+    def row(state: JobState, phase: str = "", finding: str = "", cls: str = "mutation") -> tuple[str, str]:
+        call = Call(3, "sh", "git push", cls, 1.0, finding)
+        name, text = in_flight(call, View(job="shop", bucket="b", state=state, phase=phase))
+        return name, text.removeprefix("#3 sh `git push`").strip()
+
+    assert row("running", "executing_tools") == ("in flight", "")
+    for state in ("cut_off", "released", "paused", "unlocked"):
+        assert row(state) == ("in flight", "the next start looks what became of it")
+    ask = ("not settled", "settle: wal-agent ack 3 --done | --not-done")
+    assert row("released", finding="unknown") == row("running", "awaiting_user", "unknown") == ask
+    assert row("cut_off", finding="unknown", cls="unknown") == ask
+    assert row("running", "awaiting_model", "unknown") == ("not settled", "the agent was told to look")
+    for cls in ("read_only", "idempotent"):
+        assert row("released", finding="unknown", cls=cls) == ("in flight", "as well done again")
+    assert row("released", finding="partial") == ("in flight", "looked at: partial")
+
+
+def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    job = shelf.open()
+    job.writer.append(intent(1, command="ls"))
+    commit(job)
+    for phase, tool in (("starting", ""), ("executing_tools", "run_shell_command"), ("awaiting_model", "")):
+        version = shelf.bucket.get(KEYS.lease).version
+        doc = msgspec.structs.replace(job.lease.doc, phase=phase)
+        shelf.bucket.put(KEYS.lease, leases.encode(doc), if_version=version)
+        assert look(shelf.bucket, KEYS, {}).tool == tool
+    assert "1 tool call," in shown(msgspec.structs.replace(look(shelf.bucket, KEYS, {}), session="s"))
+
+
+def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_were_in_flight(tmp_path: Path) -> None:
+    """The next step stands beside each call (UX): nobody has looked yet, so no person is asked."""
     shelf = Shelf(tmp_path)
     job = shelf.open(ttl=0.001)
     job.writer.append(intent(1, command="git push"))
     commit(job)
     found = look(shelf.bucket, KEYS, {})
     assert found.state == "cut_off"
-    assert "#1 run_shell_command `git push`   settle: wal-agent ack 1 --done | --not-done" in shown(found)
+    assert "in flight   #1 run_shell_command `git push`   the next start looks what became of it" in shown(found)
+    assert "ack" not in shown(found)
 
 
 def test_each_crash_is_an_opening_from_the_dead_with_its_owner(tmp_path: Path) -> None:
@@ -104,7 +178,7 @@ def test_an_agent_that_died_is_a_crash_with_its_class(tmp_path: Path) -> None:
     assert [(c.host, c.epoch, c.cls) for c in found.crashes] == [("vm-1", 1, "out_of_memory")]
     assert "agent died on vm-1 (epoch 1): killed: out of memory" in shown(found)
     newest = list(entries(shelf.bucket, KEYS))[-1]
-    assert "code -9 out of memory" in as_line(newest) and "killed: out of memory" in as_line(newest)
+    assert "code -9 out of memory " in as_line(newest) and "killed: out of memory" in as_line(newest)
 
 
 def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:

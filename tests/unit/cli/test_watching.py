@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.unit.cli.shelf import KEYS, Shelf, commit, intent
+import pytest
+
+from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.cli.view import looked
 from wal_agent.records import End
@@ -67,6 +69,22 @@ def test_the_job_is_shown_anew(tmp_path: Path) -> None:
         while json.loads(process.stdout.readline())["calls"] == 0:
             pass
         assert ended(process)[0] == 130
+
+
+def test_a_job_that_nobody_began_is_waited_for(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "b")
+    with started(shelf, tmp_path, "status", "--watch", "--every", "0.2") as process:
+        assert process.stderr is not None
+        assert "no job shop in file://" in process.stderr.readline()
+        shelf.open()
+        assert process.stderr.readline().startswith("job         shop")
+        assert ended(process)[0] == 130
+
+
+@pytest.mark.parametrize("args", [[], ["--watch"]])
+def test_how_often_it_is_looked_is_never_passed_over(run: Run, args: list[str]) -> None:
+    code, out, err = run("status", *args, "--every", "0")
+    assert (code, out, err.count("\n")) == (64, "", 1) and "--every 0 is not possible" in err
 
 
 def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:

@@ -131,6 +131,25 @@ def test_a_paused_job_stays_so_when_a_call_of_it_is_settled(here: Here) -> None:
     assert "(rate limit)" in pause_words(seen) and here.state.open == ()
 
 
+@pytest.mark.parametrize(
+    ("reason", "stays"),
+    [
+        ("drained (SIGTERM)", True),
+        ("the agent ended with 41", True),
+        ("stopped: a person is needed", False),
+        ("", False),
+    ],
+)
+def test_why_a_job_was_settled_outlives_a_persons_word(here: Here, reason: str, stays: bool) -> None:
+    """A drained job needs a host as before; one that waited for a person waits no more."""
+    here.cut_off()
+    close_job(here.open("next", local.RunDir.create(here.runtime, "next").lock), "released", reason)
+    here.acknowledge(1)
+    seen = leases.read(here.bucket, KEYS)
+    assert seen is not None
+    assert seen.doc.reason == (reason if stays else "a call was settled by a person")
+
+
 def test_a_refused_word_opens_nothing(here: Here) -> None:
     """I2: a call that is not open is no reason to take a job over."""
     here.cut_off()
