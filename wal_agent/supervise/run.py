@@ -493,14 +493,11 @@ class _Run:
             say(f"ended what the agent left running: {shown}")
         open_calls = opened.writer.state.open
         if open_calls:
-            calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in open_calls[:3])
-            if settled == "left" or goes_on(cls, until, self._restarts(ended)):
-                say(f"not settled: {calls}. The next start finds out what became of it, or has it looked at.")
-            else:
-                number = open_calls[0].intent.call
-                say(f"not settled: {calls}. Look what became of it, then: wal-agent ack {number} --done | --not-done")
-                if left := left_open(open_calls):
-                    self.wish.tell(left)
+            follows = settled == "left" or goes_on(cls, until, self._restarts(ended))
+            left = None if follows else left_open(open_calls)
+            say(end_of_calls(open_calls, left, follows))
+            if left is not None:
+                self.wish.tell(left)
         trouble = ended.trouble or self.trouble
         if trouble is not None:
             from wal_agent.cli.screen import report_bug
@@ -532,6 +529,22 @@ def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
     """What a person is asked of `calls`: nothing of those that are as well done twice."""
     matters = [o.intent for o in calls if o.intent.cls in ("mutation", "unknown")]
     return LeftOpen(tuple((intent.call, intent.tool) for intent in matters)) if matters else None
+
+
+def end_of_calls(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool) -> str:
+    """What is said of `calls` without an end; `left`: those that a person is asked of."""
+    if left is not None:
+        return (
+            f"not settled: {_three(left.calls)}. Look what became of it, then: wal-agent ack {left.calls[0][0]} "
+            "--done | --not-done"
+        )
+    next_step = "the next start looks what became of it" if follows else "nothing to settle, it may be done again"
+    return f"in flight: {_three([(o.intent.call, o.intent.tool) for o in calls])}; {next_step}."
+
+
+def _three(calls: Sequence[tuple[int, str]]) -> str:
+    more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
+    return ", ".join(f"#{call} {plain(tool, 80)}" for call, tool in calls[:3]) + more
 
 
 def stopped_by(error: Exception) -> str:

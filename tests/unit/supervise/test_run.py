@@ -17,7 +17,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
 from wal_agent.happened import LeftOpen
 from wal_agent.records import Class, ExitClass, Intent, Payload
-from wal_agent.supervise.run import again, goes_on, left_open
+from wal_agent.supervise.run import again, end_of_calls, goes_on, left_open
 from wal_agent.wal.state import OpenCall
 
 WS = Path("/w")
@@ -89,6 +89,12 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
     calls = [call(number, cls) for number, cls in enumerate(kinds)]
     assert left_open(calls) == LeftOpen(((2, "mutation"), (3, "unknown")))
     assert left_open(calls[:2]) is None and left_open([]) is None
+
+    follows = end_of_calls(calls, None, True)
+    assert follows.startswith("in flight: #0 read_only, #1 idempotent, #2 mutation and 1 more; the next start looks")
+    asked = end_of_calls(calls, left_open(calls), False)
+    assert asked.startswith("not settled: #2 mutation, #3 unknown. Look") and "wal-agent ack 2 --done" in asked
+    assert end_of_calls(calls[:2], None, False).startswith("in flight: #0 read_only, #1 idempotent; nothing to settle")
 
 
 @pytest.mark.parametrize("name", sorted(name for name in AGENTS if AGENTS[name].again))
