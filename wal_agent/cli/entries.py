@@ -141,9 +141,18 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case PhaseChange():
             return "phase", redact(f"{r.phase} {r.tool}").rstrip(), f"was {r.was}"
         case RunEnded():
-            way = r.cls.replace("_", " ") if r.cls not in ("", "completed") else ""
-            detail = f"code {r.code} {way}".rstrip()
-            return "agent ended", detail, "completed" if r.completed else f"not completed {redact(r.why)[:60]}"
+            return "agent ended", *_ended(r)
+
+
+def _ended(r: RunEnded) -> tuple[str, str]:
+    """What it ended with says nothing where we ended it, and a turn's completion nothing of its process."""
+    way, why = r.cls.replace("_", " "), redact(r.why)[:60]
+    if r.cls in ("drained", "paused", "hung", "stopped"):
+        return f"{way}: ended by wal-agent", why if why != way else ""
+    detail = f"code {r.code} {way}".rstrip() if r.cls != "completed" else f"code {r.code}"
+    if r.completed:
+        return detail, "completed" if r.cls in ("", "completed") else "its turn was complete"
+    return detail, f"not completed {why}"
 
 
 def _quoted(prompt: Payload | None) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.cli.shelf import KEYS, SECRET, Shelf, commit, full, intent, payload
 from wal_agent.cli.entries import Entry, as_json, as_line, describe, entries, kind
-from wal_agent.records import AnyRecord, End, Turn
+from wal_agent.records import AnyRecord, End, ExitClass, RunEnded, Turn
 
 
 @pytest.fixture
@@ -67,6 +67,23 @@ def test_what_went_well_is_ok_with_its_time(tmp_path: Path) -> None:
     commit(job)
     line = as_line(list(entries(shelf.bucket, KEYS))[1])
     assert line.split()[-3:] == ["ok", "38", "ms"] and "#1 ls" in line
+
+
+@pytest.mark.parametrize(
+    ("cls", "code", "completed", "why", "told"),
+    [
+        ("completed", 0, True, "completed", ("code 0", "completed")),
+        ("failed", 41, True, "the agent ended with 41", ("code 41 failed", "its turn was complete")),
+        ("failed", 41, False, "no model", ("code 41 failed", "not completed no model")),
+        ("hung", 0, False, "the model did not answer", ("hung: ended by wal-agent", "the model did not answer")),
+        ("paused", 0, True, "paused", ("paused: ended by wal-agent", "")),
+        ("out_of_memory", -9, False, "killed", ("code -9 out of memory", "not completed killed")),
+        ("", 1, False, "", ("code 1", "not completed ")),
+    ],
+)
+def test_how_an_agent_ended(cls: ExitClass, code: int, completed: bool, why: str, told: tuple[str, str]) -> None:
+    record = RunEnded(time=1.0, code=code, completed=completed, why=why, cls=cls)
+    assert describe(Entry(1, 1, "run_ended", record)) == ("agent ended", *told)
 
 
 def test_long_text_is_shortened_behind_the_redaction(tmp_path: Path) -> None:
