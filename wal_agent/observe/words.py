@@ -33,6 +33,7 @@ from wal_agent.happened import (
     Saved,
     TakesLong,
 )
+from wal_agent.recovery.words import counted
 
 Level = Literal["debug", "info", "warning", "error"]
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
@@ -83,7 +84,7 @@ def lines_of(happening: Happening) -> list[Line]:
         case LeftOpen(calls=calls):
             named = " ".join(f"#{call} {tool}" for call, tool in calls[:20])
             open_: dict[str, Value] = {"count": len(calls), "calls": named}
-            return [Line("warning", "calls.left_open", f"{len(calls)} calls are not settled", open_)]
+            return [Line("warning", "calls.left_open", f"{counted(len(calls), 'call')} not settled", open_)]
         case Ready():
             return [Line("info", "run.ready", "lease, restore and hooks are proven; the agent works")]
         case AgentBegan(pid=pid, session=session, resumed=resumed):
