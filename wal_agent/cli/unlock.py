@@ -35,7 +35,7 @@ def unlock(
 
     An owner that is dead loses its lease by itself after the ttl; this is for one that hangs, or whose host you know to
     be off (--now). An owner that lives is stopped: its next heartbeat finds the lease gone, and it exits with 76.
-    Where nobody holds the job there is nothing to do, and the exit code is 0.
+    Where nobody holds the job there is nothing to do, and the exit code is 0; where there is no such job it is 64.
     """
     from json import dumps
 

@@ -54,11 +54,11 @@ class Wish:
 
 
 def unlock(bucket: Bucket, keys: Keys, wish: Wish, env: Mapping[str, str]) -> Unlocked:
-    """Unlock the lease that the person saw. UsageError: it is another one, or they named none; LeaseHeld: its owner
-    renewed it at the same moment; Damaged: it cannot be read, see `repair`."""
+    """Unlock the lease that the person saw. UsageError: there is none, it is another one, or they named none; LeaseHeld:
+    its owner renewed it at the same moment; Damaged: it cannot be read, see `repair`."""
     seen = leases.read(bucket, keys)
     if seen is None:
-        return Unlocked(keys.job, False, f"nothing to unlock: there is no job {keys.job} in {bucket.url}.")
+        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     here = this_host(env, Path(os.devnull))
     local = local_view(seen, here, spools_dir(env), bucket.url)
     if idle := nothing_to_unlock(seen, local, wish):
