@@ -54,8 +54,8 @@ class Wish:
 
 
 def unlock(bucket: Bucket, keys: Keys, wish: Wish, env: Mapping[str, str]) -> Unlocked:
-    """Unlock the lease that the person saw. UsageError: there is none, it is another one, or they named none; LeaseHeld:
-    its owner renewed it at the same moment; Damaged: it cannot be read, see `repair`."""
+    """Unlock the lease that the person saw. UsageError: there is none, it is another one, or they named none;
+    LeaseHeld: its owner renewed it at the same moment; Damaged: it cannot be read, see `repair`."""
     seen = leases.read(bucket, keys)
     if seen is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
