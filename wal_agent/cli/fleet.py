@@ -51,9 +51,7 @@ def ls(
     """
     from json import dumps
 
-    import msgspec
-
-    from wal_agent.fleet.job import STATES, counted, in_order
+    from wal_agent.fleet.job import STATES, as_told, counted, in_order
     from wal_agent.fleet.listing import Eyes
 
     wanted = _states(state, STATES)
@@ -61,11 +59,15 @@ def ls(
     jobs = in_order(Eyes.of(opened, os.environ).all())
     shown = [job for job in jobs if job.state in wanted]
     if json:
-        sys.stdout.writelines(dumps(msgspec.to_builtins(job)) + "\n" for job in shown)
+        sys.stdout.writelines(dumps(as_told(job), allow_nan=False) + "\n" for job in shown)
         return
     lines(table(shown))
     needing = sum(job.needs_host for job in jobs)
-    rest = f"; {needing} need a host: wal-agent fleet claim, or `wal-agent run` for each" if needing else ""
+    rest = (
+        f"; {needing} need{'s' if needing == 1 else ''} a host: wal-agent fleet claim, or `wal-agent run` for each"
+        if needing
+        else ""
+    )
     many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
     say(f"{many} in {opened.url}{': ' if jobs else ''}{counted(jobs)}{rest}")
 
@@ -84,7 +86,7 @@ def watch(
     most: Annotated[int, typer.Option("--most", help="Jobs acted on in one round.", min=1)] = 20,
     at_once: Annotated[int, typer.Option("--at-once", help="Commands side by side.", min=1, max=100)] = 8,
     limit: Annotated[float, typer.Option("--limit", help="Seconds that a command may take.", min=0.1)] = 60.0,
-    tries: Annotated[int, typer.Option("--tries", help="Runs of a command that fails, in all.", min=1)] = 3,
+    tries: Annotated[int, typer.Option("--tries", help="Runs of a command that fails, in all.", min=1, max=1000)] = 3,
     ttl: Annotated[
         float, typer.Option("--ttl", help="Seconds until another watcher takes over from a dead one.")
     ] = 30.0,
@@ -93,10 +95,10 @@ def watch(
 
     The command finds the job in its environment: WAL_AGENT_JOB, WAL_AGENT_BUCKET, FLEET_STATE, FLEET_AGENT,
     FLEET_EPOCH, FLEET_HOST, FLEET_WORKSPACE, FLEET_REASON ... It is to hand over (start a machine, send a message), not
-    to wait. Of several watchers one acts; the others stand by. Nothing is run twice for the same job, epoch and state,
-    unless it failed: what a watcher that died may have run is told, and not run again.
+    to wait. Of several watchers one acts; the others stand by. Nothing is run twice for the same loss of a job, unless
+    it failed: what a watcher that died may have run is told, and not run again. Quote what you use of it.
 
-    Exit code 75 with --once while another watcher is at it.
+    Exit code 75 with --once while another watcher is at it, 76 when one has taken over.
     """
     import signal
     import threading
@@ -106,6 +108,8 @@ def watch(
 
     states = _states(on, ACTED_ON, "--on")
     _sane(every)
+    _sane(limit, "--limit")
+    _sane(ttl, "--ttl", 2.0, 3600.0)
     wanted = Wanted(on_crash, states, every, once, most, at_once, limit, tries, ttl)
     opened, stop, ended = _opened(bucket, mine=True), threading.Event(), list[int]()
 
@@ -152,14 +156,15 @@ def claim(
     from wal_agent.fleet import take
     from wal_agent.fleet.claim import Allowed
     from wal_agent.fleet.listing import Eyes
-    from wal_agent.places import home
+    from wal_agent.places import config_dir, home, state_dir
 
     _sane(every)
     if context.args and "--" not in sys.argv:
         raise UsageError(f"{context.args[0]!r} is not an option.", "What is for the agent comes after `--`.")
     if generic and not context.args:
         raise UsageError("What is run for a generic job is a person's to say.", "Name it: --generic -- COMMAND")
-    allowed = Allowed(AGENTS, Path(os.path.realpath(root or Path.cwd())), home(os.environ), generic)
+    ours = [Path(os.path.realpath(place(os.environ))) for place in (state_dir, config_dir)]
+    allowed = Allowed(AGENTS, Path(os.path.realpath(root or Path.cwd())), home(os.environ), generic, ours)
     eyes = Eyes.of(_opened(bucket, mine=True), os.environ)
     code = take.claim(
         eyes,
@@ -231,8 +236,8 @@ def _states(text: str | None, known: Sequence[S], option: str = "--state") -> tu
     return tuple(state for state in known if state in asked)
 
 
-def _sane(every: float) -> None:
+def _sane(seconds: float, option: str = "--every", least: float = SHORTEST, most: float = 86_400.0) -> None:
     from wal_agent.errors import UsageError
 
-    if not SHORTEST <= every <= 86_400:
-        raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to 86400.")
+    if not least <= seconds <= most:  # nor is nan
+        raise UsageError(f"{option} {seconds:g} is not possible.", f"Allowed: seconds from {least:g} to {most:g}.")

@@ -2,7 +2,8 @@
 
 An act is written down before its command runs. A watcher that dies in between leaves it `began`: nobody can tell
 whether it ran, so it is not run again (at most once) and told instead. A command that is known to have failed is tried
-again a few times. What is remembered of a job goes when its epoch moves on. Pure but for `Acted`.
+again a few times. What is remembered of a job goes when it runs again, here or under another epoch: the next loss is
+another matter. Pure but for `Acted`.
 """
 
 from __future__ import annotations
@@ -26,23 +27,24 @@ MAX_BYTES = 8 << 20
 FIRST_PAUSE = 30.0  # seconds until a command that failed is tried again; doubled each time
 LONGEST_PAUSE = 3600.0
 
-Outcome = Literal["began", "done", "failed", "unknown"]
+Outcome = Literal["began", "done", "failed", "unknown", "undone"]
+"""`undone`: never begun, or ended by our own end; it counts for nothing, and is not remembered."""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """A command run, or to be run, for a job in one state of one epoch (of one pause)."""
+    """A command run, or to be run, for a job in one state, as one write of its lease left it (`mark`)."""
 
     job: str
     epoch: int
     state: JobState
-    until: float = 0.0
+    mark: str = ""
     tries: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     outcome: Outcome = "began"
     at: float = 0.0  # of the newest change (since 1970, by the watcher's clock)
 
     @property
-    def why(self) -> tuple[str, int, JobState, int]:
-        return self.job, self.epoch, self.state, round(self.until)
+    def why(self) -> tuple[str, int, JobState, str]:
+        return self.job, self.epoch, self.state, self.mark
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +57,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kept(memory: Memory, jobs: Iterable[Job]) -> Memory:
-    """Without what jobs have left behind: another epoch, or the job is gone."""
-    epochs = {job.job: None if job.state == "damaged" else job.epoch for job in jobs}
+    """Without what jobs have left behind: another epoch, it runs after all, or it is gone."""
+    epochs = {job.job: None if job.state == "damaged" else job.epoch for job in jobs if job.state != "running"}
     return with_acts(memory, (a for a in memory.acts if a.job in epochs and epochs[a.job] in (None, a.epoch)))
 
 
@@ -71,7 +73,7 @@ def chosen(
     for job in sorted((j for j in jobs if j.needs_host and j.state in on), key=lambda j: (-j.waits, j.job)):
         if len(found) >= most:
             break
-        act = Act(job=job.job, epoch=job.epoch, state=job.state, until=job.until, at=now)
+        act = Act(job=job.job, epoch=job.epoch, state=job.state, mark=job.mark, at=now)
         before = known.get(act.why)
         if before is None and room > 0:
             room -= 1
@@ -90,9 +92,16 @@ def pause_after(tries: int) -> float:
 
 
 def noted(memory: Memory, acts: Iterable[Act]) -> Memory:
-    """With these acts, each in the place of what was known of it."""
+    """With these acts, each in the place of what was known of it; an `undone` one is taken back."""
     known = {act.why: act for act in memory.acts}
-    return with_acts(memory, (known | {act.why: act for act in acts}).values())
+    for act in acts:
+        if act.outcome != "undone":
+            known[act.why] = act
+        elif act.tries > 1:
+            known[act.why] = msgspec.structs.replace(act, tries=act.tries - 1, outcome="failed")
+        else:
+            known.pop(act.why, None)
+    return with_acts(memory, known.values())
 
 
 def forsaken(memory: Memory) -> list[Act]:
@@ -104,8 +113,10 @@ def with_acts(memory: Memory, acts: Iterable[Act]) -> Memory:
     return msgspec.structs.replace(memory, acts=tuple(acts))
 
 
-def settled(act: Act, code: int, now: float) -> Act:
-    return msgspec.structs.replace(act, outcome="failed" if code else "done", at=now)
+def settled(act: Act, code: int | None, now: float) -> Act:
+    """`code` None: it was not begun, or we ended it."""
+    outcome: Outcome = "undone" if code is None else "failed" if code else "done"
+    return msgspec.structs.replace(act, outcome=outcome, at=now)
 
 
 def decode(data: bytes) -> Memory:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from wal_agent.agents import AGENTS
 from wal_agent.fleet.job import Job
 from wal_agent.shown import shown
 
@@ -21,14 +22,16 @@ LONGEST = 1000  # characters of a value
 
 
 def environment(env: Mapping[str, str], job: Job, url: str) -> dict[str, str]:
-    """WAL_AGENT_JOB and WAL_AGENT_BUCKET, which every command of ours goes by, and FLEET_*."""
+    """WAL_AGENT_JOB and WAL_AGENT_BUCKET, which every command of ours goes by, and FLEET_*. An agent that is none,
+    and a workspace that cannot be told as it stands, are empty: another one would be worse."""
+    whole = job.workspace == job.folder and shown(job.folder, LONGEST) == job.folder
     told = {
         "STATE": job.state,
-        "AGENT": job.agent,
+        "AGENT": job.agent if job.agent in AGENTS else "",
         "EPOCH": str(job.epoch),
         "HOST": job.host,
         "ONLY_ON": job.only_on,
-        "WORKSPACE": job.workspace,
+        "WORKSPACE": job.folder if whole else "",
         "REASON": job.reason,
         "PHASE": job.phase,
         "WAITS": str(round(job.waits)),
@@ -47,10 +50,13 @@ class Commands:
     limit: float
     stop: threading.Event
 
-    def run(self, job: Job, delay: float = 0.0) -> int:
-        """The exit code, negative for a signal. It has its own session, and its output goes to our stderr."""
+    def run(self, job: Job, delay: float = 0.0) -> int | None:
+        """The exit code, negative for a signal; None: `stop` came before it began, or ended it. It has its own session,
+        and its output goes to our stderr."""
         if delay > 0:
             self.stop.wait(delay)
+        if self.stop.is_set():
+            return None
         try:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", self.command],
@@ -66,11 +72,14 @@ class Commands:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(min(STEP, left))
             left -= STEP
-        _end(process)
+        stopped = left > 0
+        code = _end(process)
+        if stopped:
+            return None if code else 0
         return TIMED_OUT
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes]) -> int:
     """The command and what it started, first in good order."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
@@ -78,4 +87,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(GRACE)
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    return process.wait()

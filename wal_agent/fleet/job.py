@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Literal, get_args
+from hashlib import blake2b
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -18,17 +18,15 @@ from wal_agent.recovery.admit import (
     paused_until,
     spool_is_here,
 )
-from wal_agent.recovery.words import given_up
-from wal_agent.redact import redact
+from wal_agent.recovery.settled import way
+from wal_agent.redact import redact_head
 from wal_agent.wal.lease_doc import Seen
 
 JobState = Literal["damaged", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
 """In the order of who is to look first. `crashed`: held, and its owner is gone; `due`: its pause is over."""
 STATES: Final[tuple[JobState, ...]] = get_args(JobState)
 MAX_WORDS = 500  # characters of a foreign text
-
-# What a run that was told to go before its agent ran leaves as its reason.
-_NOT_BEGUN = re.compile(r"stopped: (interrupted by SIGTERM |this machine is going away \()")
+LONGEST_AGE = 1e10  # seconds, whatever a lease says
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +39,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     only_on: str = ""  # the host whose disk may hold records that the bucket lacks: no other may carry on
     agent: str = ""
     workspace: str = ""
+    folder: str = ""  # the workspace as it stands in the lease, to run in; never told
     host: str = ""
     pid: int = 0
     epoch: int = 0
@@ -56,6 +55,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     record: int = 0
     key: str = ""  # id of the key that the job is encrypted with
     problem: str = ""  # why a `damaged` lease cannot be read
+    mark: str = ""  # of the newest write of its lease
+
+    @property
+    def loss(self) -> tuple[str, int, str]:
+        """What is the same until somebody writes the lease: a job that came back and was lost again is another."""
+        return self.job, self.epoch, self.mark
 
 
 def judge(seen: Seen, local: Local) -> Job:
@@ -73,7 +78,7 @@ def judge(seen: Seen, local: Local) -> Job:
         waits = {"paused": 0.0, "due": seen.now - until}.get(state, old)
     else:
         state = doc.state
-    only_on = doc.host.name if may_have_spooled(seen) and not spool_is_here(seen, local) else ""
+    only_on = clean(doc.host.name) if may_have_spooled(seen) and not spool_is_here(seen, local) else ""
     nobodys = state in ("crashed", "due") or (state == "released" and handed_over(doc.reason))
     return Job(
         job=doc.job,
@@ -81,28 +86,38 @@ def judge(seen: Seen, local: Local) -> Job:
         needs_host=nobodys,
         waits=max(0.0, waits),
         only_on=only_on if state != "running" else "",
-        agent=doc.agent,
-        workspace=doc.workspace,
-        host=doc.host.name,
+        agent=clean(doc.agent),
+        workspace=clean(doc.workspace),
+        folder=doc.workspace,
+        host=clean(doc.host.name),
         pid=doc.host.pid,
         epoch=doc.epoch,
         started=doc.started,
         age=old,
         ttl=doc.ttl,
-        phase=doc.phase if doc.state == "held" else "",
-        phase_age=max(0.0, doc.time - doc.since) + old if doc.since and state == "running" else 0.0,
-        tool=_clean(doc.tool),
-        reason=_clean(doc.reason),
+        phase=clean(doc.phase) if doc.state == "held" else "",
+        phase_age=_phase_age(doc.time - doc.since) + old if doc.since and state == "running" else 0.0,
+        tool=clean(doc.tool),
+        reason=clean(doc.reason),
         until=until,
         left=left,
         record=doc.seq,
-        key=doc.key,
+        key=clean(doc.key),
+        mark=blake2b(doc.nonce.encode(), digest_size=8).hexdigest(),
     )
 
 
+def as_told(job: Job) -> dict[str, Any]:
+    """For JSON; all its numbers are finite."""
+    told: dict[str, Any] = msgspec.to_builtins(job)
+    del told["folder"]
+    return told
+
+
 def handed_over(reason: str) -> bool:
-    """Whether a released job's reason says that its machine went away; any other end was the agent's or a person's."""
-    return bool(given_up(reason) or _NOT_BEGUN.match(reason))
+    """Whether a released job's reason says that its machine went away, or had no bucket; any other end was the agent's
+    or a person's."""
+    return way(reason) == "handed_over"
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
@@ -120,5 +135,9 @@ def _asks(job: Job) -> bool:
     return job.phase == "awaiting_approval"
 
 
-def _clean(text: str) -> str:
-    return redact(text[:MAX_WORDS]) if text else ""
+def clean(text: str) -> str:
+    return redact_head(text, MAX_WORDS) if text else ""
+
+
+def _phase_age(seconds: float) -> float:
+    return min(max(0.0, seconds), LONGEST_AGE)

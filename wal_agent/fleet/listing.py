@@ -9,8 +9,8 @@ from pathlib import Path
 
 from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
-from wal_agent.errors import Damaged, UsageError
-from wal_agent.fleet.job import Job, judge
+from wal_agent.errors import Damaged, Denied, UsageError
+from wal_agent.fleet.job import Job, clean, judge
 from wal_agent.records import Host
 from wal_agent.supervise.local import spools_dir, this_host
 from wal_agent.supervise.standing import local_view
@@ -33,18 +33,35 @@ class Eyes:
         return cls(bucket, this_host(env, Path("/dev/null")), spools_dir(env))
 
     def all(self) -> list[Job]:
-        """Every job, by name; what has no lease, and folders that no job can have, are passed over."""
+        """Every job, by name; what has no lease, and folders that no job can have, are passed over. Denied: none of
+        their leases may be read; who may read some sees the others as damaged."""
         names = sorted(filter(is_job, self.bucket.folders("")))
         near = self.bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
-        return [job for job in ahead(self.one, names, 1 if near else min(PARALLEL, len(names))) if job is not None]
+        found = [(n, job) for n, job in ahead(self._look, names, 1 if near else min(PARALLEL, len(names))) if job]
+        denied = [job for _, job in found if isinstance(job, Denied)]
+        if denied and len(denied) == len(found):
+            raise denied[0]
+        return [unreadable(name, job) if isinstance(job, Denied) else job for name, job in found]
 
     def one(self, name: str) -> Job | None:
         """None where there is no lease."""
+        _, job = self._look(name)
+        return unreadable(name, job) if isinstance(job, Denied) else job
+
+    def _look(self, name: str) -> tuple[str, Job | Denied | None]:
         try:
             seen = leases.read(self.bucket, Keys(name))
         except Damaged as error:
-            return Job(job=name, state="damaged", problem=str(error))
-        return None if seen is None else judge(seen, local_view(seen, self.here, self.spools, self.bucket.url))
+            return name, unreadable(name, error)
+        except Denied as error:
+            return name, error
+        if seen is None:
+            return name, None
+        return name, judge(seen, local_view(seen, self.here, self.spools, self.bucket.url))
+
+
+def unreadable(name: str, error: Exception) -> Job:
+    return Job(job=name, state="damaged", problem=clean(str(error)))
 
 
 def is_job(name: str) -> bool:

@@ -8,22 +8,29 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from types import FrameType
 
 from wal_agent.clock import Clock
-from wal_agent.errors import ConfigError, LeaseHeld, Unavailable
-from wal_agent.fleet.claim import Allowed, line_up, made, refusal
+from wal_agent.errors import ConfigError, CrashLoop, Damaged, LeaseHeld, PersonNeeded, Unavailable, UsageError
+from wal_agent.fleet.claim import Allowed, Loss, line_up, made, refusal
 from wal_agent.fleet.job import Job
 from wal_agent.fleet.listing import Eyes
 from wal_agent.recovery.words import span
+from wal_agent.supervise.child import handled
 
 # -P: a file in the workspace must not stand in for a module of ours.
 PROGRAM = (sys.executable, "-P", "-m", "wal_agent")
 LONGEST_PAUSE = 300.0  # seconds after runs that failed in a row
-PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+FIRST_REST = 15.0  # seconds until a job is tried again whose lease a run left as it was; doubled each time
+LONGEST_REST = 600.0
+PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
+# Trying again mends none of these.
+FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, CrashLoop))}
+_SI_KERNEL = 128  # si_code of a signal that the terminal sent to its whole group (Linux)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,26 @@ class Child:
     number: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A job that was tried, and needs a host all the same: left alone `until` (boot time)."""
+
+    until: float
+    tries: int
+
+
+def rested(before: Rest | None, code: int, now: float) -> Rest:
+    """After a run that ended with `code`."""
+    tries = before.tries + 1 if before else 1
+    return Rest(inf if code in FINAL else now + min(LONGEST_REST, FIRST_REST * 2 ** min(tries - 1, 16)), tries)
+
+
+def lasting(rests: Mapping[Loss, Rest], jobs: Iterable[Job]) -> dict[Loss, Rest]:
+    """Without jobs that run, or have gone on: when they are lost again, that is another matter."""
+    lost = {job.loss for job in jobs if job.needs_host}
+    return {loss: rest for loss, rest in rests.items() if loss in lost}
+
+
 def claim(
     eyes: Eyes,
     allowed: Allowed,
@@ -56,30 +83,33 @@ def claim(
     program: Sequence[str] = PROGRAM,
 ) -> int:
     """The exit code. `become` does not come back, unless a test says so. Unavailable, without `wait`."""
-    done, told, failures = set[tuple[str, int]](), set[tuple[str, int]](), 0
+    rests, told, failures = dict[Loss, Rest](), set[tuple[str, int]](), 0
     while True:
         ended: Child | None = None
         try:
-            for job in line_up(eyes.all(), done, rng):
+            jobs, since = eyes.all(), clock.boot()
+            rests = lasting(rests, jobs)
+            for job in line_up(jobs, [loss for loss, rest in rests.items() if rest.until > since], rng):
                 if why := refusal(job, allowed):
                     if (job.job, job.epoch) not in told:
                         say(f"job {job.job} is left alone: {why}")
                     told.add((job.job, job.epoch))
                     continue
                 now = eyes.one(job.job)
-                if now is None or not now.needs_host or now.epoch != job.epoch or refusal(now, allowed):
+                if now is None or not now.needs_host or now.loss != job.loss or refusal(now, allowed):
                     continue  # another host was faster
-                done.add((job.job, job.epoch))
                 try:
                     place = made(now, allowed)
                 except ConfigError as error:
                     say(str(error))
+                    rests[now.loss] = rested(rests.get(now.loss), error.exit_code, clock.boot())
                     continue
                 say(f"taking job {now.job} ({now.state} for {span(now.waits)}, epoch {now.epoch}) in {place}")
                 argv = command(now, eyes.bucket.url, wanted, program)
                 ended = child(argv, place) if wanted.loop else become(argv, place)
                 if ended.number or not wanted.loop:
                     return ended.code
+                rests[now.loss] = rested(rests.get(now.loss), ended.code, clock.boot())
                 if ended.code != LeaseHeld.exit_code:
                     break
         except Unavailable as error:
@@ -92,7 +122,7 @@ def claim(
         elif ended is not None:
             failures = 0
         elif not wanted.wait:
-            say("no job needs a host")
+            say("no other job needs a host" if rests else "no job needs a host")
             return 0
         else:
             clock.sleep(wanted.every * rng.uniform(0.5, 1.5))
@@ -113,23 +143,35 @@ def become(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
 
 
 def child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
-    """Run it, and pass on what we are told. Ctrl-C at a terminal reaches it by itself."""
+    """Run it, and pass on what is told to us alone. Signals are taken by waiting for them, as the run does
+    (supervise/child.py): only so the kernel says which ones the terminal sent to the run as well."""
     told: list[int] = []
-    running: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        told.append(number)
-        for process in running:
-            if number != signal.SIGINT or not os.isatty(0):
-                process.send_signal(number)
-
-    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    ours = PASSED_ON & handled()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ours | {signal.SIGCHLD})
     try:
-        running.append(subprocess.Popen(argv, cwd=place, env=dict(env)))
-        if told:
-            running[0].send_signal(told[-1])
-        code = running[0].wait()
+        # preexec_fn: no other thread runs here, and what it blocks the run would have to unblock.
+        process = subprocess.Popen(
+            argv, cwd=place, env=dict(env), preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        )
+        while process.poll() is None:
+            number, from_terminal = _next(ours | {signal.SIGCHLD})
+            if number != signal.SIGCHLD:
+                told.append(number)
+                if not from_terminal:
+                    with suppress(ProcessLookupError):
+                        process.send_signal(number)
+        while left := signal.sigpending() & ours:
+            told.append(signal.sigwait(left))
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = process.returncode
     return Child(128 - code if code < 0 else code, told[-1] if told else 0)
+
+
+def _next(numbers: Iterable[signal.Signals]) -> tuple[int, bool]:
+    """The next of these signals, and whether the terminal sent it."""
+    if sys.platform == "linux":
+        info = signal.sigwaitinfo(numbers)
+        return info.si_signo, info.si_code == _SI_KERNEL
+    number = signal.sigwait(numbers)  # macOS does not tell the sender
+    return number, number == signal.SIGINT and os.isatty(0)

@@ -85,7 +85,8 @@ class Watcher:
         self._ended: list[Act] = []  # and not saved yet
 
     def go(self) -> None:
-        """Until `stop`; `once`: one round. LeaseHeld: `once`, and another one watches; Denied, Damaged, ConfigError."""
+        """Until `stop`; `once`: one round. LeaseHeld, Fenced: `once`, and another one watches, or
+        took over; Denied, Damaged, ConfigError."""
         runtime = runtime_dir(self._env)
         sweep(runtime)
         run_dir = RunDir.create(runtime, secrets.token_hex(8))
@@ -96,8 +97,10 @@ class Watcher:
                     return
                 try:
                     self._hold(lease)
-                except Fenced:
-                    self._say("another watcher has taken over; this one stands by")
+                except Fenced as fenced:
+                    if self._wanted.once:
+                        raise
+                    self._say(f"{fenced} This one stands by.")
                 if self._wanted.once:
                     return
         finally:
@@ -167,7 +170,7 @@ class Watcher:
                         raise
                     self._troubled(error)
                 if heartbeat.lost is not None:
-                    raise Fenced(str(heartbeat.lost))
+                    raise heartbeat.lost
                 if self._wanted.once:
                     return
                 self._pause(self._wanted.every)
@@ -207,6 +210,8 @@ class Watcher:
         if code:
             over = "" if act.tries < self._wanted.tries else "; not tried again while it is so"
             self._say(f"the command for {act.job} (epoch {act.epoch}, {act.state}) ended with {code}{over}")
+        elif code is None:
+            self._say(f"the command for {act.job} (epoch {act.epoch}, {act.state}) was not run to its end, for ours")
         return settled(act, code, self._clock.now())
 
     # ---- time

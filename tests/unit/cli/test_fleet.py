@@ -49,11 +49,11 @@ def test_what_needs_a_host_comes_first_and_is_counted(run: Run, bucket: FileBuck
 
 def test_json_is_an_object_a_line_and_nothing_else(run: Run, bucket: FileBucket) -> None:
     store(bucket, "a", **CRASHED, tool=f"sh{EVIL} {SECRET}")
-    store(bucket, "b", ttl=1e4)
+    store(bucket, "b", ttl=1e4, workspace=f"/w/{SECRET}", since=-1e308, time=1e308)
     code, out, err = run("fleet", "ls", "--json")
     first, second = map(json.loads, out.splitlines())
     assert (code, err) == (0, "") and (first["job"], first["state"], second["state"]) == ("a", "crashed", "running")
-    assert first["needs_host"] and SECRET not in out and "\x1b" not in out
+    assert first["needs_host"] and SECRET not in out and "\x1b" not in out and "Infinity" not in out
     code, out, _ = run("fleet", "ls", "--json", "--state", "running,paused")
     assert [json.loads(line)["job"] for line in out.splitlines()] == ["b"]
 
@@ -71,6 +71,11 @@ def test_a_bucket_without_jobs(run: Run, bucket: FileBucket) -> None:
         ("watch", "--on-crash", "true", "--on", "closed"),
         ("watch", "--on-crash", "true", "--every", "0"),
         ("watch", "--on-crash", "true", "--ttl", "0"),
+        ("watch", "--on-crash", "true", "--ttl", "nan"),
+        ("watch", "--on-crash", "true", "--ttl", "100000"),
+        ("watch", "--on-crash", "true", "--limit", "nan"),
+        ("watch", "--on-crash", "true", "--limit", "inf"),
+        ("watch", "--on-crash", "true", "--tries", "1001"),
         ("watch",),
         ("claim", "shop"),
         ("claim", "--generic"),

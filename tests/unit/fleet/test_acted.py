@@ -7,6 +7,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from tests.unit.fleet.leases import ELSEWHERE, seen
 from wal_agent.bucket.base import Version
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
@@ -25,22 +26,22 @@ from wal_agent.fleet.acted import (
     settled,
     told,
 )
-from wal_agent.fleet.job import Job, JobState
+from wal_agent.fleet.job import Job, JobState, judge
 
 ALL = ("crashed", "released", "due")
 
 
-def job(name: str = "a", state: JobState = "crashed", epoch: int = 1, waits: float = 1.0, until: float = 0.0) -> Job:
-    return Job(job=name, state=state, needs_host=True, epoch=epoch, waits=waits, until=until)
+def job(name: str = "a", state: JobState = "crashed", epoch: int = 1, waits: float = 1.0, mark: str = "") -> Job:
+    return Job(job=name, state=state, needs_host=True, epoch=epoch, waits=waits, mark=mark)
 
 
 def acts(memory: Memory, jobs: list[Job], now: float = 0.0, most: int = 20, on: tuple[str, ...] = ALL) -> list[str]:
     return [f"{act.job}{act.tries}" for act, _ in chosen(memory, jobs, on, now, most=most, tries=3)]
 
 
-def test_a_job_is_acted_on_once_for_each_epoch_state_and_pause() -> None:
+def test_a_job_is_acted_on_once_for_each_epoch_state_and_write_of_its_lease() -> None:
     memory = Memory()
-    for found in (job(), job(epoch=2), job(state="released"), job(state="due", until=9), job(state="due", until=99)):
+    for found in (job(), job(epoch=2), job(state="released"), job(state="due", mark="1"), job(state="due", mark="2")):
         assert acts(memory, [found]) == ["a1"]
         [(act, _)] = chosen(memory, [found], ALL, 0.0, most=1, tries=3)
         memory = noted(memory, [act])
@@ -86,6 +87,29 @@ def test_what_jobs_left_behind_is_forgotten_and_what_cannot_be_read_is_not() -> 
     memory = noted(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b", "c", "d")])
     now = kept(memory, [job("a"), job("b", epoch=2), Job(job="c", state="damaged")])
     assert [act.job for act in now.acts] == ["a", "c"]
+
+
+@pytest.mark.parametrize("looked", [True, False], ids=["seen", "between two looks"])
+def test_the_crash_that_comes_after_a_false_alarm_is_acted_on(looked: bool) -> None:
+    """Its host could not reach the bucket for longer than its ttl, and then renewed its lease under the same epoch."""
+    memory = Memory()
+    for mark in ("first", "second"):
+        lost = judge(seen(3600, nonce=mark), ELSEWHERE)
+        [(act, _)] = chosen(memory, [lost], ALL, 0.0, most=1, tries=3)
+        memory = noted(memory, [settled(act, 0, 1.0)])
+        assert acts(kept(memory, [lost]), [lost], now=1e9) == []
+        alive = judge(seen(5, nonce=f"{mark} renewed"), ELSEWHERE)
+        memory = kept(memory, [alive]) if looked else memory
+    assert len(memory.acts) == (0 if looked else 2)
+
+
+def test_what_we_ended_ourselves_is_no_try() -> None:
+    memory = Memory()
+    for outcome, tries in ((None, 1), (7, 1), (None, 2), (None, 2), (0, 2)):
+        [(act, _)] = chosen(memory, [job()], ALL, 1e6, most=1, tries=3)
+        assert act.tries == tries
+        memory = noted(noted(memory, [act]), [settled(act, outcome, 0.0)])
+    assert [(act.tries, act.outcome) for act in memory.acts] == [(2, "done")]
 
 
 def test_the_memory_is_bounded_and_no_more_is_acted_on_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.fleet.leases import CRASHED, DRAINED, HOST, store
+from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
@@ -22,7 +25,7 @@ from wal_agent.fleet.take import Child, Wanted, claim, command
 
 def job(name: str = "a", waits: float = 0.0, **fields: Any) -> Job:
     told = {"job": name, "state": "crashed", "needs_host": True, "epoch": 1, "waits": waits, "agent": "gemini"}
-    return Job(**{**told, **fields})
+    return Job(**{**told, "workspace": fields.get("folder", ""), **fields})
 
 
 def allowed(root: Path, home: Path | None = None, generic: bool = False) -> Allowed:
@@ -36,10 +39,10 @@ def test_the_longest_waiting_comes_first_and_equals_in_any_order() -> None:
         *(job(f"same-{n}", 100 + n) for n in range(8)),
         Job(job="x", state="running"),
     ]
-    orders = {tuple(j.job for j in line_up(jobs, {("young", 2)}, random.Random(seed))) for seed in range(20)}
+    orders = {tuple(j.job for j in line_up(jobs, {("young", 2, "")}, random.Random(seed))) for seed in range(20)}
     assert all(order[0] == "old" and order[-1] == "young" and len(order) == 10 for order in orders)
     assert len(orders) > 10
-    assert [j.job for j in line_up(jobs[:2], {("old", 1)}, random.Random(1))] == ["young"]
+    assert [j.job for j in line_up(jobs[:2], {("old", 1, "")}, random.Random(1))] == ["young"]
 
 
 @pytest.mark.parametrize(
@@ -53,10 +56,10 @@ def test_the_longest_waiting_comes_first_and_equals_in_any_order() -> None:
     ],
 )
 def test_what_a_lease_may_not_choose(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
-    said = refusal(job(workspace=str(tmp_path / "shop"), **fields), allowed(tmp_path))
+    said = refusal(job(folder=str(tmp_path / "shop"), **fields), allowed(tmp_path))
     assert (why in said and said.isprintable()) if why else said == ""
-    assert refusal(job(workspace=str(tmp_path), agent="generic"), allowed(tmp_path, generic=True)) == ""
-    assert refusal(job(workspace=str(tmp_path)), allowed(tmp_path, generic=True)), "the words are another program's"
+    assert refusal(job(folder=str(tmp_path), agent="generic"), allowed(tmp_path, generic=True)) == ""
+    assert refusal(job(folder=str(tmp_path)), allowed(tmp_path, generic=True)), "the words are another program's"
 
 
 @pytest.mark.parametrize(
@@ -91,14 +94,31 @@ def test_no_place_for_a_project(tmp_path: Path) -> None:
     assert misplaced(str(tmp_path / "shop"), at) == ""
 
 
+@pytest.mark.parametrize(
+    "place", ["", "home", "home/u", "home/u/.config/systemd/user", "home/u/.local/bin", "srv", "srv/own/x"]
+)
+def test_nor_is_what_holds_home_or_starts_programs_or_is_our_own(tmp_path: Path, place: str) -> None:
+    at = Allowed(("gemini",), tmp_path, tmp_path / "home/u", ours=[tmp_path / "srv/own"])
+    assert "no place for a project" in misplaced(str(tmp_path / place), at)
+    hidden = replace(at, root=tmp_path / "home/u/.work")
+    assert (
+        misplaced(str(tmp_path / "home/u/.work/shop"), hidden) == "" and misplaced(str(tmp_path / "srv/shop"), at) == ""
+    )
+
+
+def test_a_secret_in_a_path_is_not_said(tmp_path: Path) -> None:
+    key = "ghp_" + "a1B2c3D4e5" * 4
+    assert key not in misplaced(f"/elsewhere/{key}", allowed(tmp_path))
+
+
 def test_the_workspace_is_made_where_it_is_missing(tmp_path: Path) -> None:
     place = tmp_path / "a" / "b"
-    assert made(job(workspace=str(place)), allowed(tmp_path)) == place and place.is_dir()
+    assert made(job(folder=str(place)), allowed(tmp_path)) == place and place.is_dir()
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for bad in ("file", "loop", "file/x"):
         with pytest.raises(ConfigError):
-            made(job(workspace=str(tmp_path / bad)), allowed(tmp_path))
+            made(job(folder=str(tmp_path / bad)), allowed(tmp_path))
 
 
 def test_it_is_the_run_that_a_person_would_type() -> None:
@@ -137,6 +157,32 @@ class Hosts:
         eyes = Eyes(self.bucket, HOST, Path("/nowhere"))
         told = Wanted(wait, loop, 0.1)
         return claim(eyes, allowed(self.root), told, self.said.append, Quick(), random.Random(1), self.run, self.run)
+
+    def waiting(self, seconds: float, meanwhile: Callable[[float], object] = lambda now: None) -> list[float]:
+        """`--wait --loop` for so long, by a clock that only sleep moves: when the runs began."""
+        clock, began = FakeClock(0.0), list[float]()
+
+        class Over(Exception):
+            pass
+
+        class Steps(SystemClock):
+            def boot(self) -> float:
+                return clock.boot()
+
+            def sleep(self, seconds_: float) -> None:
+                clock.sleep(max(seconds_, 1.0))
+                meanwhile(clock.boot())
+                if clock.boot() > seconds:
+                    raise Over
+
+        def run(argv: Sequence[str], place: Path) -> Child:
+            began.append(clock.boot())
+            return self.run(argv, place)
+
+        eyes, told = Eyes(self.bucket, HOST, Path("/nowhere")), Wanted(True, True, 2.0)
+        with pytest.raises(Over):
+            claim(eyes, allowed(self.root), told, self.said.append, Steps(), random.Random(1), run, run)
+        return began
 
     def store(self, name: str, **fields: Any) -> None:
         store(self.bucket, name, **{**CRASHED, "workspace": str(self.root / name), **fields})
@@ -182,14 +228,50 @@ def test_a_job_is_waited_for_also_while_the_bucket_is_away(tmp_path: Path) -> No
         hosts.claim()
 
 
-def test_in_a_loop_each_epoch_is_taken_once_whatever_became_of_it(tmp_path: Path) -> None:
-    """The runs here leave the leases as they are, as one does that halts for a person before it opens the job."""
+def test_in_a_loop_each_loss_is_tried_once_at_first_whatever_became_of_it(tmp_path: Path) -> None:
+    """The runs here leave the leases as they are."""
     hosts = Hosts(tmp_path, [79, 75, 0, 80])
     for name in ("a", "b", "c"):
         hosts.store(name)
     hosts.store("d", ttl=30.0, state="released", reason=DRAINED)
     assert hosts.claim(loop=True) == 0
-    assert sorted(hosts.ran) == ["a", "b", "c", "d"]
+    assert sorted(hosts.ran) == ["a", "b", "c", "d"] and hosts.said[-1] == "no other job needs a host"
+
+
+@pytest.mark.parametrize(
+    ("code", "again"), [(69, True), (75, True), (77, True), (1, True), (73, False), (79, False), (80, False)]
+)
+def test_a_run_that_left_the_job_as_it_was_is_tried_again_later_where_time_may_mend_it(
+    tmp_path: Path, code: int, again: bool
+) -> None:
+    hosts = Hosts(tmp_path, [code] * 99)
+    hosts.store("a")
+    runs = hosts.waiting(3600.0)
+    assert len(runs) > 5 if again else len(runs) == 1
+    assert not again or [round(b - a) for a, b in pairwise(runs)][:3] == pytest.approx([15, 30, 60], abs=12)
+
+
+def test_a_workspace_that_cannot_be_made_is_tried_again_later(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, [0])
+    hosts.store("a", workspace=str(tmp_path / "file" / "a"))
+    (tmp_path / "file").write_text("")
+    assert hosts.waiting(100.0) == [] and len(hosts.said) == 3
+    (tmp_path / "file").unlink()
+    assert len(hosts.waiting(100.0)) == 1
+
+
+def test_what_runs_again_and_is_lost_again_is_not_left_alone(tmp_path: Path) -> None:
+    """Under the same epoch: its owner lived, and had only lost sight of the bucket."""
+    hosts = Hosts(tmp_path, [80, 80])
+    hosts.store("a")
+
+    def flap(now: float) -> None:
+        if 100 < now < 110:
+            hosts.store("a", ttl=1e4, nonce="renewed")
+        elif now > 200:
+            hosts.store("a", nonce="renewed")
+
+    assert len(hosts.waiting(300.0, flap)) == 2
 
 
 @pytest.mark.parametrize(

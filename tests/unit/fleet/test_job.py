@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.unit.fleet.leases import DRAINED, ELSEWHERE, HOST, seen
-from wal_agent.fleet.job import STATES, Job, counted, handed_over, in_order, judge
+from wal_agent.fleet.job import MAX_WORDS, STATES, Job, as_told, counted, handed_over, in_order, judge
 from wal_agent.recovery.admit import Local
 
 TABLE: list[tuple[str, float, dict[str, Any], Local, str, bool, float]] = [
@@ -64,6 +66,8 @@ def test_a_run_that_spooled_can_be_carried_on_by_one_host_only() -> None:
         ("the agent said: drained (SIGTERM)", False),
         ("drained (SIGTERM)\x1b[2J", False),
         ("stopped: 5 crashes in 10 min", False),
+        ("stopped (69): The bucket cannot be reached.", True),
+        ("stopped: stopped (69): ", False),
         ("", False),
     ],
 )
@@ -75,6 +79,30 @@ def test_secrets_in_a_lease_are_not_told() -> None:
     key = "ghp_" + "a1B2c3D4e5" * 4
     job = judge(seen(tool=f"curl {key}", reason=f"used {key}"), ELSEWHERE)
     assert key not in repr(job)
+
+
+def test_nothing_of_a_lease_is_told_with_a_secret_in_it() -> None:
+    """Nor with the half of one, where a text is cut; who runs the job needs its folder as it stands."""
+    key = "ghp_" + "a1B2c3D4e5" * 4
+    host = replace(HOST, name=f"vm {key}")
+    told: dict[str, Any] = dict.fromkeys(("agent", "workspace", "phase", "tool", "key"), f"x {key}")
+    job = judge(seen(31, **told, host=host, spool="/s"), ELSEWHERE)
+    assert job.folder == f"x {key}" and key not in json.dumps(as_told(job)) and job.only_on.startswith("vm ")
+    for pad in range(MAX_WORDS - 50, MAX_WORDS):
+        cut = judge(seen(state="released", reason="y " * (pad // 2) + key + " end"), ELSEWHERE)
+        assert "ghp_a1" not in cut.reason and len(cut.reason) <= MAX_WORDS
+
+
+def test_numbers_of_any_lease_can_be_told_as_json() -> None:
+    wild = {"since": -1e308, "time": 1e308, "started": 1e308, "until": -1e308}
+    told = json.dumps(as_told(judge(seen(**wild), ELSEWHERE)), allow_nan=False)
+    assert json.loads(told)["phase_age"] >= 1e9
+
+
+def test_who_comes_back_and_is_lost_again_is_another_loss() -> None:
+    assert judge(seen(nonce="a"), ELSEWHERE).loss == judge(seen(3600, nonce="a"), ELSEWHERE).loss
+    assert judge(seen(nonce="a"), ELSEWHERE).loss != judge(seen(nonce="b"), ELSEWHERE).loss
+    assert len(judge(seen(nonce="\x1b" * 50_000), ELSEWHERE).mark) == 16
 
 
 def test_what_needs_somebody_comes_first() -> None:

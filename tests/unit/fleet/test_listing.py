@@ -11,7 +11,7 @@ from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
-from wal_agent.errors import Unavailable
+from wal_agent.errors import Denied, Unavailable
 from wal_agent.fleet.listing import Eyes
 from wal_agent.wal.lease_doc import encode
 
@@ -67,4 +67,32 @@ def test_a_bucket_without_jobs_and_one_that_is_away() -> None:
     bucket = Away(url="gs://as-if")
     store(bucket, "a")
     with pytest.raises(Unavailable):
+        eyes(bucket).all()
+
+
+class Shut(MemoryBucket):
+    """Some keys may not be read."""
+
+    shut: tuple[str, ...] = ()
+
+    def get(self, key: str) -> Object:
+        if key in self.shut:
+            raise Denied(f"{key} is denied.")
+        return super().get(key)
+
+
+def test_one_lease_that_may_not_be_read_hides_no_other() -> None:
+    bucket = Shut(url="gs://as-if")
+    store(bucket, "a")
+    store(bucket, "b")
+    bucket.put("no-lease/log/1", b"")
+    bucket.shut = ("a/lease.json",)
+    assert [(job.job, job.state, job.problem) for job in eyes(bucket).all()] == [
+        ("a", "damaged", "a/lease.json is denied."),
+        ("b", "running", ""),
+    ]
+    alone = eyes(bucket).one("a")
+    assert alone is not None and alone.state == "damaged"
+    bucket.shut = ("a/lease.json", "b/lease.json")
+    with pytest.raises(Denied):
         eyes(bucket).all()

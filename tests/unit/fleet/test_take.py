@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,3 +100,47 @@ def test_a_signal_reaches_the_run_and_no_other_job_is_taken(tmp_path: Path) -> N
         host.send_signal(signal.SIGTERM)
         rest = host.communicate(timeout=60)[0]
     assert host.returncode == 143 and "taking" not in rest
+
+
+TYPED = """
+import os, sys
+from pathlib import Path
+from wal_agent.fleet.take import child
+print(child([sys.executable, "-c", sys.argv[1]], Path("/"), os.environ), flush=True)
+"""
+COUNTS = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+os.write(2, b"runs")
+got = [signal.sigwait({signal.SIGINT})]
+os.kill(os.getppid(), signal.SIGTERM)  # it comes back when what was before it is passed on
+signal.sigwait({signal.SIGTERM})
+print(got, sorted(signal.sigpending()), flush=True)
+"""
+
+
+def test_what_the_terminal_sent_to_the_run_as_well_is_not_passed_on() -> None:
+    """Two Ctrl-C end an agent that one only interrupts; also where our stdin is no terminal."""
+    terminal, end = os.openpty()
+    run = subprocess.Popen(
+        [sys.executable, "-c", TYPED, COUNTS],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(TESTS.parent)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=end,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(2, termios.TIOCSCTTY, 0),
+    )
+    os.close(end)
+    try:
+        said = b""
+        while b"runs" not in said:
+            said += os.read(terminal, 1000)
+        os.write(terminal, b"\x03")
+        out, _ = run.communicate(timeout=60)
+    finally:
+        run.kill()
+        os.close(terminal)
+    lines = out.splitlines()
+    assert "[<Signals.SIGINT: 2>] []" in lines and "Child(code=0, number=15)" in lines[-1], out

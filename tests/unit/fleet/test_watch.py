@@ -19,13 +19,15 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TESTS
-from tests.unit.fleet.leases import CRASHED, DRAINED, store
+from tests.unit.fleet.leases import CRASHED, DRAINED, ELSEWHERE, seen, store
 from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import Version
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.errors import NotFound, Unavailable
+from wal_agent.errors import Damaged, Fenced, NotFound, Unavailable
 from wal_agent.fleet.acted import KEY, Memory, decode
+from wal_agent.fleet.command import environment
+from wal_agent.fleet.job import judge
 from wal_agent.fleet.watch import KEYS, Wanted, Watcher
 
 NOTE = 'echo "$WAL_AGENT_JOB $FLEET_EPOCH $FLEET_STATE" >> "$ACTED"'
@@ -215,3 +217,65 @@ def test_how_a_command_ended_is_remembered_when_the_bucket_is_back(yard: Yard) -
     Watcher(bucket, wanted, env, said.append, FakeClock(), random.Random(1), stop).go()
     assert [(act.job, act.outcome) for act in decode(bucket.get(KEY).data).acts] == [("a", "done")]
     assert yard.acted == ["a 3 crashed"] and said[1:] == ["waiting: away"]
+
+
+def watcher(bucket: MemoryBucket, yard: Yard, wanted: Wanted, stop: threading.Event, said: list[str]) -> Watcher:
+    env = {"PATH": os.environ["PATH"], "WAL_AGENT_RUNTIME_DIR": str(yard.runtime), "ACTED": str(yard.root / "acted")}
+    return Watcher(bucket, wanted, env, said.append, FakeClock(), random.Random(1), stop)
+
+
+def test_a_watcher_that_is_told_to_end_begins_nothing_more_and_counts_no_try(yard: Yard) -> None:
+    """Of six jobs, three at a time: one is acted on, two are ended in the middle, and the rest is not begun."""
+    stop, bucket, said = threading.Event(), MemoryBucket(), list[str]()
+    for n in range(6):
+        store(bucket, f"job-{n}", **CRASHED)
+    slow = f'trap "" TERM; mkdir "$ACTED.first" 2>/dev/null && exit 0; trap - TERM; {NOTE}; sleep 60'
+    at = watcher(bucket, yard, Wanted(slow, every=0.01, at_once=3, ttl=3600.0, tries=1), stop, said)
+    threading.Thread(target=lambda: (until(lambda: len(yard.acted) == 2, "two began"), stop.set())).start()
+    at.go()
+    assert len(yard.acted) == 2
+    assert [act.outcome for act in decode(bucket.get(KEY).data).acts] == ["done"]
+    assert sum("was not run to its end" in line for line in said) == 5
+
+
+class Taken(MemoryBucket):
+    """The watchers' lease is deleted, or becomes another's, when something is remembered."""
+
+    def __init__(self, fate: bytes) -> None:
+        super().__init__()
+        self.fate, self.done = fate, False
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        version = super().put(key, data, if_version=if_version)
+        if key == KEY and not self.done:
+            self.done = True
+            self.delete(KEYS.lease)
+            if self.fate:
+                super().put(KEYS.lease, self.fate)
+        return version
+
+
+@pytest.mark.parametrize(
+    ("fate", "error", "words"),
+    [(b"", Fenced, "was deleted"), (b"{", Damaged, "is damaged")],
+    ids=["deleted", "damaged"],
+)
+def test_why_the_watch_was_lost_is_told_as_it_is(yard: Yard, fate: bytes, error: type[Exception], words: str) -> None:
+    """Its one round takes until a renewal has met what stands there."""
+    bucket, said = Taken(fate), list[str]()
+    store(bucket, "a", **CRASHED)
+    at = watcher(bucket, yard, Wanted("sleep 1", once=True, ttl=2.0), threading.Event(), said)
+    with pytest.raises(error, match=words):
+        at.go()
+
+
+def test_the_environment_tells_only_what_can_be_used_as_it_stands() -> None:
+    key = "ghp_" + "a1B2c3D4e5" * 4
+    for agent, workspace, told in [
+        ("gemini", "/w/a b", ("gemini", "/w/a b")),
+        ("gemini --yolo", "/srv/" + "a" * 1500, ("", "")),
+        ("$(reboot)", "/w/\x1b[2J", ("", "")),
+        ("claude", f"/w/{key}", ("claude", "")),
+    ]:
+        env = environment({}, judge(seen(agent=agent, workspace=workspace), ELSEWHERE), "u")
+        assert (env["FLEET_AGENT"], env["FLEET_WORKSPACE"]) == told
