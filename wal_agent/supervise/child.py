@@ -33,6 +33,7 @@ HANDLED = frozenset(
 # A shell that starts us under nohup or in the background has us ignore some: a blocked one would come all the same.
 _IGNORABLE = HANDLED - {signal.SIGCHLD, signal.SIGTERM}
 RECENT = 10.0  # seconds in which an agent ends by a signal that it takes; after that it has survived it
+ECHO = 0.5  # seconds in which a SIGTERM to our whole group also comes from the parent, which passes it on
 _SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
 
 
@@ -120,12 +121,15 @@ class Child:
     def wait(self, on_terminate: Callable[[int], None], tick: Callable[[], None], every: Callable[[], float]) -> Exit:
         """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called
         at least every `every()` seconds and may end the agent."""
-        terminations = 0
+        terminations, last = 0, (0, 0.0)
         while self.exit is None:
-            number, from_terminal = _next_signal(every())
+            number, from_terminal, sender = _next_signal(every())
             if number == signal.SIGTERM:
-                terminations += 1
-                on_terminate(terminations)
+                now = self._now()
+                if not (terminations and is_echo(last, sender, now)):
+                    terminations += 1
+                    on_terminate(terminations)
+                last = sender, now
             elif number not in (0, signal.SIGCHLD):
                 self._passed[number] = self._now()
                 if not from_terminal:
@@ -136,20 +140,28 @@ class Child:
         return self.exit
 
 
-def _next_signal(seconds: float) -> tuple[int, bool]:
-    """The next handled signal, or 0 when `seconds` pass; and whether the terminal sent it to the whole group."""
+def is_echo(last: tuple[int, float], sender: int, now: float) -> bool:
+    """Whether a SIGTERM is the `last` one (its sender, and when), told a second time by another process."""
+    return sender != last[0] and now - last[1] < ECHO
+
+
+def _next_signal(seconds: float) -> tuple[int, bool, int]:
+    """The next handled signal, or 0 when `seconds` pass; whether the terminal sent it to the whole group; who sent it
+    (0: not known)."""
     if sys.platform == "linux":
         # Not sigtimedwait: when its time runs out in a stop (SIGSTOP, SIGCONT) CPython gives an unfilled struct, which
         # may well name a signal.
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
         info = signal.sigwaitinfo(handled() | {signal.SIGALRM})
         signal.setitimer(signal.ITIMER_REAL, 0)
-        return (0, False) if info.si_signo == signal.SIGALRM else (info.si_signo, info.si_code == _SI_KERNEL)
+        if info.si_signo == signal.SIGALRM:
+            return 0, False, 0
+        return info.si_signo, info.si_code == _SI_KERNEL, info.si_pid
     pending = signal.sigpending() & handled()  # macOS has neither sigtimedwait nor the sender
     if not pending:
         time.sleep(seconds)
         pending = signal.sigpending() & handled()
         if not pending:
-            return 0, False
+            return 0, False, 0
     number = signal.sigwait(pending)
-    return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty()
+    return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty(), 0

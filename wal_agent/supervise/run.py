@@ -550,7 +550,8 @@ def _three(calls: Sequence[tuple[int, str]]) -> str:
 def stopped_by(error: Exception) -> str:
     """For the lease: why no agent ran."""
     why = error.what if isinstance(error, WalAgentError) else type(error).__name__
-    return f"stopped: {why}"[:500]
+    passing = f" ({Unavailable.exit_code})" if isinstance(error, Unavailable) else ""  # the fleet goes by it
+    return f"stopped{passing}: {why}"[:500]
 
 
 def again(

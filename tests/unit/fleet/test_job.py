@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.fleet.leases import DRAINED, ELSEWHERE, HOST, seen
+from wal_agent.errors import PersonNeeded, Unavailable
 from wal_agent.fleet.job import MAX_WORDS, STATES, Job, as_told, counted, handed_over, in_order, judge
 from wal_agent.recovery.admit import Local
+from wal_agent.supervise.run import stopped_by
 
 TABLE: list[tuple[str, float, dict[str, Any], Local, str, bool, float]] = [
     ("alive", 5, {}, ELSEWHERE, "running", False, 0),
@@ -73,6 +75,11 @@ def test_a_run_that_spooled_can_be_carried_on_by_one_host_only() -> None:
 )
 def test_which_reasons_say_that_the_machine_went_away(reason: str, expected: bool) -> None:
     assert handed_over(reason) is expected
+
+
+def test_a_run_without_its_bucket_says_so_in_the_words_that_the_fleet_goes_by() -> None:
+    assert handed_over(stopped_by(Unavailable("The bucket cannot be reached.")))
+    assert not handed_over(stopped_by(PersonNeeded("Look at call #1.")))
 
 
 def test_secrets_in_a_lease_are_not_told() -> None:

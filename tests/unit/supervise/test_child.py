@@ -18,7 +18,7 @@ import pytest
 
 from tests.unit.supervise import nest
 from tests.unit.supervise.crew import PATIENCE, until
-from wal_agent.supervise.child import Child, block_signals
+from wal_agent.supervise.child import ECHO, Child, block_signals, is_echo
 
 ROOT = Path(__file__).parents[3]
 
@@ -257,3 +257,10 @@ def test_an_interrupt_before_the_agent_is_there_ends_its_start_without_a_word(
     code = interrupted + "argv = sys.argv[1:]\nos.execvp(argv[0], argv)"
     done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (ends, b"")
+
+
+def test_a_sigterm_that_comes_twice_at_once_from_two_processes_is_one() -> None:
+    """To the whole group, and passed on by our parent (fleet claim); the same process that says it twice means it."""
+    assert is_echo((7, 10.0), 8, 10.0 + ECHO / 2)
+    assert not is_echo((7, 10.0), 7, 10.0)
+    assert not is_echo((7, 10.0), 8, 10.0 + ECHO)
