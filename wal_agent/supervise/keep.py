@@ -153,7 +153,7 @@ class _Keeper:
                     return None
                 self.history.append(now)
                 self.told(Restarting(attempt, delay, finished.cls))
-                self.screen.say(f"{name}: {finished.why}. Starting it again in {delay:.0f} s.")
+                self.screen.say(f"{name}: {finished.why}. {restarting(attempt, delay, self.policy.limit)}")
                 pause(delay, self.clock)
                 self.wish = replace(self.wish, attended=False)  # nobody has typed this one
                 return None
@@ -201,6 +201,13 @@ def halted_by(error: Exception) -> Halted | None:
         what = f"wal-agent ended by a defect of its own ({type(error).__name__})."
         return Halted(WalAgentError.exit_code, what, "Its report is on that machine; the same command carries on.")
     return None if error.exit_code > 128 else Halted(error.exit_code, error.what, error.hint)
+
+
+def restarting(attempt: int, delay: float, limit: int) -> str:
+    """`attempt` counts from 1; the plan decides in the start itself, and mostly refuses the one that fills `limit`."""
+    if attempt == limit:
+        return f"That is crash {attempt} of --restart-limit {limit}: looking whether it may be started again."
+    return f"Starting it again {'now' if delay < 1.5 else f'in {delay:.0f} s'}."
 
 
 def not_done(wish: Wish, finished: Finished) -> str:

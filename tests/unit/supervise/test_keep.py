@@ -26,7 +26,7 @@ from wal_agent.errors import (
 )
 from wal_agent.happened import AgentBegan, Halted, Happening, LeaseTaken, Restarting
 from wal_agent.records import ExitClass
-from wal_agent.supervise.keep import RESTARTED, Again, Loop, Policy, Stop, after, keep
+from wal_agent.supervise.keep import RESTARTED, Again, Loop, Policy, Stop, after, keep, restarting
 from wal_agent.supervise.run import Finished, Left
 from wal_agent.supervise.take import Interrupted
 from wal_agent.supervise.wish import Screen, Wish
@@ -166,7 +166,27 @@ def test_it_goes_on_until_it_is_done() -> None:
     assert [w.fresh for w in play.wishes] == [True, False, False], "a restart must not throw the session away"
     assert [w.attended for w in play.wishes] == [True, False, False], "nobody typed the restarts"
     assert [(h.attempt, h.cls) for h in play.heard if isinstance(h, Restarting)] == [(1, "killed"), (2, "killed")]
-    assert all(line.startswith("gemini: killed by SIGKILL. Starting it again in") for line in play.said)
+    first, second = play.said
+    assert first == "gemini: killed by SIGKILL. Starting it again now."
+    assert second.startswith("gemini: killed by SIGKILL. Starting it again ")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "delay", "limit", "says"),
+    [
+        (1, 0.5, 5, "Starting it again now."),
+        (1, 1.0, 5, "Starting it again now."),
+        (2, 1.9, 5, "Starting it again in 2 s."),
+        (7, 31.6, 0, "Starting it again in 32 s."),
+    ],
+)
+def test_a_restart_is_told_with_its_delay(attempt: int, delay: float, limit: int, says: str) -> None:
+    assert restarting(attempt, delay, limit) == says
+
+
+def test_what_the_plan_will_refuse_is_not_promised() -> None:
+    said = restarting(5, 0.7, 5)
+    assert "--restart-limit 5" in said and "looking whether" in said and "Starting" not in said
 
 
 def test_a_pause_is_no_restart_and_keeps_the_person() -> None:
