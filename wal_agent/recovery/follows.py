@@ -158,6 +158,8 @@ def _how(c: Case) -> str:
         return f"was paused on {host}" + (f" ({safe(c.pause.reason, 80)})" if c.pause.reason else "")
     if c.died and c.state.ended is not None:
         return f"died on {host} ({died.how(c.state.ended.cls)})"
+    if c.opening.cause == "closed" and c.cause != "closed":
+        return f"had ended on {host}"  # a person settled its last call since, and nothing was left to do
     match c.cause:
         case "released":
             why = given_up(c.state.ended.why) if c.state.ended else ""

@@ -12,6 +12,13 @@ from wal_agent.recovery.quote import safe, shown_input
 from wal_agent.recovery.words import clock_time, counted, size, span
 
 _SHOWN = 5  # calls in flight
+_ENDED: dict[Alert, str] = {
+    "crash": "was cut off",
+    "cut_off": "was cut off",
+    "preempted": "was given up in good order",
+    "paused": "was paused",
+    "unsettled": "ended with calls in flight",
+}
 _ASKED = "the agent is asked to verify"
 _WORDS: dict[Finding, str] = {
     "completed": "completed",
@@ -35,20 +42,18 @@ class Report:
     stopped: float
     now: float
     fenced_in: float
+    over: bool = False  # the job had ended (a person settled its last call, say), and is continued as asked
 
 
 def headline(r: Report) -> str:
     """The message's first line."""
-    ended = {
-        "crash": "was cut off",
-        "cut_off": "was cut off",
-        "preempted": "was given up in good order",
-        "paused": "was paused",
-        "unsettled": "ended with calls in flight",
-    }[r.alert]
+    if r.over:
+        ended, verb = "had ended", "Going on with its session"
+    else:
+        ended, verb = _ENDED[r.alert], "Carrying on" if r.alert == "paused" else "Recovering"
     where = f"on {plain(r.old_host, 60)} at {clock_time(r.stopped)}"
-    there = f"{'Carrying on' if r.alert == 'paused' else 'Recovering'} on {plain(r.new_host, 60)}."
-    return f"job {r.job} {ended} {where}, {span(r.now - r.stopped)} ago (epoch {r.old_epoch}). {there}"
+    ago = f"{span(r.now - r.stopped)} ago (epoch {r.old_epoch})"
+    return f"job {r.job} {ended} {where}, {ago}. {verb} on {plain(r.new_host, 60)}."
 
 
 def fenced_line(r: Report) -> str:

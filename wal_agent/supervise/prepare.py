@@ -239,6 +239,7 @@ class Preparation:
             stopped=self.at.before.time,
             now=self.clock.now(),
             fenced_in=self.clock.now() - self.at.opening.time,
+            over=self.at.opening.cause == "closed" and alert != "unsettled",
         )
 
     def _place(self, decided: StartAgain | Resume) -> Place:

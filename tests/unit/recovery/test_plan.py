@@ -131,6 +131,13 @@ def test_a_run_that_came_to_its_end_is_not_resumed_unless_asked() -> None:
     assert isinstance(asked, Resume) and asked.session == "s1"
 
 
+def test_what_ended_when_a_person_settled_its_last_call_was_not_given_up() -> None:
+    """The run left a call open, so its job was released; `ack` settled that, and closed the job."""
+    state = state_of(*RAN, turn("completed"), intent(), run_ended(), opening(2, "released"), end())
+    asked = plan(Before(state, RAN[0]), opening(3, "closed"), LOCAL, replace(POLICY, resume_closed=True))
+    assert isinstance(asked, Resume) and asked.why == "had ended on vm-17; nothing was in flight"
+
+
 @pytest.mark.parametrize("calls", [(), (intent(),)])
 @pytest.mark.parametrize("state", ["started", "completed"])
 def test_a_pause_is_told_as_one_and_keeps_calls_in_flight(state: str, calls: tuple[AnyRecord, ...]) -> None:

@@ -45,6 +45,13 @@ def test_the_headline_after_a_pause() -> None:
     assert line == "job gemini-shop was paused on vm-17 at 14:02:13, 4 min ago (epoch 3). Carrying on on vm-22."
 
 
+@pytest.mark.parametrize("alert", ["cut_off", "preempted"])
+def test_the_headline_of_a_job_that_had_ended(alert: Alert) -> None:
+    line = headline(replace(REPORT, alert=alert, over=True))
+    how = "had ended on vm-17 at 14:02:13, 4 min ago (epoch 3). Going on with its session on vm-22."
+    assert line == f"job gemini-shop {how}"
+
+
 def test_the_rows() -> None:
     text = "  fenced     vm-17 can no longer run a tool for this job (epoch 4 begins at record 413)"
     assert fenced_line(REPORT) == f"{text:<96} 0.11 s"
