@@ -15,7 +15,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
 from wal_agent.happened import Announcer, Halted, Listener
-from wal_agent.supervise.keep import PERSON
+from wal_agent.supervise.keep import PERSON, policy_of
 from wal_agent.supervise.systemd import service_manager
 from wal_agent.supervise.wish import Screen, Wish
 
@@ -25,6 +25,13 @@ def on_screen(wish: Wish) -> bool:
     if sys.stderr is None or not sys.stderr.isatty():
         return False
     return wish.agent.is_interactive(wish.args, sys.stdin.isatty() and sys.stdout.isatty(), wish.env)
+
+
+def restarts(wish: Wish) -> bool:
+    """Whether an agent that hangs is started again: before a person, only where that was asked for in this command."""
+    policy = policy_of(wish)
+    tty = sys.stdin.isatty() and sys.stdout.isatty()
+    return policy.restart == "on" and (policy.explicit or not wish.agent.is_interactive(wish.args, tty, wish.env))
 
 
 @contextmanager
@@ -42,6 +49,7 @@ def looked_at(wish: Wish, screen: Screen) -> Iterator[Wish]:
         agent=wish.agent.name,
         workspace=wish.workspace,
         attended=wish.attended,
+        restarts=restarts(wish),
     )
     manager = service_manager(wish.env, wish.pulse.stalled, clock)
     first: list[Listener] = [listener for listener in (people, manager) if listener is not None]

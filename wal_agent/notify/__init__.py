@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 
 def listener(
-    env: Mapping[str, str], *, job: str, bucket: str, agent: str, workspace: Path, attended: bool = False
+    env: Mapping[str, str],
+    *,
+    job: str,
+    bucket: str,
+    agent: str,
+    workspace: Path,
+    attended: bool = False,
+    restarts: bool = False,
 ) -> Post | None:
     """What is to be told of a run's happenings; None where the person named no URL, and then nothing more is loaded.
     `env` is the wrapper's own. ConfigError, UsageError: what the person wrote cannot be meant."""
@@ -31,7 +38,7 @@ def listener(
     from wal_agent.supervise import processes
 
     box = outbox.box_of(env, found)
-    facts = Facts(job, bucket, agent, platform.node() or "unknown", str(workspace))
+    facts = Facts(job, bucket, agent, platform.node() or "unknown", str(workspace), restarts)
     return Post(
         facts,
         found,

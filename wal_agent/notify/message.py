@@ -49,13 +49,14 @@ NO_NEWS = frozenset({UsageError.exit_code, LeaseHeld.exit_code, Fenced.exit_code
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What every message says: which job, where."""
+    """What every message says: which job, where. `restarts`: an agent that hangs is started again."""
 
     job: str
     bucket: str
     agent: str
     host: str
     workspace: str
+    restarts: bool = False
 
     def command(self, *words: str) -> str:
         """`wal-agent WORDS` for this job, from whatever folder."""
@@ -99,17 +100,8 @@ def message_of(facts: Facts, at: float, happening: Happening) -> Message | None:
             return _left_open(facts, at, calls)
         case TakesLong():
             return _takes_long(facts, at, happening)
-        case HungUp(seconds, waits):
-            return _message(
-                facts,
-                at,
-                "recovery",
-                f"hung up: {_HANGS[waits]} for {span(seconds)}",
-                "The agent was ended; the recovery plan decides what follows.",
-                _look(facts),
-                since=at - seconds,
-                key=f"hung:{at}",
-            )
+        case HungUp():
+            return _hangs(facts, at, happening)
         case Restarting(attempt, delay, cls):
             return _message(
                 facts,
@@ -231,6 +223,17 @@ def _takes_long(facts: Facts, at: float, happening: TakesLong) -> Message:
         since=at - happening.seconds,
         key=f"long:{happening.what}:{happening.tool}:{at - happening.seconds:.0f}",
     )
+
+
+def _hangs(facts: Facts, at: float, happening: HungUp) -> Message:
+    if happening.what == "exit":
+        lines = ["The agent is ended and not started again: its turn was done.", _look(facts)]
+    elif facts.restarts:
+        lines = ["The agent is ended and started again, unless it has died too often.", _look(facts)]
+    else:
+        lines = ["The agent is ended and not started again; the next start carries on.", _look(facts), _run(facts)]
+    title = f"hangs: {_HANGS[happening.what]} for {span(happening.seconds)}"
+    return _message(facts, at, "recovery", title, *lines, since=at - happening.seconds, key=f"hung:{at}")
 
 
 def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Message:

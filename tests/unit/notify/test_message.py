@@ -52,10 +52,10 @@ TABLE: list[tuple[h.Happening, str | None, str, tuple[str, ...]]] = [
     ),
     (h.TakesLong("start", 300.0), "person_needed", "shop: the agent has not begun for 5 min", ("the job is held",)),
     (h.TakesLong("exit", 300.0), "person_needed", "shop: its turn is over and the agent has not ended", ("on vm-22",)),
-    (h.HungUp(300.0, "exit"), "recovery", "shop: hung up: its turn is over", ("The agent was ended",)),
+    (h.HungUp(300.0, "exit"), "recovery", "shop: hangs: its turn is over", ("not started again: its turn was",)),
     (h.TakesLong("model", 90.0), "info", "shop: no answer of the model for 90 s", ("since 22:11:50 UTC",)),
     (h.TakesLong("tool", 1860.0, "bash"), "info", "shop: bash runs for 31 min", ("left alone",)),
-    (h.HungUp(600.0), "recovery", "shop: hung up", ("The agent was ended",)),
+    (h.HungUp(600.0), "recovery", "shop: hangs: no answer", ("not started again; the next", "Start it: wal-agent run")),
     (
         h.LeftOpen(((412, "deploy"), (413, "push"))),
         "person_needed",
@@ -108,6 +108,11 @@ def test_what_is_saved_in_a_folder_goes_on_where_that_is() -> None:
     message = message_of(replace(FACTS, bucket="file:///home/me/bucket"), AT, h.DrainFinished(3.2, True))
     assert message and "it carries on on vm-22, or wherever else its bucket's folder is." in message.body
     assert "anywhere" not in message.body
+
+
+def test_a_hang_says_whether_the_agent_is_started_again() -> None:
+    message = message_of(replace(FACTS, restarts=True), AT, h.HungUp(600.0))
+    assert message and "ended and started again" in message.body and "Start it" not in message.body
 
 
 def test_only_a_halt_that_needs_a_person_insists() -> None:
