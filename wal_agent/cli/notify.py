@@ -35,7 +35,10 @@ def notify(
         raise UsageError("Say either --test or --ack.")
     if ack:
         number = acknowledge(os.environ, None)
-        say(f"{number} {'reminder is' if number == 1 else 'reminders are'} not told again.")
+        if number == 0:
+            say("nothing to acknowledge: no reminder waits to be told again.")
+        else:
+            say(f"{number} {'reminder is' if number == 1 else 'reminders are'} not told again.")
         return
     targets = load(os.environ)
     if not targets:

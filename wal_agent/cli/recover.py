@@ -43,4 +43,4 @@ def recover(
     say(f"{seen.plan} (nothing was changed)")
     lines(seen.rows)
     if seen.prompt:
-        lines(["", *seen.prompt.splitlines()])
+        lines(["", "The agent would be told:", "", *seen.prompt.splitlines()])

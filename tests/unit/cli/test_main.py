@@ -15,6 +15,7 @@ from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, full
 from wal_agent import __version__, errors
 from wal_agent.cli import main as module
 from wal_agent.cli.main import app
+from wal_agent.supervise import dry_run
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = [c.name or "" for c in app.registered_commands]
@@ -182,6 +183,21 @@ def test_a_job_that_does_not_exist_is_no_error_to_look_at(run: Run) -> None:
         code, out, err = run(command)
         assert (code, out, err.count("\n")) == (0, "", 1) and "gemini-shop" in err
     assert json.loads(run("status", "--json")[1])["state"] == "none"
+
+
+def test_the_prompt_of_a_dry_run_has_a_heading(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It speaks to an agent, of what the start will have done by then."""
+    monkeypatch.setattr(
+        dry_run, "foresee", lambda *_: dry_run.Foreseen("a plan", ["  row"], "1 process was ended now.")
+    )
+    assert run("recover", "--dry-run")[2].splitlines() == [
+        "wal-agent: a plan (nothing was changed)",
+        "  row",
+        "",
+        "The agent would be told:",
+        "",
+        "1 process was ended now.",
+    ]
 
 
 def test_a_held_job_is_75_and_a_damaged_one_73(run: Run, tmp_path: Path) -> None:
