@@ -17,7 +17,7 @@ from wal_agent.redact import redact
 from wal_agent.shown import shown
 
 if TYPE_CHECKING:
-    from wal_agent.cli.view import Call, View
+    from wal_agent.cli.view import Call, Crash, View
 
 WIDEST = 500  # characters of one row
 _LATE = {
@@ -72,8 +72,6 @@ def status(
 
 
 def table(view: View) -> list[str]:
-    from wal_agent.recovery.died import how
-
     now = time.time()
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
@@ -118,12 +116,7 @@ def table(view: View) -> list[str]:
         )
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
-        rows += [
-            ("", f"{stamp(c.taken_over)}  {c.host} lost (epoch {c.epoch}), taken over then")
-            if not c.cls
-            else ("", f"{stamp(c.taken_over)}  agent died on {c.host} (epoch {c.epoch}): {how(c.cls)}")
-            for c in view.crashes[-5:]
-        ]
+        rows += [("", crash(c)) for c in view.crashes[-5:]]
     rows += [in_flight(call, view) for call in view.unsettled]
     return [f"{name:<11} {shown(redact(text), WIDEST)}" for name, text in rows]
 
@@ -153,6 +146,15 @@ def state(view: View) -> str:
             return f"given up in good order; {next_run} carries on"
         case _:
             return view.state
+
+
+def crash(c: Crash) -> str:
+    from wal_agent.recovery.died import how
+
+    if c.cls:
+        return f"{stamp(c.taken_over)}  agent died on {c.host} (epoch {c.epoch}): {how(c.cls)}"
+    lost = f"wal-agent died on {c.host}" if c.same_host else f"{c.host} lost"
+    return f"{stamp(c.taken_over)}  {lost} (epoch {c.epoch}), taken over then"
 
 
 def in_flight(call: Call, view: View) -> tuple[str, str]:

@@ -60,6 +60,7 @@ class Crash(msgspec.Struct, frozen=True):
     began: float
     taken_over: float
     cls: str = ""
+    same_host: bool = False  # who took over was on the same machine, and that had not been started anew
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -227,7 +228,9 @@ def crashes(state: State) -> tuple[Crash, ...]:
     before: Opening | None = None
     for at in state.openings:
         if at.opening.cause == "dead" and before is not None:
-            found.append(Crash(redact(before.host.name), before.epoch, before.time, at.opening.time))
+            old, new = before.host, at.opening.host
+            same = bool(old.boot) and (old.name, old.boot) == (new.name, new.boot)
+            found.append(Crash(redact(old.name), before.epoch, before.time, at.opening.time, same_host=same))
         before = at.opening
     for ended in state.ends:
         under = next((o.opening for o in reversed(state.openings) if o.opening.time <= ended.time), None)

@@ -167,6 +167,16 @@ def test_each_crash_is_an_opening_from_the_dead_with_its_owner(tmp_path: Path) -
     assert "vm-1 lost (epoch 1)" in shown(found)
 
 
+@pytest.mark.parametrize(("run", "says"), [("a", "wal-agent died on vm-1 (epoch 1)"), ("b", "vm-1 lost (epoch 1)")])
+def test_a_machine_that_lives_was_not_lost(tmp_path: Path, run: str, says: str) -> None:
+    """One of the same name that was started anew (another boot id) was."""
+    shelf = Shelf(tmp_path)
+    shelf.open("a")
+    shelf.open(run)
+    found = look(shelf.bucket, KEYS, {})
+    assert [c.same_host for c in found.crashes] == [run == "a"] and f"{says}, taken over then" in shown(found)
+
+
 def test_an_agent_that_died_is_a_crash_with_its_class(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path)
     job = shelf.open("a", host="vm-1")
