@@ -203,7 +203,8 @@ def _what(job: Job) -> str:
         case "running":
             words = f"{job.phase}{', ' + span(job.phase_age) if job.phase_age else ''} {job.tool}".strip()
         case "paused":
-            words = f"until {moment(job.until, job.until - job.left)} UTC (in {span(job.left)}): {job.reason}"
+            until = moment(job.until, job.until - job.left, exact=job.left < 600)  # as `status` says it
+            words = f"until {until} UTC (in {span(job.left)}): {job.reason}"
     only = f" (only {job.only_on} can carry on: --on-outage spool)" if job.only_on else ""
     return words.rstrip(": ") + only
 

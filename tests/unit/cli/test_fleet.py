@@ -10,6 +10,10 @@ import pytest
 from tests.unit.cli.shelf import EVIL, SECRET, Run
 from tests.unit.fleet.leases import CRASHED, DRAINED, store
 from wal_agent.bucket.file import FileBucket
+from wal_agent.cli.fleet import table
+from wal_agent.cli.status import state
+from wal_agent.cli.view import View
+from wal_agent.fleet.job import Job
 
 
 @pytest.fixture
@@ -95,3 +99,10 @@ def test_a_projects_file_does_not_choose_whose_jobs_run_here(
     for words in (("claim",), ("watch", "--on-crash", "true")):
         code, _, err = run("fleet", *words)
         assert code == 78 and "say so yourself: --bucket" in err
+
+
+def test_a_pause_ends_at_the_time_that_status_says() -> None:
+    until = 1_700_000_000.0  # 22:13:20 UTC
+    for left, says in ((500.0, "until 22:13:20 UTC"), (6000.0, "until 22:13 UTC")):
+        (row,) = table([Job(job="shop", state="paused", until=until, left=left)])
+        assert says in row and says in state(View("shop", "file:///b", "paused", until=until, left=left))
