@@ -231,7 +231,12 @@ def test_a_watcher_that_is_told_to_end_begins_nothing_more_and_counts_no_try(yar
         store(bucket, f"job-{n}", **CRASHED)
     slow = f'trap "" TERM; mkdir "$ACTED.first" 2>/dev/null && exit 0; trap - TERM; {NOTE}; sleep 60'
     at = watcher(bucket, yard, Wanted(slow, every=0.01, at_once=3, ttl=3600.0, tries=1), stop, said)
-    threading.Thread(target=lambda: (until(lambda: len(yard.acted) == 2, "two began"), stop.set())).start()
+
+    def end_it() -> None:
+        until(lambda: len(yard.acted) == 2, "two began")
+        stop.set()
+
+    threading.Thread(target=end_it).start()
     at.go()
     assert len(yard.acted) == 2
     assert [act.outcome for act in decode(bucket.get(KEY).data).acts] == ["done"]
