@@ -40,9 +40,13 @@ LAST = 9  # the newest segment
 SNAPSHOTS = (4, 7)
 
 STUB = f"""#!/bin/sh
-# Stands in for the agent: what matters is what comes before its start. Its hooks say one word, which means nothing.
+# Stands in for the agent: what matters is what comes before its start. Its hooks tell of one turn, which is complete.
 case "$1" in --version) echo 0.61.0; exit 0;; esac
-echo '{{}}' | {shlex.join(client_command())} "$WAL_AGENT_SOCKET" "$WAL_AGENT_RUN" gemini Word $$ 20 >/dev/null
+for word; do case "$before" in --resume | --session-id) session=$word;; esac; before=$word; done
+for event in BeforeAgent AfterAgent; do
+    printf '{{"session_id": "%s"}}' "$session" |
+        {shlex.join(client_command())} "$WAL_AGENT_SOCKET" "$WAL_AGENT_RUN" gemini $event $$ 20 >/dev/null
+done
 echo began >> "$STUB_BEGAN"
 """
 # Names, below the job's prefix, that no object of ours has.

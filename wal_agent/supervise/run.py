@@ -230,14 +230,14 @@ class _Run:
         if opened.spool is not None:
             self.screen.say(SPOOLING)
         opened.writer.on_ack = self._acked
-        opening = opened.replay.state.openings[-1].opening
+        openings = opened.replay.state.openings  # none where the log is damaged before ours
         self.wish.tell(
             LeaseTaken(
                 job=self.keys.job,
                 bucket=self.wish.settings.bucket,
                 run=self.run_dir.run,
-                epoch=opening.epoch,
-                cause=opening.cause,
+                epoch=opened.lease.epoch,
+                cause=openings[-1].opening.cause if openings else "dead",
                 host=self.here.name,
                 agent=self.wish.agent.name,
                 agent_version=self.cli.version,
