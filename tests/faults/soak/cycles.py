@@ -26,7 +26,7 @@ OUTAGE = 1.5
 class Cycle:
     """One start of `wal-agent run` and its end. `machine` is its number; `all_of_it`: the whole machine dies, not just
     the supervisor and what the kernel ends with it; `cut`: the store is out of reach for OUTAGE seconds, from so many
-    on; `settle`: a person then settles what is open."""
+    on after the agent began; `settle`: a person then settles what is open."""
 
     number: int
     machine: int
@@ -54,7 +54,7 @@ def roll(seed: int, count: int) -> list[Cycle]:
                 all_of_it=rng.random() < 0.5,
                 batches=tuple(batches),
                 again=rng.random() < 0.5,
-                cut=rng.uniform(0.1, 0.6) if rng.random() < 0.1 else None,
+                cut=rng.uniform(0.0, 0.2) if rng.random() < 0.1 else None,
                 settle=number % 10 == 0,
             )
         )

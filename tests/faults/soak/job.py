@@ -130,9 +130,10 @@ class Job:
             "wait": True,
             "broken": self.broken,
         }
+        before = self._agents(cycle.machine)
         pid = self.nursery.start(order)
         try:
-            if cycle.cut is not None and not self.nursery.ended(cycle.cut):
+            if cycle.cut is not None and self._has_begun(cycle.machine, before) and not self.nursery.ended(cycle.cut):
                 self.proxy.partition()
                 self.nursery.ended(OUTAGE)
                 self.proxy.heal()
@@ -144,6 +145,17 @@ class Job:
             return self.nursery.status()
         finally:
             self.proxy.heal()
+
+    def _agents(self, machine: int) -> set[Path]:
+        """What runs of this machine wrote down when their agents began."""
+        return {*(self.root / f"r{machine}").glob("*/agent.pid")}
+
+    def _has_begun(self, machine: int, before: set[Path]) -> bool:
+        """Wait for the run's agent; whether it began before the run ended. A cut before it would deny no call."""
+        while not self._agents(machine) - before:
+            if self.nursery.ended(0.01):
+                return False
+        return True
 
     def env(self, cycle: Cycle) -> dict[str, str]:
         what, n = cycle.death
