@@ -13,7 +13,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.encryption import wrong_key
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
-from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left
+from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left, paused_until
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.recovery.settled import way
 from wal_agent.supervise import local
@@ -77,7 +77,8 @@ def acknowledge(
                 job = open_job(
                     bucket, keys, SystemClock(), random.Random(), claim=claim, fields=fields, seen=seen, cause=cause
                 )
-                _settle(job, call, done, pause_left(seen), seen.doc.reason)
+                rests = pause_left(seen) if paused_until(seen) else None
+                _settle(job, call, done, rests, seen.doc.reason)
             case Refuse(sentence, hint):
                 _ask_owner(seen, call, done, LeaseHeld(sentence, hint))
             case Wait(_, why):
@@ -102,13 +103,14 @@ def sound(found: Replay) -> State:
     return found.state
 
 
-def _settle(job: OpenedJob, call: int, done: bool, rests: float, reason: str) -> None:
-    """A job that is paused stays so for the `rests` seconds that are left, for its `reason`."""
+def _settle(job: OpenedJob, call: int, done: bool, rests: float | None, reason: str) -> None:
+    """A job that is paused stays so for the `rests` seconds that are left (0: it is due, and stays that), for its
+    `reason`."""
     state, now = job.replay.state, SystemClock().now()
     try:
         job.writer.append(end_of(sound(job.replay), call, done, now))
     finally:
-        if rests > 0:
+        if rests is not None:
             ended = close_job(job, "released", reason, until=now + rests)
         else:
             wanted: Literal["closed", "released"] = "closed" if state.turn == "completed" else "released"

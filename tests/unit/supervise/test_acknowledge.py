@@ -18,7 +18,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import Cause, End, Host
-from wal_agent.recovery.admit import Local, Try, admit, pause_left, pause_words
+from wal_agent.recovery.admit import Local, Try, admit, pause_left, pause_words, paused_until
 from wal_agent.supervise import acknowledge as module
 from wal_agent.supervise import local
 from wal_agent.supervise.acknowledge import acknowledge, end_of
@@ -129,6 +129,15 @@ def test_a_paused_job_stays_so_when_a_call_of_it_is_settled(here: Here) -> None:
     seen = leases.read(here.bucket, KEYS)
     assert seen is not None and seen.doc.epoch == 2 and 3500 < pause_left(seen) <= 3600
     assert "(rate limit)" in pause_words(seen) and here.state.open == ()
+
+
+def test_a_job_whose_pause_was_over_still_needs_a_host_when_a_call_of_it_is_settled(here: Here) -> None:
+    job = here.open("a", here.runtime / "no-lock")
+    job.writer.append(intent(1))
+    close_job(job, "released", "rate limit", until=1.0)
+    here.acknowledge(1)
+    seen = leases.read(here.bucket, KEYS)
+    assert seen is not None and seen.doc.epoch == 2 and paused_until(seen) > 0 == pause_left(seen)
 
 
 @pytest.mark.parametrize(
