@@ -11,14 +11,23 @@ from wal_agent.supervise.done import came_to_its_end
 from wal_agent.wal.job import close_job
 
 
-@pytest.mark.parametrize("state", ["held", "closed", "released"])
-def test_only_a_closed_job_has_come_to_its_end(tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "reason", "done"),
+    [
+        ("held", "", False),
+        ("closed", "completed", True),
+        ("closed", "the agent ended with 41", False),
+        ("released", "drained (SIGTERM)", False),
+    ],
+)
+def test_only_a_task_that_was_done_has_come_to_its_end(tmp_path: Path, state: str, reason: str, done: bool) -> None:
+    """An engine that starts a failed agent again must not be told that all is well."""
     shelf = Shelf(tmp_path / "b")
     assert not came_to_its_end(shelf.url, "shop")
     job = shelf.open()
     if state != "held":
-        close_job(job, "closed" if state == "closed" else "released", "completed")
-    assert came_to_its_end(shelf.url, "shop") is (state == "closed")
+        close_job(job, "closed" if state == "closed" else "released", reason)
+    assert came_to_its_end(shelf.url, "shop") is done
 
 
 def test_nothing_is_run_and_that_is_a_success(run: Run, tmp_path: Path) -> None:
