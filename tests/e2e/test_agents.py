@@ -16,6 +16,10 @@ from wal_agent.loopback.model import Called, Heard, Model, Returned, Said, Turn
 HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not None]
 TASK = "please do the work"
 NOTICE = "[wal-agent recovery] "
+# Of each kind of module one: hooks around its file, a file that lags, nested calls, a database. The demo of every agent
+# loses three machines in a row, and is a test too (test_demo.py).
+LOST = ["gemini", "claude", "codex"]
+DRAINED = ["claude", "codex", "opencode"]
 
 
 @pytest.fixture(params=HOOKED)
@@ -102,6 +106,7 @@ def test_hooks_that_are_switched_off(scene: Scene) -> None:
     assert not name or (scene.workspace / name).read_text() == text
 
 
+@pytest.mark.parametrize("scene", LOST, indirect=True)
 def test_a_lost_machine(scene: Scene) -> None:
     """I1-I4, I8: killed in a command; on another machine, in the same folder, the agent is told and verifies."""
     one = scene.machine("vm-1")
@@ -132,6 +137,7 @@ def test_a_lost_machine(scene: Scene) -> None:
     check_exact(scene, two)
 
 
+@pytest.mark.parametrize("scene", DRAINED, indirect=True)
 def test_a_drain_and_another_machine(scene: Scene) -> None:
     """SIGTERM while the model thinks: saved and given up (143); the next one goes on, and nothing was in flight."""
     one = scene.machine("vm-1")
