@@ -225,7 +225,7 @@ def watcher(bucket: MemoryBucket, yard: Yard, wanted: Wanted, stop: threading.Ev
 
 
 def test_a_watcher_that_is_told_to_end_begins_nothing_more_and_counts_no_try(yard: Yard) -> None:
-    """Of six jobs, three at a time: one is acted on, two are ended in the middle, and the rest is not begun."""
+    """Of six jobs, three at a time: one is acted on, what runs then is ended, and the rest is not begun."""
     stop, bucket, said = threading.Event(), MemoryBucket(), list[str]()
     for n in range(6):
         store(bucket, f"job-{n}", **CRASHED)
@@ -233,12 +233,14 @@ def test_a_watcher_that_is_told_to_end_begins_nothing_more_and_counts_no_try(yar
     at = watcher(bucket, yard, Wanted(slow, every=0.01, at_once=3, ttl=3600.0, tries=1), stop, said)
 
     def end_it() -> None:
-        until(lambda: len(yard.acted) == 2, "two began")
-        stop.set()
+        try:
+            until(lambda: len(yard.acted) >= 2, "two began")
+        finally:
+            stop.set()
 
     threading.Thread(target=end_it).start()
     at.go()
-    assert len(yard.acted) == 2
+    assert 2 <= len(yard.acted) <= 3
     assert [act.outcome for act in decode(bucket.get(KEY).data).acts] == ["done"]
     assert sum("was not run to its end" in line for line in said) == 5
 

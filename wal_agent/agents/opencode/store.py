@@ -23,12 +23,25 @@ _TREE = """WITH RECURSIVE tree(id) AS (SELECT id FROM session WHERE id = ?
 
 @contextmanager
 def reading(path: Path, seconds: float = 0.2) -> Iterator[sqlite3.Connection]:
-    """One view of it. sqlite3.Error, also where there is none."""
+    """One view of it. sqlite3.Error, also where there is none, or one that OpenCode is just making: until it is in WAL
+    mode a reader would be in OpenCode's way, which then ends with "database is locked"."""
+    if not _in_wal_mode(path):
+        raise sqlite3.OperationalError("the database is being made")
     with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=seconds)) as db:
         db.isolation_level = None
         db.text_factory = lambda raw: raw.decode("utf-8", "replace")
         db.execute("BEGIN")
         yield db
+
+
+def _in_wal_mode(path: Path) -> bool:
+    """By its header: "file format read version" 2 (sqlite.org/fileformat2.html, 1.3.4)."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        return False
+    return len(head) == 20 and head[19] == 2
 
 
 _NEEDED = {
