@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
+from wal_agent.apart import begun
 from wal_agent.happened import Halted, Happening, LeaseSettled, LeaseTaken, Ready
 from wal_agent.notify import letter as letters
 from wal_agent.notify import outbox
@@ -48,8 +48,7 @@ class Post:
         self._about = outbox.about(facts.bucket, facts.job)
         self._heard: SimpleQueue[tuple[float, Happening] | None] = SimpleQueue()
         self._trouble: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
-        self._thread.start()
+        self._thread = begun("notify", self._work)
 
     def hear(self, at: float, happening: Happening) -> None:
         if isinstance(happening, (LeaseTaken, LeaseSettled, Ready, *TOLD)):

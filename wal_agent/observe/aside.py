@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import queue
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
+from wal_agent.apart import begun
 from wal_agent.happened import Happening, Listener
 
 MOST = 10_000  # happenings that wait; a run tells of some tens a second
 LAST = 1.0  # seconds that the end of the process waits for what is left
-
-
-@contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Threads inherit the mask: begun here, they take no signal that is the main thread's to wait for."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Aside:
@@ -37,9 +25,7 @@ class Aside:
         self._queue: queue.Queue[tuple[float, Happening] | None] = queue.Queue(most)
         self._dropped = 0
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._loop, name=f"observe-{name}", daemon=True)
-        with signals_blocked():
-            self._thread.start()
+        self._thread = begun(f"observe-{name}", self._loop)
 
     def hear(self, at: float, happening: Happening) -> None:
         """Never waits: what finds no room is dropped, and counted. A failure of the listener is raised here, once."""

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from wal_agent.apart import begun
 from wal_agent.errors import ConfigError
 from wal_agent.happened import Happening
-from wal_agent.observe.aside import LAST, signals_blocked
+from wal_agent.observe.aside import LAST
 
 REST = 15.0  # seconds between two writes: as often as such a file is usually read
 
@@ -31,9 +32,7 @@ class PromFile:
             self._write()
         except OSError as error:
             raise ConfigError(f"--metrics-file {path} cannot be written: {error.strerror}. Nothing was run.") from None
-        self._thread = threading.Thread(target=self._loop, name="promfile", daemon=True)
-        with signals_blocked():
-            self._thread.start()
+        self._thread = begun("promfile", self._loop)
 
     def hear(self, at: float, happening: Happening) -> None:
         self._changed.set()

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from wal_agent.apart import begun
 from wal_agent.errors import ConfigError
 from wal_agent.happened import Happening
-from wal_agent.observe.aside import signals_blocked
 from wal_agent.observe.exposition import TYPE
 from wal_agent.observe.health import Health
 
@@ -58,9 +58,7 @@ class Server:
         self._open: dict[socket.socket, None] = {}  # oldest first
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._accept, name="metrics", daemon=True)
-        with signals_blocked():
-            self._thread.start()
+        self._thread = begun("metrics", self._accept)
 
     def hear(self, at: float, happening: Happening) -> None:
         return

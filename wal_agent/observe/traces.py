@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wal_agent.happened import Happening, Listener
-from wal_agent.observe.aside import Aside, signals_blocked
+from wal_agent.observe.aside import Aside
 from wal_agent.shown import heard
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def tracing(exporter: SpanExporter, trace: str, agent: str, began: float) -> Lis
     # The variables' own words win over ours.
     resource = Resource.create({"service.name": SERVICE}).merge(_named_by_env())
     provider = TracerProvider(resource=resource, id_generator=Ids(trace), shutdown_on_exit=False)
-    with signals_blocked():
-        provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return Spans(provider, agent, began)
 
 

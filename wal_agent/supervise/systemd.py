@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from wal_agent.apart import begun
 from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
 from wal_agent.happened import (
@@ -98,7 +99,7 @@ class ServiceManager:
         self._clock = clock
         self._ready = False
         self._stop = threading.Event()
-        threading.Thread(target=self._keep, name="systemd", daemon=True).start()
+        begun("systemd", self._keep)
 
     def hear(self, at: float, happening: Happening) -> None:
         self._ready = self._ready or isinstance(happening, Ready)
