@@ -15,23 +15,22 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
 from wal_agent.happened import Announcer, Halted, Listener
-from wal_agent.supervise.keep import PERSON, policy_of
+from wal_agent.supervise.keep import policy_of
 from wal_agent.supervise.systemd import service_manager
 from wal_agent.supervise.wish import Screen, Wish
+
+PERSON = frozenset({73, 76, 77, 78, 79, 80})  # exit codes that time does not change
 
 
 def on_screen(wish: Wish) -> bool:
     """Whether stderr is the terminal of an agent that draws on it."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        return False
-    return wish.agent.is_interactive(wish.args, sys.stdin.isatty() and sys.stdout.isatty(), wish.env)
+    return sys.stderr is not None and sys.stderr.isatty() and wish.interactive
 
 
 def restarts(wish: Wish) -> bool:
     """Whether an agent that hangs is started again: before a person, only where that was asked for in this command."""
     policy = policy_of(wish)
-    tty = sys.stdin.isatty() and sys.stdout.isatty()
-    return policy.restart == "on" and (policy.explicit or not wish.agent.is_interactive(wish.args, tty, wish.env))
+    return policy.restart == "on" and (policy.explicit or not wish.interactive)
 
 
 @contextmanager
@@ -67,8 +66,7 @@ def looked_at(wish: Wish, screen: Screen) -> Iterator[Wish]:
                 on_screen=on_screen(wish),
             )
         except WalAgentError as error:
-            if error.exit_code in PERSON:
-                announcer.tell(Halted(error.exit_code, error.what, error.hint))
+            _refuse(announcer, error)
             raise
         announcer.add(*lookout.listeners)
         yield replace(wish, tell=announcer.tell, metered=lookout.metered, trace=lookout.trace)
@@ -85,7 +83,7 @@ def refusals_told(
     try:
         yield
     except WalAgentError as error:
-        if error.exit_code in PERSON:
+        if error.exit_code in PERSON:  # else nobody need be looked for
             with suppress(WalAgentError, OSError):  # the error itself follows
                 _refused(error, env, flags, agent, workspace, attended)
         raise
@@ -109,5 +107,10 @@ def _refused(
     )
     if people is not None:
         announcer = Announcer([people], SystemClock().now, lambda _: None)
-        announcer.tell(Halted(error.exit_code, error.what, error.hint))
+        _refuse(announcer, error)
         announcer.close()
+
+
+def _refuse(announcer: Announcer, error: WalAgentError) -> None:
+    if error.exit_code in PERSON:
+        announcer.tell(Halted(error.exit_code, error.what, error.hint))

@@ -20,7 +20,7 @@ from wal_agent.fleet.claim import Allowed, Loss, line_up, made, refusal
 from wal_agent.fleet.job import Job
 from wal_agent.fleet.listing import Eyes
 from wal_agent.recovery.words import span
-from wal_agent.supervise.child import handled
+from wal_agent.supervise.child import SI_KERNEL, handled
 
 # -P: a file in the workspace must not stand in for a module of ours.
 PROGRAM = (sys.executable, "-P", "-m", "wal_agent")
@@ -30,7 +30,6 @@ LONGEST_REST = 600.0
 PASSED_ON = frozenset({signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
 # Trying again mends none of these.
 FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, CrashLoop))}
-_SI_KERNEL = 128  # si_code of a signal that the terminal sent to its whole group (Linux)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +171,6 @@ def _next(numbers: Iterable[signal.Signals]) -> tuple[int, bool]:
     """The next of these signals, and whether the terminal sent it."""
     if sys.platform == "linux":
         info = signal.sigwaitinfo(numbers)
-        return info.si_signo, info.si_code == _SI_KERNEL
+        return info.si_signo, info.si_code == SI_KERNEL
     number = signal.sigwait(numbers)  # macOS does not tell the sender
     return number, number == signal.SIGINT and os.isatty(0)

@@ -34,7 +34,7 @@ HANDLED = frozenset(
 _IGNORABLE = HANDLED - {signal.SIGCHLD, signal.SIGTERM}
 RECENT = 10.0  # seconds in which an agent ends by a signal that it takes; after that it has survived it
 ECHO = 0.5  # seconds in which a SIGTERM to our whole group also comes from the parent, which passes it on
-_SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
+SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
 
 
 def block_signals() -> None:
@@ -156,7 +156,7 @@ def _next_signal(seconds: float) -> tuple[int, bool, int]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         if info.si_signo == signal.SIGALRM:
             return 0, False, 0
-        return info.si_signo, info.si_code == _SI_KERNEL, info.si_pid
+        return info.si_signo, info.si_code == SI_KERNEL, info.si_pid
     pending = signal.sigpending() & handled()  # macOS has neither sigtimedwait nor the sender
     if not pending:
         time.sleep(seconds)

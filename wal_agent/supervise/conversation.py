@@ -50,10 +50,10 @@ class Conversation:
         told: bool,
         by_file: bool = False,
         tell: Tell = lambda _: None,
-        on_phase: Callable[[Phase, Sequence[Action]], None] = lambda phase, actions: None,
+        on_phase: Callable[[Sequence[Action]], None] = lambda _: None,
     ) -> None:
         """`by_file`: only the session's file tells which calls it has, and hooks only that a turn before is whole.
-        `on_phase`: called with the phase after each event, and with what the table asks for then."""
+        `on_phase`: called after each event that the table knows, with what it asks for then."""
         self._gate = gate
         self._writer = writer
         self._clock = clock
@@ -185,7 +185,7 @@ class Conversation:
                     self._writer.append(record, later=True)
         if changed:
             self._tell(PhaseChanged(was, self.phase, tool, lasted))
-        self._on_phase(self.phase, actions)
+        self._on_phase(actions)
 
     def _begin_session(self, session: str) -> None:
         self.session = session

@@ -26,6 +26,9 @@ _OURS: Final[dict[str, ExitClass]] = {"drain": "drained", "pause": "paused", "ha
 _HEAP: Final = b"JavaScript heap out of memory"  # V8, of any Node program
 MAX_WHY = 300  # characters
 
+# Of an agent that is started again. Not `context`: it would end the same way. Not `failed`: that is its own answer.
+RESTARTED: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "heap", "hung", "incomplete"})
+
 QUOTA_PAUSE = 60.0  # seconds until a provider is asked again that did not say when; doubled each time
 LEAST_AGAIN = 30.0  # from the second in a row, whatever it said: each try is a whole recovery
 LONGEST_UNTOLD = 3600.0

@@ -8,13 +8,13 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Literal
 
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import NOT_DONE, CrashLoop, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.happened import AgentBegan, Halted, Happening, LeaseTaken, Restarting
-from wal_agent.records import ExitClass
 from wal_agent.supervise import run as runs
+from wal_agent.supervise.exits import RESTARTED
 from wal_agent.supervise.run import Finished, Left
 from wal_agent.supervise.take import pause
 from wal_agent.supervise.wish import Screen, Wish
@@ -24,11 +24,7 @@ LONGEST_DELAY = 60.0
 PAUSES_APART = 60.0  # seconds; a pause sooner after one is no pause at all, and is not begun again at once
 NOBODY = PersonNeeded.exit_code
 SHORTEN = "Shorten it at a terminal (the same command, then the agent's own way), or begin anew with --fresh."
-PERSON = frozenset({73, 76, 77, 78, 79, 80})  # exit codes that time does not change
 STILL_TRIED = "It is tried again until the bucket answers."
-
-# Not `context`: it would end the same way. Not `failed`: that is the agent's own answer.
-RESTARTED: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "heap", "hung", "incomplete"})
 
 
 @dataclass(frozen=True, slots=True)

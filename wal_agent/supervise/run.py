@@ -6,7 +6,6 @@ import os
 import random
 import secrets
 import shutil
-import sys
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -32,7 +31,6 @@ from wal_agent.happened import (
     LeaseLost,
     LeaseSettled,
     LeaseTaken,
-    LeftOpen,
     Logged,
     LostOnce,
     Paused,
@@ -48,10 +46,12 @@ from wal_agent.recovery.words import wherever
 from wal_agent.supervise import local, processes, systemd
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
+from wal_agent.supervise.ended import Ended, ended_record, hooks_unheard, word_of
 from wal_agent.supervise.exits import asked_again_after, settles, waits_in_vain
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
-from wal_agent.supervise.live import Ended, Launch, Live, ended_record, hooks_unheard, word_of
+from wal_agent.supervise.leftcalls import end_of_calls, goes_on, left_open
+from wal_agent.supervise.live import Launch, Live
 from wal_agent.supervise.preemption.answer import Preempted, Preemption
 from wal_agent.supervise.prepare import Prepared, prepare
 from wal_agent.supervise.take import Spooling, check_signals, take
@@ -62,7 +62,7 @@ from wal_agent.supervise.within import within
 from wal_agent.wal.job import Fields, OpenedJob, Stopped, after_left, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Lease
-from wal_agent.wal.state import OpenCall, State
+from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
@@ -160,8 +160,7 @@ class _Run:
         self.hasty = False  # the machine goes away: nothing that may hang is waited for
         self.keys = Keys(wish.settings.job)
         self.here = local.this_host(wish.env, run_dir.lock)
-        tty = sys.stdin.isatty() and sys.stdout.isatty()
-        self.interactive = wish.agent.is_interactive(wish.args, tty, wish.env)
+        self.interactive = wish.interactive
 
     def go(self) -> Finished:
         opened = None
@@ -515,36 +514,6 @@ class _Run:
                 f"job {self.keys.job} could not be given up in good order within {self.wish.settings.drain:.0f} s: the "
                 "next start takes it for a crash, once the lease has run out, and goes on from what was saved."
             )
-
-
-def goes_on(cls: ExitClass, until: float, restarts: bool) -> bool:
-    """Whether the job is taken up again by itself: that start looks what became of the calls in flight, and no person
-    is needed before. `until` > 0: it rests so long (since 1970); `restarts`: an agent that died is started again."""
-    from wal_agent.supervise.keep import RESTARTED
-
-    return until > 0 or cls in ("drained", "paused") or (restarts and cls in RESTARTED)
-
-
-def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
-    """What a person is asked of `calls`: nothing of those that are as well done twice."""
-    matters = [o.intent for o in calls if o.intent.cls in ("mutation", "unknown")]
-    return LeftOpen(tuple((intent.call, intent.tool) for intent in matters)) if matters else None
-
-
-def end_of_calls(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool) -> str:
-    """What is said of `calls` without an end; `left`: those that a person is asked of."""
-    if left is not None:
-        return (
-            f"not settled: {_three(left.calls)}. Look what became of it, then: wal-agent ack {left.calls[0][0]} "
-            "--done | --not-done"
-        )
-    next_step = "the next start looks what became of it" if follows else "nothing to settle, it may be done again"
-    return f"in flight: {_three([(o.intent.call, o.intent.tool) for o in calls])}; {next_step}."
-
-
-def _three(calls: Sequence[tuple[int, str]]) -> str:
-    more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
-    return ", ".join(f"#{call} {plain(tool, 80)}" for call, tool in calls[:3]) + more
 
 
 def stopped_by(error: Exception) -> str:

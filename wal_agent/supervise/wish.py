@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,11 @@ class Wish:
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
     trace: str = ""  # W3C trace id of this run, for its opening record
     pulse: Pulse = field(default_factory=Pulse)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether the agent will talk to a person."""
+        return self.agent.is_interactive(self.args, sys.stdin.isatty() and sys.stdout.isatty(), self.env)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Loop:
 
     def enter(self, event: Any) -> None:
         self.phase, actions = next_phase(self.phase, event)
-        self.live._entered(self.phase, actions)
+        self.live._entered(actions)
 
     def tick(self, seconds: float = 0.0) -> list[str]:
         self.clock.at += seconds

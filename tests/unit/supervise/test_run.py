@@ -17,7 +17,8 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
 from wal_agent.happened import LeftOpen
 from wal_agent.records import Class, ExitClass, Intent, Payload
-from wal_agent.supervise.run import again, end_of_calls, goes_on, left_open
+from wal_agent.supervise.leftcalls import end_of_calls, goes_on, left_open
+from wal_agent.supervise.run import again
 from wal_agent.wal.state import OpenCall
 
 WS = Path("/w")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from wal_agent.agents.base import Death
-from wal_agent.agents.retrytime import seconds_told
+from wal_agent.agents.lasterror import by_last_error
 
 _LAST = re.compile(rb"^ERROR: (.{1,600})$", re.MULTILINE)
 # Of an account without credit ("Quota exceeded. Check your plan") no time makes more.
@@ -15,10 +15,4 @@ _LONG = re.compile(r"ran out of room in the model's context window", re.IGNORECA
 
 
 def fatal(said: bytes, now: float) -> Death | None:
-    errors = _LAST.findall(said)
-    if not errors:
-        return None
-    why = errors[-1].decode("utf-8", "replace").strip()
-    if _LONG.search(why):
-        return Death("context", "the conversation is too long for the model")
-    return Death("quota", why, seconds_told(why, now)) if _WAIT.search(why) else None
+    return by_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)

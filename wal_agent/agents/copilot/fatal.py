@@ -5,17 +5,11 @@ from __future__ import annotations
 import re
 
 from wal_agent.agents.base import Death
-from wal_agent.agents.retrytime import seconds_told
+from wal_agent.agents.lasterror import TOO_LONG, by_last_error
 
 _LAST = re.compile(rb"(?:^|Last error: )((?:429|5\d\d) .{1,600})$", re.MULTILINE)
 _LONG = b"The provider rejected the prompt as too long"
 
 
 def fatal(said: bytes, now: float) -> Death | None:
-    if _LONG in said:
-        return Death("context", "the conversation is too long for the model")
-    errors = _LAST.findall(said)
-    if not errors:
-        return None
-    why = errors[-1].decode("utf-8", "replace").strip()
-    return Death("quota", why, seconds_told(why, now))
+    return TOO_LONG if _LONG in said else by_last_error(said, now, last=_LAST)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from wal_agent.agents.base import Death
+from wal_agent.agents.lasterror import TOO_LONG
 from wal_agent.agents.retrytime import seconds_told
 
 _HEAD = b"Error when talking to Gemini API"  # written once, by the end of a headless run
@@ -20,4 +21,4 @@ def fatal(said: bytes, now: float) -> Death | None:
     kind, why = (error[1], error[2]) if error else ("", "")
     if kind.endswith("QuotaError") or re.search(r"\bstatus: (?:429|5\d\d)\b", text):
         return Death("quota", why, seconds_told(text.partition("\n    at ")[0], now))
-    return Death("context", "the conversation is too long for the model") if _LONG.search(why) else None
+    return TOO_LONG if _LONG.search(why) else None

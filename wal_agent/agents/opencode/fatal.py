@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from wal_agent.agents.base import Death
-from wal_agent.agents.retrytime import seconds_told
+from wal_agent.agents.lasterror import by_last_error
 
 _LAST = re.compile(rb"^(?:\x1b\[\d+m)*Error: (?:\x1b\[\d+m)*(.{1,600})$", re.MULTILINE)
 _LONG = re.compile(r"context window|context length|prompt is too long", re.IGNORECASE)
@@ -14,10 +14,4 @@ _WAIT = re.compile(r"rate limit|too many requests|overloaded|usage limit", re.IG
 
 
 def fatal(said: bytes, now: float) -> Death | None:
-    errors = _LAST.findall(said)
-    if not errors:
-        return None
-    why = errors[-1].decode("utf-8", "replace").strip()
-    if _LONG.search(why):
-        return Death("context", "the conversation is too long for the model")
-    return Death("quota", why, seconds_told(why, now)) if _WAIT.search(why) else None
+    return by_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)

@@ -6,14 +6,10 @@ from __future__ import annotations
 import re
 
 from wal_agent.agents.base import Death
-from wal_agent.agents.retrytime import seconds_told
+from wal_agent.agents.lasterror import by_last_error
 
 _LAST = re.compile(rb"^((?:429|5\d\d) .{1,600})$", re.MULTILINE)
 
 
 def fatal(said: bytes, now: float) -> Death | None:
-    errors = _LAST.findall(said)
-    if not errors:
-        return None
-    why = errors[-1].decode("utf-8", "replace").strip()
-    return Death("quota", why, seconds_told(why, now))
+    return by_last_error(said, now, last=_LAST)
