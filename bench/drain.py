@@ -23,6 +23,7 @@ from pathlib import Path
 import psutil
 
 from bench.measure import Times
+from tests.processes import of_home
 from tests.servers import ROOT
 from wal_agent.agents import AGENTS
 from wal_agent.loopback.gemini import GeminiModel
@@ -103,23 +104,13 @@ def once(case: Case) -> tuple[float, int]:
                 process.wait(MOST)
             took = (time.perf_counter() - began) * 1000
         finally:
-            left = of_home(home)
+            left = list(of_home(home))
             for survivor in left:
-                survivor.kill()
+                with suppress(psutil.Error):
+                    survivor.kill()
             psutil.wait_procs(left)
             process.wait()
         return took, len(left)
-
-
-def of_home(home: Path) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter(["pid"]):
-        try:
-            if process.environ().get("HOME") == str(home):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def measured(cases: Sequence[Case]) -> dict[Case, tuple[Times, float]]:

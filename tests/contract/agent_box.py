@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.processes import of_home
 from wal_agent import hookwire
 from wal_agent.agents.base import (
     Agent,
@@ -172,10 +173,9 @@ class Box:
         """The machine is lost: the agent, and all that it left running."""
         process.kill()
         process.communicate()
-        for other in psutil.process_iter(["pid"]):
+        for other in of_home(self.home):
             with suppress(psutil.Error):
-                if other.environ().get("HOME") == str(self.home):
-                    other.kill()
+                other.kill()
 
 
 @dataclass

@@ -16,13 +16,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.processes import command_line, of_home
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
@@ -66,7 +67,8 @@ class Run:
 
         def find() -> int | None:
             for child in _children(self.pid):
-                if "node" in child.name() or "gemini" in " ".join(child.cmdline()):
+                words = command_line(child)
+                if words and not words.startswith("git ") and ("node" in words or "gemini" in words):
                     return child.pid
             return None
 
@@ -192,19 +194,14 @@ class Machine:
         """Switch it off: what still runs here is gone."""
         for run in self.runs:
             for process in [*_children(run.pid)]:
-                try:
+                with suppress(psutil.Error):
                     process.kill()
-                except psutil.Error:
-                    pass
             if run.process.poll() is None:
                 run.process.kill()
                 run.process.wait()
-        for process in psutil.process_iter(["pid"]):
-            try:
-                if process.environ().get("HOME") == str(self.home):
-                    process.kill()
-            except psutil.Error:
-                pass
+        for process in of_home(self.home):
+            with suppress(psutil.Error):
+                process.kill()
 
 
 @dataclass

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.scene import PATIENCE, Machine, until
+from tests.processes import command_line
 
 CONFIG = """
 set -g default-terminal xterm-256color
@@ -83,7 +84,7 @@ class Terminal:
 
     def wrapper(self) -> psutil.Process:
         shell = psutil.Process(int(self._tmux("display", "-p", "#{pane_pid}")))
-        return next(child for child in shell.children() if "wal_agent" in child.cmdline())
+        return next(child for child in shell.children() if "wal_agent" in command_line(child).split())
 
     def code(self) -> int:
         """Wait for the end; the command's exit code."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-import psutil
-
 from tests.e2e.scene import Scene, calls_in, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
+from tests.processes import gone
 
 HALF_DONE = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 
@@ -42,7 +41,7 @@ def test_kill_in_a_shell_call_on_another_machine_with_an_empty_home(scene: Scene
     until(lambda: (scene.workspace / "started").exists(), "the second call runs")
     agent = run.agent_pid()
     run.kill()
-    until(lambda: not psutil.pid_exists(agent), "the agent dies with the wrapper")
+    until(lambda: gone(agent), "the agent dies with the wrapper")
     shutil.rmtree(first.home)
 
     second = scene.machine("vm-2")

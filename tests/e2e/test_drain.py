@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 
-import psutil
-
 from tests.e2e.scene import Machine, Scene, opened, shell, told, until
+from tests.processes import command_line, of_home
 from tests.servers.metadata import ACTION, PREEMPTED, metadata
 from wal_agent.loopback.model import Turn
 from wal_agent.wal import lease as leases
@@ -38,13 +37,7 @@ def next_host(scene: Scene) -> str:
 
 
 def still_runs(machine: Machine, words: str) -> bool:
-    for process in psutil.process_iter(["pid"]):
-        try:
-            if words in " ".join(process.cmdline()) and process.environ().get("HOME") == str(machine.home):
-                return True
-        except psutil.Error:
-            continue
-    return False
+    return any(words in command_line(process) for process in of_home(machine.home))
 
 
 def test_a_notice_lets_a_short_tool_end_and_the_next_host_goes_on_at_once(scene: Scene) -> None:

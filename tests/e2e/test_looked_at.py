@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,10 @@ def takers(pid: int) -> list[str]:
     """Its threads, but the main one (which waits for it), that SIGTERM could be given to."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        blocked = next(x for x in (task / "status").read_text().splitlines() if x.startswith("SigBlk"))
-        if task.name != str(pid) and not int(blocked.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
-            found.append((task / "comm").read_text().strip())
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            blocked = next(x for x in (task / "status").read_text().splitlines() if x.startswith("SigBlk"))
+            if task.name != str(pid) and not int(blocked.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
+                found.append((task / "comm").read_text().strip())
     return found
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-import psutil
-
 from tests.e2e.scene import Scene, shell, told, until
 from tests.mocks.gemini_model import Turn
+from tests.processes import command_line, gone, of_home
 from wal_agent.bucket.fault_file import FaultFile, write_faults
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
@@ -16,10 +15,6 @@ LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 
 def running(scene: Scene) -> bool:
     return (scene.workspace / "started").exists()
-
-
-def alive(pid: int) -> bool:
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def test_two_starts_at_once(scene: Scene) -> None:
@@ -65,7 +60,7 @@ def test_zombie_is_fenced(scene: Scene) -> None:
     old.kill(signal.SIGCONT)
     assert old.wait() == 76, old.stderr()
     assert "taken over" in old.stderr()
-    assert not alive(agent)
+    assert gone(agent)
     assert scene.side() == []
 
 
@@ -77,7 +72,7 @@ def test_wrapper_alone_killed(scene: Scene) -> None:
     until(lambda: running(scene), "the tool runs")
     agent = run.agent_pid()
     run.kill()
-    until(lambda: not alive(agent), "the agent is gone")
+    until(lambda: gone(agent), "the agent is gone")
     assert scene.side() == ["begun"]
 
 
@@ -93,9 +88,7 @@ def test_agent_alone_killed(scene: Scene) -> None:
     assert status["state"] == "released"
     assert [c["tool"] for c in status["unsettled"]] == ["run_shell_command"]
     assert "not settled" in run.stderr()
-    assert not [
-        p for p in psutil.process_iter(["cmdline"]) if "touch started; sleep 600" in " ".join(p.info["cmdline"] or [])
-    ]
+    assert not [p for p in of_home(machine.home) if "touch started; sleep 600" in command_line(p)]
 
 
 def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:

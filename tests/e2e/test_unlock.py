@@ -5,10 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 
-import psutil
-
 from tests.e2e.scene import Machine, Run, Scene, opened, shell, told, until
 from tests.mocks.gemini_model import Turn
+from tests.processes import gone
 from wal_agent.wal.keys import Keys
 
 LONG_TTL = ["--ttl", "600"]  # seconds: that no lease runs out here, unlike in the tests of takeovers by time
@@ -50,7 +49,7 @@ def test_a_host_that_hangs_is_unlocked_and_fenced_when_it_wakes(scene: Scene) ->
     answer.set()  # the old machine's agent gets its call now, and asks the stopped wrapper
     old.kill(signal.SIGCONT)
     assert old.wait() == 76, old.stderr()
-    assert not psutil.pid_exists(agent) or psutil.Process(agent).status() == psutil.STATUS_ZOMBIE
+    assert gone(agent)
     assert scene.side() == []
 
 

@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.processes import gone
 from wal_agent import encryption
 from wal_agent.encryption import FEWEST_DISTINCT, MAX_TEXT, Key, id_of, load_key, parse_key, wrong_key
 from wal_agent.errors import ConfigError, Denied, UsageError, WalAgentError
@@ -210,7 +210,7 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monk
         load_key("", f"sleep 600 & echo $! > {tmp_path}/pid; wait", ENV)
     pid = int((tmp_path / "pid").read_text())
     end = time.monotonic() + 60
-    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+    while not gone(pid):
         assert time.monotonic() < end, "the command's child still runs"
         time.sleep(0.01)
 

@@ -16,6 +16,7 @@ from typing import IO
 import psutil
 import pytest
 
+from tests.processes import gone
 from tests.unit.supervise import nest
 from tests.unit.supervise.crew import PATIENCE, until
 from wal_agent.supervise.child import ECHO, Child, block_signals, is_echo
@@ -83,14 +84,6 @@ def start() -> Iterator[Start]:
         except ProcessLookupError:
             pass
         each.process.communicate()
-
-
-def gone(pid: int) -> bool:
-    """Not running any more; whether somebody has reaped it is not this process's affair."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @pytest.mark.parametrize(
