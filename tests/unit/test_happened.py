@@ -66,7 +66,7 @@ def test_the_listeners_ends_are_waited_for_together() -> None:
 
 def test_one_that_hangs_at_its_end_is_left_behind() -> None:
     hangs, sound = Meeting(threading.Barrier(2)), Ear()
-    Announcer([hangs, sound], lambda: 7.0, lambda _: None, last=0.05).close()
+    Announcer([hangs, sound], lambda: 7.0, lambda _: None, last=1.0).close()
     assert sound.closed and not hangs.closed
 
 

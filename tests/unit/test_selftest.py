@@ -17,9 +17,10 @@ from wal_agent.agents import AGENTS
 from wal_agent.places import launchers
 
 
-def test_a_run_that_does_not_end_is_a_failed_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_does_not_end_is_a_failed_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest, "SECONDS", 0.01)
-    proofs = selftest.prove(AGENTS["gemini"], {"PATH": os.environ["PATH"]})
+    program = endless(tmp_path)
+    proofs = selftest.prove(AGENTS["gemini"], {"PATH": os.environ["PATH"], "WAL_AGENT_GEMINI": str(program)})
     assert [(p.what, p.ok, p.detail) for p in proofs] == [
         (what, False, "did not end within 0.01 s") for what in (selftest.ALLOW, selftest.DENY)
     ]
@@ -30,13 +31,8 @@ def test_whoever_ends_a_proof_ends_its_agents_too(tmp_path: Path, number: signal
     """Nothing of a proof goes on, or stays on the disk but after SIGKILL; the signal has its own effect."""
     if number == signal.SIGKILL and sys.platform != "linux":
         return  # no other system ends a child with its parent
-    program, temp = tmp_path / "gemini", tmp_path / "temp"
+    program, temp = endless(tmp_path), tmp_path / "temp"
     temp.mkdir()
-    program.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] && echo {AGENTS["gemini"].tested} && exit\n'
-        'echo $$ >"$(dirname "$0")/pid.$$"\nexec sleep 600\n'
-    )
-    program.chmod(0o755)
     code = (
         "import os; from wal_agent.agents import AGENTS; from wal_agent.selftest import prove; "
         "prove(AGENTS['gemini'], os.environ)"
@@ -53,6 +49,17 @@ def test_whoever_ends_a_proof_ends_its_agents_too(tmp_path: Path, number: signal
     until(lambda: not any(alive(int(p.read_text())) for p in tmp_path.glob("pid.*")))
     if number != signal.SIGKILL:
         assert [*temp.iterdir()] == []
+
+
+def endless(folder: Path) -> Path:
+    """An agent that only tells its pid, in a file beside it."""
+    program = folder / "gemini"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo {AGENTS["gemini"].tested} && exit\n'
+        'echo $$ >"$(dirname "$0")/pid.$$"\nexec sleep 600\n'
+    )
+    program.chmod(0o755)
+    return program
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import queue
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-LONG = 60.0  # seconds that a test waits for what must come
+LONG = 200.0  # seconds that a test waits for what must come: a sender is the last to have its turn
 
 
 class Sink:
@@ -44,6 +45,11 @@ class Sink:
     def url(self) -> str:
         return f"json://127.0.0.1:{self._server.server_port}/s3cret-p4th"
 
+    @property
+    def patient(self) -> str:
+        """A URL whose reader waits for an answer as long as it may."""
+        return f"{self.url}?rto=60&cto=60"
+
     def next(self) -> dict[str, Any]:
         return self.got.get(timeout=LONG)
 
@@ -59,8 +65,10 @@ class Sink:
         self._server.server_close()
 
 
+_DEAF = socket.socket()  # kept, so that nobody else is given its port; who does not listen refuses
+_DEAF.bind(("127.0.0.1", 0))
+
+
 def nobody() -> str:
     """A URL that nobody answers at."""
-    sink = Sink()
-    sink.close()
-    return sink.url
+    return f"json://127.0.0.1:{_DEAF.getsockname()[1]}/s3cret-p4th"

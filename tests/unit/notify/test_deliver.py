@@ -32,7 +32,7 @@ def test_why_not_is_told_without_the_url(sink: Sink) -> None:
 
 def test_a_service_that_says_nothing_is_left(sink: Sink) -> None:
     sink.open.clear()
-    why = deliver(Target(sink.url + "?rto=60&cto=60"), "info", "t", "b", seconds=1)
+    why = deliver(Target(sink.patient), "info", "t", "b", seconds=1)
     assert why == "no answer within 1 s"
 
 

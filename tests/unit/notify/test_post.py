@@ -194,7 +194,10 @@ def test_a_disk_that_takes_nothing_is_told_to_who_speaks_next(tmp_path: Path) ->
         desk.tell(RECOVERED)
 
 
-def test_where_the_sender_dies_with_us_it_is_waited_for_a_little(tmp_path: Path) -> None:
+def test_where_the_sender_dies_with_us_it_is_waited_for_a_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post, "LINGER", 120.0)
     desk = Desk(tmp_path, linger=True)
     desk.post.hear(1.0, RECOVERED)
     (name,) = until(lambda: list(desk.box.letters()), "it waits")
@@ -203,7 +206,7 @@ def test_where_the_sender_dies_with_us_it_is_waited_for_a_little(tmp_path: Path)
     closing.join(0.1)
     assert closing.is_alive()
     desk.box.change(name, lambda known: letters.failed(known, TARGET, 1.0, 0.0))
-    closing.join(post.LINGER * 20)
+    closing.join(60)
     assert not closing.is_alive(), "a service that is down was tried: that is enough"
 
 

@@ -71,7 +71,7 @@ def test_a_failure_is_the_announcers_once_and_the_others_hear_on(when: str) -> N
         return inner
 
     aside = Aside(make, "log", lambda _: None)
-    announcer = Announcer([aside, beside], lambda: 0.0, failed.append)
+    announcer = Announcer([aside, beside], lambda: 0.0, failed.append, last=60.0)
     if when == "heard":
         aside.hear(0.0, Ready())
     until(lambda: aside._error, "it failed")

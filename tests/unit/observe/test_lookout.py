@@ -46,7 +46,7 @@ class Post:
 
     def live(self, found: Lookout) -> None:
         failed: list[BaseException] = []
-        announcer = Announcer(found.listeners, lambda: 0.0, failed.append)
+        announcer = Announcer(found.listeners, lambda: 0.0, failed.append, last=60.0)
         for happening in STORY:
             announcer.tell(happening)
         announcer.close()

@@ -48,7 +48,8 @@ class Lab:
     moment: float = NOW
 
     def __post_init__(self) -> None:
-        self.blobs = Blobs(MemoryBucket(), Keys("job"), SystemClock(), random.Random(1), epoch=1)
+        self.bucket = MemoryBucket()
+        self.blobs = Blobs(self.bucket, Keys("job"), SystemClock(), random.Random(1), epoch=1)
 
     @property
     def captured(self) -> Workspace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 import time
@@ -216,9 +217,19 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(text: str, folder: Path) -> Shown:
     out = folder / "out"
     env = {"PATH": str(folder), "OUT": str(out), "LC_ALL": "C.UTF-8", "HOME": "/h"}
-    subprocess.run(
-        ["/bin/bash", "-c", text], env=env, cwd=folder / "w", capture_output=True, stdin=subprocess.DEVNULL, timeout=20
-    )
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as all_ended, os.fdopen(writing, "wb") as held:
+        subprocess.run(
+            ["/bin/bash", "-c", text],
+            env=env,
+            cwd=folder / "w",
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=20,
+            pass_fds=(writing,),
+        )
+        held.close()
+        all_ended.read()  # also what bash did not wait for, wherever that writes
     for made in (folder / "w").iterdir():
         made.unlink()
     found = sorted(folder.glob("out.*"), key=lambda path: path.stat().st_mtime_ns)

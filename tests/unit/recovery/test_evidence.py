@@ -168,7 +168,7 @@ def test_a_clock_that_steps_back_makes_nothing_alone(tmp_path: Path, ended: floa
     """Two same calls, of which one ran and ended while the other was in flight and never began."""
     (tmp_path / "log").write_text("old\n")
     data = b'{"command":"echo x >> log"}'
-    facts = before("run_shell_command", data, tmp_path)
+    facts = before("run_shell_command", data, tmp_path, Ticking(), work=idle)
     (tmp_path / "log").write_text("old\nx\n")
     first = intent(1, input=data, cls="mutation", before=facts, time=1000.0)
     second = intent(2, input=data, cls="mutation", before=facts, time=1010.0)
@@ -249,17 +249,17 @@ def test_the_file_as_it_was(tmp_path: Path, host: Host, gone: bool, finding: str
         turn(),
         intent(1, "write_file", data, "idempotent", before=told(file, tmp_path)),
     )
-    (said,) = verdicts(state, {1: data}, host, tmp_path, [], gone)
+    (said,) = verdicts(state, {1: data}, host, tmp_path, [], gone, Ticking())
     assert said.finding == finding
     file.write_bytes(b"new")
-    (said,) = verdicts(state, {1: data}, host, tmp_path, [], gone)
+    (said,) = verdicts(state, {1: data}, host, tmp_path, [], gone, Ticking())
     assert said.finding == "completed"
 
 
 def test_a_path_in_the_old_folder_means_the_same_place_in_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"new")
     state = state_of(*START, intent(1, "write_file", A, "idempotent"))
-    (said,) = verdicts(state, {1: A}, OTHER, tmp_path, [], True)
+    (said,) = verdicts(state, {1: A}, OTHER, tmp_path, [], True, Ticking())
     assert said.finding == "completed" and str(tmp_path) in said.why
 
 
@@ -286,7 +286,7 @@ def test_every_open_call_gets_a_verdict_within_the_time(tmp_path: Path, monkeypa
     monkeypatch.setattr(files, "look", counted_look)
     inputs = {n: write(tmp_path / str(n)) for n in range(1, 31)}
     state = state_of(*START, *(intent(n, "write_file", i, "idempotent") for n, i in inputs.items()))
-    assert [v.call for v in verdicts(state, inputs, HOST, tmp_path, [], True)] == list(inputs)
+    assert [v.call for v in verdicts(state, inputs, HOST, tmp_path, [], True, Ticking())] == list(inputs)
     assert len(reads) == 30
     slow = Ticking(0.2)
     said = verdicts(state, inputs, HOST, tmp_path, [], True, slow)
@@ -316,17 +316,19 @@ def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
 
 def test_the_verify_words_are_told(tmp_path: Path) -> None:
     state = state_of(*START, intent(1, "write_file", A))
-    (said,) = verdicts(state, {1: A}, HOST, tmp_path, [], True, verify=lambda tool, data: f"{tool} {len(data)}")
+    (said,) = verdicts(
+        state, {1: A}, HOST, tmp_path, [], True, Ticking(), verify=lambda tool, data: f"{tool} {len(data)}"
+    )
     assert said.verify == f"write_file {len(A)}"
 
 
 def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
     state = state_of(opening(workspace=str(tmp_path)), started(), intent(1))
-    (said,) = verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], True)
+    (said,) = verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], True, Ticking())
     assert said.finding == "unknown" and "Nothing of it runs any more" in said.why
     (said,) = verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], False)
     assert said.why == ""
-    (said,) = verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [shell("make")], True)
+    (said,) = verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [shell("make")], True, Ticking())
     assert said.finding == "partial" and "was ended then" in said.why
 
 
@@ -347,6 +349,8 @@ def test_a_tree_that_was_put_back_on_another_machine(tmp_path: Path, covered: bo
     data = write("/w/shop/a")
     facts = (Fact(what="file", where="/w/shop/a", value=sha256(b"old")),)
     state = state_of(*START, intent(1, "write_file", data, "idempotent", before=facts))
-    (said,) = verdicts(state, {1: data}, OTHER, tmp_path, [], True, covers=lambda p: covered and p == str(file))
+    (said,) = verdicts(
+        state, {1: data}, OTHER, tmp_path, [], True, Ticking(), covers=lambda p: covered and p == str(file)
+    )
     assert said.finding == ("not_started" if covered else "unknown")
     assert not covered or said.why.endswith("in the working tree that was put back.")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, OTHER, end, intent, opening, started, state_of, turn
 from wal_agent.records import AnyRecord, Verdict
 from wal_agent.recovery.evidence import before, still_running, verdicts
@@ -31,13 +32,13 @@ class Job:
 
     def __init__(self, workspace: Path, tool: str, fields: Mapping[str, object], cwd: str = "") -> None:
         self.workspace, self.tool, self.data = workspace, tool, encoded(fields)
-        self.facts = before(tool, self.data, workspace, cwd=cwd)
+        self.facts = before(tool, self.data, workspace, Unhurried(), cwd, work=lambda: 0.0)
 
     def now(self, here: Path | None = None, covered: bool = False) -> Verdict:
         call = intent(1, self.tool, self.data, before=self.facts)
         state = state_of(opening(workspace=str(self.workspace)), started(), turn(), call)
         host, folder = (HOST, self.workspace) if here is None else (OTHER, here)
-        (said,) = verdicts(state, {1: self.data}, host, folder, [], True, covers=lambda path: covered)
+        (said,) = verdicts(state, {1: self.data}, host, folder, [], True, Unhurried(), covers=lambda path: covered)
         return said
 
 
@@ -241,10 +242,10 @@ def test_what_ran_in_another_folder_changes_another_file(shop: Path) -> None:
     sub = str(shop / "sub")
 
     def finding(cwd: str) -> str:
-        facts = [before("Bash", data, shop, cwd=cwd) for data in (mine, other)]
+        facts = [before("Bash", data, shop, Unhurried(), cwd, work=lambda: 0.0) for data in (mine, other)]
         calls = [intent(n, "Bash", d, before=f) for n, (d, f) in enumerate(zip((mine, other), facts, strict=True), 1)]
         state = state_of(opening(workspace=str(shop)), started(), turn(), *calls)
-        return verdicts(state, {1: mine, 2: other}, HOST, shop, [], True)[0].finding
+        return verdicts(state, {1: mine, 2: other}, HOST, shop, [], True, Unhurried())[0].finding
 
     assert finding(sub) == "not_started" and finding("") == "unknown"
 

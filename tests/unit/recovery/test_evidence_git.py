@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.evidence.git_stage import HERE, Stage, make
+from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, end, intent, opening, state_of
 from wal_agent.clock import SystemClock
 from wal_agent.recovery.evidence import call, verdicts
@@ -276,7 +277,7 @@ def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
     stage.sh("git push -q origin main")
     ended = (intent(1, "bash", inputs[1]), end(1))
     state = state_of(opening(workspace=str(stage.work)), *ended, intent(2, "bash", inputs[2], before=facts))
-    (said,) = verdicts(state, inputs, HOST, stage.work, [], True)
+    (said,) = verdicts(state, inputs, HOST, stage.work, [], True, Unhurried())
     assert said.finding == finding
 
 

@@ -410,7 +410,7 @@ def test_words_are_words_or_refused(text: str, placeholders: bool) -> None:
         assert words[0] not in ("*", "...")
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "piece",
     [

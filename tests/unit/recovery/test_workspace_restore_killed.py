@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import TESTS
 from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, write
 from wal_agent import failpoints
 from wal_agent.capture.git import Git
@@ -18,17 +21,25 @@ from wal_agent.recovery import rebuild
 from wal_agent.recovery.target import PutBack
 
 
-def killed(machine: Machine, arm: Callable[[], None]) -> None:
-    """Restore in a process of its own, which dies of what `arm` set up."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            arm()
-            machine.restore()
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+def killed(machine: Machine, moment: str) -> None:
+    """Restore in a process of its own, which dies at that moment. No fork: it would copy locks that other threads
+    hold."""
+    lab = machine.lab
+    stored = {entry.key: lab.bucket.get(entry.key).data for entry in lab.bucket.list("")}
+    order = (moment, stored, (lab.root, lab.state, lab.moment), (machine.state_dir, machine.work))
+    command = [sys.executable, "-c", f"from {__name__} import restore; restore()"]
+    env = {**os.environ, "PYTHONPATH": str(TESTS.parent)}
+    done = subprocess.run(command, input=pickle.dumps(order), env=env, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def restore() -> None:
+    moment, stored, of_lab, of_machine = pickle.load(sys.stdin.buffer)
+    lab = Lab(*of_lab)
+    for key, data in stored.items():
+        lab.bucket.put(key, data)
+    MOMENTS[moment]()
+    Machine(lab, *of_machine).restore()
 
 
 def at(name: str) -> Callable[[], None]:
@@ -81,7 +92,7 @@ def test_on_an_empty_machine(tmp_path: Path, moment: str) -> None:
     repository(first.work)
     write(first.work, a="changed\n", **{f"file-{n}": f"{n}\n" for n in range(200)})
     first.capture()
-    killed(second, MOMENTS[moment])
+    killed(second, moment)
     assert isinstance(second.decide(), PutBack), "it is not taken for done"
     second.restore()
     assert files(second.work) == files(first.work)
@@ -100,7 +111,7 @@ def test_in_a_clone_with_changes_of_its_own(tmp_path: Path, moment: str) -> None
     first.capture()
     write(second.work, a="mine\n", mine="mine\n")
     before = raw(second.work / ".git")
-    killed(second, MOMENTS[moment])
+    killed(second, moment)
     second.restore()
     assert files(second.work) == files(first.work)
     assert raw(second.work / ".git") == before

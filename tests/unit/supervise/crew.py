@@ -22,7 +22,7 @@ from wal_agent.wal.reader import records, replay
 from wal_agent.wal.state import State
 
 T = TypeVar("T")
-PATIENCE = 20.0  # seconds after which a thing that should have happened counts as not happening
+PATIENCE = 120.0  # seconds after which a thing that should have happened counts as not happening
 
 
 def until(what: Callable[[], T], why: str) -> T:

@@ -70,8 +70,12 @@ def test_a_changing_tool_is_allowed_only_when_the_bucket_holds_its_intent(post: 
     )
 
 
-def test_the_agents_word_on_where_a_call_runs_is_kept_with_its_intent(post: Post, tmp_path: Path) -> None:
+def test_the_agents_word_on_where_a_call_runs_is_kept_with_its_intent(
+    post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Recovery has no other way to know what a relative path meant."""
+    for budget in ("BEFORE_WAIT", "BEFORE_WORK"):
+        monkeypatch.setattr(f"wal_agent.recovery.evidence.{budget}", 60.0)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a").write_text("x")
     with post.committing():

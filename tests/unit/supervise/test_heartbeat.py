@@ -17,6 +17,7 @@ from tests.unit.wal.world import KEYS, FakeClock, claim
 from wal_agent.bucket.base import Version
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Fenced, Unavailable, UsageError, WalAgentError
+from wal_agent.happened import Happening
 from wal_agent.supervise.heartbeat import Beat, Heartbeat, Timing, health
 from wal_agent.wal.lease import LeaseDoc, acquire, encode, read
 
@@ -215,12 +216,33 @@ def taken_by_b(doc: LeaseDoc) -> bytes:
     return encode(msgspec.structs.replace(doc, run="b", epoch=doc.epoch + 1, nonce="n"))
 
 
+def test_no_renewal_is_told_of_a_lease_that_is_being_given_up() -> None:
+    """The renewer was on its way while the run settled: nothing was written, so nothing may be told."""
+    pulse = Pulse()
+    told: list[Happening] = []
+    heartbeat = Heartbeat(Timing(TTL), pulse.clock, pulse.lease, told.append)
+    beats: list[str] = []
+
+    def settled() -> Beat:
+        pulse.lease.settle("closed")
+        beats.append("beat")
+        return Beat()
+
+    heartbeat.beat = settled
+    heartbeat.start()
+    until(lambda: len(beats) >= 3, "two renewals came behind the end")
+    heartbeat.stop()
+    assert told == []
+
+
 def test_after_stop_nothing_is_renewed() -> None:
     """R6: a held lease must not follow a settled one."""
     pulse = Pulse()
     pulse.heartbeat.start()
     until(lambda: pulse.lease.doc.beat > 1, "a renewal")
     pulse.heartbeat.stop()
+    for thread in pulse.heartbeat._threads:
+        thread.join(PATIENCE)
     assert not any(t.is_alive() for t in pulse.heartbeat._threads)
     beat = pulse.lease.doc.beat
     pulse.lease.settle("released")

@@ -70,6 +70,7 @@ def test_a_snapshot_is_taken_when_it_is_due_and_replay_stands_on_it(keeper: Keep
 def test_it_does_nothing_without_the_lease(keeper: Keeper) -> None:
     """R4, R7: a fenced owner's view of what may go is old."""
     keeper.may = lambda: False
+    keeper.more_looks()
     keeper.grow(10)
     keeper.more_looks()
     assert keeper.snapshots() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -36,6 +37,9 @@ try:
 except Exception as error:
     print("ended with", error.exit_code)
 """
+# Some of the floors of the steps at the end, so that none of these is cut short.
+SEAL = "import wal_agent.supervise.run as r\nr.SEAL_AT_LEAST = 15.0\n"
+SAVE = "import wal_agent.supervise.live as l\nl.LAST_SAVE_AT_LEAST = 15.0\n"
 BLOBS = "generic-work/blobs/"
 STUBBORN = 'trap "" TERM; head -c 200000 /dev/urandom > big; while :; do sleep 0.05; done'
 
@@ -56,13 +60,13 @@ def environment(folder: Path, drain: str) -> dict[str, str]:
     }
 
 
-def drained(folder: Path, drain: str, faults: FaultFile | None = None) -> list[str]:
+def drained(folder: Path, drain: str, floors: str, faults: FaultFile | None = None) -> list[str]:
     """What is told by a run whose agent ignores SIGTERM, from that signal on. `faults`: of the bucket."""
     (folder / "work").mkdir()
     if faults is not None:
         write_faults(folder / "faults.json", faults)
     env = environment(folder, drain) | {"WAL_AGENT_BUCKET_FAULTS": str(folder / "faults.json")}
-    command = [sys.executable, "-c", RUN, "sh", "-c", STUBBORN]
+    command = [sys.executable, "-c", floors + RUN, "sh", "-c", STUBBORN]
     with subprocess.Popen(
         command, cwd=folder / "work", env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -71,6 +75,7 @@ def drained(folder: Path, drain: str, faults: FaultFile | None = None) -> list[s
             assert process.poll() is None
         while not (folder / "work" / "big").exists():
             assert process.poll() is None
+            time.sleep(0.005)
         process.terminate()
         told = process.stdout.read().splitlines()
         process.wait(PATIENCE)
@@ -79,7 +84,7 @@ def drained(folder: Path, drain: str, faults: FaultFile | None = None) -> list[s
 
 def test_a_drain_in_time(folder: Path) -> None:
     """Also of an agent that does not end by itself."""
-    notice, began, settled, finished, ended = drained(folder, "8")
+    notice, began, settled, finished, ended = drained(folder, "8", SAVE + SEAL)
     assert notice == "NoticeReceived(source='sigterm', left=0.0)"
     assert began == "DrainStarted(source='sigterm', budget=8.0)"
     assert settled.startswith("LeaseSettled(state='released', reason='drained (SIGTERM)'")
@@ -90,7 +95,7 @@ def test_a_drain_in_time(folder: Path) -> None:
 def test_a_drain_that_does_not_fit_is_left_as_a_crash(folder: Path) -> None:
     """What the last capture needs is not to be had, although the log and the lease are: nothing is given up half saved,
     and the run is not said to have ended."""
-    _, _, settled, finished, ended = drained(folder, "2", FaultFile(down=True, ops=("put",), prefixes=(BLOBS,)))
+    _, _, settled, finished, ended = drained(folder, "2", SEAL, FaultFile(down=True, ops=("put",), prefixes=(BLOBS,)))
     assert settled.startswith("LeaseSettled(state='left'")
     assert finished.endswith("in_time=False)")
     assert ended == "ended with 143"

@@ -463,7 +463,7 @@ def test_a_hook_never_waits_for_a_save(desk: Desk) -> None:
     def hanging(_: str) -> None:
         thread = threading.Thread(target=boundary, daemon=True)
         thread.start()
-        thread.join(1.0)
+        thread.join(PATIENCE)
 
     desk.agent.write("one", "x" * 100_000 + "\n")
     desk.post.world.bucket.before_put = hanging
