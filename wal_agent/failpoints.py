@@ -1,13 +1,14 @@
 """Named places where a test kills this process with SIGKILL (tests/e2e/test_kill_matrix.py visits every one).
 
-WAL_AGENT_FAILPOINT=name[:n][@file] kills at the n-th visit (default: first). Visits count once the file exists, so that
-a test can say from when on. Unset costs one comparison.
+WAL_AGENT_FAILPOINT=name[:n][@file] kills at the n-th visit (default: first). Visits count once the file holds
+something, so that a test can say from when on (a program makes its file before it writes). Unset costs one comparison.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 NAMES = (
     "run.before_lease",
@@ -49,9 +50,16 @@ _left = int(_count or 1)
 def failpoint(name: str) -> None:
     """Die here, at once and without any clean-up, when a test asked for it."""
     global _left
-    if name != _wanted or (_armed and not os.access(_armed, os.F_OK)):
+    if name != _wanted or (_armed and not _holds_something(_armed)):
         return
     assert name in NAMES, name
     _left -= 1
     if _left == 0:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _holds_something(path: str) -> bool:
+    try:
+        return Path(path).stat().st_size > 0
+    except OSError:
+        return False

@@ -290,7 +290,7 @@ class Listener(Protocol):
         """`at`: seconds since 1970."""
 
     def close(self) -> None:
-        """The process is about to end: hand over what is left, within a second or so."""
+        """The process is about to end: hand over what is left, within a few seconds."""
 
 
 LAST = 4.0  # seconds that the end of the process waits for all listeners together

@@ -19,7 +19,7 @@ from wal_agent.notify.outbox import Box
 from wal_agent.notify.targets import Target
 
 WELL = 900.0  # seconds of work after which a job that had halted runs well: the next halt is news
-HAND_OVER = 1.0  # seconds that the end of a run waits for its own disk
+HAND_OVER = 3.0  # seconds that the end of a run waits for its own disk
 LINGER = 3.0  # seconds that it waits for the sender, where that is killed with it
 
 

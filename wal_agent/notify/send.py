@@ -8,7 +8,6 @@ The URLs come on stdin: they stand in no argument, no environment and no file of
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import random
@@ -21,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
+from wal_agent.flock import taken
 from wal_agent.notify import letter as letters
 from wal_agent.notify.letter import Letter
 from wal_agent.notify.message import Level
@@ -71,9 +71,7 @@ def main() -> None:
     while box.letters():  # again after the lock is free: who left one just now has seen it held
         lock = os.open(box.folder / SENDER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(lock, "ab"):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not taken(lock):
                 return
             serve(box, targets, _deliver, rest=lambda: _rest(box, targets))
 

@@ -9,19 +9,24 @@ from wal_agent.apart import begun
 from wal_agent.happened import Happening, Listener
 
 MOST = 10_000  # happenings that wait; a run tells of some tens a second
-LAST = 1.0  # seconds that the end of the process waits for what is left
+LAST = 3.0  # seconds that the end of the process waits for what is left
 
 
 class Aside:
     """`make` makes the listener, in the thread too: what is slow to load delays no start."""
 
     def __init__(
-        self, make: Callable[[], Listener], name: str, say: Callable[[str], None], most: int = MOST, last: float = LAST
+        self,
+        make: Callable[[], Listener],
+        name: str,
+        say: Callable[[str], None],
+        most: int = MOST,
+        last: float | None = None,
     ) -> None:
         self._make = make
         self._name = name
         self._say = say
-        self._last = last
+        self._last = LAST if last is None else last
         self._queue: queue.Queue[tuple[float, Happening] | None] = queue.Queue(most)
         self._dropped = 0
         self._error: Exception | None = None

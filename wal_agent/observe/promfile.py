@@ -12,7 +12,7 @@ from pathlib import Path
 from wal_agent.apart import begun
 from wal_agent.errors import ConfigError
 from wal_agent.happened import Happening
-from wal_agent.observe.aside import LAST
+from wal_agent.observe import aside
 
 REST = 15.0  # seconds between two writes: as often as such a file is usually read
 
@@ -40,7 +40,7 @@ class PromFile:
     def close(self) -> None:
         self._stop.set()
         self._changed.set()
-        self._thread.join(LAST)
+        self._thread.join(aside.LAST)
         if self._problem:
             self._say(f"the metrics in {self._path} are old: {self._problem}.")
 

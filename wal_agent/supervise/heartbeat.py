@@ -128,8 +128,9 @@ class Heartbeat:
                 self.on_lost(lost)
                 return
             else:
-                self._tell(LeaseRenewed(self._lease.epoch, self._left()))
                 wait = self._timing.period
+                if self._lease.held:  # else it is being given up, and was not renewed
+                    self._tell(LeaseRenewed(self._lease.epoch, self._left()))
 
     def _left(self) -> float:
         return self._lease.sent + self._timing.ttl - self._clock.boot()

@@ -295,9 +295,8 @@ class Live:
         wait for their answer are left alone: agents run a tool whose hook was killed (I5)."""
         allowed = self.gate.allowed()
         if allowed and self._child is not None:
-            found = processes.descendants(self._child.pid)
-            tools = processes.but_hooks(found, self._run_dir.run)
-            processes.end(processes.younger(tools, min(r.began for r in allowed) - 1))
+            since = min(r.began for r in allowed) - 1
+            processes.end(processes.tools(self._child.pid, self._run_dir.run, since))
 
     def _stop(self, error: WalAgentError) -> None:
         """End the agent's whole tree: first nothing is allowed any more, then the main thread kills."""

@@ -5,7 +5,6 @@ The lock stands in a folder that does not depend on HOME, so that a new start fi
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import stat
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.errors import ConfigError
-from wal_agent.flock import FlockState, Life, flock_state
+from wal_agent.flock import FlockState, Life, flock_state, taken
 from wal_agent.places import state_dir as state_dir
 from wal_agent.records import Host
 
@@ -104,7 +103,7 @@ class RunDir:
         path = runtime / run
         path.mkdir(mode=0o700)
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        taken(fd)  # it is new: at most somebody looks at it
         return cls(run, path, fd)
 
     @property

@@ -58,19 +58,22 @@ def descendants(pid: int) -> list[psutil.Process]:
     return found
 
 
-def younger(found: Iterable[psutil.Process], since: float) -> list[psutil.Process]:
-    """Those that were made at `since` (seconds since 1970) or later, and still are."""
-    kept = []
-    for process in found:
-        with suppress(psutil.Error):
-            if process.create_time() >= since:
-                kept.append(process)
-    return kept
+def tools(agent: int, run: str, since: float) -> list[psutil.Process]:
+    """Below the agent, made at `since` (seconds since 1970) or later, and no hook of ours nor started by one.
+
+    What the agent has forked has the agent's own words until it executes its program, which may be a hook."""
+    found = descendants(agent)
+    young = [p for p in found if _since(p, since)]
+    agents = {"", *(_words(p) for p in found if p not in young)}
+    with suppress(psutil.Error):
+        agents.add(_words(psutil.Process(agent)))
+    return [p for p in young if (words := _words(p)) not in agents and not _is_hook(words, run)]
 
 
-def but_hooks(found: Iterable[psutil.Process], run: str) -> list[psutil.Process]:
-    """Without hooks of ours, and what they started (see `_is_hook`)."""
-    return [p for p in found if not _is_hook(_words(p), run)]
+def _since(process: psutil.Process, since: float) -> bool:
+    with suppress(psutil.Error):
+        return process.create_time() >= since
+    return False
 
 
 def _is_hook(words: str, run: str) -> bool:

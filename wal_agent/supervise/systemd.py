@@ -98,26 +98,34 @@ class ServiceManager:
         self._stalled = stalled
         self._clock = clock
         self._ready = False
+        self._unsaid: list[str] = []  # that it is ready, where systemd's queue was full
         self._stop = threading.Event()
         begun("systemd", self._keep)
 
     def hear(self, at: float, happening: Happening) -> None:
-        self._ready = self._ready or isinstance(happening, Ready)
-        self._send(words_of(happening))
+        said = self._send(words_of(happening))
+        if isinstance(happening, Ready):
+            self._ready = True
+            self._unsaid = [] if said else words_of(happening)
 
     def close(self) -> None:
         self._stop.set()
 
     def _keep(self) -> None:
         while not self._stop.wait(self._every):
-            self._send(keep_alive(self._ready, self._stalled(self._clock.awake())))
+            unsaid = self._unsaid
+            if self._send([*unsaid, *keep_alive(self._ready, self._stalled(self._clock.awake()))]) and unsaid:
+                self._unsaid = []
 
-    def _send(self, lines: list[str]) -> None:
+    def _send(self, lines: list[str]) -> bool:
+        """Whether systemd has it."""
         if not lines:
-            return
+            return True
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
             sender.setblocking(False)  # systemd that does not read must not hold up a hook
             sender.sendto("\n".join(lines).encode(), self._address)
+            return True
+        return False
 
 
 def service_manager(env: Mapping[str, str], stalled: Callable[[float], bool], clock: Clock) -> ServiceManager | None:

@@ -19,7 +19,6 @@ record stands in exactly one place that counts, so it comes into the log once, h
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -35,7 +34,7 @@ import msgspec
 from wal_agent.bucket.folder import Tree, read_file, sync, temp_file
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.flock import flock_state
+from wal_agent.flock import flock_state, taken
 from wal_agent.wal import segment as codec
 from wal_agent.wal.segment import Segment
 
@@ -340,11 +339,11 @@ def _locked(folder: int) -> int | None:
     """A descriptor that holds the folder's lock; None when another process does."""
     fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
+        mine = taken(fd)
     except OSError:
         os.close(fd)
         raise
+    if not mine:
+        os.close(fd)
+        return None
     return fd

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,12 @@ class Tree:
         )
         assert self.shell.stdout is not None
         self.inner = int(self.shell.stdout.readline())
+        if script == DETACHED:
+            until(self._begun, "the inner shell has become its program")
+
+    def _begun(self) -> bool:
+        inner = psutil.Process(self.inner)
+        return inner.cmdline() == ["sleep", "600"] and MARKER in inner.environ()
 
     def close(self) -> None:
         for process in marked(self.run):
@@ -193,10 +202,37 @@ def test_a_hook_that_waits_for_its_answer_is_no_tool(
             with asking:
                 found = [p for p in descendants(os.getpid()) if p.environ().get(MARKER) == run]
                 assert len(found) == 3 and hook.pid in [p.pid for p in found]
-                assert [p.pid for p in processes.but_hooks(found, run)] == [tool.pid]
+                with monkeypatch.context() as below_us:
+                    below_us.setattr(processes, "descendants", lambda pid: found)
+                    assert [p.pid for p in processes.tools(os.getpid(), run, 0.0)] == [tool.pid]
                 assert hook.poll() is None
                 assert end_run(run, grace=0.1) == ["sleep 600"], "and no hook is told as left over"
         finally:
             for process in (hook, tool):
                 process.kill()
                 process.communicate()
+
+
+AGENT = """
+import os, subprocess, time
+forked = os.fork() or time.sleep(600)
+print(forked, subprocess.Popen(["sleep", "600"]).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_the_agent_has_just_forked_may_become_a_hook() -> None:
+    """I1, I5: it has the agent's own words until it executes its program; a tool has others by then."""
+    agent = subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    forked, tool = map(int, agent.stdout.readline().split())
+    try:
+        until(lambda: psutil.Process(tool).name() == "sleep", "the tool runs its program")
+        since = psutil.Process(forked).create_time()
+        assert {p.pid for p in descendants(agent.pid)} == {forked, tool}
+        assert [p.pid for p in processes.tools(agent.pid, "another-run", since)] == [tool]
+        assert processes.tools(agent.pid, "another-run", time.time() + 60) == [], "it began before the call"
+    finally:
+        for pid in (forked, tool, agent.pid):
+            os.kill(pid, signal.SIGKILL)
+        agent.communicate()

@@ -23,7 +23,7 @@ from wal_agent.recovery.step import Budget
 __all__ = ["BEFORE_WAIT", "BEFORE_WORK", "KINDS", "alone", "before", "still_running", "verdicts"]
 
 BEFORE_WORK = 0.05  # seconds of this thread's work
-BEFORE_WAIT = 0.25  # seconds in all, with what the thread waits for its turn or a slow disk
+BEFORE_WAIT = 1.0  # seconds in all, with what the thread waits for its turn or a slow disk
 _SYSTEM = SystemClock()
 
 
