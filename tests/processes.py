@@ -26,8 +26,10 @@ def command_line(process: psutil.Process) -> str:
 
 
 def of_home(home: Path) -> Iterator[psutil.Process]:
-    """All that run with this HOME, whoever started them: those of one pretended machine."""
+    """All that run with this HOME, whoever started them: those of one pretended machine. Git that saves a working tree
+    is given no HOME, but its repository is below it."""
     for process in psutil.process_iter(["pid"]):
         with suppress(psutil.Error):
-            if process.environ().get("HOME") == str(home):
+            env = process.environ()
+            if env.get("HOME") == str(home) or Path(env.get("GIT_DIR", "/")).is_relative_to(home):
                 yield process

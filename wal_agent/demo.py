@@ -93,7 +93,7 @@ class _Story:
         run = self.stage.start(home, self.model)
         self.stage.wait("the customer is charged", lambda: self.stage.charged(home, self.model, "PLAN.md"))
         self.stage.die(run, home)
-        shutil.rmtree(home)
+        self.stage.lose(home)
 
     def _push(self) -> None:
         self._script(
@@ -106,7 +106,7 @@ class _Story:
         self.stage.wait("the push has landed", self.stage.landed)
         self._heard()
         self.stage.die(run, home)
-        shutil.rmtree(home)
+        self.stage.lose(home)
 
     def _after_the_push(self) -> Path:
         receipt = self.stage.work / "receipt.txt"
@@ -120,7 +120,11 @@ class _Story:
         )
         home = self.stage.home("home-3")
         run = self.stage.start(home, self.model)
-        self.stage.wait("all is saved", lambda: receipt.exists() and self.stage.all_saved(home, self.model))
+        paid = self.stage.work / "README.md"
+        self.stage.wait(
+            "all is saved",
+            lambda: receipt.exists() and "paid" in paid.read_text() and self.stage.all_saved(home, self.model),
+        )
         self._heard()
         self.stage.die(run, home)
         hold.set()
@@ -129,8 +133,8 @@ class _Story:
     def _lose_the_folder(self, home: Path) -> tuple[dict[str, str], bytes]:
         """The tree and the session as they were."""
         lost, session = self.stage.tree(), self.stage.session(home, self.model)
-        shutil.rmtree(home)
-        shutil.rmtree(self.stage.work)
+        self.stage.lose(home)
+        self.stage.lose(self.stage.work)
         self.stage.work = self.stage.root / "another-machine" / "shop"
         self.stage.work.mkdir(parents=True)
         return lost, session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,6 +114,12 @@ class Stage:
         run.wait()
         end_all(home)
 
+    def lose(self, folder: Path) -> None:
+        """At once: what a process that is just dying still writes there must not hold it."""
+        gone = folder.with_name(f"{folder.name}.lost")
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
     def wait(self, what: str, test: Callable[[], object]) -> None:
         end = time.monotonic() + SECONDS
         while not test():
@@ -191,7 +198,9 @@ def end_all(home: Path) -> None:
 def _ended(process: psutil.Process, home: Path) -> bool:
     """Whether it was killed. One that is gone or has died already, or is somebody else's, was not."""
     try:
-        mine = process.pid != os.getpid() and Path(process.environ().get("HOME") or "/").is_relative_to(home)
+        env = process.environ()
+        folders = [env.get("HOME") or "/", env.get("GIT_DIR") or "/"]  # git that saves a working tree is given no HOME
+        mine = process.pid != os.getpid() and any(Path(folder).is_relative_to(home) for folder in folders)
         if mine and process.status() != psutil.STATUS_ZOMBIE:
             process.kill()
             return True

@@ -28,10 +28,12 @@ from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.entries import as_json, entries
+from wal_agent.flock import flock_state
 from wal_agent.loopback.model import Model, Turn
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay, replay
 
+TTL = "6"  # seconds: as long is waited for a machine that was lost, and as long may one here stand still
 PATIENCE = 120.0  # seconds after which a thing that should have happened counts as not happening
 
 
@@ -142,7 +144,7 @@ class Machine:
 
     def run(self, *args: str, options: Sequence[str] = (), wait: bool = False, **env: str) -> Run:
         """Start `wal-agent run AGENT OPTIONS -- ARGS`."""
-        command = (sys.executable, "-m", "wal_agent", "run", self.agent, "--ttl", "3", *options, "--", *args)
+        command = (sys.executable, "-m", "wal_agent", "run", self.agent, "--ttl", TTL, *options, "--", *args)
         argv = [*self.enter, *command]
         n = len(self.runs)
         out, err = self.root / f"{self.name}-{n}.out", self.root / f"{self.name}-{n}.err"
@@ -193,15 +195,23 @@ class Machine:
     def end(self) -> None:
         """Switch it off: what still runs here is gone."""
         for run in self.runs:
+            if run.process.poll() is not None:
+                continue  # its number may be another's by now
             for process in [*_children(run.pid)]:
                 with suppress(psutil.Error):
                     process.kill()
-            if run.process.poll() is None:
-                run.process.kill()
-                run.process.wait()
-        for process in of_home(self.home):
+            run.process.kill()
+            run.process.wait()
+        left = list(of_home(self.home))
+        for process in left:
             with suppress(psutil.Error):
                 process.kill()
+        psutil.wait_procs(left, timeout=10)
+
+    def lost(self) -> None:
+        """Switch it off for good: its disk is gone too."""
+        self.end()
+        self.home.rename(self.home.with_name(f"{self.name}.lost"))
 
 
 @dataclass
@@ -257,6 +267,19 @@ class Scene:
     def asked(self, requests: int) -> None:
         """Wait until the model was asked so often."""
         self.model.wait_for(requests, PATIENCE)
+
+    def stop(self, run: Run) -> None:
+        """SIGSTOP, at a moment at which it holds none of the folder bucket's locks: it would keep it."""
+
+        def stopped() -> bool:
+            run.kill(signal.SIGSTOP)
+            until(lambda: psutil.Process(run.pid).status() == psutil.STATUS_STOPPED, "it stands still")
+            if not any(flock_state(lock) == "held" for lock in (self.bucket / ".locks").iterdir()):
+                return True
+            run.kill(signal.SIGCONT)
+            return False
+
+        until(stopped, "it is stopped between two writes")
 
     def records(self, job: str = "job") -> list[dict[str, Any]]:
         """The job's records as `wal-agent log --json` gives them; none before the first one."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.e2e.scene import PATIENCE, Machine, until
+from tests.e2e.scene import PATIENCE, TTL, Machine, until
 from tests.processes import command_line
 
 CONFIG = """
@@ -36,7 +36,7 @@ class Terminal:
         self.name = f"wa-{uuid.uuid4().hex[:12]}"
         self.notes = machine.root / self.name
         self.notes.mkdir()
-        command = [sys.executable, "-m", "wal_agent", "run", "gemini", "--ttl", "3", *options, "--", *args]
+        command = [sys.executable, "-m", "wal_agent", "run", "gemini", "--ttl", TTL, *options, "--", *args]
         config, play = self.notes / "tmux.conf", self.notes / "play.sh"
         config.write_text(CONFIG)
         play.write_text(PLAY.format(notes=self.notes, command=shlex.join(command)))
@@ -85,6 +85,14 @@ class Terminal:
     def wrapper(self) -> psutil.Process:
         shell = psutil.Process(int(self._tmux("display", "-p", "#{pane_pid}")))
         return next(child for child in shell.children() if "wal_agent" in command_line(child).split())
+
+    def ended(self, within: float) -> bool:
+        """Whether the command ends within so many seconds."""
+        try:
+            until(lambda: self._note("after"), "the command in the terminal ends", within)
+        except AssertionError:
+            return False
+        return True
 
     def code(self) -> int:
         """Wait for the end; the command's exit code."""

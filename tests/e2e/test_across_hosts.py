@@ -144,7 +144,7 @@ def test_cut_off_taken_over_and_healed(world: World) -> None:
     )
     second_answer, third_answer = scene.hold_turn(1), scene.hold_turn(2)
     first, second = world.host("vm-1"), world.host("vm-2")
-    old = first.machine.run("-y", "-p", "work", WAL_AGENT_APPEND_DEADLINE="2")
+    old = first.machine.run("-y", "-p", "work", WAL_AGENT_APPEND_DEADLINE="5")
     until(lambda: first.has("started"), "the first tool ran")
     scene.asked(2)
     first.cut()

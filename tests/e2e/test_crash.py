@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 from tests.e2e.scene import Scene, calls_in, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
 from tests.processes import gone
@@ -42,7 +40,7 @@ def test_kill_in_a_shell_call_on_another_machine_with_an_empty_home(scene: Scene
     agent = run.agent_pid()
     run.kill()
     until(lambda: gone(agent), "the agent dies with the wrapper")
-    shutil.rmtree(first.home)
+    first.lost()
 
     second = scene.machine("vm-2")
     scene.script(Turn(text="I verified: it began. I stop here."))

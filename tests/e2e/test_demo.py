@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import AGENTS
+from wal_agent.agents.copilot.home import program_cache
 
 HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not None]
 
@@ -18,7 +19,8 @@ HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not Non
 @pytest.mark.parametrize("agent", HOOKED)
 def test_the_story_holds(tmp_path: Path, agent: str, agent_cli: Callable[[str], Path]) -> None:
     program = {f"WAL_AGENT_{agent.upper()}": str(agent_cli(agent))}
-    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **program}
+    unpacked = {"COPILOT_PKG_CACHE_HOME": str(program_cache(os.environ))}  # 235 MB otherwise, in each HOME anew
+    env = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), **program, **unpacked}
     argv = [sys.executable, "-m", "wal_agent", "demo", "--agent", agent]
     done = subprocess.run(argv, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "Everything held" in done.stderr, done.stderr

@@ -70,7 +70,7 @@ def test_a_notice_interrupts_a_long_tool_at_half_its_time(scene: Scene) -> None:
     scene.script(Turn(text="Working.", calls=[shell(f"echo began >> side; sleep {FOR_EVER}")]))
     one = scene.machine("vm-1")
     with metadata() as cloud:
-        options = ["--preemption", "aws", "--drain", "10"]
+        options = ["--preemption", "aws", "--drain", "24"]
         endpoint = f"http://{cloud.host}/"
         run = one.run("-y", "-p", "work", options=options, AWS_EC2_METADATA_SERVICE_ENDPOINT=endpoint)
         until(lambda: scene.side() == ["began"], "the tool runs")

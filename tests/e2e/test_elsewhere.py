@@ -77,7 +77,7 @@ def test_another_machine_and_another_folder(scene: Scene) -> None:
     assert refused.process.returncode == 78, refused.stderr()
     assert f"belongs to the folder {scene.workspace}" in refused.stderr()
     shutil.rmtree(scene.workspace)
-    shutil.rmtree(first.home)
+    first.lost()
 
     before = scene.records()
     scene.script(Turn(text="I looked. I stop here."))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 from tests.e2e.scene import Scene, calls_in, shell, told, until
@@ -48,7 +47,7 @@ def test_an_encrypted_job_goes_on_elsewhere_with_its_key_and_only_with_it(scene:
     until(lambda: (scene.workspace / "started").exists(), "the second call runs")
     run.kill()
     run.died()
-    shutil.rmtree(first.home)
+    first.lost()
     assert (scene.workspace / "leaked").read_text() == "", "the agent is not told where the key is"
 
     stored = objects(scene)

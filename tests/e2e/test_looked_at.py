@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +20,8 @@ from tests.faults.ruins import STUB
 @pytest.fixture
 def runtime() -> Iterator[Path]:
     """Short, for sockets; also the service manager's."""
-    path = Path(f"/tmp/wa-look-{os.getpid()}")
-    path.mkdir(mode=0o700)
-    yield path
-    shutil.rmtree(path)
+    with tempfile.TemporaryDirectory(prefix="wa-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def takers(pid: int) -> list[str]:

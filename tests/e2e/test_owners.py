@@ -52,7 +52,7 @@ def test_zombie_is_fenced(scene: Scene) -> None:
     until(lambda: running(scene), "the first tool ran")
     scene.asked(2)
     agent = old.agent_pid()
-    old.kill(signal.SIGSTOP)
+    scene.stop(old)
     scene.model.turns.append(Turn(text="Taken over.", when="[wal-agent recovery]"))
     new = second.run("-y", "-p", "work", options=["--wait"], wait=True)
     assert new.process.returncode == 0, new.stderr()
@@ -101,7 +101,7 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     hold = scene.hold_turn(1)
     machine = scene.machine("vm-1")
     faults = scene.root / "faults.json"
-    run = machine.run("-y", "-p", "work", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_APPEND_DEADLINE="1")
+    run = machine.run("-y", "-p", "work", WAL_AGENT_BUCKET_FAULTS=str(faults), WAL_AGENT_APPEND_DEADLINE="5")
     scene.asked(2)
     write_faults(faults, FaultFile(down=True, ops=("put",), prefixes=("job/log/",)))
     hold.set()

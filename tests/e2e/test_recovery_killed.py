@@ -33,6 +33,7 @@ def killed_in(scene: Scene, machine: Machine, name: str) -> Run:
     """A run that is killed while the call `name` runs."""
     run = machine.run("-y", "-p", TASK, options=["--wait"])
     until(lambda: (scene.workspace / f"{name}-runs").exists(), f"the call {name} runs")
+    until(lambda: any(r["type"] == "file" for r in scene.records()), "its session is in the log")
     run.kill()
     run.died()
     return run

@@ -26,7 +26,7 @@ class Outage:
 
     @property
     def env(self) -> dict[str, Any]:
-        return {"WAL_AGENT_BUCKET_FAULTS": str(self.file), "WAL_AGENT_APPEND_DEADLINE": "4"}
+        return {"WAL_AGENT_BUCKET_FAULTS": str(self.file), "WAL_AGENT_APPEND_DEADLINE": "10"}
 
     def begin(self) -> None:
         write_faults(self.file, FaultFile(down=True))

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 Json = dict[str, Any]
 Call = tuple[str, Json]  # a tool's name as the model says it, and its input
 
+HELD = 600.0  # seconds after which a turn that is held back is said after all
+
 
 @dataclass
 class Turn:
@@ -150,7 +152,7 @@ class Model:
         """What the model was sent with request `n`."""
         return self.dialect.history(self.requests[n])
 
-    def wait_for(self, requests: int, timeout: float = 30) -> None:
+    def wait_for(self, requests: int, timeout: float = 120) -> None:
         """Until so many requests for a turn have arrived."""
         with self._lock:
             if not self._lock.wait_for(lambda: len(self.requests) >= requests, timeout):
@@ -201,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(dialect.other("POST", self.path, body))
         turn = self.owner.take(body)
         if turn.hold is not None:
-            turn.hold.wait(60)
+            turn.hold.wait(HELD)
         if turn.error is not None:
             reply = json_reply(turn.error, turn.status)
         else:
