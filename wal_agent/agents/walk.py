@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 _PART = re.compile(r"[^/\0-\x1f\x7f]{1,255}")
@@ -38,3 +39,12 @@ def walk(base: Path, deep: int = DEEP) -> Iterator[Path]:
             yield Path(entry.path)
         elif deep > 1 and entry.is_dir(follow_symlinks=False):
             yield from walk(Path(entry.path), deep - 1)
+
+
+def largest(paths: Iterable[Path]) -> Path | None:
+    """Of those that are still there: an agent may delete one while we look."""
+    sizes: dict[Path, int] = {}
+    for path in paths:
+        with suppress(OSError):
+            sizes[path] = path.stat().st_size
+    return max(sizes, key=sizes.__getitem__, default=None)

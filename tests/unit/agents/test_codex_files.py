@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from contextlib import closing
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import AGENTS
+from wal_agent.agents.codex import files as codex_files
 from wal_agent.agents.codex import inject, statedb
 from wal_agent.agents.codex.home import is_session, made, natural
 
@@ -89,6 +91,40 @@ def test_a_file_in_another_days_folder(env: dict[str, str]) -> None:
     assert not CODEX.resumable(ROOT, Path("/w"), env), "nothing but a head"
     moved.write_text('{"type":"response_item"}\n')
     assert CODEX.resumable(ROOT, Path("/w"), env)
+
+
+def test_a_file_that_goes_while_its_size_is_asked(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, stays = rollout(env, ROOT), rollout(env, OLD)
+    monkeypatch.setattr(codex_files, "rollouts_of", lambda sessions, id: [gone, stays])
+    gone.unlink()
+    assert CODEX.existing(ROOT, Path("/w"), env) == [gone, stays]
+    assert files(env)["rollout.jsonl"] == stays
+    stays.unlink()
+    assert files(env) == {} and not CODEX.resumable(ROOT, Path("/w"), env)
+
+
+def test_its_open_file_is_found_though_another_one_closes(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session without a word to us: a descriptor that goes while we look hides no other one."""
+    main = rollout(env, ROOT)
+    with main.open("a") as file:
+        said = {"type": "event_msg", "payload": {"type": "item_completed", "item": {"type": "UserMessage"}}}
+        file.write(json.dumps(said) + "\n")
+    (tmp_path / "agent.pid").write_text(f"{os.getpid()}\n")
+    read = Path.readlink
+    closed: list[Path] = []
+
+    def readlink(path: Path) -> Path:
+        if not closed:
+            closed.append(path)
+            raise FileNotFoundError(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "readlink", readlink)
+    with main.open("rb"):
+        assert files(env | {inject.MARKER: str(tmp_path)}, PLANTED)["rollout.jsonl"] == main
+    assert closed
 
 
 NAME = f"rollout-2026-11-22T09-06-27-{SUB}.jsonl"

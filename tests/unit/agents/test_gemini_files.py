@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
+from wal_agent.agents.gemini import files as gemini_files
+from wal_agent.agents.gemini.jsonl import is_stub
 from wal_agent.agents.gemini.slug import project_slug, slugify
 
 GEMINI = AGENTS["gemini"]
@@ -64,6 +66,22 @@ def test_the_real_file_among_stubs_and_strangers(machine: Machine) -> None:
     (machine.chats / f"session-2026-{ID[:8]}.jsonl.tmp").write_text(REAL)
     assert [f.path for f in GEMINI.session_files(ID, machine.ws, machine.env)] == [real]
     assert len(GEMINI.existing(ID, machine.ws, machine.env)) == 3
+
+
+def test_a_twin_that_goes_while_its_size_is_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S2: another start deletes them; here between the look into it and the next question."""
+    real = machine.chat("2026-11-21T09-00", REAL)
+    going = [machine.chat("2026-11-21T10-00", REAL)]
+
+    def look(path: Path, session: str) -> bool:
+        if path in going:
+            path.unlink()
+        return is_stub(path, session)
+
+    monkeypatch.setattr(gemini_files, "is_stub", look)
+    assert [f.path for f in GEMINI.session_files(ID, machine.ws, machine.env)] == [real]
+    going.append(real)
+    assert machine.names() == []
 
 
 def test_a_new_session_without_a_prompt_yet(machine: Machine) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from wal_agent.agents.codex.home import ROLLOUT, codex_home, is_session, made, n
 from wal_agent.agents.codex.inject import MARKER
 from wal_agent.agents.codex.seen import unhooked
 from wal_agent.agents.codex.statedb import known_path
+from wal_agent.agents.walk import largest
 
 MAIN = "rollout.jsonl"
 THREADS = "threads"
@@ -64,7 +66,7 @@ def resumable(session: str, workspace: Path, env: Env) -> bool:
 
 
 def _main(session: str, sessions: Path) -> Path | None:
-    return max(rollouts_of(sessions, session), key=lambda p: p.stat().st_size, default=None)
+    return largest(rollouts_of(sessions, session))
 
 
 def _home_of(session: str, sessions: Path, env: Env) -> Path:
@@ -140,10 +142,12 @@ def _unannounced(sessions: Path, env: Env) -> Path | None:
 
 
 def _open_files(pid: int) -> list[Path]:
-    try:
-        return [file.readlink() for file in Path(f"/proc/{pid}/fd").iterdir()]
-    except OSError:
-        return []
+    found: list[Path] = []
+    with suppress(OSError):
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.append(file.readlink())
+    return found
 
 
 def _begin(path: Path, size: int) -> bytes:

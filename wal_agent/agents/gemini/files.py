@@ -18,7 +18,7 @@ from wal_agent.agents.base import Env, SessionFile
 from wal_agent.agents.gemini.inject import gemini_home
 from wal_agent.agents.gemini.jsonl import is_stub, session_id_of
 from wal_agent.agents.gemini.slug import project_slug
-from wal_agent.agents.walk import parts_of, walk
+from wal_agent.agents.walk import largest, parts_of, walk
 
 MAIN = "session.jsonl"
 _EXTRAS = ("tool-outputs", "subagents", "plans")
@@ -85,7 +85,7 @@ def _main(session: str, project: Path) -> Path | None:
     """The session's file. While a new session has no prompt yet, it looks like a stub; a real one goes before it."""
     own = [p for p in _twins(session, project) if session_id_of(p) == session]
     real = [p for p in own if not is_stub(p, session)]
-    return max(real, key=lambda p: p.stat().st_size) if real else next(iter(own), None)
+    return largest(real) if real else next(iter(own), None)
 
 
 def _twins(session: str, project: Path) -> list[Path]:
