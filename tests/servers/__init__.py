@@ -22,10 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / ".tools"
 PYTHON = TOOLS / "servers" / "bin"
-START_SECONDS = 30.0
+START_SECONDS = 120.0
+TRIES = 5  # another process may take the port between our look and the server's
 
 Scheme = Literal["gs", "s3"]
 
@@ -133,23 +136,27 @@ def started(name: str, host: str = "127.0.0.1") -> Iterator[Server]:
     """A server of this kind with nothing in it, until the block ends; it is stopped by its pid."""
     kind = KINDS[name]
     with tempfile.TemporaryDirectory(prefix=f"wa-{name}-") as folder:
-        port, said = free_port(host), Path(folder) / "said"
+        said = Path(folder) / "said"
         (data := Path(folder) / "data").mkdir()
-        with said.open("wb") as out:
-            process = subprocess.Popen(
-                kind.command(host, port, data),
-                cwd=folder,
-                env={**os.environ, "HOME": folder, **kind.env(host, port)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            _await(process, host, port, kind.ready, said)
-            yield Server(name, kind.scheme, host, port, process.pid)
-        finally:
-            process.kill()
-            process.wait()
+        for _ in range(TRIES):
+            port = free_port(host)
+            with said.open("wb") as out:
+                process = subprocess.Popen(
+                    kind.command(host, port, data),
+                    cwd=folder,
+                    env={**os.environ, "HOME": folder, **kind.env(host, port)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            try:
+                if _ready(process, host, port, kind.ready):
+                    yield Server(name, kind.scheme, host, port, process.pid)
+                    return
+            finally:
+                process.kill()
+                process.wait()
+        raise RuntimeError(f"{process.args!r} did not start: {said.read_text()[-2000:]}")
 
 
 def make_bucket(server: Server, name: str) -> None:
@@ -167,17 +174,30 @@ def make_bucket(server: Server, name: str) -> None:
         raise RuntimeError(f"{server.name} made no bucket: {answer.status} {said[:300]!r}")
 
 
-def _await(process: subprocess.Popen[bytes], host: str, port: int, path: str, said: Path) -> None:
+def _ready(process: subprocess.Popen[bytes], host: str, port: int, path: str) -> bool:
+    """Whether it answers, once anybody does there; False when it ends before."""
     end = time.monotonic() + START_SECONDS
-    while True:
+    while process.poll() is None:
         connection = http.client.HTTPConnection(host, port, timeout=5)
         try:
             connection.request("GET", path)
             connection.getresponse().read()
-            return
+            return _listens(process.pid, port)
         except (OSError, http.client.HTTPException):
-            if process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(f"{process.args!r} did not start: {said.read_text()[-2000:]}") from None
+            if time.monotonic() > end:
+                raise TimeoutError(f"{process.args!r} does not answer") from None
             time.sleep(0.02)
         finally:
             connection.close()
+    return False
+
+
+def _listens(pid: int, port: int) -> bool:
+    """It, or a child of its."""
+    try:
+        started = psutil.Process(pid)
+        family = [started, *started.children(recursive=True)]
+        ends = [end for process in family for end in process.net_connections("inet")]
+    except psutil.Error:
+        return False
+    return any(end.status == psutil.CONN_LISTEN and end.laddr.port == port for end in ends)
