@@ -15,6 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 export PATH := $(CURDIR)/$(NPM)/node_modules/.bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -85,7 +86,8 @@ $(DEV): requirements/dev.txt $(RUNTIME)
 NPM_INSTALL := npm install --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error
 NAMES := import json, sys; print(*("%(package)s@%(version)s" % a for a in json.load(open(sys.argv[1])).values()))
 
-# No package's scripts are run, but for those whose own put their program for this machine into place.
+# No package's scripts are run, but for those whose own put their program for this machine into place. Copilot unpacks
+# itself, 235 MB, at its first start: here, once, not in several tests at a time.
 NATIVE := @anthropic-ai/claude-code opencode-ai
 
 $(CLIS): tests/agents.json | have-agents
@@ -93,6 +95,7 @@ $(CLIS): tests/agents.json | have-agents
 	@mkdir -p $(NPM)
 	@$(NPM_INSTALL) --prefix $(NPM) $$($(PYTHON) -c '$(NAMES)' $<) >/dev/null
 	@npm rebuild --prefix $(NPM) --loglevel error $(NATIVE) >/dev/null
+	@COPILOT_SEA_EXTRACT_ONLY=1 $(NPM)/node_modules/.bin/copilot --binary-version </dev/null >/dev/null 2>&1 || :
 	@touch $@
 
 # In an environment of their own: they pin other versions of what we use.
