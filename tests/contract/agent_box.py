@@ -45,7 +45,7 @@ from wal_agent.loopback.model import Call, Model, Turn
 from wal_agent.recovery.templates import standing_protocol
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() > end:
@@ -172,10 +172,10 @@ class Box:
     def kill(self, process: subprocess.Popen[str]) -> None:
         """The machine is lost: the agent, and all that it left running."""
         process.kill()
-        process.communicate()
         for other in of_home(self.home):
             with suppress(psutil.Error):
                 other.kill()
+        process.communicate()
 
 
 @dataclass
@@ -282,14 +282,16 @@ class Tty:
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._out.decode(errors="replace"))
 
     def quit(self) -> int:
-        """Ctrl-C until it is gone."""
-        end = time.monotonic() + 30
+        """Ctrl-C until it is gone; as a key only, since a terminal that it has put back would make a signal of it."""
+        end = time.monotonic() + 120
         while self.process.poll() is None and time.monotonic() < end:
-            self.send(b"\x03")
+            if not termios.tcgetattr(self._fd)[3] & termios.ISIG:
+                self.send(b"\x03")
             time.sleep(0.3)
         code = self.process.wait(1)
         self._reader.join(5)
-        os.close(self._fd)
+        if not self._reader.is_alive():
+            os.close(self._fd)
         return code
 
     def _read(self) -> None:
@@ -316,6 +318,6 @@ def popen(argv: Sequence[str], env: dict[str, str], cwd: Path) -> subprocess.Pop
     )
 
 
-def done(process: subprocess.Popen[str], seconds: float = 60) -> tuple[int, str, str]:
+def done(process: subprocess.Popen[str], seconds: float = 150) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=seconds)
     return process.returncode, out, err

@@ -218,8 +218,8 @@ def lose(agent: Agent, program: Path, base: Path) -> Lost:
             ended = any(isinstance(e, ToolEnded) and b"two-is-done" in e.input for e in run.heard.events)
             return ended and (box.ws / "flying").exists()
 
-        wait_until(in_the_middle, 60)
-        wait_until(lambda: box.tells(run.heard_session, b"one-is-done"), 60)  # some write up to a second late
+        wait_until(in_the_middle)
+        wait_until(lambda: box.tells(run.heard_session, b"one-is-done"))  # some write up to a second late
         box.kill(process)
     session = run.heard_session
     lost = Lost(box, session, box.main(session).read_bytes(), run.calls())

@@ -35,11 +35,13 @@ from wal_agent.errors import Conflict, NotFound
 
 BUCKETS: dict[str, Callable[[Path], Bucket]] = {
     "memory": lambda folder: MemoryBucket(),
-    "file": lambda folder: FileBucket(folder / "bucket"),
-    "file-retried": lambda folder: RetryBucket(FileBucket(folder / "bucket"), SystemClock(), Random(1)),
+    "file": lambda folder: FileBucket(folder / "bucket", lock_timeout=60),
+    "file-retried": lambda folder: RetryBucket(
+        FileBucket(folder / "bucket", lock_timeout=60), SystemClock(), Random(1)
+    ),
     "memory-metered": lambda folder: MeterBucket(MemoryBucket()),
     "memory-encrypted": lambda folder: encrypted(MemoryBucket()),
-    "file-encrypted": lambda folder: encrypted(FileBucket(folder / "bucket")),
+    "file-encrypted": lambda folder: encrypted(FileBucket(folder / "bucket", lock_timeout=60)),
     "memory-without-faults": lambda folder: FaultBucket(MemoryBucket(), lambda op, key: Fault()),
     "gcs-fake": lambda folder: GcsBucket(fresh_prefix("fake-gcs"), shared("fake-gcs").endpoint),
     "s3-ministack": lambda folder: S3Bucket(fresh_prefix("ministack"), shared("ministack").endpoint),
@@ -392,7 +394,8 @@ def test_a_listing_tells_sizes(bucket: Bucket) -> None:
     assert five.size - empty.size == 5
 
 
-def test_what_stands_all_along_is_listed_once_while_others_come_and_go(bucket: Bucket) -> None:
+def test_what_stands_all_along_is_listed_once_while_others_come_and_go(atomic_bucket: Bucket) -> None:
+    bucket = atomic_bucket
     stays = [f"log/{number:03}" for number in range(40)]
     for key in stays:
         bucket.put(key, b"")

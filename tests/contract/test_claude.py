@@ -73,6 +73,7 @@ def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
     """The user's hook and words stay, settings of every shape that we merge leave ours alive, skipped tools start none
     of ours; a subagent's call says whose it is; a turn is not over while a command runs in the background."""
     (box.ws / "a.txt").write_text("text of a")
+    go = box.ws / "go"
     theirs = {"type": "command", "command": f"echo x >> {box.base}/theirs"}
     settings = json.loads(GOOD)
     settings["permissions"]["defaultMode"] = "bypassPermissions"
@@ -85,11 +86,17 @@ def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
         Turn(calls=[("Agent", {"description": "d", "prompt": "go inside", "subagent_type": "general-purpose"})]),
         Turn(calls=[box.shell("echo inside")]),
         Turn("inside is done"),
-        Turn(calls=[("Bash", {"command": "sleep 0.5", "run_in_background": True})]),
+        Turn(calls=[("Bash", {"command": f"until [ -e {go} ]; do sleep 0.1; done", "run_in_background": True})]),
         Turn("wait"),
         Turn("bye"),
     ]
-    run = Run(box, skip=("Read",))
+
+    def end_it(event: HookEvent) -> Decision:
+        if isinstance(event, TurnCompleted):
+            go.touch()
+        return Allow()
+
+    run = Run(box, skip=("Read",), decide=end_it)
     runs.append(run)
     more = ("--settings", own, "--append-system-prompt", "Be brief.")
     with box.model(*script) as model:
@@ -131,8 +138,8 @@ ROWS = ("killed", "stopped", "failed", "silent", "garbage", "truncated", "no-nul
 
 def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """I5, one row each; then the client is deleted, then bash itself does not live. Only the sound one's call runs."""
-    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 4, False: 2})
-    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 3, False: 1})
+    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 8, False: 2})
+    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 7, False: 1})
     client = tmp_path / "client.py"
     client.write_text(FAILING_CLIENT.read_text())
     shim = tmp_path / "bin"
@@ -149,10 +156,10 @@ def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pyte
     ]
     with box.model(*script) as model:
         process = run.start(model, "do it")
-        model.wait_for(2)
+        model.wait_for(2, 120)
         client.unlink()
         deleted.set()
-        model.wait_for(3)
+        model.wait_for(3, 120)
         (shim / "bash").write_text("#!/bin/sh\nkill -9 $$\n")
         (shim / "bash").chmod(0o755)
         dead.set()
@@ -191,7 +198,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     answer = threading.Event()
     with box.model(Turn(calls=[box.shell("touch ran")], hold=answer)) as model:
         process = run.start(model, "do it", "--bare")
-        model.wait_for(1)
+        model.wait_for(1, 120)
         wait_until(lambda: bool(CLAUDE.session_files(run.session, box.ws, box.user_env)))
         main = box.main(run.session)
         wait_until(lambda: CLAUDE.unhooked(main.read_bytes()))
@@ -230,7 +237,7 @@ def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[R
     def hold(event: HookEvent, answer: bytes) -> bytes:
         if isinstance(event, ToolEnded) and b"two" in event.input:
             ended.set()
-            over.wait(30)
+            over.wait(120)
         return answer
 
     run.heard.spoil = hold
@@ -240,7 +247,7 @@ def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[R
     ]
     with box.model(*script) as model:
         process = run.start(model, "do it")
-        assert ended.wait(30)
+        assert ended.wait(120)
         main = box.main(run.session)
         wait_until(lambda: main.read_bytes().count(b'"tool_use","id"') == 2)
         box.kill(process)

@@ -91,6 +91,7 @@ def test_aborted_is_not_the_truth(box: Box, runs: list[Run]) -> None:
     with box.model(Turn("Then.", [*commands, box.rehearsal.write(box.ws / "never", "x")])) as model:
         process = run.start(model, "do it")
         wait_until(lambda: ended(run, b"two", b"three") and starting(run, b"sleep"))
+        wait_until(lambda: box.tells(run.heard_session, b"echo two"))
         box.kill(process)
     session = run.heard_session
     lines = box.main(session).read_bytes().splitlines(keepends=True)
@@ -123,6 +124,9 @@ def test_code_mode_tells_what_its_script_did(box: Box, runs: list[Run]) -> None:
     with box.model(Turn(calls=[("exec", {"input": SCRIPT})])) as model:
         process = run.start(model, "do it", *CODE_MODE)
         wait_until(lambda: ended(run, b"n1", b"n2", b"made") and starting(run, b"sleep"))
+        over = {call.call_id for call in run.calls() if call.result is not None}
+        session = box.main(run.heard_session)
+        wait_until(lambda: over <= {call.call_id for call in CODEX.seen_calls(session.read_bytes())})
         box.kill(process)
     calls = run.calls()
     assert all(call.call_id.startswith("exec-") for call in calls)
@@ -262,7 +266,8 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
         process = run.start(model, "do it")
         (run.dir / "agent.pid").write_text(f"{process.pid}\n")
         env = box.user_env | run.injected.env
-        model.wait_for(1)
+        model.wait_for(1, 120)
+        wait_until(lambda: bool(CODEX.session_files(run.session, box.ws, env)))
         (file,) = CODEX.session_files(run.session, box.ws, env)
         appended = file.path.read_bytes()
         box.kill(process)

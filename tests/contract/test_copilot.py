@@ -63,8 +63,8 @@ def test_a_hook_that_hangs_or_talks_nonsense_denies(
 ) -> None:
     """Copilot lets the tool run on a timeout and on words that are no JSON; our line answers before, and in JSON. Its
     hooks of one batch come one after the other, each with a time of its own."""
-    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 3, False: 2})
-    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 2, False: 1})
+    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 8, False: 2})
+    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 7, False: 1})
     client = tmp_path / "client.py"
     client.write_text(FAILING_CLIENT.read_text())
     run = Run(box, client=(sys.executable, "-I", "-S", "-E", str(client)))
@@ -142,7 +142,7 @@ def test_the_version_that_is_told_is_the_one_that_runs(tmp_path: Path, agent_cli
     (newer / "index.js").write_text('console.log("GitHub Copilot CLI 9.9.9.")')
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COPILOT_PKG_CACHE_HOME": str(tmp_path / "cache")}
     cli = COPILOT.locate(env | {"WAL_AGENT_COPILOT": str(agent_cli("copilot"))})
-    ran = subprocess.run([cli.path, "--version"], env=env, capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run([cli.path, "--version"], env=env, capture_output=True, text=True, timeout=150, check=True)
     assert (cli.version, ran.stdout) == ("9.9.9", "GitHub Copilot CLI 9.9.9.\n")
     fixed = {"WAL_AGENT_COPILOT": str(cli.path), "COPILOT_AUTO_UPDATE": "false"}
     assert COPILOT.locate(env | fixed).version == COPILOT.tested
@@ -191,7 +191,8 @@ def test_a_resume_stays_in_its_workspace(box: Box, runs: list[Run]) -> None:
     runs.append(run)
     with box.model(Turn("Working.", [box.shell("sleep 60 # flying")])) as model:
         process = run.start(model, "do it")
-        wait_until(lambda: b"# flying" in b"".join(p.read_bytes() for p in box.home.rglob("events.jsonl")), 60)
+        sessions = box.home / ".copilot/session-state"
+        wait_until(lambda: b"# flying" in b"".join(p.read_bytes() for p in sessions.glob("*/events.jsonl")))
         wait_until(lambda: any(isinstance(e, ToolStarting) for e in run.heard.events))
         box.kill(process)
     old, box.ws = box.ws, box.base / "other"
@@ -239,8 +240,8 @@ def test_a_person_refuses_and_goes_on_later(box: Box, runs: list[Run]) -> None:
     prompt = "[wal-agent recovery] @f.txt /help !ls $HOME\n\n```\n`id` \\n ü\n```\n" + "k" * 3000
     with box.model(Turn("I will.", [box.shell("touch ran")]), Turn("bye")) as model:
         tty = run.on_tty(model, ["-i", "do it"])
-        wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events), 60)
-        wait_until(lambda: "enter to select" in tty.screen, 60)
+        wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events))
+        wait_until(lambda: "enter to select" in tty.screen)
         main = box.main(run.session)
 
         def refused() -> bool:
@@ -255,8 +256,8 @@ def test_a_person_refuses_and_goes_on_later(box: Box, runs: list[Run]) -> None:
         assert not any(isinstance(e, ToolEnded) for e in run.heard.events)
         asked = len(model.requests)
         tty = run.on_tty(model, ["-i", "do it"], resume=prompt)
-        wait_until(lambda: len(model.requests) > asked, 60)
-        wait_until(lambda: any(isinstance(e, TurnCompleted) for e in run.heard.events), 60)
+        wait_until(lambda: len(model.requests) > asked)
+        wait_until(lambda: any(isinstance(e, TurnCompleted) for e in run.heard.events))
         tty.quit()
         users = [p.text for p in model.history(asked) if isinstance(p, Said) and p.role == "user"]
     assert sum(prompt in text for text in users) == 1

@@ -91,7 +91,7 @@ def test_a_run(box: Box, runs: list[Run]) -> None:
         "one node process, and it runs the hooks"
     )
     assert {e.session for e in run.heard.events if isinstance(e, TurnStarted)} == {run.session}
-    assert len(run.heard.told) == len(names)
+    wait_until(lambda: len(run.heard.told) == len(names))
 
     assert (box.ws / "wanted").exists()
     assert not (box.ws / "unwanted").exists()
@@ -129,8 +129,8 @@ ROWS = ("killed", "hung", "stopped", "failed", "silent", "garbage", "truncated",
 
 def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """I5, one row each, all in one batch; then the client is deleted. Only the sound client's call runs."""
-    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 4, False: 2})
-    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 3, False: 1})
+    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 8, False: 2})
+    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 7, False: 1})
     client = tmp_path / "client.py"
     client.write_text(FAILING_CLIENT.read_text())
     deleted = threading.Event()
@@ -143,7 +143,7 @@ def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pyte
     ]
     with GeminiModel(turns) as model:
         process = run.go(model, ["-p", "do it", "--yolo"])
-        model.wait_for(2)
+        model.wait_for(2, 120)
         client.unlink()
         deleted.set()
         assert done(process)[0] == 0
@@ -167,7 +167,7 @@ def test_the_portable_client_allows_and_denies(box: Box, runs: list[Run]) -> Non
     with GeminiModel([Turn(calls=[shell("touch wanted"), shell("touch unwanted")]), Turn(text="bye")]) as model:
         assert done(run.go(model, ["-p", "do it", "--yolo"]))[:2] == (0, "bye\n")
     assert [path.name for path in box.ws.iterdir()] == ["wanted"]
-    assert len(run.heard.told) == len(run.heard.names())
+    wait_until(lambda: len(run.heard.told) == len(run.heard.names()))
 
 
 def test_two_runs_and_a_foreign_gemini_in_one_home(box: Box, runs: list[Run]) -> None:
@@ -223,7 +223,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     answer = threading.Event()
     with GeminiModel([Turn(calls=[shell("touch ran")], hold=answer)]) as model:
         process = run.go(model, ["-p", "do it", "--yolo"])
-        model.wait_for(1)
+        model.wait_for(1, 120)
         appended = box.main(run.session).read_bytes()
         process.kill()
         process.communicate()

@@ -188,6 +188,7 @@ def test_an_interactive_resume(lost: Lost, back: Back, tmp_path: Path) -> None:
     with GeminiModel([Turn(text="verified")]) as model:
         tty = run.talk(model, ["do", "it", "--yolo"], resume=PROMPT)
         wait_until(lambda: "TurnCompleted" in run.heard.names())
+        wait_until(lambda: "verified" in tty.screen and "First." in tty.screen)
         assert tty.quit() == 0
         sent = history(model.requests[0])
     run.close()

@@ -188,7 +188,7 @@ def test_a_kill_before_the_first_answer_leaves_nothing_to_resume(box: Box, run: 
     with box.model(Turn("never")) as model:
         model.turns[0].hold = threading.Event()
         process = run.start(model, "do it")
-        model.wait_for(1)
+        model.wait_for(1, 120)
         box.kill(process)
     assert run.heard.names() == ["SessionStarted", "TurnStarted"]
     assert not PI.resumable(run.heard_session, box.ws, box.user_env)

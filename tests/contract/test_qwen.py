@@ -178,7 +178,7 @@ def test_on_a_terminal(box: Box, run: Run) -> None:
         assert args is not None
         tty = run.on_tty(model, args)
         try:
-            wait_until(lambda: any(isinstance(e, TurnCompleted) for e in run.heard.events), 60)
+            wait_until(lambda: any(isinstance(e, TurnCompleted) for e in run.heard.events))
             wait_until(lambda: "all done" in tty.screen)
         finally:
             tty.quit()

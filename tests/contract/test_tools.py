@@ -27,7 +27,7 @@ def test_the_declared_tools_are_those_that_are_known(
     box = Box(tmp_path, agent_cli(agent.name), agent)
     with box.model(Turn(text="Done.")) as model:
         process = box.start(model, "go")
-        model.wait_for(1, 60)
+        model.wait_for(1, 120)
         declared = {name: fields for body in model.requests for name, fields in _declared(body)}
         box.kill(process)
     known = {t["tool"]: t["fields"] for t in json.loads(TABLE.read_text("utf-8")) if t["agent"] == agent.name}

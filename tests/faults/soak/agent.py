@@ -114,7 +114,10 @@ class Agent:
             os.write(self.world, f"{uid} {attempt}\n".encode())
         elif kind == "tool":
             line = 'sleep 0.02; echo "$0 $1" >>"$SOAK_WORLD"'
-            subprocess.run(["bash", "-c", line, uid, attempt], check=True, start_new_session=True)
+            done = subprocess.run(["bash", "-c", line, uid, attempt], check=False, start_new_session=True)
+            if done.returncode < 0:  # the run ends and takes all that it started
+                os.kill(os.getpid(), signal.SIGKILL)
+            done.check_returncode()
         self.dies("effect")
         self.dies("agent")
         self.hook("AfterTool", tool_name=tool, tool_input=given, tool_response={"llmContent": "ok"})

@@ -66,8 +66,11 @@ def test_a_hanging_client_denies_in_time(tmp_path: Path, code: str, monkeypatch:
     start = time.monotonic()
     told = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); {code}"
     assert decision(hook(tmp_path, told)) == "deny"
-    assert time.monotonic() - start < 10
-    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert time.monotonic() - start < 30
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()) and time.monotonic() - start < 60:
+        time.sleep(0.05)
+    os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
 def test_allow_says_nothing_and_a_word_is_handed_on(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_arguments_and_places_without_hooks(
 
 
 def test_unclosed_comments_take_no_time(tmp_path: Path) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert ask(tmp_path, project="/* " * 20_000) is None
     assert ask(tmp_path, project='"' + '\\"' * 20_000) is None
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1

@@ -476,6 +476,7 @@ def test_locks_of_the_dead_are_cleared_and_no_others(base: Base) -> None:
         (folder / f"{name}.lock").mkdir(parents=True)
         (folder / f"{name}.lock" / "meta.json").write_text(json.dumps({"hostname": where, "pid": pid}))
     (folder / "new.lock").mkdir()
+    os.utime(folder / "new.lock", (time.time() + 3600,) * 2)
     (folder / "old.lock").mkdir()
     os.utime(folder / "old.lock", (1, 1))
     locks.clear(base.env)

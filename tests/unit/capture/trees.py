@@ -17,6 +17,10 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.records import Pack, Payload, Workspace
 from wal_agent.wal.state import State, apply
 
+SET = [
+    *("-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always"),
+    *("-c", "maintenance.auto=false", "-c", "gc.auto=0"),
+]
 WHO = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
 
 
@@ -37,7 +41,7 @@ class User:
 
     def git(self, *words: str, cwd: Path | None = None, ok: bool = True, input: bytes = b"") -> bytes:
         done = subprocess.run(
-            ["git", "-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always", *words],
+            ["git", *SET, *words],
             cwd=cwd or self.top,
             env={**self.env, **WHO, "GIT_CONFIG_NOSYSTEM": "1"},
             input=input,

@@ -52,7 +52,7 @@ def serving(serve: Serve) -> Iterator[str]:
         raise raised[0]
 
 
-def arguments(path: str, seconds: object = 5) -> Argv:
+def arguments(path: str, seconds: object = 30) -> Argv:
     return (path, "run", "gemini", "BeforeTool", "77", str(seconds))
 
 
@@ -106,7 +106,7 @@ def test_an_unknown_agent_pid_is_empty(client: Argv) -> None:
         assert hello.agent_pid == 0
 
     with serving(serve) as path:
-        ends((*client, path, "run", "gemini", "BeforeTool", "", "5"))
+        ends((*client, path, "run", "gemini", "BeforeTool", "", "30"))
 
 
 def test_a_payload_of_64_mib_goes_to_a_server_that_reads_little_by_little(client: Argv) -> None:
@@ -142,7 +142,7 @@ def test_the_largest_answer_is_printed_whole(client: Argv) -> None:
         wait_for_the_end(peer, call)
 
     with serving(serve) as path:
-        process = subprocess.Popen([*client, *arguments(path, 30)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        process = subprocess.Popen([*client, *arguments(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert process.stdout is not None
         out = b""
         for _ in range(50):
@@ -171,22 +171,22 @@ def test_an_answer_that_comes_early_and_in_pieces_is_taken_after_the_payload(cli
 def test_a_client_that_is_stopped_again_and_again_loses_nothing(client: Argv) -> None:
     payload = os.urandom(4 << 20)
     call = hookwire.Call()
-    processes: list[subprocess.Popen[bytes]] = []
+    started: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
 
     def serve(peer: socket.socket) -> None:
+        process = started.get(timeout=30)
         for _ in range(50):
             call.feed(peer.recv(5000))
-            stop_and_go_on(processes[0])
+            stop_and_go_on(process)
         take(peer, call)
-        stop_and_go_on(processes[0])
+        stop_and_go_on(process)
         peer.sendall(hookwire.answer(b"on\0"))
         wait_for_the_end(peer, call)
 
     with serving(serve) as path:
-        processes.append(
-            subprocess.Popen([*client, *arguments(path, 30)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        )
-        assert processes[0].communicate(payload, 60)[0] == b"on\0"
+        process = subprocess.Popen([*client, *arguments(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        started.put(process)
+        assert process.communicate(payload, 60)[0] == b"on\0"
     assert call.payload == payload
 
 
@@ -265,19 +265,21 @@ BROKEN = [
 @pytest.mark.parametrize("serve", BROKEN)
 def test_without_a_whole_answer_it_prints_nothing_and_fails(client: Argv, serve: Serve) -> None:
     with serving(serve) as path:
-        code, out = ends((*client, *arguments(path, 30)), bytes(1 << 20))
+        code, out = ends((*client, *arguments(path)), bytes(1 << 20))
     assert (code != 0, out) == (True, b"")
 
 
 def hang_after_the_payload(peer: socket.socket) -> None:
-    take(peer)
-    assert peer.recv(1) == b""
+    with suppress(OSError, AssertionError):  # the deadline may be over before all is sent
+        take(peer)
+        assert peer.recv(1) == b""
 
 
 def hang_in_the_answer(peer: socket.socket) -> None:
-    take(peer)
-    peer.sendall(hookwire.answer(b"x" * 100)[:50])
-    assert peer.recv(1) == b""
+    with suppress(OSError, AssertionError):
+        take(peer)
+        peer.sendall(hookwire.answer(b"x" * 100)[:50])
+        assert peer.recv(1) == b""
 
 
 @pytest.mark.parametrize(
@@ -313,10 +315,12 @@ def test_an_agent_that_never_ends_its_payload_meets_the_deadline(client: Argv) -
     with serving(serve) as path:
         process = subprocess.Popen([*client, *arguments(path, 1)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin is not None
-        process.stdin.write(b"{")
-        process.stdin.flush()
+        with suppress(BrokenPipeError):  # the deadline may be over before it is sent
+            process.stdin.write(b"{")
+            process.stdin.flush()
         assert process.wait(30) == -signal.SIGALRM
-        process.stdin.close()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
         assert process.stdout is not None
         assert process.stdout.read() == b""
         process.stdout.close()
@@ -330,12 +334,13 @@ def test_a_server_that_never_accepts_meets_the_deadline(client: Argv, tmp_path: 
 
 
 def test_a_client_that_is_killed_says_nothing(client: Argv) -> None:
-    processes: list[subprocess.Popen[bytes]] = []
+    started: queue.Queue[subprocess.Popen[bytes]] = queue.Queue()
 
     def serve(peer: socket.socket) -> None:
         call = take(peer)
-        processes[0].kill()
-        processes[0].wait()
+        process = started.get(timeout=30)
+        process.kill()
+        process.wait()
         with suppress(OSError):
             peer.sendall(hookwire.answer(b"answer\0"))
         with suppress(ConnectionError):
@@ -343,8 +348,9 @@ def test_a_client_that_is_killed_says_nothing(client: Argv) -> None:
         assert not call.told
 
     with serving(serve) as path:
-        processes.append(subprocess.Popen([*client, *arguments(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
-        assert processes[0].communicate(b"{}", 30)[0] == b""
+        process = subprocess.Popen([*client, *arguments(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        started.put(process)
+        assert process.communicate(b"{}", 30)[0] == b""
 
 
 def test_without_a_server_it_fails(client: Argv, tmp_path: Path) -> None:
@@ -431,7 +437,7 @@ def test_a_hello_that_is_too_long_is_not_sent_in_part(client: Argv) -> None:
         assert call.hello is None or call.hello.run == run
 
     with serving(serve) as path:
-        assert ends((*client, path, run, "gemini", "BeforeTool", "77", "5"))[1] == b""
+        assert ends((*client, path, run, "gemini", "BeforeTool", "77", "30"))[1] == b""
 
 
 @pytest.mark.parametrize("fd", [0, 1])
@@ -504,7 +510,7 @@ def test_whatever_a_server_says_only_a_whole_answer_is_printed(
                 pass
 
     with serving(serve) as path:
-        code, out = ends((*clients[name], *arguments(path, 30)))
+        code, out = ends((*clients[name], *arguments(path)))
     assert (code == 0, out) == (whole, said[5 : 5 + size] if whole else b"")
 
 
