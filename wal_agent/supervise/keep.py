@@ -14,8 +14,8 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import NOT_DONE, CrashLoop, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.happened import AgentBegan, Halted, Happening, LeaseTaken, Restarting
 from wal_agent.supervise import run as runs
+from wal_agent.supervise.closing import Finished, Left
 from wal_agent.supervise.exits import RESTARTED
-from wal_agent.supervise.run import Finished, Left
 from wal_agent.supervise.take import pause
 from wal_agent.supervise.wish import Screen, Wish
 

@@ -10,9 +10,8 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from wal_agent import __version__
 from wal_agent.agents.base import Agent, Cli, Env, Hookless, HookSetup, Injected, Journals, NewSession, ResumeSession
@@ -23,9 +22,7 @@ from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
-from wal_agent.failpoints import failpoint
 from wal_agent.happened import (
-    AgentEnded,
     DrainFinished,
     DrainStarted,
     LeaseLost,
@@ -33,24 +30,19 @@ from wal_agent.happened import (
     LeaseTaken,
     Logged,
     LostOnce,
-    Paused,
 )
 from wal_agent.hookwire import client_command
-from wal_agent.records import AnyRecord, End, ExitClass
-from wal_agent.recovery.died import place
-from wal_agent.recovery.report import plain
+from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
-from wal_agent.recovery.words import wherever
 from wal_agent.supervise import local, processes, systemd
 from wal_agent.supervise.child import block_signals
+from wal_agent.supervise.closing import SEAL_AT_LEAST, SEAL_BUDGET, Finished, Settled, close
 from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
-from wal_agent.supervise.ended import Ended, ended_record, hooks_unheard, word_of
-from wal_agent.supervise.exits import asked_again_after, settles, waits_in_vain
+from wal_agent.supervise.ended import Ended
 from wal_agent.supervise.heartbeat import Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
-from wal_agent.supervise.leftcalls import end_of_calls, goes_on, left_open
 from wal_agent.supervise.live import Launch, Live
 from wal_agent.supervise.preemption.answer import Preempted, Preemption
 from wal_agent.supervise.prepare import Prepared, prepare
@@ -59,16 +51,13 @@ from wal_agent.supervise.treesaver import capture_of
 from wal_agent.supervise.trial import on_trial
 from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.supervise.within import within
-from wal_agent.wal.job import Fields, OpenedJob, Stopped, after_left, close_job
+from wal_agent.wal.job import Fields, OpenedJob, Stopped, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Lease
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER
 
-SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
-SEAL_AT_LEAST = 1.0  # for both, when the time for going down is used up
 PATIENCE = 0.5  # seconds for a thread of ours that may hang in the bucket, when the machine goes away
-DRAINED = 143
 MIRRORS = "mirrors"
 SPOOLING = (
     "--on-outage spool: while the bucket is away, tools run on records that are only on this machine's disk; who loses "
@@ -79,27 +68,6 @@ LOOKING_ON = ("METRICS_ADDR", "METRICS_FILE", "METRICS_JOB_LABEL", "LOG_FORMAT",
 OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WAL_AGENT_NOTIFY", *systemd.VARIABLES}
 OURS |= {f"WAL_AGENT_{name}" for name in LOOKING_ON}
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A run that the agent ended, or that we did in good order. `code` is what a shell would show, `until` > 0: the job
-    is paused so long (since 1970). `completed`: its last turn is."""
-
-    code: int
-    cls: ExitClass
-    why: str = ""
-    until: float = 0.0
-    interactive: bool = False
-    completed: bool = False
-
-
-class Left(Unavailable):
-    """The agent has ended (`finished`), and the bucket could not be told."""
-
-    def __init__(self, what: str, hint: str, finished: Finished) -> None:
-        super().__init__(what, hint)
-        self.finished = finished
 
 
 def run(wish: Wish, screen: Screen) -> Finished:
@@ -185,7 +153,8 @@ class _Run:
             except Exception as error:
                 self._give_up(opened, error)
                 raise
-            return self._close(opened, ended)
+            ended = replace(ended, trouble=ended.trouble or self.trouble)
+            return close(self.wish, opened, ended, self.clock, self.screen.say, self.preemption.problem)
 
     # ---- the job
 
@@ -281,7 +250,7 @@ class _Run:
         self.hasty = isinstance(error, Stopped)
         if isinstance(error, Preempted) and not error.begun:
             self.wish.tell(DrainStarted(error.down.source, error.down.until - error.down.began))
-        settled: Literal["closed", "released", "left"] = "left"
+        settled: Settled = "left"
         try:
             reason, left = stopped_by(error), self._time_left(error)
             settled = within(left, lambda: close_job(opened, "released", reason, budget=left / 2), "left")
@@ -397,123 +366,6 @@ class _Run:
     def _failed(self, error: BaseException) -> None:
         """A failure of ours that the agent need not notice; told at the end."""
         self.trouble = self.trouble or error
-
-    # ---- the end
-
-    def _close(self, opened: OpenedJob, ended: Ended) -> Finished:
-        """Tell what is left to tell, settle the lease."""
-        if isinstance(ended.stopped, Fenced):
-            raise ended.stopped
-        silence = hooks_unheard(self.wish.agent.name, ended.exit.code)
-        if ended.silent and not self.interactive and ended.exit.code == 0:
-            ended = replace(ended, stopped=silence)
-        failpoint("run.before_seal")
-        state = opened.writer.state
-        word = word_of(self.wish.agent, ended, self.interactive, self.clock.now())
-        waits = word.cls == "quota" and self.wish.settings.restart == "on" and not self.interactive
-        where = place(state, opened.lease.epoch)
-        rests = asked_again_after(word, where, state.ends) if waits else 0.0
-        vain = waits_in_vain(where, state.ends, self.clock.now()) if waits else 0.0
-        record = ended_record(ended, word, where, rests, self.clock)
-        self.wish.tell(AgentEnded(ended.exit.code, word.cls, word.why))
-        # What does not fit in the time for going down is left as a crash: nothing is given up half saved.
-        crash = ended.down is not None and not ended.saved
-        if not crash:
-            opened.writer.append(record)
-        reason = record.reason or word.why
-        untold = not ended.turned and state.recoveries > opened.replay.state.recoveries
-        wanted = settles(word.cls, clean=ended.clean, untold=untold, interactive=self.interactive, until=record.until)
-        settled = self._settled(opened, ended, None if crash else wanted, reason, record.until)
-        self.wish.tell(LeaseSettled(settled, reason, record.until))
-        if settled == "released" and record.until > 0:
-            self.wish.tell(Paused(record.until, reason, vain))
-        if ended.down is not None and ended.drained:
-            self.wish.tell(DrainFinished(self.clock.boot() - ended.down.began, settled != "left"))
-        failpoint("run.after_seal")
-        self._tell_end(opened, ended, settled, word.cls, record.until)
-        if ended.stopped is not None:
-            raise ended.stopped
-        if ended.silent:
-            self.screen.say(f"{silence.what} {silence.hint}")
-        code = DRAINED if ended.drained else ended.exit.shell_code
-        until = 0.0 if ended.drained else record.until  # this process goes, and waits for no pause
-        finished = Finished(code, word.cls, word.why, until, self.interactive, ended.done)
-        if settled == "left" and not (crash and ended.drained and not opened.writer.pending):
-            size = opened.writer.backlog.size
-            waits_for = f"{size} bytes wait" if size else "its last changes are only on this machine"
-            raise Left(
-                f"the end of job {self.keys.job} could not be saved: {waits_for}, and the bucket cannot be "
-                f"reached. The agent ended with {ended.exit.shell_code}.",
-                after_left(opened),
-                finished,
-            )
-        return finished
-
-    def _restarts(self, ended: Ended) -> bool:
-        """Whether `keep` starts the agent again if it died: not once its task was done."""
-        return self.wish.settings.restart == "on" and (self.interactive or not ended.done)
-
-    def _settled(
-        self,
-        opened: OpenedJob,
-        ended: Ended,
-        wanted: Literal["closed", "released"] | None,
-        reason: str,
-        until: float,
-    ) -> Literal["closed", "released", "left"]:
-        """What the job was settled as; when it goes down, within what is left of its time, whatever hangs. `wanted`
-        None: the log is sealed, and the lease left to run out."""
-        down = ended.down
-        if down is None and wanted is not None:
-            return close_job(opened, wanted, reason, until=until, budget=SEAL_BUDGET)
-        left = max(SEAL_AT_LEAST, (down.end if down else 0.0) - self.clock.boot())
-
-        def close() -> Literal["closed", "released", "left"]:
-            if wanted is not None:
-                return close_job(opened, wanted, reason, until=until, budget=left / 2)
-            opened.writer.seal(left)
-            return "left"
-
-        return within(left, close, "left")
-
-    def _tell_end(
-        self,
-        opened: OpenedJob,
-        ended: Ended,
-        settled: Literal["closed", "released", "left"],
-        cls: ExitClass,
-        until: float,
-    ) -> None:
-        say = self.screen.say
-        for problem in ended.problems[:3]:
-            say(problem)
-        if ended.leftovers:
-            shown = ", ".join(plain(text, 80) for text in ended.leftovers[:3])
-            say(f"ended what the agent left running: {shown}")
-        open_calls = opened.writer.state.open
-        if open_calls:
-            follows = settled == "left" or goes_on(cls, until, self._restarts(ended))
-            left = None if follows else left_open(open_calls)
-            say(end_of_calls(open_calls, left, follows))
-            if left is not None:
-                self.wish.tell(left)
-        trouble = ended.trouble or self.trouble
-        if trouble is not None:
-            from wal_agent.cli.screen import report_bug
-
-            say(report_bug(trouble, self.wish.env))
-        if problem := self.preemption.problem:
-            say(problem)
-        if ended.drained and settled != "left":
-            say(
-                f"job {self.keys.job} is saved and given up; `wal-agent run {self.wish.agent.name}` carries on "
-                f"{wherever(self.wish.settings.bucket, 'this machine')}."
-            )
-        elif ended.drained and not opened.writer.pending:
-            say(
-                f"job {self.keys.job} could not be given up in good order within {self.wish.settings.drain:.0f} s: the "
-                "next start takes it for a crash, once the lease has run out, and goes on from what was saved."
-            )
 
 
 def stopped_by(error: Exception) -> str:

@@ -26,9 +26,9 @@ from wal_agent.errors import (
 )
 from wal_agent.happened import AgentBegan, Halted, Happening, LeaseTaken, Restarting
 from wal_agent.records import ExitClass
+from wal_agent.supervise.closing import Finished, Left
 from wal_agent.supervise.exits import RESTARTED
 from wal_agent.supervise.keep import Again, Loop, Policy, Stop, after, keep, restarting
-from wal_agent.supervise.run import Finished, Left
 from wal_agent.supervise.take import Interrupted
 from wal_agent.supervise.wish import Screen, Wish
 

@@ -18,10 +18,10 @@ from wal_agent.recovery.case import Before, LocalFacts
 from wal_agent.recovery.case import Policy as Asked
 from wal_agent.recovery.decided import Refuse, Start
 from wal_agent.recovery.plan import plan
+from wal_agent.supervise.closing import Finished
 from wal_agent.supervise.down import Down
 from wal_agent.supervise.exits import Facts, asked_again_after, exit_class, settles
 from wal_agent.supervise.keep import Again, Policy, after
-from wal_agent.supervise.run import Finished
 
 DOWNS = [Down(kind, "", 0.0, 1.0, "", resume_at=9e9) for kind in ("pause", "hang")]
 LIMIT = 5
