@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents import jsonc
 from wal_agent.agents.base import HookSetup, HookTable, Standing
 from wal_agent.agents.jsonc import Child, Node
@@ -42,6 +43,9 @@ class Memo(msgspec.Struct, frozen=True):
     before: str | None  # base64
     after: str  # sha256
     pieces: tuple[str, ...]
+
+
+_MEMO = decoders.of_json(Memo)
 
 
 # ---- the hooks ----------------------------------------------------------------------------------------------------
@@ -241,7 +245,7 @@ def _memo(wanted: Standing, state: Path) -> Path:
 
 def _recall(path: Path) -> Memo | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Memo)
+        return _MEMO.decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None  # lost or damaged: the entries are found by their name
 

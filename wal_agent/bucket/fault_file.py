@@ -13,6 +13,7 @@ from random import Random
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.bucket.faults import Fault, Faults
 from wal_agent.errors import ConfigError
 
@@ -36,6 +37,9 @@ class FaultFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         # A listing above a prefix would show what is below it, so it is hit too.
         reaches = (key.startswith(prefix) or (op == "list" and prefix.startswith(key)) for prefix in self.prefixes)
         return (not self.ops or op in self.ops) and (not self.prefixes or any(reaches))
+
+
+_faults = decoders.of_values(FaultFile)
 
 
 def write_faults(path: Path, faults: FaultFile) -> None:
@@ -71,7 +75,7 @@ class FileFaults:
             return FaultFile()
         try:
             raw = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
-            return msgspec.convert(raw, FaultFile)
+            return _faults(raw)
         except (ValueError, msgspec.ValidationError) as error:
             raise ConfigError(
                 f"WAL_AGENT_BUCKET_FAULTS names {self._path}, which is no list of faults: {error}"

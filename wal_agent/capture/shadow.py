@@ -32,6 +32,7 @@ from pathlib import Path
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.capture.git import At, Git, GitFailed
 from wal_agent.errors import Damaged
 
@@ -97,6 +98,9 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sparse: bytes = b""
     left_out: tuple[bytes, ...] = ()
     private: tuple[bytes, ...] = ()
+
+
+_STATE = decoders.of_json(GitState)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +313,7 @@ class Shadow:
 
 def read_state(data: bytes) -> GitState:
     """ValueError for what is not one."""
-    state = msgspec.json.decode(data, type=GitState)
+    state = _STATE.decode(data)
     ids = (*state.commits, *state.shallow, *state.refs.values(), *filter(None, [state.head]))
     if not all(map(is_id, ids)):
         raise ValueError("an id in it is none")

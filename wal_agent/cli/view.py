@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from wal_agent import happened
+from wal_agent import decoders, happened
 from wal_agent.bucket.base import Bucket
 from wal_agent.encryption import wrong_key
 from wal_agent.records import Opening, Payload
@@ -77,6 +77,9 @@ class Late(msgspec.Struct, frozen=True):
     what: happened.Late
     seconds: float
     tool: str = ""  # redacted
+
+
+_late = decoders.of_values(tuple[Late, ...])
 
 
 class View(msgspec.Struct, frozen=True):
@@ -204,7 +207,7 @@ def late(seen: Seen, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
     """What the run's own watchdog says; of one that cannot be asked, what its phase says by the usual bounds."""
     if answer is not None:
         try:
-            told = msgspec.convert(answer.get("late", ()), tuple[Late, ...])
+            told = _late(answer.get("late", ()))
         except msgspec.ValidationError:
             return ()
         return tuple(msgspec.structs.replace(one, tool=printable(redact(one.tool))) for one in told)

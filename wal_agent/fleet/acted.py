@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.bucket.base import Bucket, Version
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, NotFound, Unavailable
@@ -51,6 +52,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     format: Literal[1] = 1
     nonce: str = ""
     acts: tuple[Act, ...] = ()
+
+
+_MEMORY = decoders.of_json(Memory)
 
 
 # --- pure
@@ -123,7 +127,7 @@ def decode(data: bytes) -> Memory:
     try:
         if len(data) > MAX_BYTES:
             raise Damaged(f"{len(data)} bytes")
-        return msgspec.json.decode(data, type=Memory)
+        return _MEMORY.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Damaged) as error:
         raise Damaged(
             f"{KEY} in the bucket is damaged, so it is not known which jobs were acted on.",

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.flock import flock_state
 from wal_agent.notify import letter as letters_
 from wal_agent.notify.letter import Halt, Letter
@@ -51,6 +52,12 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     told: bool = False
 
 
+_LETTER = decoders.of_json(Letter)
+_TIMES = decoders.of_json(dict[str, float])
+_KNOWN = decoders.of_json(dict[str, Halt])
+_FAILURES = decoders.of_json(dict[str, Failure])
+
+
 def root(env: Mapping[str, str]) -> Path:
     return state_dir(env) / FOLDER
 
@@ -80,7 +87,7 @@ class Box:
             digest, found = hashlib.sha256(key.encode()).hexdigest()[:16], self.letters()
             if any(known.key == digest and known.insists for known in found.values()):
                 return False
-            said = {k: at for k, at in self._table(_SAID, float).items() if 0 <= now - at < letters_.WINDOW}
+            said = {k: at for k, at in self._table(_SAID, _TIMES).items() if 0 <= now - at < letters_.WINDOW}
             halts = self.known_halts(now)
             made = make(digest in said, halts.get(digest))
             if digest in halts:
@@ -122,7 +129,7 @@ class Box:
     def cancel(self, whose: str | None) -> int:
         """Let nothing insist any more, of one job or (None) of all, and forget its halts: the next one is news. How
         many insisted. What nobody was told yet is told once."""
-        if not self._names() and not self._table(_HALTS, Halt):
+        if not self._names() and not self._table(_HALTS, _KNOWN):
             return 0
         with self._edit():
             number, now = self._cancel(whose, time.time()), time.time()
@@ -138,7 +145,7 @@ class Box:
 
     def known_halts(self, now: float) -> dict[str, Halt]:
         """By the message's key; what did not come again for a day is forgotten."""
-        known = self._table(_HALTS, Halt)
+        known = self._table(_HALTS, _KNOWN)
         return {k: halt for k, halt in known.items() if abs(now - halt.heard) <= letters_.STALE}
 
     def _remember(self, halts: Mapping[str, Halt]) -> None:
@@ -166,7 +173,7 @@ class Box:
 
     def failures(self) -> dict[str, Failure]:
         """By the target's id."""
-        return self._table(_FAILED, Failure)
+        return self._table(_FAILED, _FAILURES)
 
     def fail(self, target: Target, why: str, now: float) -> None:
         with self._edit():
@@ -223,14 +230,14 @@ class Box:
     def _read(self, name: str) -> Letter | None:
         data = read_plain(self.folder / name, MOST_BYTES)
         try:
-            return None if data is None else msgspec.json.decode(data, type=Letter)
+            return None if data is None else _LETTER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
-    def _table(self, name: str, kind: type[T]) -> dict[str, T]:
+    def _table(self, name: str, decoder: msgspec.json.Decoder[dict[str, T]]) -> dict[str, T]:
         data = read_plain(self.folder / name, MOST_BYTES)
         try:
-            return msgspec.json.decode(data or b"{}", type=dict[str, kind])  # type: ignore[valid-type]
+            return decoder.decode(data or b"{}")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return {}
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.capture.shadow import Shadow
 from wal_agent.plainfile import read_plain
 
@@ -29,13 +30,16 @@ class Begun:
     mode: int = 0
 
 
+_BEGUN = decoders.of_json(Begun)
+
+
 def read_begun(shadow: Shadow) -> Begun | None:
     """The restore that was cut here, whichever capture it was of: the folder may hold a part of each."""
     data = read_plain(_restoring(shadow), MOST)
     if data is None:
         return None
     try:
-        found = msgspec.json.decode(data, type=Begun)
+        found = _BEGUN.decode(data)
     except (msgspec.DecodeError, ValueError):
         return Begun("")
     return found if Path(found.kept).name == found.kept else Begun(found.commit)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.records import Class, Finding
 
 if TYPE_CHECKING:
@@ -228,10 +229,13 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     command: list[_Command] = []
 
 
+_file = decoders.of_values(_File)
+
+
 def parse_rules(text: str) -> Rules:
     """Rules from TOML. Raises tomllib.TOMLDecodeError, msgspec.ValidationError, re.error or ValueError: the file is
     ours."""
-    file = msgspec.convert(tomllib.loads(text), _File)
+    file = _file(tomllib.loads(text))
     names = Counter([*(t.rule for t in file.tool), *(c.rule for c in file.command)])
     if twice := [name for name, times in names.items() if times > 1]:
         raise ValueError(f"rules with the same name: {', '.join(twice)}")

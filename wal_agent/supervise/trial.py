@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wal_agent import __version__
+from wal_agent import __version__, decoders
 from wal_agent.agents.base import Agent, Cli
 from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 QUIET = 1.0  # seconds before it is said what takes so long
 AGAIN = 600.0  # seconds after which what failed is tried again
 MOST = 20  # programs of one agent that are remembered
+_FAILED = decoders.of_json(dict[str, tuple[float, str, str]])
 _BIG = 64 << 10  # bytes; ours is smaller
 
 Say = Callable[[str], None]
@@ -88,7 +89,7 @@ def _refusal(agent: Agent, cli: Cli, what: str, failed: Sequence[Proof]) -> tupl
 def _lately(note: Path) -> dict[str, tuple[float, str, str]]:
     """What failed not long ago, by its mark: when, what was said, the way out."""
     try:
-        found = msgspec.json.decode(read_plain(note, _BIG) or b"{}", type=dict[str, tuple[float, str, str]])
+        found = _FAILED.decode(read_plain(note, _BIG) or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
     now = time.time()

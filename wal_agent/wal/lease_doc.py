@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.bucket.base import Version
 from wal_agent.errors import Damaged
 from wal_agent.records import Host
@@ -47,6 +48,9 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     off: bool = False  # unlocked, and a person said that the old host is off: nobody need wait
     spool: str = ""  # folder, on the owner's host, that may hold records which are not in the bucket yet (R9)
     key: str = ""  # id of the key that the job's objects are encrypted with; never the key
+
+
+_DOC = decoders.of_json(LeaseDoc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def decode(data: bytes, job: str) -> LeaseDoc:
     try:
         if len(data) > MAX_BYTES:
             raise Damaged(f"The lease of job {job} is damaged: {len(data)} bytes.")
-        doc = msgspec.json.decode(data, type=LeaseDoc)
+        doc = _DOC.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"The lease of job {job} is damaged: {shown(str(error))}.") from error
     if not 0 <= doc.host.pid <= MAX_SEQ or not all(map(math.isfinite, (doc.started, doc.time, doc.since, doc.until))):

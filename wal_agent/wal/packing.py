@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 import zstandard
 
+from wal_agent import decoders
 from wal_agent.errors import Damaged
 from wal_agent.records import FORMAT
 from wal_agent.shown import shown
@@ -21,6 +22,9 @@ LEVEL = 3
 
 class _Head(msgspec.Struct):
     format: int
+
+
+_HEAD: msgspec.msgpack.Decoder[_Head] = decoders.of_msgpack(_Head)
 
 
 def pack(value: object) -> bytes:
@@ -59,7 +63,7 @@ def unpack(data: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int) -> T:
 
 def _newer(raw: bytes) -> str:
     try:
-        found = msgspec.msgpack.decode(raw, type=_Head).format
+        found = _HEAD.decode(raw).format
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
     return f"written by a newer wal-agent (format {found}, this one reads {FORMAT})" if found > FORMAT else ""

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.errors import Damaged
 from wal_agent.records import FORMAT, AnyRecord, Opening
 from wal_agent.shown import shown
@@ -63,8 +64,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     carried: int = 0
 
 
-_decoder = msgspec.msgpack.Decoder(Segment)
-_record = msgspec.msgpack.Decoder[AnyRecord](AnyRecord)
+_decoder: msgspec.msgpack.Decoder[Segment] = decoders.of_msgpack(Segment)
+_record: msgspec.msgpack.Decoder[AnyRecord] = decoders.of_msgpack(AnyRecord)
 
 
 def digest(data: bytes) -> bytes:

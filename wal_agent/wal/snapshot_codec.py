@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.errors import Damaged
 from wal_agent.shown import shown
 from wal_agent.wal import packing
@@ -26,7 +27,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     time: float
 
 
-_decoder = msgspec.msgpack.Decoder(Snapshot)
+_decoder: msgspec.msgpack.Decoder[Snapshot] = decoders.of_msgpack(Snapshot)
 
 
 def encode(snapshot: Snapshot) -> bytes:

@@ -31,6 +31,7 @@ from typing import Literal
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.bucket.folder import Tree, read_file, sync, temp_file
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
@@ -52,6 +53,9 @@ class Owner(msgspec.Struct, frozen=True):
 
     job: str
     bucket: str  # URL
+
+
+_OWNED = decoders.of_json(Owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +257,7 @@ def look(spools: Path, named: str, owner: Owner) -> Presence:
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
             return "absent"
         with Tree(folder).open(()) as fd:
-            found = msgspec.json.decode(read_file(fd, _OWNER)[0], type=Owner)
+            found = _OWNED.decode(read_file(fd, _OWNER)[0])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return "absent"
     state = flock_state(folder / _LOCK)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -87,19 +88,21 @@ class _End(_Hook):
     reason: str | None = None
 
 
-_TYPES: dict[str, type[_Hook]] = {
-    "SessionStart": _Start,
-    "UserPromptSubmit": _Prompt,
-    "PreToolUse": _Tool,
-    "PostToolUse": _Done,
-    "PostToolUseFailure": _Failed,
-    "PermissionRequest": _Tool,
-    "Stop": _Stop,
-    "StopFailure": _Failure,
-    "PreCompact": _Compact,
-    "PostCompact": _Compact,
-    "SessionEnd": _End,
-}
+_DECODERS = decoders.of_events(
+    {
+        "SessionStart": _Start,
+        "UserPromptSubmit": _Prompt,
+        "PreToolUse": _Tool,
+        "PostToolUse": _Done,
+        "PostToolUseFailure": _Failed,
+        "PermissionRequest": _Tool,
+        "Stop": _Stop,
+        "StopFailure": _Failure,
+        "PreCompact": _Compact,
+        "PostCompact": _Compact,
+        "SessionEnd": _End,
+    }
+)
 
 # Copies for the display: the input has the same, or the file.
 _COPIES = {"originalFile", "structuredPatch", "oldString", "newString", "content"}
@@ -108,10 +111,10 @@ _WRITERS = {"Write", "Edit", "MultiEdit", "NotebookEdit"}
 
 def parse(event: str, payload: bytes) -> HookEvent:
     """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _TYPES:
+    if event not in _DECODERS:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
+        said: Any = _DECODERS[event].decode(well_formed(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id
@@ -168,11 +171,15 @@ class _Shell(msgspec.Struct):
     background: str | None = msgspec.field(name="backgroundTaskId", default=None)
 
 
+_SHELL = decoders.of_json(_Shell)
+_FIELDS = decoders.of_json(dict[str, msgspec.Raw])
+
+
 def _went_well(response: bytes) -> bool:
     """A command that is known to have ended with 0. Other codes are failures, but for a few that Claude takes for an
     answer (`grep`, `diff`); one in the background has not ended."""
     try:
-        told = msgspec.json.decode(response, type=_Shell)
+        told = _SHELL.decode(response)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return not told.interrupted and told.returned is None and told.background is None
@@ -180,7 +187,7 @@ def _went_well(response: bytes) -> bool:
 
 def _without_copies(response: bytes) -> bytes:
     try:
-        fields = msgspec.json.decode(response, type=dict[str, msgspec.Raw])
+        fields = _FIELDS.decode(response)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return response
     return msgspec.json.encode({name: value for name, value in fields.items() if name not in _COPIES})

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -75,26 +76,28 @@ class _Ended(_Tool, kw_only=True):
     tool_response: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-_TYPES: dict[str, type[_Hook]] = {
-    "SessionStart": _Start,
-    "UserPromptSubmit": _Prompt,
-    "PreModelRequest": _Hook,
-    "PreToolUse": _Tool,
-    "PermissionRequest": _Asked,
-    "PostToolUse": _Ended,
-    "Stop": _Hook,
-    "PreCompact": _Hook,
-    "PostCompact": _Hook,
-}
+_DECODERS = decoders.of_events(
+    {
+        "SessionStart": _Start,
+        "UserPromptSubmit": _Prompt,
+        "PreModelRequest": _Hook,
+        "PreToolUse": _Tool,
+        "PermissionRequest": _Asked,
+        "PostToolUse": _Ended,
+        "Stop": _Hook,
+        "PreCompact": _Hook,
+        "PostCompact": _Hook,
+    }
+)
 _WRONG = re.compile(rb'"(?:Exit code: (?!0\\n)|[^"]{0,80}(?:failed|error)\b)')
 
 
 def parse(event: str, payload: bytes) -> HookEvent:
     """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _TYPES:
+    if event not in _DECODERS:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
+        said: Any = _DECODERS[event].decode(well_formed(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id

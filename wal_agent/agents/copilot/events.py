@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -81,15 +82,17 @@ class _Notice(_Hook):
     kind: str = msgspec.field(name="notification_type", default="")
 
 
-_TYPES: dict[str, type[_Hook]] = {
-    "sessionStart": _Start,
-    "userPromptSubmitted": _Prompt,
-    "preToolUse": _Tool,
-    "postToolUse": _Ended,
-    "postToolUseFailure": _Failed,
-    "agentStop": _Hook,
-    "notification": _Notice,
-}
+_DECODERS = decoders.of_events(
+    {
+        "sessionStart": _Start,
+        "userPromptSubmitted": _Prompt,
+        "preToolUse": _Tool,
+        "postToolUse": _Ended,
+        "postToolUseFailure": _Failed,
+        "agentStop": _Hook,
+        "notification": _Notice,
+    }
+)
 _NOTIFICATION = "<system_notification>"  # a turn that a background command's end began, not a person
 # The last line of a command's result; a command that runs on, or a result that was cut, has another one or none.
 _CLEAN = re.compile(r"<shellId: [^<>\n]* completed with exit code 0>\s*\Z")
@@ -97,10 +100,10 @@ _CLEAN = re.compile(r"<shellId: [^<>\n]* completed with exit code 0>\s*\Z")
 
 def parse(event: str, payload: bytes) -> HookEvent:
     """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _TYPES:
+    if event not in _DECODERS:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
+        said: Any = _DECODERS[event].decode(well_formed(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.parent or said.session

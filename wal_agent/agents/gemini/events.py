@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -81,24 +82,26 @@ class _End(_Hook):
 # Lines of a shell call's result, which Gemini writes only where it went wrong; here in JSON, so between its escapes.
 _WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
 
-_TYPES: dict[str, type[_Hook]] = {
-    "SessionStart": _Start,
-    "BeforeAgent": _Prompt,
-    "BeforeTool": _Tool,
-    "AfterTool": _Ended,
-    "PreCompress": _Hook,
-    "AfterAgent": _Hook,
-    "Notification": _Notice,
-    "SessionEnd": _End,
-}
+_DECODERS = decoders.of_events(
+    {
+        "SessionStart": _Start,
+        "BeforeAgent": _Prompt,
+        "BeforeTool": _Tool,
+        "AfterTool": _Ended,
+        "PreCompress": _Hook,
+        "AfterAgent": _Hook,
+        "Notification": _Notice,
+        "SessionEnd": _End,
+    }
+)
 
 
 def parse(event: str, payload: bytes) -> HookEvent:
     """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _TYPES:
+    if event not in _DECODERS:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
+        said: Any = _DECODERS[event].decode(well_formed(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents.base import Env, Reconciled, SessionFile
 from wal_agent.agents.generic import settings
 from wal_agent.agents.generic.settings import DEEP, Named, Root
@@ -37,6 +38,9 @@ _SESSION = re.compile(r"[A-Za-z0-9_-]{1,128}")
 class Note(msgspec.Struct, frozen=True):
     session: str
     files: tuple[str, ...] = ()
+
+
+_NOTE = decoders.of_json(Note)
 
 
 def folder(env: Env) -> Path:
@@ -66,7 +70,7 @@ def write_note(session: str, workspace: Path, env: Env) -> None:
 def reconcile(main: bytes, session: str) -> Reconciled:
     """The note as it was, or a new one where that is none."""
     try:
-        note = msgspec.json.decode(main, type=Note)
+        note = _NOTE.decode(main)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         note = Note("")
     if note.session == session:

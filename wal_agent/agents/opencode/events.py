@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -62,24 +63,27 @@ class _Ended(_Tool, kw_only=True):
     wrong: bool = False
 
 
-_TYPES: dict[str, type[_Said]] = {
-    "session": _Started,
-    "turn": _Turn,
-    "request": _Said,
-    "before": _Tool,
-    "after": _Ended,
-    "approval": _Approval,
-    "compacting": _Compact,
-    "completed": _Said,
-}
+_RESULT = decoders.of_json(_Result)
+_DECODERS = decoders.of_events(
+    {
+        "session": _Started,
+        "turn": _Turn,
+        "request": _Said,
+        "before": _Tool,
+        "after": _Ended,
+        "approval": _Approval,
+        "compacting": _Compact,
+        "completed": _Said,
+    }
+)
 
 
 def parse(event: str, payload: bytes) -> HookEvent:
     """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _TYPES:
+    if event not in _DECODERS:
         return OtherEvent(event)
     try:
-        said: Any = msgspec.json.decode(payload, type=_TYPES[event])
+        said: Any = _DECODERS[event].decode(payload)
         match event:
             case "session":
                 return SessionStarted(said.session, said.source)
@@ -90,7 +94,7 @@ def parse(event: str, payload: bytes) -> HookEvent:
             case "before":
                 return ToolStarting(said.session, said.tool, an_object(said.input), said.call, said.inner)
             case "after":
-                result = msgspec.json.decode(said.result, type=_Result)
+                result = _RESULT.decode(said.result)
                 clean = not said.wrong and (said.tool != SHELL or _exit(result) == 0)
                 input = an_object(said.input)
                 return ToolEnded(said.session, said.tool, input, bytes(said.result), said.wrong, said.call, clean)

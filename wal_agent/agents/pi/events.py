@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents.base import (
     Allow,
     Compacting,
@@ -61,24 +62,26 @@ class _End(_Hook):
     stop: str = ""
 
 
-_TYPES: dict[str, type[_Hook]] = {
-    "session_start": _Start,
-    "before_agent_start": _Prompt,
-    "tool_call": _Tool,
-    "tool_result": _Ended,
-    "turn_end": _Hook,
-    "agent_end": _End,
-    "session_before_compact": _Hook,
-    "session_compact": _Hook,
-}
+_DECODERS = decoders.of_events(
+    {
+        "session_start": _Start,
+        "before_agent_start": _Prompt,
+        "tool_call": _Tool,
+        "tool_result": _Ended,
+        "turn_end": _Hook,
+        "agent_end": _End,
+        "session_before_compact": _Hook,
+        "session_compact": _Hook,
+    }
+)
 
 
 def parse(event: str, payload: bytes) -> HookEvent:
     """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _TYPES:
+    if event not in _DECODERS:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
+        said: Any = _DECODERS[event].decode(well_formed(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from wal_agent import decoders
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -90,25 +91,28 @@ class _Notice(_Hook):
     notification_type: str = ""
 
 
-_TYPES: dict[str, type[_Hook]] = {
-    "SessionStart": _Start,
-    "UserPromptSubmit": _Prompt,
-    "PreToolUse": _Tool,
-    "PostToolUse": _Ended,
-    "PostToolUseFailure": _Failed,
-    "Stop": _Hook,
-    "Notification": _Notice,
-    "PreCompact": _Hook,
-    "PostCompact": _Hook,
-}
+_TEXT = decoders.of_json(str)
+_DECODERS = decoders.of_events(
+    {
+        "SessionStart": _Start,
+        "UserPromptSubmit": _Prompt,
+        "PreToolUse": _Tool,
+        "PostToolUse": _Ended,
+        "PostToolUseFailure": _Failed,
+        "Stop": _Hook,
+        "Notification": _Notice,
+        "PreCompact": _Hook,
+        "PostCompact": _Hook,
+    }
+)
 
 
 def parse(event: str, payload: bytes) -> HookEvent:
     """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _TYPES:
+    if event not in _DECODERS:
         return OtherEvent(name=event)
     try:
-        said: Any = msgspec.json.decode(well_formed(payload), type=_TYPES[event])
+        said: Any = _DECODERS[event].decode(well_formed(payload))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id
@@ -152,7 +156,7 @@ def _inner(said: _Tool) -> str:
 
 def _went_well(llm: bytes) -> bool:
     try:
-        text = msgspec.json.decode(llm, type=str)
+        text = _TEXT.decode(llm)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return _WELL.search(text) is not None
