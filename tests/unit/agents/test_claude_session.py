@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
@@ -220,6 +220,7 @@ CALLS = st.lists(
 
 @settings(max_examples=300)
 @given(st.lists(LINE, max_size=8), CALLS)
+@example([b'{"type": "user", "uuid": "0", "parentUuid": []}'], [])
 def test_whatever_stands_there_each_call_is_told_once(found: list[bytes], calls: list[LoggedCall]) -> None:
     made = CLAUDE.reconcile(b"\n".join(found), ID, WS, calls)
     again = CLAUDE.reconcile(made.data, ID, WS, calls)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wal_agent.agents.base import LoggedCall
@@ -271,6 +271,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.lists(st.sampled_from(CALLS), unique=True, max_size=3), st.binary(max_size=30))
+@example(['{"type": "user", "uuid": "0", "parentUuid": [], "sessionId": "s"}'], [], b"")
 def test_any_file_is_reconciled_once(parts: list[str], calls: list[LoggedCall], tail: bytes) -> None:
     data = "\n".join(parts).encode("utf-8", "replace") + tail
     found = again(data, calls)

@@ -43,7 +43,7 @@ def mend_chain(read: Session) -> int:
         if not e.uuid:
             continue
         parent = e.value.get("parentUuid")
-        if parent is not None and parent not in known and before is not None:
+        if parent is not None and str(parent) not in known and before is not None:
             e.change({**e.value, "parentUuid": before})
             mended += 1
         before = e.uuid

@@ -40,7 +40,7 @@ def mend_links(chat: Chat) -> int:
     mended = 0
     for record in chat.records:
         parent = record.value.get("parentUuid")
-        if parent is not None and parent not in known:
+        if parent is not None and str(parent) not in known:
             record.change(parentUuid=before)
             mended += 1
         before = record.uuid
