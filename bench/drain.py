@@ -23,9 +23,9 @@ from pathlib import Path
 import psutil
 
 from bench.measure import Times
-from tests.processes import of_home
 from tests.servers import ROOT
 from wal_agent.agents import AGENTS
+from wal_agent.demo_stage import of_home
 from wal_agent.loopback.gemini import GeminiModel
 from wal_agent.loopback.model import Turn
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+from wal_agent.demo_stage import of_home
 
 
 def gone(pid: int) -> bool:
@@ -25,11 +25,6 @@ def command_line(process: psutil.Process) -> str:
         return ""
 
 
-def of_home(home: Path) -> Iterator[psutil.Process]:
-    """All that run with this HOME, whoever started them: those of one pretended machine. Git that saves a working tree
-    is given no HOME, but its repository is below it."""
-    for process in psutil.process_iter(["pid"]):
-        with suppress(psutil.Error):
-            env = process.environ()
-            if env.get("HOME") == str(home) or Path(env.get("GIT_DIR", "/")).is_relative_to(home):
-                yield process
+def still_runs(home: Path, words: str) -> bool:
+    """Whether anything with these words does on the machine with this home."""
+    return any(words in command_line(process) for process in of_home(home))

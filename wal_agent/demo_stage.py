@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -189,21 +190,21 @@ def end_all(home: Path) -> None:
     """End whatever still runs under a HOME that is, or is below, this one, and what it starts meanwhile; a machine that
     died runs nothing any more."""
     for _ in range(ROUNDS):
-        ended = [process for process in psutil.process_iter() if _ended(process, home)]
-        if not ended:
+        alive = [process for process in of_home(home) if process.pid != os.getpid()]
+        if not alive:
             return
-        psutil.wait_procs(ended, timeout=5)
+        for process in alive:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(alive, timeout=5)
 
 
-def _ended(process: psutil.Process, home: Path) -> bool:
-    """Whether it was killed. One that is gone or has died already, or is somebody else's, was not."""
-    try:
-        env = process.environ()
-        folders = [env.get("HOME") or "/", env.get("GIT_DIR") or "/"]  # git that saves a working tree is given no HOME
-        mine = process.pid != os.getpid() and any(Path(folder).is_relative_to(home) for folder in folders)
-        if mine and process.status() != psutil.STATUS_ZOMBIE:
-            process.kill()
-            return True
-    except psutil.Error:
-        pass
-    return False
+def of_home(home: Path) -> Iterator[psutil.Process]:
+    """All that run under a HOME that is, or is below, this one, whoever started them: those of one pretended machine.
+    Git that saves a working tree is given no HOME, but its repository is below it."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            env = process.environ()
+            folders = (env.get("HOME") or "/", env.get("GIT_DIR") or "/")
+            if any(Path(f).is_relative_to(home) for f in folders) and process.status() != psutil.STATUS_ZOMBIE:
+                yield process

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import psutil
 
-from tests.processes import of_home
 from wal_agent import hookwire
 from wal_agent.agents.base import (
     Agent,
@@ -41,6 +40,7 @@ from wal_agent.agents.base import (
     ToolStarting,
     TurnStarted,
 )
+from wal_agent.demo_stage import of_home
 from wal_agent.loopback.model import Call, Model, Turn
 from wal_agent.recovery.templates import standing_protocol
 

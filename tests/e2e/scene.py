@@ -23,11 +23,12 @@ from typing import Any
 
 import psutil
 
-from tests.processes import command_line, of_home
+from tests.processes import command_line
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.entries import as_json, entries
+from wal_agent.demo_stage import of_home
 from wal_agent.flock import flock_state
 from wal_agent.loopback.model import Model, Turn
 from wal_agent.wal.keys import Keys

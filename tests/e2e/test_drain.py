@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from tests.e2e.scene import Machine, Scene, opened, shell, told, until
-from tests.processes import command_line, of_home
+from tests.e2e.scene import Scene, opened, shell, told, until
+from tests.processes import still_runs
 from tests.servers.metadata import ACTION, PREEMPTED, metadata
 from wal_agent.loopback.model import Turn
 from wal_agent.wal import lease as leases
@@ -34,10 +34,6 @@ def next_host(scene: Scene) -> str:
     again = scene.machine("vm-2").run("-y", "-p", "work", wait=True)
     assert again.process.returncode == 0, again.stderr()
     return told(scene.model.requests[seen])
-
-
-def still_runs(machine: Machine, words: str) -> bool:
-    return any(words in command_line(process) for process in of_home(machine.home))
 
 
 def test_a_notice_lets_a_short_tool_end_and_the_next_host_goes_on_at_once(scene: Scene) -> None:
@@ -78,7 +74,7 @@ def test_a_notice_interrupts_a_long_tool_at_half_its_time(scene: Scene) -> None:
         cloud.asked(ACTION, 2)
         assert run.wait() == 143, run.stderr()
     assert (lease(scene).state, lease(scene).reason) == ("released", "preempted (aws)")
-    assert not still_runs(one, f"sleep {FOR_EVER}")
+    assert not still_runs(one.home, f"sleep {FOR_EVER}")
 
 
 def test_sigterm_twice_waits_for_no_tool_and_the_next_host_is_told(scene: Scene) -> None:
@@ -92,7 +88,7 @@ def test_sigterm_twice_waits_for_no_tool_and_the_next_host_is_told(scene: Scene)
     run.kill(signal.SIGTERM)
     assert run.wait() == 143, run.stderr()
     assert (lease(scene).state, lease(scene).reason) == ("released", "drained (SIGTERM)")
-    assert not still_runs(one, f"sleep {FOR_EVER}")
+    assert not still_runs(one.home, f"sleep {FOR_EVER}")
     said = next_host(scene)
     assert "drained (SIGTERM). What still ran then was interrupted." in said
     assert "One tool call was in flight" in said and "echo began >> side" in said

@@ -7,7 +7,7 @@ import signal
 
 from tests.e2e.scene import Scene, shell, told, until
 from tests.mocks.gemini_model import Turn
-from tests.processes import command_line, gone, of_home
+from tests.processes import gone, still_runs
 from wal_agent.bucket.fault_file import FaultFile, write_faults
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
@@ -88,7 +88,7 @@ def test_agent_alone_killed(scene: Scene) -> None:
     assert status["state"] == "released"
     assert [c["tool"] for c in status["unsettled"]] == ["run_shell_command"]
     assert "not settled" in run.stderr()
-    assert not [p for p in of_home(machine.home) if "touch started; sleep 600" in command_line(p)]
+    assert not still_runs(machine.home, "touch started; sleep 600")
 
 
 def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -230,6 +231,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _file = decoders.of_values(_File)
+_reading = threading.Lock()
 
 
 def parse_rules(text: str) -> Rules:
@@ -329,8 +331,13 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     return None if text in (None, ".*") else _compiled(text)
 
 
-@cache
 def load_rules() -> Rules:
+    with _reading:  # who comes meanwhile waits for them instead of reading them again
+        return _load_rules()
+
+
+@cache
+def _load_rules() -> Rules:
     return parse_rules(rules_text())
 
 

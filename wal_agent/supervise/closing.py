@@ -69,7 +69,7 @@ def close(
     if ended.stopped is not None:
         raise ended.stopped
     finished = closing.finished(until)
-    if settled == "left" and not (closing.crash and closing.given_up):
+    if settled == "left" and not (closing.crash and closing.all_logged):
         raise closing.left(finished)
     return finished
 
@@ -88,7 +88,7 @@ class _Closing:
         return self.ended.down is not None and not self.ended.saved
 
     @property
-    def given_up(self) -> bool:
+    def all_logged(self) -> bool:
         """The machine goes away, and the bucket has all that was logged."""
         return self.ended.drained and not self.opened.writer.pending
 
@@ -168,7 +168,7 @@ class _Closing:
                 f"job {job} is saved and given up; `wal-agent run {wish.agent.name}` carries on "
                 f"{wherever(wish.settings.bucket, 'this machine')}."
             )
-        elif self.given_up:
+        elif self.all_logged:
             say(
                 f"job {job} could not be given up in good order within {wish.settings.drain:.0f} s: the next start "
                 "takes it for a crash, once the lease has run out, and goes on from what was saved."

@@ -59,15 +59,17 @@ def descendants(pid: int) -> list[psutil.Process]:
 
 
 def tools(agent: int, run: str, since: float) -> list[psutil.Process]:
-    """Below the agent, made at `since` (seconds since 1970) or later, and no hook of ours nor started by one.
+    """Below the agent, made at `since` (seconds since 1970) or later, and no hook of ours nor about to become one."""
+    young = [p for p in descendants(agent) if _since(p, since)]
+    return [p for p in young if not _is_hook(words := _words(p), run) and not _just_forked(p, words, since)]
 
-    What the agent has forked has the agent's own words until it executes its program, which may be a hook."""
-    found = descendants(agent)
-    young = [p for p in found if _since(p, since)]
-    agents = {"", *(_words(p) for p in found if p not in young)}
+
+def _just_forked(process: psutil.Process, words: str, since: float) -> bool:
+    """By the agent: what it forks has its words until it executes its program."""
     with suppress(psutil.Error):
-        agents.add(_words(psutil.Process(agent)))
-    return [p for p in young if (words := _words(p)) not in agents and not _is_hook(words, run)]
+        parent = process.parent()
+        return parent is not None and not _since(parent, since) and _words(parent) == words
+    return False
 
 
 def _since(process: psutil.Process, since: float) -> bool:

@@ -215,8 +215,12 @@ def test_a_hook_that_waits_for_its_answer_is_no_tool(
 
 AGENT = """
 import os, subprocess, time
+left = subprocess.Popen(["sleep", "600"]).pid
+began = time.monotonic()
+while time.monotonic() < began + 0.03:  # processes tell their births in hundredths of a second
+    pass
 forked = os.fork() or time.sleep(600)
-print(forked, subprocess.Popen(["sleep", "600"]).pid, flush=True)
+print(left, forked, subprocess.Popen(["sleep", "600"]).pid, flush=True)
 time.sleep(600)
 """
 
@@ -225,14 +229,16 @@ def test_what_the_agent_has_just_forked_may_become_a_hook() -> None:
     """I1, I5: it has the agent's own words until it executes its program; a tool has others by then."""
     agent = subprocess.Popen([sys.executable, "-c", AGENT], stdout=subprocess.PIPE)
     assert agent.stdout is not None
-    forked, tool = map(int, agent.stdout.readline().split())
+    left, forked, tool = map(int, agent.stdout.readline().split())
     try:
         until(lambda: psutil.Process(tool).name() == "sleep", "the tool runs its program")
         since = psutil.Process(forked).create_time()
-        assert {p.pid for p in descendants(agent.pid)} == {forked, tool}
-        assert [p.pid for p in processes.tools(agent.pid, "another-run", since)] == [tool]
+        assert {p.pid for p in descendants(agent.pid)} == {left, forked, tool}
+        assert [p.pid for p in processes.tools(agent.pid, "another-run", since)] == [tool], (
+            "though one like it was left"
+        )
         assert processes.tools(agent.pid, "another-run", time.time() + 60) == [], "it began before the call"
     finally:
-        for pid in (forked, tool, agent.pid):
+        for pid in (left, forked, tool, agent.pid):
             os.kill(pid, signal.SIGKILL)
         agent.communicate()
