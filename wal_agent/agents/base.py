@@ -255,11 +255,12 @@ class LoggedCall:
 class SeenCall:
     """A call as the session file tells it after its batch. `status` is the module's reading of the agent's word; `id`
     is the file's own, by which a call that is told twice is known; `call_id` the one that hooks told, where it stands
-    in the file too."""
+    in the file too. "running": its answer says that it runs on; it has a `call_id`, and its outcome may never be told.
+    """
 
     tool: str
     input: bytes
-    status: Literal["done", "failed", "refused", "cancelled"]
+    status: Literal["done", "failed", "refused", "cancelled", "running"]
     id: str = ""
     call_id: str = ""
 

@@ -421,7 +421,8 @@ class Live:
 
     def _finish(self) -> None:
         try:
-            self.saver.finish()
+            in_order = self._down is None and self._stopped is None
+            self.saver.finish(completed=in_order and not self.conversation.turn_open)
         except BucketError as error:
             self._unsaved = unsaved(str(error))
 
