@@ -7,9 +7,8 @@ import os
 import select
 import signal
 import stat
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,13 +36,14 @@ from wal_agent.supervise.acknowledge import end_of
 from wal_agent.supervise.autosave import Autosave
 from wal_agent.supervise.child import Child
 from wal_agent.supervise.conversation import Conversation
+from wal_agent.supervise.descent import Descent
 from wal_agent.supervise.down import Down
 from wal_agent.supervise.ended import Ended, hooks_silent, unsaved
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.heartbeat import Beat, Heartbeat
 from wal_agent.supervise.lastwords import LastWords
 from wal_agent.supervise.local import RunDir
-from wal_agent.supervise.pause import going_down, may_end
+from wal_agent.supervise.pause import going_down
 from wal_agent.supervise.phases import Action
 from wal_agent.supervise.preemption.answer import Preempted
 from wal_agent.supervise.pulse import Pulse
@@ -51,12 +51,10 @@ from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
 from wal_agent.supervise.treesaver import PAUSE, TreeSaver
-from wal_agent.supervise.watchdog import STUCK, Bounds, Watch
+from wal_agent.supervise.watchdog import STUCK, Bounds, Watch, waited_for
 from wal_agent.wal.job import OpenedJob
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
-LAST_SAVE = 10.0  # seconds for the captures that are left when the agent has ended
-LAST_SAVE_AT_LEAST = 1.0  # also when the time for going down is used up
 GRACE = 2.0  # seconds from SIGTERM to SIGKILL, for what the agent left running
 
 
@@ -111,14 +109,9 @@ class Live:
         self._trouble: BaseException | None = None
         self._unsaved = ""
         self._saved = True
-        self._down: Down | None = None
+        self._descent = Descent(clock, free=isinstance(agent, Hookless))
         self._oom = oom or cgroup.counter()
-        self._going = threading.Lock()  # `_down` is set once, but for who hurries
-        self._over = False  # what ends the agent comes too late
         self._ready = False
-        self._terminated: float | None = None
-        self._free = isinstance(agent, Hookless)  # a paused agent may be ended: by the table of phases, if it has one
-        self._busy = 0.0  # boot time of the newest look at which a call ran
         self._child: Child | None = None
         writer = opened.writer
         writer.on_end = self._stop
@@ -218,7 +211,7 @@ class Live:
         except UsageError as error:
             return {"error": str(error)}
         self.go_down(down)
-        now = self._down
+        now = self._descent.down
         if now is None or now.kind != "pause" or now.resume_at != down.resume_at:
             return {"error": "This run is ending already, so it was not paused (anew). See: wal-agent status"}
         return {"job": self._opened.keys.job}
@@ -235,25 +228,15 @@ class Live:
         if "save" in actions:
             self.autosave.poke()
         if "end_agent" in actions:
-            self._free = True
+            self._descent.free = True
 
     def go_down(self, down: Down) -> None:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
-        with self._going:
-            stands = down.after(self._down)
-            if stands is None or self._over:
-                return
-            self.gate.drain(down.sentence)  # before `_tick` may see that nothing changing runs, and so end the agent
-            self._down = stands
+        if not self._descent.begin(down, lambda: self.gate.drain(down.sentence)):
+            return
         if down.kind == "drain":
             self._tell(DrainStarted(down.source, down.until - down.began))
         self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")
-
-    def hurry(self) -> None:
-        """What was given to running tools and to the agent is over (a second SIGTERM); what is left is for saving."""
-        with self._going:
-            if self._down is not None:
-                self._down = replace(self._down, hurried=min(self._down.hurried, self._clock.boot()))
 
     def save_soon(self) -> None:
         """Save what there is, from any thread; the agent goes on."""
@@ -320,7 +303,7 @@ class Live:
         self.server.start()
         failpoint("run.before_agent")
         check_signals()  # a ^C until here had no agent to reach
-        if (going := self._down) is not None and going.kind == "drain":
+        if (going := self._descent.down) is not None and going.kind == "drain":
             raise Preempted(going, begun=True)
         kills, words = cgroup.oom_kills(self._oom), LastWords() if lastwords.wanted() else None
         self._child = child = Child(
@@ -351,15 +334,14 @@ class Live:
         finally:
             self._pulse.rest()
         if self.tree:
-            self.tree.pause(self._left(PAUSE))
-        leftovers = processes.end_run(self._run_dir.run, self._left(GRACE), adopted=True)
+            self.tree.pause(self._descent.left(PAUSE))
+        leftovers = processes.end_run(self._run_dir.run, self._descent.left(GRACE), adopted=True)
         child.reap()
         self.gate.close()
         self.server.close()
         said = words.finish(self._urgent) if words else b""
         self._last_save()
-        with self._going:
-            self._over, down = True, self._down
+        down = self._descent.close()
         if exit.code == 0 and down is None and self._stopped is None:
             if isinstance(self._agent, Hookless):
                 self.conversation.on(TurnCompleted(launch.session))
@@ -391,7 +373,7 @@ class Live:
 
     def _urgent(self) -> bool:
         """Nothing may be waited for that somebody else must do."""
-        return bool(self._down or self._stopped or signal.sigpending() & PERSONS)
+        return bool(self._descent.down or self._stopped or signal.sigpending() & PERSONS)
 
     def _every(self) -> float:
         """Seconds between two ticks: quick until the handshake, which nothing but polling can miss."""
@@ -399,9 +381,7 @@ class Live:
 
     def _last_save(self) -> None:
         """Bounded: what the bucket does not take now is lost as in a crash (it was never acknowledged), and told."""
-        budget, down = LAST_SAVE, self._down
-        if down is not None:
-            budget = max(LAST_SAVE_AT_LEAST, down.saved - self._clock.boot())
+        budget = self._descent.to_save()
         until = self._clock.boot() + budget
         fenced = isinstance(self._stopped, Fenced)
         if self.tree:
@@ -413,15 +393,9 @@ class Live:
         tree_saved = not self.tree or (self.tree.stop(max(0.0, until - self._clock.boot())) and not self.tree.missed)
         self._saved = fenced or (tree_saved and not self._unsaved)
 
-    def _left(self, most: float) -> float:
-        """`most` seconds for something between the agent's end and the last save, or what there is of them."""
-        if self._down is None:
-            return most
-        return max(0.2, min(most, (self._down.gone - self._clock.boot()) / 2))
-
     def _finish(self) -> None:
         try:
-            in_order = self._down is None and self._stopped is None
+            in_order = self._descent.down is None and self._stopped is None
             self.saver.finish(completed=in_order and not self.conversation.turn_open)
         except BucketError as error:
             self._unsaved = unsaved(str(error))
@@ -433,7 +407,7 @@ class Live:
         now = self._clock.boot()
         self.go_down(Down("drain", "sigterm", now, now + self._drain_budget, DENY_DRAINING))
         if count > 1:
-            self.hurry()
+            self._descent.hurry()
 
     def _tick(self) -> None:
         child = self._child
@@ -448,29 +422,18 @@ class Live:
             self._ready = True
             self._tell(Ready())
         self._look_after()
-        down = self._down
-        if down is None:
-            return
-        now = self._clock.boot()
-        if now >= down.gone:
-            child.kill()
-            return
-        if down.kind == "pause":
-            self._busy = now if self.gate.running() else self._busy
-            lets_go = may_end(now, down.began, self._busy, self._free)
-        else:
-            lets_go = not self.gate.changing()
-        if (now >= down.half or lets_go) and self._terminated is None:
-            self._terminated = now
-            child.terminate()
+        match self._descent.step(bool(self.gate.running()), bool(self.gate.changing())):
+            case "terminate":
+                child.terminate()
+            case "kill":
+                child.kill()
 
     def _look_after(self) -> None:
         """Tell what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
         phase, about = self.conversation.look()
         is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and fed()
-        if phase == "awaiting_user" and not self.conversation.turned:
-            phase = "starting"  # where nobody sits before it, its first turn is still owed
-        for found in self._watch.tick(self._clock.awake(), phase, about, self.gate.running(), is_fed):
+        owed = waited_for(phase, self.conversation.turned)
+        for found in self._watch.tick(self._clock.awake(), owed, about, self.gate.running(), is_fed):
             self._tell(found)
             if isinstance(found, HungUp):
                 now = self._clock.boot()

@@ -50,6 +50,12 @@ _WAITS: Final[dict[Phase, Late]] = {
 }
 
 
+def waited_for(phase: Phase, turned: bool) -> Phase:
+    """The phase to watch. `turned`: a turn has begun; until then the first one is still owed, though the session has
+    begun."""
+    return "starting" if phase == "awaiting_user" and not turned else phase
+
+
 class Watch:
     """`tick` is called by one thread, `rearm` by any."""
 

@@ -111,24 +111,6 @@ def test_a_drain_fits_into_the_notice(left: float, drain: float) -> None:
     assert budget(30.0, 20.0) == 20.0 and budget(30.0, 600.0) == 25.0
 
 
-@given(st.floats(0, 1e6), st.floats(0, 600), st.floats(0, 1e6))
-def test_each_step_of_going_down_has_its_time(began: float, length: float, hurried: float) -> None:
-    down = Down("drain", "gcp", began, began + length, "")
-    assert down.began <= down.half <= down.gone <= down.saved <= down.until
-    hurried += began
-    hurried += began
-    quick = Down("drain", "gcp", began, began + length, "", hurried=hurried)
-    assert quick.half <= hurried and quick.gone <= hurried
-    assert quick.gone <= quick.saved <= quick.end <= down.until
-    assert quick.saved <= down.saved and quick.end <= hurried + 20
-
-
-def test_why_it_went_down() -> None:
-    assert Down("drain", "sigterm", 0, 1, "").why == "drained (SIGTERM)"
-    assert Down("drain", "aws", 0, 1, "").why == "preempted (aws)"
-    assert Down("pause", "quota", 0, 1, "").why == "paused"
-
-
 # ---- Google
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +16,9 @@ from wal_agent.config import Settings
 from wal_agent.happened import HungUp, Late, TakesLong
 from wal_agent.records import Class
 from wal_agent.supervise.calls import Running
-from wal_agent.supervise.live import bounds_of
+from wal_agent.supervise.live import bounds_of, fed
 from wal_agent.supervise.phases import PHASES, Phase, is_idle
-from wal_agent.supervise.watchdog import LATE, STUCK, Bounds, Watch
+from wal_agent.supervise.watchdog import LATE, STUCK, Bounds, Watch, waited_for
 
 USUAL = Bounds()
 HANG = Bounds(hang=600)
@@ -82,6 +87,12 @@ def test_an_agent_that_nobody_sits_before_has_to_begin_and_to_end(phase: Phase, 
     assert Post(Bounds(hang=600, stuck=300)).stay(2000, phase) == [TakesLong(what, 300), HungUp(600, what)]
     assert Post(Bounds(stuck=300)).stay(9000, phase) == [TakesLong(what, 300)]
     assert Post(HANG).stay(9000, phase) == []
+
+
+def test_a_session_that_began_without_a_turn_has_not_begun() -> None:
+    assert waited_for("awaiting_user", turned=False) == "starting"
+    assert [p for p in PHASES if waited_for(p, turned=False) != p] == ["awaiting_user"]
+    assert all(waited_for(p, turned=True) == p for p in PHASES)
 
 
 @pytest.mark.parametrize("phase", ["starting", "awaiting_user"])
@@ -191,3 +202,18 @@ def test_it_speaks_only_of_what_it_saw_last_that_long(story: list[tuple[Phase, f
             else:
                 assert phase == "executing_tools" and found.seconds >= 2
         assert all(late.what != "tool" or phase == "executing_tools" for late in watch.late)
+
+
+@pytest.mark.parametrize("make", [os.pipe, lambda: [s.detach() for s in socket.socketpair()]], ids=["pipe", "socket"])
+def test_stdin_is_fed_while_its_other_end_is_open(make: Callable[[], tuple[int, int]]) -> None:
+    ours, theirs = make()
+    try:
+        os.write(theirs, b"x")
+        assert fed(ours)
+    finally:
+        os.close(theirs)
+    assert not fed(ours)
+    os.close(ours)
+    assert not fed(ours)
+    with Path(os.devnull).open() as null:
+        assert not fed(null.fileno())
