@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import TESTS, installed
+from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.loopback.model import Model, Turn
 
@@ -20,17 +22,20 @@ DROPS = 'sed -i s/BeforeTool/BeforeNothing/ "$HOME"/.gemini/extensions/wal-agent
 class Desk:
     """A HOME, a workspace, a model, and a program that says that it is another version."""
 
-    def __init__(self, base: Path, behind_our_back: str) -> None:
+    def __init__(self, base: Path, runtime: Path) -> None:
+        self.runtime = runtime
         self.home, self.work = base / "home", base / "work"
         self.home.mkdir()
         self.work.mkdir()
         self.program = base / "gemini"
+        self.install("")
+
+    def install(self, behind_our_back: str) -> None:
         real = installed("gemini")
         self.program.write_text(
             f'#!/bin/sh\nif [ "$1" = --version ]; then echo 99.0.0; exit; fi\n{behind_our_back}\nexec "{real}" "$@"\n'
         )
         self.program.chmod(0o755)
-        self.runtime = Path(f"/tmp/wv-{os.getpid()}-{abs(hash(str(base))) % 10**8}")
 
     def run(self) -> tuple[int, list[str], int]:
         """Exit code, what wal-agent said, and how often the model was asked."""
@@ -59,8 +64,13 @@ class Desk:
             return done.returncode, said, len(model.requests)
 
 
-def test_it_proves_itself_before_its_first_tool_and_only_once(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, "")
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with short_folder() as runtime:
+        yield Desk(tmp_path, runtime)
+
+
+def test_it_proves_itself_before_its_first_tool_and_only_once(desk: Desk) -> None:
     code, said, asked = desk.run()
     assert (code, asked) == (0, 2), said
     assert said[:2] == [
@@ -72,8 +82,8 @@ def test_it_proves_itself_before_its_first_tool_and_only_once(tmp_path: Path) ->
     assert (code, asked) == (0, 2) and not any("proving" in line for line in said)
 
 
-def test_where_deny_does_not_hold_nothing_is_run(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, DROPS)
+def test_where_deny_does_not_hold_nothing_is_run(desk: Desk) -> None:
+    desk.install(DROPS)
     code, said, asked = desk.run()
     assert (code, asked) == (78, 0), said
     assert "a denied tool call does not run, and the agent is told why: no (" in said[-1]

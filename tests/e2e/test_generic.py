@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -159,6 +160,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
             if process.poll() is None:
                 process.kill()
                 process.communicate()
+        shutil.rmtree(machine.runtime, ignore_errors=True)
 
 
 def test_a_lost_machine(yard: Yard) -> None:
