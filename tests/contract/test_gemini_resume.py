@@ -12,7 +12,8 @@ import pytest
 
 from tests.contract.gemini_box import GEMINI, Box, Run, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
-from wal_agent.agents.base import Reconciled, ToolStarting
+from wal_agent.agents.base import Allow, Decision, HookEvent, Reconciled, ToolStarting, TurnStarted
+from wal_agent.supervise.resuming import Resuming
 
 PROMPT = (
     "[wal-agent recovery] @README.md, git@github.com:x/y, @generalist, `ls`, <hook_context>a</hook_context>, "
@@ -94,7 +95,7 @@ def back(lost: Lost, tmp_path_factory: pytest.TempPathFactory) -> Back:
         outs = [done(run.go(model, ["-p", "do it", "--yolo", "--session-id", "x"], resume=PROMPT))]
         chats = sorted(p.name for p in main.parent.iterdir())
         # again as it stands then, as the next start of a run does it
-        GEMINI.tidy(lost.session, box.ws, {"HOME": str(box.home)})
+        GEMINI.tidy(lost.session, box.ws, box.user_env)
         again = GEMINI.reconcile(main.read_bytes(), lost.session, box.ws, lost.run.calls())
         main.write_bytes(again.data)
         outs.append(done(run.go(model, ["-p", "next"], resume="")))
@@ -174,6 +175,40 @@ def test_s2_s3_stubs(lost: Lost, back: Back) -> None:
     with GeminiModel([Turn(text="other")]) as model:
         assert done(back.box.begin(model, ["-p", "another session", "-m", "gemini-2.5-pro"]))[0] == 0
     assert back.main.exists()
+
+
+def test_a_long_session_is_loaded_before_its_first_turn(lost: Lost, back: Back, tmp_path: Path) -> None:
+    """I8: Gemini submits the prompt beside loading the session, and would ask its model with neither the conversation
+    nor the recovery's words. What loading left, and would cost the session at the next start (S2), is gone by then."""
+    box = Box(tmp_path, lost.box.program)
+    reconciled = GEMINI.reconcile(lost.main, lost.session, box.ws, lost.run.calls())
+    display = {"fileName": "f", "fileDiff": "a line of a long file\n" * 50_000}
+    call = {"id": "c", "name": "write_file", "args": {}, "status": "success", "resultDisplay": display}
+    shown = {"id": "shown", "timestamp": "2026-11-22T10:00:00Z", "type": "gemini", "content": "", "toolCalls": [call]}
+    line = json.dumps(shown).encode() + b"\n"
+    long = reconciled.data + b"".join(line.replace(b'"shown"', b'"shown%d"' % n) for n in range(20))
+    told = GEMINI.tell(long, lost.session, box.ws, PROMPT)
+    assert told is not None and len(told) > 20_000_000
+    main = box.restore(told, lost.session)
+    resuming = Resuming(GEMINI, lost.session, box.ws, box.user_env)
+    left: list[str] = []
+
+    def decide(event: HookEvent) -> Decision:
+        if not isinstance(event, TurnStarted):
+            return Allow()
+        refusal = resuming.wait(event.session, lambda: False)
+        left.extend(path.name for path in main.parent.iterdir())
+        return refusal or Allow()
+
+    run = Run(box, session=lost.session, decide=decide)
+    with GeminiModel([Turn(text="verified")]) as model:
+        tty = run.talk(model, ["do", "it", "--yolo"], resume=PROMPT)
+        wait_until(lambda: "TurnCompleted" in run.heard.names())
+        assert tty.quit() == 0
+        sent = history(model.requests[0])
+    run.close()
+    assert sent[-2:] == [("user", {"text": PROMPT}), ("user", {"text": ACT})]
+    assert left == [main.name]
 
 
 def test_an_interactive_resume(lost: Lost, back: Back, tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ STUB = f"""#!/bin/sh
 # Stands in for the agent: what matters is what comes before its start. Its hooks tell of one turn, which is complete.
 case "$1" in --version) echo 0.61.0; exit 0;; esac
 for word; do case "$before" in --resume | --session-id) session=$word;; esac; before=$word; done
+for file in "$HOME"/.gemini/tmp/*/chats/session-*-"${{session%%-*}}".jsonl; do
+    [ ! -f "$file" ] || printf '{{"$set":{{"sessionId":"%s"}}}}\n' "$session" >> "$file"  # its word that it has read it
+done
 for event in BeforeAgent AfterAgent; do
     printf '{{"session_id": "%s"}}' "$session" |
         {shlex.join(client_command())} "$WAL_AGENT_SOCKET" "$WAL_AGENT_RUN" gemini $event $$ 20 >/dev/null

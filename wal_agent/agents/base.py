@@ -407,8 +407,18 @@ class Agent(Protocol):
         not come, hooks are off: stop the whole tree before a tool runs (I5), exit 78."""
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
-        """Clear what a resume leaves that would hurt. To be called before each start and at a resumed session's first
-        turn."""
+        """Clear what a resume leaves that would hurt. To be called before each start, and once the agent works in the
+        session that it resumed."""
+
+
+@runtime_checkable
+class LoadsLate(Protocol):
+    """An agent that may begin a turn before it has read the session that it resumes: its model is then asked without
+    the conversation and without the recovery's words. Its hook before a turn may wait (is firm), and `render` has a no
+    for it."""
+
+    grows_when_loaded: Literal[True]
+    """It appends to the main file once it has read it, before anything else."""
 
 
 @runtime_checkable

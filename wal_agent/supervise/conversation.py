@@ -10,6 +10,7 @@ from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Decision,
+    Deny,
     HookEvent,
     ModelRequest,
     SessionStarted,
@@ -44,7 +45,7 @@ class Conversation:
         boundary: Callable[[int], None],
         switch: Callable[[str], None],
         unseen: Callable[[str], None],
-        on_turn: Callable[[], None],
+        may_begin: Callable[[str], Deny | None],
         on_completed: Callable[[], list[AnyRecord]],
         turn_open: bool,
         told: bool,
@@ -62,7 +63,7 @@ class Conversation:
         self._boundary = boundary
         self._switch = switch
         self._unseen = unseen
-        self._on_turn = on_turn
+        self._may_begin = may_begin
         self._on_completed = on_completed
         self._lock = threading.Lock()
         self._tell = tell
@@ -86,12 +87,14 @@ class Conversation:
         first = not self.hooks_live.is_set()
         self.hooks_live.set()
         decision: Decision = Allow()
+        if isinstance(event, TurnStarted) and (refusal := self._may_begin(event.session)) is not None:
+            return refusal
         # Before the phase, so that `look` never takes work in the background for a lost end.
         if isinstance(event, TurnStarted | TurnCompleted):
             self._pending = event.session if isinstance(event, TurnCompleted) and event.pending else ""
         if isinstance(event, TurnStarted | TurnCompleted | ModelRequest):
             self.failed = None
-        if not isinstance(event, ToolStarting | ToolEnded):
+        if not isinstance(event, ToolStarting | ToolEnded) and not self._comes_late(event):
             self._advance(event)
         match event:
             case SessionStarted(session=session):
@@ -120,6 +123,10 @@ class Conversation:
             case _:
                 pass
         return decision
+
+    def _comes_late(self, event: HookEvent) -> bool:
+        """A session's start that was told behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""
+        return isinstance(event, SessionStarted) and self.turned and self.turn_open and event.session == self.session
 
     def _begin_call(self, event: ToolStarting) -> Decision:
         with self._lock:
@@ -199,7 +206,6 @@ class Conversation:
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
-        self._on_turn()
         if self._by_file:
             self._everything_is_told()
         self._poke()

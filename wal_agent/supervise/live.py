@@ -47,6 +47,7 @@ from wal_agent.supervise.pause import going_down
 from wal_agent.supervise.phases import Action
 from wal_agent.supervise.preemption.answer import Preempted
 from wal_agent.supervise.pulse import Pulse
+from wal_agent.supervise.resuming import Resuming
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import HookServer
 from wal_agent.supervise.take import check_signals
@@ -110,6 +111,7 @@ class Live:
         self._unsaved = ""
         self._saved = True
         self._descent = Descent(clock, free=isinstance(agent, Hookless))
+        self._resuming = Resuming(agent, launch.session, workspace, env) if launch.resumed else None
         self._oom = oom or cgroup.counter()
         self._ready = False
         self._child: Child | None = None
@@ -154,7 +156,7 @@ class Live:
             boundary=self.saver.boundary,
             switch=self._switch,
             unseen=self._unseen,
-            on_turn=self._tidy,
+            may_begin=self._may_begin,
             on_completed=on_completed,
             told=launch.told,
             by_file=agent.boundary == "file",
@@ -248,6 +250,8 @@ class Live:
         if self.tree and isinstance(self._agent, Hookless):
             self.tree.poke()  # no hook tells when a call has ended
         try:
+            if self._resuming:
+                self._resuming.look()
             return self.saver.save()
         except BucketError:
             return []  # found again by the next save; `status` tells what waits
@@ -261,9 +265,11 @@ class Live:
         self._run_dir.write("session", session + "\n")
         self.saver.switch(session)
 
-    def _tidy(self) -> None:
-        if self._launch.resumed:
-            self._agent.tidy(self.conversation.session, self._workspace, self._env)
+    def _may_begin(self, session: str) -> Deny | None:
+        """Before each turn."""
+        if self._resuming is None:
+            return None
+        return self._resuming.wait(session, lambda: bool(self._stopped or self._descent.down))
 
     def _unseen(self, tool: str) -> None:
         self._stop(

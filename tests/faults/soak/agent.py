@@ -80,6 +80,9 @@ class Agent:
     def turn(self, prompt: str) -> None:
         again = self.in_flight() if self.resumed and self.plan["again"] else []
         self.hook("SessionStart", source="resume" if self.resumed else "startup")
+        if self.resumed:  # its word that the session is loaded
+            with self.file.open("a") as file:
+                file.write(json.dumps({"$set": {"sessionId": self.session}}) + "\n")
         self.hook("BeforeAgent", prompt=prompt)
         self.tell("user", [{"text": prompt}])
         batches = [[("append", uid)] for uid in dict.fromkeys(again)]

@@ -134,5 +134,6 @@ def test_a_refusal_is_one_line_that_the_shell_line_takes(reason: str) -> None:
 def test_the_other_answers() -> None:
     assert GEMINI.render("BeforeTool", Allow()) == b"wal-agent:allow\0"
     assert GEMINI.render("AfterTool", Deny("x")) == b"wal-agent:allow\0", "it ran: a refusal would replace its result"
+    assert json.loads(GEMINI.render("BeforeAgent", Deny("x"))[14:-1]) == {"decision": "deny", "reason": "x"}
     stop = json.loads(GEMINI.render("BeforeTool", Deny("x", stop=True))[14:-1])
     assert stop == {"decision": "deny", "reason": "x", "continue": False, "stopReason": "x"}

@@ -34,6 +34,7 @@ class Talk:
     def __init__(self, folder: Path, told: bool = False, turn_open: bool = False) -> None:
         self.post = Post(folder)
         self.did: list[str] = []
+        self.refusal: Deny | None = None
         self.completing: list[AnyRecord] = []
         self.on = self.make(told, turn_open)
 
@@ -47,11 +48,15 @@ class Talk:
             boundary=lambda call: self.did.append(f"boundary {call}"),
             switch=lambda session: self.did.append(f"switch {session}"),
             unseen=lambda tool: self.did.append(f"unseen {tool}"),
-            on_turn=lambda: self.did.append("turn"),
+            may_begin=self.may_begin,
             on_completed=lambda: self.completing,
             turn_open=turn_open,
             told=told,
         )
+
+    def may_begin(self, session: str) -> Deny | None:
+        self.did.append(f"turn of {session}")
+        return self.refusal
 
     def log(self) -> list[AnyRecord]:
         """What it wrote, without the opening and the phases."""
@@ -103,7 +108,7 @@ def test_a_turn_begins_with_its_prompt(talk: Talk) -> None:
     assert isinstance(record, Turn) and (record.state, record.session) == ("started", "s")
     text = "fix ünïcode".encode()
     assert record.prompt == Payload(size=len(text), data=text)
-    assert talk.on.turn_open and talk.did == ["turn", "poke"] and talk.on.phase == "awaiting_model"
+    assert talk.on.turn_open and talk.did == ["turn of s", "poke"] and talk.on.phase == "awaiting_model"
 
 
 def test_a_prompt_is_bounded(talk: Talk) -> None:
@@ -346,3 +351,24 @@ def test_phases_are_in_the_log_in_order_with_no_put_of_their_own(talk: Talk) -> 
     talk.on.on(starting("read_file"))
     talk.post.commit()
     assert talk.phases() == ["awaiting_user", "awaiting_model", "executing_tools"]
+
+
+def test_a_turn_that_may_not_begin_has_not_begun(talk: Talk) -> None:
+    """A session that is not loaded yet: its model is not asked, and the phase waits for the next try."""
+    talk.on.on(SessionStarted("s", "resume"))
+    talk.refusal = Deny("not yet")
+    assert talk.on.on(TurnStarted("s", "go on")) == Deny("not yet")
+    assert not talk.on.turned and talk.on.phase == "awaiting_user" and talk.log() == []
+    talk.refusal = None
+    assert talk.on.on(TurnStarted("s", "go on")) == Allow()
+    assert talk.on.turned and talk.on.phase == "awaiting_model"
+
+
+def test_a_sessions_start_that_is_told_late_does_not_end_its_turn(talk: Talk) -> None:
+    """On a terminal Gemini and Qwen do not wait for that hook: else a hung model would not be seen, and a pause would
+    end the agent in the middle of its turn. Another session's start is one."""
+    talk.on.on(TurnStarted("s", "go on"))
+    talk.on.on(SessionStarted("s", "startup"))
+    late = talk.on.phase
+    talk.on.on(SessionStarted("other", "clear"))
+    assert (late, talk.on.phase) == ("awaiting_model", "awaiting_user")

@@ -74,3 +74,4 @@ class Gemini:
     unhooked = staticmethod(seen.unhooked)
     fatal = staticmethod(fatal.fatal)
     tidy = staticmethod(files.tidy)
+    grows_when_loaded: Literal[True] = True

@@ -45,6 +45,9 @@ EVENTS = (
 )
 
 
+_REFUSABLE = ("BeforeTool", "BeforeAgent")
+
+
 class _Hook(msgspec.Struct):
     session_id: str
 
@@ -139,7 +142,7 @@ def _result(response: _Response) -> bytes:
 
 def render(event: str, decision: Decision) -> bytes:
     """What the client hands to the hook's shell line."""
-    return ALLOW if isinstance(decision, Allow) or event != "BeforeTool" else say(refusal(decision))
+    return ALLOW if isinstance(decision, Allow) or event not in _REFUSABLE else say(refusal(decision))
 
 
 def refusal(decision: Deny) -> str:

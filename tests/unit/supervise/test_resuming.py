@@ -1,0 +1,77 @@
+"""A resumed session's first turn waits until the agent has loaded it, and what the resume left is cleared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.unit.supervise.crew import ScriptAgent
+from wal_agent.supervise.resuming import LOADING, NOT_LOADED, Resuming
+
+
+class EarlyAgent(ScriptAgent):
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.tidied: list[str] = []
+        self.write("one", "restored\n")
+
+    def tidy(self, session: str, workspace: Path, env: object) -> None:
+        self.tidied.append(session)
+
+
+class LateAgent(EarlyAgent):
+    grows_when_loaded: Literal[True] = True
+
+
+def resuming(agent: EarlyAgent, session: str = "one") -> Resuming:
+    return Resuming(agent.agent, session, Path("/w"), {})
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> LateAgent:
+    return LateAgent(tmp_path)
+
+
+def test_a_turn_waits_until_its_session_is_loaded(late: LateAgent) -> None:
+    waits, slept = resuming(late), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            late.write("one", "taken up\n")
+
+    assert not waits.look() and late.tidied == []
+    assert waits.wait("one", lambda: False, sleep) is None
+    assert len(slept) == 3 and late.tidied == ["one"]
+    assert waits.look() and waits.wait("one", lambda: False, sleep) is None
+    assert late.tidied == ["one"], "once"
+
+
+def test_a_turn_is_refused_whose_session_is_not_loaded_in_time(late: LateAgent) -> None:
+    waits, slept = resuming(late), list[float]()
+    assert waits.wait("one", lambda: False, slept.append) == NOT_LOADED
+    assert sum(slept) == pytest.approx(LOADING) and late.tidied == []
+    assert waits.wait("one", lambda: True, slept.append) == NOT_LOADED
+    assert sum(slept) == pytest.approx(LOADING), "an agent that is being ended is not waited for"
+    late.write("one", "taken up\n")
+    assert waits.wait("one", lambda: False, slept.append) is None
+
+
+def test_a_session_that_a_person_begins_meanwhile_is_not_waited_for(late: LateAgent) -> None:
+    assert resuming(late).wait("two", lambda: False, never) is None
+
+
+def test_nothing_is_waited_for_without_a_file(late: LateAgent) -> None:
+    assert resuming(late, "none").wait("none", lambda: False, never) is None
+
+
+def test_an_agent_that_loads_before_its_first_turn_is_not_waited_for(tmp_path: Path) -> None:
+    agent = EarlyAgent(tmp_path)
+    assert resuming(agent).wait("one", lambda: False, never) is None
+    assert agent.tidied == ["one"]
+
+
+def never(seconds: float) -> None:
+    pytest.fail(f"slept {seconds} s")
