@@ -3,6 +3,9 @@
 Agents fail open: a hook that is missing, hangs, is killed or says nothing lets the tool run. So the line prints a
 refusal by itself unless the client brought a whole answer in time (I5). Only bash built-ins decide, as of bash 3.2; no
 `timeout`, which macOS lacks. The deadlines nest: server < client < shell < agent.
+
+The agent's own limit must never pass: it lets the tool run. Agent and hook may both be frozen for minutes (^Z, a paused
+container), and an agent that thaws looks at its limit before it looks at what the hook said.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import shlex
 from wal_agent.agents.base import HookSetup
 from wal_agent.hookwire import LINE_SIGN
 
-HOOK_SECONDS = 60  # the agent's own limit
+HOOK_SECONDS = 86_400  # the agent's own limit
 SHELL_SECONDS = {True: 30, False: 5}  # firm: may wait for the bucket; other hooks are answered at once
 CLIENT_SECONDS = {True: 25, False: 4}
 
