@@ -21,7 +21,9 @@ set -g remain-on-exit on
 set -g history-limit 5000
 set -sg escape-time 0
 """
+# A ^C that comes while wal-agent saves what its agent left is for the whole group: it must not end the shell as well.
 PLAY = """
+trap : INT
 stty -a > {notes}/before
 {command}
 echo $? > {notes}/code
