@@ -264,6 +264,9 @@ class Tty:
     def __init__(self, argv: Sequence[str], env: dict[str, str], cwd: Path) -> None:
         parent, child = pty.openpty()
         fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        settings = termios.tcgetattr(child)
+        settings[6][termios.VINTR] = bytes([os.fpathconf(child, "PC_VDISABLE")])  # Ctrl-C is a key and never a signal
+        termios.tcsetattr(child, termios.TCSANOW, settings)
         self.process = subprocess.Popen(
             argv, env=env, cwd=cwd, stdin=child, stdout=child, stderr=child, start_new_session=True
         )
@@ -282,10 +285,10 @@ class Tty:
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self._out.decode(errors="replace"))
 
     def quit(self) -> int:
-        """Ctrl-C until it is gone; as a key only, since a terminal that it has put back would make a signal of it."""
+        """Ctrl-C until it is gone."""
         end = time.monotonic() + 120
         while self.process.poll() is None and time.monotonic() < end:
-            if not termios.tcgetattr(self._fd)[3] & termios.ISIG:
+            with suppress(OSError):  # it has just closed the terminal
                 self.send(b"\x03")
             time.sleep(0.3)
         code = self.process.wait(1)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.agent_box import Box, Run, done, popen, wait_until
+from tests.contract.agent_box import Box, Run, Tty, done, popen, wait_until
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import (
     Allow,
+    Command,
     Decision,
     Deny,
     HookEvent,
@@ -143,6 +144,72 @@ def test_an_answer_that_broke_off_completes_no_turn(box: Box, run: Run) -> None:
     assert run.heard.names().count("TurnStarted") == 2
     assert "TurnCompleted" not in run.heard.names()
     assert made(box) == []
+
+
+def turns(run: Run) -> list[str]:
+    """What was heard of turns and of tools, in order."""
+    kinds = TurnStarted | TurnCompleted | ToolStarting | ToolEnded
+    return [type(event).__name__ for event in run.heard.events if isinstance(event, kinds)]
+
+
+def test_each_of_several_messages_is_a_turn_of_its_own(box: Box, run: Run) -> None:
+    """pi does not wait for its own events between two of them, nor for the last one's before it ends."""
+    calls = [Turn(calls=[box.shell(f"touch {name}")]) for name in ("one", "two")]
+    with box.model(calls[0], Turn("done"), calls[1], Turn("bye")) as model:
+        assert done(run.start(model, "do it", "and more"))[0] == 0
+    assert turns(run) == ["TurnStarted", "ToolStarting", "ToolEnded", "TurnCompleted"] * 2
+    assert made(box) == ["one", "two"]
+
+
+def waiting(command: Command, seconds: str) -> Command:
+    """As `command`, but so long our extension waits for what pi has not told yet."""
+    place = Path(command.env[MARKER])
+    text = place.read_text()
+    place.write_text(text.replace("BEHIND = 2 * BRIEF", f"BEHIND = {seconds}"))
+    assert place.read_text() != text
+    return command
+
+
+LATE = """
+let begin
+const second = new Promise((resolve) => (begin = resolve))
+let turns = 0
+export default (pi) => {
+  pi.on("before_agent_start", () => { if (++turns === 2) begin() })
+  pi.on("turn_end", () => second)
+}
+"""
+
+
+def test_an_end_that_comes_behind_the_next_beginning_ends_nothing(box: Box, run: Run) -> None:
+    """Another extension holds pi's events up until the next turn has begun, for longer than ours waits."""
+    place = box.home / ".pi/agent/extensions/late.ts"
+    place.parent.mkdir(parents=True)
+    place.write_text(LATE)
+    with box.model(Turn("done"), Turn(calls=[box.shell("touch made")]), Turn("bye")) as model:
+        args = [*box.rehearsal.args("do it"), "and more"]
+        command = waiting(run.command(model, args, None, tty=False), "0.1")
+        assert done(popen(command.argv, command.env, box.ws))[0] == 0
+    assert turns(run)[:4] == ["TurnStarted", "TurnStarted", "ToolStarting", "ToolEnded"]
+    assert made(box) == ["made"]
+
+
+def test_a_turn_that_is_cut_short_keeps_the_next_one_waiting_for_nothing(box: Box, run: Run) -> None:
+    """pi tells no end of a turn that was under way at a /compact."""
+    with box.model(Turn("one"), Turn("never"), Turn("in short"), Turn("two")) as model:
+        hold = model.turns[1].hold = threading.Event()
+        command = waiting(run.command(model, box.rehearsal.talking("do it") or (), None, tty=True), "1000")
+        tty = Tty(command.argv, command.env, box.ws)
+        wait_until(lambda: "TurnCompleted" in run.heard.names())
+        tty.send(b"again\r")
+        model.wait_for(2, 120)
+        tty.send(b"/compact\r")
+        wait_until(lambda: run.heard.names().count("Compacting") == 2)
+        tty.send(b"and more\r")
+        wait_until(lambda: run.heard.names().count("TurnCompleted") == 2)
+        hold.set()
+        assert tty.quit() == 0
+    assert turns(run) == ["TurnStarted", "TurnCompleted", "TurnStarted", "TurnStarted", "TurnCompleted"]
 
 
 def test_a_session_of_another_folder_runs_nothing(box: Box, run: Run, tmp_path: Path) -> None:
