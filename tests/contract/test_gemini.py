@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.agent_box import popen
 from tests.contract.gemini_box import GEMINI, Box, Run, Tty, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
 from wal_agent import hookwire
@@ -25,6 +26,7 @@ from wal_agent.agents.base import (
     Decision,
     Deny,
     HookEvent,
+    SessionStarted,
     ToolEnded,
     ToolStarting,
     TurnStarted,
@@ -259,3 +261,46 @@ def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
         texts = [part.get("text") for content in model.requests[0]["contents"] for part in content["parts"]]
     assert "do it now" in texts
     assert "and now?" in texts
+
+
+def test_s14_another_start_deletes_a_young_session(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gemini goes on in a file without the head: what stands there is the session, and resumes once it is mended."""
+    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 125, False: 125})
+    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 120, False: 120})
+    young, may_begin = threading.Event(), threading.Event()
+
+    def decide(event: HookEvent) -> Decision:
+        if isinstance(event, SessionStarted) and not young.is_set():
+            young.set()
+            may_begin.wait(120)
+        return Allow()
+
+    run = Run(box, decide=decide)
+    runs.append(run)
+    with GeminiModel([Turn(text="Now.", calls=[shell("echo one")]), Turn(text="bye")]) as model:
+        process = run.go(model, ["-p", "do it now", "--yolo"])
+        assert young.wait(120)
+        stub = box.main(run.session)
+        assert b"do it now" not in stub.read_bytes()
+        with GeminiModel([Turn(hold=threading.Event())]) as busy:
+            argv = (str(box.program), "-p", "another", "-m", "gemini-2.5-pro")
+            other = popen(argv, {**box.env(busy), "GEMINI_CLI_NO_RELAUNCH": "true"}, box.ws)
+            wait_until(lambda: not stub.exists())
+            other.kill()
+            other.communicate()
+        may_begin.set()
+        assert done(process)[:2] == (0, "Now.\nbye\n")
+    (found, *_) = GEMINI.session_files(run.session, box.ws, box.user_env)
+    assert found.path == stub
+    assert not GEMINI.resumable(run.session, box.ws, box.user_env)
+
+    mended = GEMINI.reconcile(stub.read_bytes(), run.session, box.ws, run.calls())
+    stub.unlink()
+    box.restore(mended.data, run.session)
+    with GeminiModel([Turn(text="back")]) as model:
+        assert done(run.go(model, ["-p", "and now?"], resume=""))[:2] == (0, "back\n")
+        parts = [part for _, part in history(model.requests[0])]
+    texts = [part.get("text") for part in parts]
+    assert "do it now" in texts
+    assert "bye" in texts
+    assert [part["functionCall"]["args"]["command"] for part in parts if "functionCall" in part] == ["echo one"]

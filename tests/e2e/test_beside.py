@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import threading
 from pathlib import Path
 
-from tests.e2e.scene import PATIENCE, Machine, Scene, shell, told, until
+from tests.e2e.scene import PATIENCE, Machine, Scene, calls_in, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
+from wal_agent.agents.gemini.line import MARKER
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 
@@ -110,3 +113,57 @@ def test_two_runs_at_once(scene: Scene) -> None:
         assert json.loads(status.stdout)["state"] == "closed"
     assert sorted(scene.side()) == ["did-left", "did-right"]
     assert extensions(machine) == []
+
+
+def deletes(scene: Scene, machine: Machine, ours: Path) -> None:
+    """A Gemini without us deletes the file of our session at its start."""
+    scene.model.turns.append(Turn(when="please wait", hold=threading.Event()))  # it does not wait for the deletion
+    env = machine.env(GEMINI_CLI_NO_RELAUNCH="true")
+    with ours.open("rb") as file:  # open, so that no new file is given its number
+        was = os.fstat(file.fileno()).st_ino
+        words = (str(scene.program), "-y", "-p", "please wait")
+        other = subprocess.Popen(words, cwd=scene.workspace, env=env, stdin=subprocess.DEVNULL)
+        until(lambda: not ours.exists() or ours.stat().st_ino != was, "the other's start deletes it")
+        other.kill()
+        other.wait()
+
+
+def test_another_gemini_deletes_the_session_at_its_start(scene: Scene) -> None:
+    """I3, I4: while no prompt stands in it, and then again, since what Gemini goes on in has no head. All is saved."""
+    machine = scene.machine("vm-1")
+    go = scene.root / "go"
+    hold = f'[ -z "${MARKER}" ] || until [ -e {go} ]; do sleep 0.05; done'
+    hook = {"hooks": [{"type": "command", "command": hold, "timeout": 600_000}]}
+    machine.settings.write_text(
+        json.dumps({**json.loads(machine.settings.read_text()), "hooks": {"SessionStart": [hook]}})
+    )
+    scene.script(
+        Turn(when="please work", text="Now.", calls=[shell("echo did-one | tee -a side")]),
+        Turn(when="did-one", text="Next.", calls=[shell("echo did-two | tee -a side")]),
+        Turn(when="did-two", text="Never said."),
+    )
+    holds = {n: scene.hold_turn(n) for n in (1, 2)}
+    run = machine.run("-y", "-p", "please work", options=["--autosave", "0.5"])
+    until(lambda: any(r["type"] == "file" for r in scene.records()), "the young session is saved")
+    (ours,) = chats(machine)
+    deletes(scene, machine, ours)
+    go.touch()
+
+    scene.saved(1)
+    assert b"sessionId" not in ours.read_bytes().partition(b"\n")[0]
+    deletes(scene, machine, ours)
+    holds[1].set()
+    scene.saved(2)
+    run.kill()
+    run.died()
+
+    scene.script(Turn(when="wal-agent recovery", text="Both are done."))
+    seen = len(scene.model.requests)
+    again = machine.run("-y", "-p", "please work", wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    request = scene.model.requests[seen]
+    assert told(request).count("please work") >= 1
+    assert [c["command"] for _, c in calls_in(request)] == [f"echo did-{n} | tee -a side" for n in ("one", "two")]
+    assert "did-one" in str(responses_in(request))
+    assert "Next." in told(request)
+    assert scene.side() == ["did-one", "did-two"]

@@ -6,7 +6,7 @@ the other's bytes. Nothing outside `agents/<name>` knows a payload, a settings f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -231,6 +231,9 @@ class SessionFile:
 
     name: str
     path: Path
+    begins: Callable[[int], bool] | None = None
+    """Whether an open file starts as the session does. If not, it was deleted under its agent, which has begun another:
+    that one goes on where the deleted one ended. None: it is whole, whatever stands in it."""
 
 
 @dataclass(frozen=True, slots=True)

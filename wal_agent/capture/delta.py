@@ -36,6 +36,11 @@ class NotCapturable(OSError):
     """What stands at the path is no regular file, or is a link; it is never read."""
 
 
+class Beheaded(Exception):
+    """The file was begun anew without what stood in it, and what the log has of that was never read here: the log's
+    version is worth more."""
+
+
 class Staged:
     """A capture that is not yet taken for granted: `commit` when its delta is sure to be queued."""
 
@@ -54,11 +59,16 @@ class FileTracker:
 
     `path` may be set when the file moves; `name` is the logical name in the log. `moving` says that the last capture
     gave up because the file was rewritten under its eyes; the next one tries again.
+
+    `begins` (SessionFile) may tell that the file goes on where a deleted one ended. Then what was captured of that one
+    stays: the log's version is both, one behind the other.
     """
 
     def __init__(self, path: Path, name: str, session: str) -> None:
         self.path, self.name, self.session = path, name, session
         self.moving = False
+        self.begins: Callable[[int], bool] | None = None
+        self._lost: Known | None = None  # what the log has from before the file's first byte
         self._known: Known | None = None
         self._resuming: Captured | None = None
         self._told = 0
@@ -91,6 +101,7 @@ class FileTracker:
     def stage(self, put_payload: Callable[[bytes], Payload], now: float, settled: int = 0) -> Staged | None:
         """Like `capture`, but the tracker moves on only at `Staged.commit`."""
         with _opened(self.path) as fd:
+            self._behind(fd)
             self._resume(fd)
             for _ in range(TRIES):
                 edits = Edits(put_payload)
@@ -107,10 +118,11 @@ class FileTracker:
         if self.captured:
             try:
                 with _opened(self.path) as fd:
+                    self._behind(fd)
                     self._resume(fd)
-                    known, size = self._known, os.fstat(fd).st_size
-                    same = known is not None and size == known.size and _front(fd, size).sha256 == known.sha256
-            except OSError:
+                    known, size = self._known, self._at + os.fstat(fd).st_size
+                    same = known is not None and size == known.size and self._all(fd).sha256 == known.sha256
+            except (OSError, Beheaded):
                 same = False
         self._distrust = not same
         return same
@@ -119,6 +131,29 @@ class FileTracker:
         """The file is the log's version, or an extension of it: the next capture looks whether that is so, and sends
         all of it when it is neither. Nothing is read before: who starts an agent need not wait for that."""
         self._known, self._resuming = None, captured
+
+    @property
+    def _at(self) -> int:
+        """Where the file's first byte stands in the log's version."""
+        return self._lost.size if self._lost else 0
+
+    def _all(self, fd: int) -> Known:
+        new = self._lost.copy() if self._lost else Known((0, 0))
+        for data in _pieces(fd, 0, os.fstat(fd).st_size, PIECE):
+            new.feed(data)
+        return new
+
+    def _behind(self, fd: int) -> None:
+        """Find out whether the file begins with its first byte, or goes on behind what was captured."""
+        if self.begins is None or self.begins(fd):
+            self._lost = None
+            return
+        now = os.fstat(fd)
+        if self._resuming or (self._forgotten and not self._lost):
+            raise Beheaded
+        if self._known and not _begins_with(fd, now, self._known, self._at):
+            self._lost, self._known = self._known, self._known.copy()
+            self._known.inode, self._known.mtime = _inode(now), -1
 
     def _resume(self, fd: int) -> None:
         if (captured := self._resuming) is None:
@@ -145,29 +180,30 @@ class FileTracker:
 
     def _read(self, fd: int, edits: Edits) -> Known | None:
         """The file's bytes as of now, the changed ones put into `edits`; None when it moved meanwhile."""
-        old, before = self._known, os.fstat(fd)
-        if old is None or self._distrust or not _begins_with(fd, before, old):
-            new = _compare(fd, before, old, edits)
-        elif before.st_size > old.size:
-            new = _append(fd, before, old, edits)
+        old, before, at = self._known, os.fstat(fd), self._at
+        if old is None or self._distrust or not _begins_with(fd, before, old, at):
+            new = _compare(fd, before, old, edits, self._lost)
+        elif at + before.st_size > old.size:
+            new = _append(fd, before, old, edits, at)
         elif before.st_mtime_ns == old.mtime:
             return old
         else:
-            new = _compare(fd, before, old, edits)
-        return _settle(fd, before, new)
+            new = _compare(fd, before, old, edits, self._lost)
+        return _settle(fd, before, new, at)
 
 
-def _append(fd: int, before: os.stat_result, old: Known, edits: Edits) -> Known:
+def _append(fd: int, before: os.stat_result, old: Known, edits: Edits, at: int) -> Known:
     new = old.copy()
-    for data in _pieces(fd, new.size, before.st_size, PIECE):
+    for data in _pieces(fd, new.size - at, before.st_size, PIECE):
         edits.add(new.size, data)
         new.feed(data)
     return new
 
 
-def _compare(fd: int, before: os.stat_result, old: Known | None, edits: Edits) -> Known:
-    """Read all of it, block by block, against the digests of `old`."""
-    new = Known(_inode(before))
+def _compare(fd: int, before: os.stat_result, old: Known | None, edits: Edits, lost: Known | None) -> Known:
+    """Read all of it, block by block, against the digests of `old`; behind `lost`, whose blocks end elsewhere, sent."""
+    new = lost.copy() if lost else Known(_inode(before))
+    new.inode, old = _inode(before), None if lost else old
     for data in _pieces(fd, 0, before.st_size, BLOCK):
         length, digest = old.block(new.size) if old is not None else (0, b"")
         comparable = 0 < length <= len(data) and not edits.scattered
@@ -177,23 +213,26 @@ def _compare(fd: int, before: os.stat_result, old: Known | None, edits: Edits) -
     return new
 
 
-def _settle(fd: int, before: os.stat_result, new: Known) -> Known | None:
+def _settle(fd: int, before: os.stat_result, new: Known, at: int) -> Known | None:
     """`new` if it is a state the file was in: nothing moved, or bytes were only added behind it."""
     after = os.fstat(fd)
-    if new.size != before.st_size:
+    if new.size != at + before.st_size:
         return None
     if (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
         new.mtime = after.st_mtime_ns
         return new
     new.mtime = -1
-    return new if after.st_size > before.st_size and _begins_with(fd, after, new) else None
+    return new if after.st_size > before.st_size and _begins_with(fd, after, new, at) else None
 
 
-def _begins_with(fd: int, now: os.stat_result, known: Known) -> bool:
-    """Whether the file is the same one, not shorter, and still holds the last bytes of what is known."""
-    if _inode(now) != known.inode or now.st_size < known.size:
+def _begins_with(fd: int, now: os.stat_result, known: Known, at: int) -> bool:
+    """Whether the file is the same one, not shorter, and still holds the last bytes of what is known. `at`: its first
+    byte's place in that."""
+    here = known.size - at
+    if _inode(now) != known.inode or now.st_size < here:
         return False
-    return os.pread(fd, len(known.tail), known.size - len(known.tail)) == known.tail
+    tail = known.tail[-here:] if here else b""
+    return os.pread(fd, len(tail), here - len(tail)) == tail
 
 
 def _front(fd: int, size: int) -> Known:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wal_agent.agents.base import SessionFile
-from wal_agent.capture.delta import Captured, FileTracker, NotCapturable, Staged
+from wal_agent.capture.delta import Beheaded, Captured, FileTracker, NotCapturable, Staged
 from wal_agent.records import FileDelta, FileGone, Payload
 
 
@@ -69,6 +69,12 @@ class SessionCapture:
             except PermissionError as error:
                 problems.append(f"{file.path} is not saved: {error.strerror}.")
                 continue
+            except Beheaded:
+                problems.append(
+                    f"{file.path} was deleted by another program and begun anew, without what stood in it; the log "
+                    "keeps the session as it was captured last."
+                )
+                continue
             if tracker.moving:
                 problems.append(f"{file.path} was rewritten while it was read; it is saved at the next capture.")
             if found is not None:
@@ -82,7 +88,7 @@ class SessionCapture:
 
     def _tracker(self, file: SessionFile) -> FileTracker:
         tracker = self._trackers.setdefault(file.name, FileTracker(file.path, file.name, self.session))
-        tracker.path = file.path
+        tracker.path, tracker.begins = file.path, file.begins
         return tracker
 
     def _vanished(self, seen: set[str], problems: list[str], now: float) -> list[FileGone]:

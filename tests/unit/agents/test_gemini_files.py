@@ -27,6 +27,7 @@ def head(session: str = ID) -> str:
 
 STUB = head() + "\n" + json.dumps({"$set": {"messages": [CONTEXT]}}) + "\n"
 REAL = STUB + json.dumps({"id": "u", "type": "user", "content": "hi"}) + "\n"
+HEADLESS = REAL.removeprefix(STUB) + '{"$set":{"lastUpdated":"x"}}\n'
 
 
 class Machine:
@@ -103,6 +104,45 @@ def test_s2_tidy_removes_stubs_and_nothing_else(machine: Machine) -> None:
     GEMINI.tidy(ID, machine.ws, machine.env)
     assert not stub.exists()
     assert all(path.exists() for path in (real, more, torn, other, said))
+
+
+def test_s14_one_without_a_head_is_the_session_where_no_real_one_stands(machine: Machine) -> None:
+    """Gemini goes on in it when another one's start deleted its file; none finds it, and each next one deletes it."""
+    headless = machine.chat("2026-11-21T10-00", HEADLESS)
+    (found,) = GEMINI.session_files(ID, machine.ws, machine.env)
+    assert found.path == headless
+    assert found.begins is not None
+    with headless.open("rb") as file:
+        assert not found.begins(file.fileno())
+    assert GEMINI.existing(ID, machine.ws, machine.env) == [headless]
+    assert not GEMINI.resumable(ID, machine.ws, machine.env)
+
+    stub = machine.chat("2026-11-21T10-01", STUB)
+    assert GEMINI.session_files(ID, machine.ws, machine.env)[0].path == headless
+    GEMINI.tidy(ID, machine.ws, machine.env)
+    assert stub.exists()
+
+    real = machine.chat("1970-01-01T00-00", REAL)
+    (found,) = GEMINI.session_files(ID, machine.ws, machine.env)
+    assert found.path == real
+    assert found.begins is not None
+    with real.open("rb") as file:
+        assert found.begins(file.fileno())
+    assert GEMINI.resumable(ID, machine.ws, machine.env)
+    GEMINI.tidy(ID, machine.ws, machine.env)
+    assert headless.exists()
+    assert not stub.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "{}", "[]\n", "null\n", "junk\n" + REAL, "[" * 100_000 + "\n", REAL.replace(ID, ID[:8] + "-other")],
+    ids=range(8),
+)
+def test_what_is_no_session_without_a_head(machine: Machine, text: str) -> None:
+    """Of another session, not whole yet, or damaged."""
+    machine.chat("2026-11-21T10-00", text)
+    assert machine.names() == []
 
 
 def test_all_that_belongs_to_it_and_no_more(machine: Machine) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wal_agent.agents.base import SessionFile
 from wal_agent.capture.session import SessionCapture
@@ -168,3 +172,160 @@ def test_a_file_that_vanishes_when_it_was_forgotten_is_told_as_gone(mine: Sessio
     mine.forget()
     (tmp_path / "a").unlink()
     assert names(mine.capture(files(tmp_path, "main"), now=2.0)) == ["-a", "main"]
+
+
+# ---- a file that was deleted under its agent, which goes on in a new one without the beginning ---------------------
+
+
+def begins(fd: int) -> bool:
+    return os.pread(fd, 5, 0) == b"HEAD "
+
+
+class Log:
+    """The main file as the log has it, and the captures that go there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.data, self.sent = path, b"", 0
+        self.mine = SessionCapture("s1", put)
+
+    def listed(self) -> list[SessionFile]:
+        return [SessionFile("main", self.path, begins)]
+
+    def take(self, verify: bool = False) -> list[FileDelta | FileGone]:
+        found = self.mine.capture(self.listed(), now=1.0, verify=verify)
+        for change in found:
+            assert isinstance(change, FileDelta)
+            new = bytearray(self.data)
+            for edit in change.edits:
+                assert edit.data.data is not None
+                assert edit.offset <= len(new)
+                new[edit.offset : edit.offset + edit.data.size] = edit.data.data
+            self.data = bytes(new[: change.size])
+            self.sent = sum(edit.data.size for edit in change.edits)
+            assert (len(self.data), hashlib.sha256(self.data).hexdigest()) == (change.size, change.sha256)
+        return found
+
+    def add(self, data: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(data)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "main")
+
+
+def test_what_is_begun_anew_goes_behind_what_was_captured(log: Log) -> None:
+    log.add(b"HEAD one\n")
+    log.take()
+    log.path.unlink()
+    log.add(b"two\n")
+    log.take()
+    assert (log.data, log.sent) == (b"HEAD one\ntwo\n", 4)
+    log.add(b"three\n")
+    log.take()
+    assert (log.data, log.sent) == (b"HEAD one\ntwo\nthree\n", 6)
+    assert log.take(verify=True) == []
+    log.path.unlink()
+    log.add(b"four, longer than what it stands for\n")
+    log.take(verify=True)
+    assert log.data == b"HEAD one\ntwo\nthree\nfour, longer than what it stands for\n"
+    assert log.mine.problems == ()
+
+
+def test_a_beginning_that_comes_again_is_the_file(log: Log) -> None:
+    log.add(b"HEAD one\n")
+    log.take()
+    log.path.write_bytes(b"two\n")
+    log.take()
+    log.path.write_bytes(b"HEAD one and two\n")
+    log.take()
+    assert log.data == b"HEAD one and two\n"
+
+
+def test_one_that_never_had_a_beginning_is_taken_as_it_is(log: Log) -> None:
+    log.add(b"one\n")
+    log.take()
+    log.add(b"two\n")
+    log.take()
+    assert (log.data, log.sent) == (b"one\ntwo\n", 4)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_resumed_session_is_not_replaced_by_what_came_after_it(log: Log, verify: bool) -> None:
+    log.add(b"HEAD one\n")
+    (first,) = log.take()
+    assert isinstance(first, FileDelta)
+    log.mine = SessionCapture("s1", put)
+    log.mine.resume_from(log.listed(), {"main": first})
+    log.path.write_bytes(b"two\n")
+    for _ in range(2):
+        assert log.take(verify) == []
+        assert len(log.mine.problems) == 1
+        assert "keeps the session as it was captured last" in log.mine.problems[0]
+    log.path.write_bytes(b"HEAD one\nmore\n")
+    log.take(verify)
+    assert (log.data, log.sent, log.mine.problems) == (b"HEAD one\nmore\n", 5, ())
+
+
+def test_after_a_record_was_not_queued_what_goes_behind_is_sent_whole(log: Log) -> None:
+    log.add(b"HEAD one\n")
+    log.take()
+    log.path.write_bytes(b"two\n")
+    log.take()
+    log.add(b"three\n")
+    log.mine.capture(log.listed(), now=1.0)
+    log.mine.forget()
+    log.take()
+    assert (log.data, log.sent) == (b"HEAD one\ntwo\nthree\n", 10)
+
+
+def test_what_the_log_has_is_not_known_and_the_file_is_begun_anew(log: Log) -> None:
+    log.add(b"HEAD one\n")
+    log.take()
+    log.mine.forget()
+    log.path.write_bytes(b"two\n")
+    assert log.take() == []
+    assert len(log.mine.problems) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["append", "anew", "same inode", "whole"]),
+            st.sampled_from([1, 7, 5_000, 131_072, 300_001]),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_every_history_of_deletions_is_told_exactly(steps: list[tuple[str, int, bool, bool]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Log(Path(folder, "main"))
+        log.add(b"HEAD \n")
+        log.take()
+        lost = b""
+        for n, (step, size, look, verify) in enumerate(steps):
+            new = (b"%d." % n * size)[:size]
+            if step in ("anew", "same inode"):
+                lost = log.data
+                if step == "anew":
+                    log.path.unlink()
+                    log.path.write_bytes(new)
+                else:  # of the deleted one, as file systems like to give it out
+                    os.truncate(log.path, 0)
+                    log.add(new)
+            elif step == "whole":
+                lost = b""
+                log.path.write_bytes(b"HEAD " + new)
+            else:
+                log.add(new)
+            os.utime(log.path, ns=(n, n))
+            if look or step in ("anew", "same inode"):
+                log.take(verify)
+                assert log.data == lost + log.path.read_bytes()
+        log.take(verify=True)
+        assert log.data == lost + log.path.read_bytes()
+        assert log.mine.problems == ()

@@ -5,7 +5,8 @@ Names in the log: `session.jsonl`, `tool-outputs/<file>`, `subagents/<file>.json
 
 Hazards of the real program that this guards against: each resume leaves a stub of two lines under the same first
 eight characters, and the next start of any other session deletes every file with them (S2); a resume in the minute of
-the file's name appends the stub to the real file (S3).
+the file's name appends the stub to the real file (S3); every start deletes each session file in which no prompt stands
+yet, also one that is in use, whose Gemini then goes on in a new file without the head (S14).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import Env, SessionFile
 from wal_agent.agents.gemini.inject import gemini_home
-from wal_agent.agents.gemini.jsonl import is_stub, session_id_of
+from wal_agent.agents.gemini.jsonl import begins, is_headless, is_stub, session_id_of
 from wal_agent.agents.gemini.slug import project_slug
 from wal_agent.agents.walk import largest, parts_of, walk
 
@@ -31,7 +32,7 @@ def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
     main = _main(session, project)
     if main is None:
         return []
-    found = [SessionFile(MAIN, main)]
+    found = [SessionFile(MAIN, main, begins)]
     for kind in _EXTRAS:
         base = _base(kind, session, project)
         found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(walk(base), _MOST))]
@@ -56,18 +57,17 @@ def existing(session: str, workspace: Path, env: Env) -> list[Path]:
 
 def resumable(session: str, workspace: Path, env: Env) -> bool:
     """Gemini refuses both to resume a session without a prompt (42) and to start another of its id."""
-    main = _main(session, _project(workspace, env))
-    return main is not None and not is_stub(main, session)
+    return _real(session, _twins(session, _project(workspace, env))) is not None
 
 
 def tidy(session: str, workspace: Path, env: Env) -> None:
     """S2: remove the stubs that resumes left beside the real file; only beside it, and only what holds nothing."""
-    project = _project(workspace, env)
-    main = _main(session, project)
-    if main is None or is_stub(main, session):
+    twins = _twins(session, _project(workspace, env))
+    real = _real(session, twins)
+    if real is None:
         return
-    for twin in _twins(session, project):
-        if twin != main and is_stub(twin, session):
+    for twin in twins:
+        if twin != real and is_stub(twin, session):
             twin.unlink(missing_ok=True)
 
 
@@ -82,10 +82,19 @@ def _project(workspace: Path, env: Env) -> Path:
 
 
 def _main(session: str, project: Path) -> Path | None:
-    """The session's file. While a new session has no prompt yet, it looks like a stub; a real one goes before it."""
-    own = [p for p in _twins(session, project) if session_id_of(p) == session]
-    real = [p for p in own if not is_stub(p, session)]
-    return largest(real) if real else next(iter(own), None)
+    """The session's file. While a new session has no prompt yet, it looks like a stub; whatever holds more goes before
+    it. One that lost its head (S14) has nothing but its name to tell whose it is."""
+    twins = _twins(session, project)
+    real = _real(session, twins)
+    if real is not None:
+        return real
+    headless = largest(p for p in twins if is_headless(p))
+    return headless or next((p for p in twins if session_id_of(p) == session), None)
+
+
+def _real(session: str, twins: list[Path]) -> Path | None:
+    """The one that Gemini finds, and finds something in."""
+    return largest(p for p in twins if session_id_of(p) == session and not is_stub(p, session))
 
 
 def _twins(session: str, project: Path) -> list[Path]:

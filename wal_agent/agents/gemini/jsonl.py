@@ -115,12 +115,35 @@ _LIMIT = 1 << 23
 
 def session_id_of(path: Path) -> str | None:
     """The id in the first line."""
-    head = _lines(path, 1).partition(b"\n")[0]
+    return _id(_record(_lines(path, 1)))
+
+
+def is_headless(path: Path) -> bool:
+    """Its first line is a whole record, but no session's head."""
+    data = _lines(path, 1)
+    record = _record(data)
+    return b"\n" in data and record is not None and _id(record) is None
+
+
+def begins(fd: int) -> bool:
+    """Whether an open file has the first line of a session."""
+    data = b""
+    while b"\n" not in data and len(data) < _LIMIT and (piece := os.pread(fd, _PIECE, len(data))):
+        data += piece
+    return _id(_record(data)) is not None
+
+
+def _record(data: bytes) -> Json | None:
+    """The first line's."""
     try:
-        record = decode(head)
+        record = decode(data.partition(b"\n")[0])
     except (ValueError, RecursionError):
         return None
-    found = record.get("sessionId") if isinstance(record, dict) else None
+    return record if isinstance(record, dict) else None
+
+
+def _id(record: Json | None) -> str | None:
+    found = record.get("sessionId") if record else None
     return found if isinstance(found, str) else None
 
 
