@@ -456,6 +456,15 @@ class Journals(Protocol):
         ConfigError when the agent does not take them."""
 
 
+@runtime_checkable
+class Trails(Protocol):
+    """An agent whose hooks tell of a boundary before its main file surely has the batch."""
+
+    def caught_up(self, appended: bytes) -> int:
+        """How many of these bytes (whole lines of the main file) tell nothing of a call whose result may still come.
+        What is behind them is read again with what follows. Pure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """What an agent's last words say that it died of. `retry_after`: seconds until its provider serves it again, 0

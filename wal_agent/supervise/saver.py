@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wal_agent.agents.base import Agent, Env, Hookless, Journals, SeenCall, SessionFile
+from wal_agent.agents.base import Agent, Env, Hookless, Journals, SeenCall, SessionFile, Trails
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.happened import Saved, Tell
@@ -50,8 +50,9 @@ class _Tail:
 
     upto: int = 0
 
-    def read(self, path: Path) -> bytes:
-        """Whole lines since the last look; none when the file was written anew, since what it repeats has been told."""
+    def read(self, path: Path, caught_up: Callable[[bytes], int] = len) -> bytes:
+        """Whole lines since the last look, as many of their bytes as `caught_up` says; none when the file was written
+        anew, since what it repeats has been told."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -61,6 +62,7 @@ class _Tail:
             self.upto = file.seek(0 if anew else self.upto)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
+        whole = whole[: caught_up(whole)]
         self.upto += len(whole)
         return b"" if anew else whole
 
@@ -99,6 +101,9 @@ class Saver:
         self._closed = False
         self._session = session
         self._by_file = agent.boundary == "file"
+        self._caught_up = agent.caught_up if isinstance(agent, Trails) else len
+        # At a boundary the file may lack what it tells of it: only what it has told counts as told.
+        self._trails = self._by_file or isinstance(agent, Trails)
         self._boundary = self._settled_upto = 0
         self._told: list[_Told] = []
         self._runs_on: dict[str, SeenCall] = {}  # by the hooks' id
@@ -141,17 +146,18 @@ class Saver:
             self._known.clear()
             self._begin(self._files())  # `--continue`, or /resume to an old session
 
-    def save(self, last: bool = False) -> list[Path]:
+    def save(self, last: bool = False, completed: bool = False) -> list[Path]:
         """Capture what changed; gives the folders to watch. `last`: the agent has ended, every file is read whole.
+        `completed`: in good order, after its turn.
         Raises BucketError when bulk bytes could not be stored: the next save finds them again."""
         with self._lock:
             if self._closed:
                 return []
             began, files = self._clock.boot(), self._files()
             upto = self._boundary
-            self._settle(files, upto, last)
+            self._settle(files, upto, last, completed)
             if self._writer.backlog.size <= MAX_BACKLOG:
-                told = self._gate.told_upto() if self._by_file or last else self._over(upto)
+                told = self._gate.told_upto() if self._trails or last else self._over(upto)
                 self._append(self._capture.capture(files, self._clock.now(), told, last), began)
                 self.saved = self._clock.now()
             more = self._agent.folders(self._workspace, self._env) if isinstance(self._agent, Hookless) else ()
@@ -184,9 +190,9 @@ class Saver:
         """What could not be saved at the last look, in sentences."""
         return self._capture.problems
 
-    def _settle(self, files: list[SessionFile], upto: int, last: bool) -> None:
+    def _settle(self, files: list[SessionFile], upto: int, last: bool, completed: bool) -> None:
         main = next((f for f in files if f.name == self._agent.main_file), None)
-        appended = self._tail(main).read(main.path) if main else b""
+        appended = self._tail(main).read(main.path, self._caught_up) if main else b""
         self._look(appended)
         told = self._outcomes(seen for seen in self._agent.seen_calls(appended) if self._is_news(seen))
         for seen in told:
@@ -196,12 +202,15 @@ class Saver:
         self._told += [_Told(seen, newest, inner=False) for seen in told]
         self._told += [_Told(seen, newest, inner=True) for seen in inner]
         # In hooks mode, without a new boundary, what the file tells may be of a batch that is still running.
-        if self._by_file or last or upto != self._settled_upto:
+        late = self._trails and any(told.newest <= upto for told in self._told)
+        if self._by_file or last or late or upto != self._settled_upto:
             self._match(newest if last else upto, last)
         if upto != self._settled_upto and not last:
-            # A file that tells by itself is written a little late: it has until the next boundary.
-            self._gate.forget(self._settled_upto if self._by_file else upto)
+            # A file that is written a little late has until the next boundary.
+            self._gate.forget(self._settled_upto if self._trails else upto)
             self._settled_upto = upto
+        if completed and isinstance(self._agent, Trails):
+            self._gate.forget(upto)  # it wrote the rest before it ended
 
     def _tail(self, file: SessionFile) -> _Tail:
         return self._tails.setdefault(file.name, _Tail())
@@ -294,7 +303,7 @@ class Saver:
     def finish(self, completed: bool = False) -> None:
         """The last save of a run: everything is re-read and compared. `completed`: the agent ended in good order, after
         its turn; what a call had left running was ended with it, whether or not the session says so."""
-        self.save(last=True)
+        self.save(last=True, completed=completed)
         for seen in self._runs_on.values() if completed else ():
             self._end(replace(seen, status="cancelled"), self._gate.newest(), exact=True)
 

@@ -15,7 +15,7 @@ from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.qwen.chat import load
 from wal_agent.agents.qwen.notice import tell
 from wal_agent.agents.qwen.reconcile import reconcile
-from wal_agent.agents.qwen.seen import seen_calls, unhooked
+from wal_agent.agents.qwen.seen import caught_up, seen_calls, unhooked
 
 WS = Path("/new/ws")
 SESSION = "6e68637d-d547-4d4b-aa1f-b44129f5d965"
@@ -210,6 +210,30 @@ def test_what_the_file_tells_of_calls() -> None:
     ]
     assert len({c.id for c in found}) == 3
     assert unhooked(data) and not unhooked(lines(*BATCH[1:]))
+
+
+def test_a_call_is_told_once_its_result_is_there(tmp_path: Path) -> None:
+    """I8: Qwen Code's hooks are ahead of its file, which may end between any two lines of a batch."""
+    first = [*BATCH[:2], event(2, "one"), event(3, "two"), record(4, "tool_result", [answer("c1", "ONE")])]
+    batch = [*first, record(5, "tool_result", [answer("c2", "TWO")])]
+    ends = [caught_up(lines(*batch[:n])) for n in range(len(batch) + 1)]
+    before = len(lines(*batch[:2]))
+    assert ends == [0, len(lines(batch[0])), before, before, before, before, len(lines(*batch))]
+    over = record(6, "assistant", [{"text": "bye"}])
+    for later in ([over], [*batch[2:], over]):
+        all = lines(*first, *later)
+        assert caught_up(all) == len(all), "a record of another kind: the result is not to come"
+        new = [*first, *later, event(9, "tool_result")]
+        assert caught_up(lines(*new)) == len(all), "and the next batch waits for its own"
+    spoken = [*batch, record(7, "assistant", [{"text": "tool_result and qwen-code.tool_call"}])]
+    assert caught_up(b"\njunk\n" + lines(*spoken)) == len(b"\njunk\n" + lines(*spoken))
+
+
+def test_a_call_that_the_file_answers_gets_no_other_result() -> None:
+    """The log says for longer than needed that the file may lack it."""
+    assert reconcile(lines(*BATCH), SESSION, WS, CALLS[:1]).put_back == 0
+    data = again(lines(*BATCH), CALLS[:1])
+    assert [what for id, what in told(data) if id == "c1"] == ["one is done"]
 
 
 def test_a_model_that_repeats_its_call_ids() -> None:

@@ -19,6 +19,15 @@ from wal_agent.records import FileDelta, FileGone
 from wal_agent.supervise import saver as saver_module
 from wal_agent.supervise.saver import Saver
 
+RESULT = '{"result": 1}\n'
+
+
+class Trailing(ScriptAgent):
+    """It writes what it tells of a call, then the result, and its hooks do not wait for either."""
+
+    def caught_up(self, appended: bytes) -> int:
+        return appended.rfind(RESULT.encode()) + len(RESULT) if RESULT.encode() in appended else 0
+
 
 class Desk:
     """A saver on a session of an agent that writes plain lines."""
@@ -53,6 +62,12 @@ class Desk:
     def by_file(self) -> Desk:
         """From now on only the session's file tells which calls it has."""
         self.agent.boundary = "file"
+        self.saver = self.make()
+        return self
+
+    def trailing(self) -> Desk:
+        """From now on a call's line counts once a result stands behind it."""
+        self.agent = Trailing(self.agent.home)
         self.saver = self.make()
         return self
 
@@ -308,6 +323,94 @@ def test_a_refused_call_that_the_file_spells_otherwise_ends_at_the_boundary(desk
     desk.saver.boundary(call)
     desk.save()
     assert desk.endings() == [(1, "denied", "supervisor"), (call, "denied", "session")]
+
+
+# ---- where the file trails the hooks
+
+
+def test_a_call_whose_result_the_file_lacks_at_the_boundary_is_not_told_by_it(desk: Desk) -> None:
+    """I8: Qwen Code tells of the next request while results are on their way to its file. A machine that is lost then
+    has them in the log alone, so the state must keep them."""
+    desk.trailing()
+    for n in (1, 2):
+        call = desk.post.begin("write_file", file_path=str(n))
+        desk.post.gate.after(ended("write_file", file_path=str(n)))
+        desk.agent.write("one", "{}\n" + RESULT)
+        desk.saver.boundary(call)
+        desk.save()
+        assert desk.deltas()[-1].settled == call - 1, "it tells nothing"
+        desk.tell("write_file", "done", file_path=str(n))
+        desk.save()
+        assert desk.deltas()[-1].settled == call - 1, "it lacks the result"
+        assert [e.intent.call for e in desk.post.state.unsettled] == [call]
+        desk.agent.write("one", RESULT)
+        desk.save()
+        assert desk.deltas()[-1].settled == call and desk.post.state.unsettled == ()
+    assert desk.endings() == [(1, "done", "hook"), (2, "done", "hook")] and desk.unseen == []
+
+
+def test_a_trailing_file_has_until_the_next_boundary(desk: Desk) -> None:
+    """It may spell an input otherwise than the hooks."""
+    desk.trailing()
+    for n in (1, 2):
+        desk.post.begin("bash", command=str(n))
+        desk.post.gate.after(ended("bash", command=str(n)))
+        desk.tell("bash", "cancelled", command="as rewritten")
+        desk.agent.write("one", RESULT)
+        desk.saver.boundary(n)
+        desk.save()
+        desk.saver.boundary(n)  # the turn's end, without a call in between
+        desk.save()
+        assert desk.deltas()[-1].settled == n - 1
+    assert desk.endings() == [(1, "done", "hook"), (2, "done", "hook")]
+
+
+@pytest.mark.parametrize(("completed", "settled"), [(True, 1), (False, 0)], ids=["in order", "cut off"])
+def test_a_trailing_agent_that_ended_in_good_order_has_written_everything(
+    desk: Desk, completed: bool, settled: int
+) -> None:
+    desk.trailing()
+    call = desk.post.begin("bash", command="make")
+    desk.post.gate.after(ended("bash", command="make"))
+    desk.tell("bash", "done", command="make")
+    desk.saver.boundary(call)
+    desk.save()
+    desk.saver.finish(completed)
+    desk.post.commit()
+    assert desk.deltas()[-1].settled == settled
+    assert [e.intent.call for e in desk.post.state.unsettled] == [1][settled:]
+
+
+def test_what_a_trailing_file_tells_behind_the_boundary_ends_a_call_at_once(desk: Desk) -> None:
+    """I8: a person refused the turn's last call, and the next boundary may be hours away."""
+    desk.trailing()
+    call = desk.post.begin("bash", command="make")
+    desk.saver.boundary(call)
+    desk.save()
+    assert desk.endings() == []
+    desk.tell("bash", "refused", command="make")
+    desk.agent.write("one", RESULT)
+    desk.save()
+    assert desk.endings() == [(call, "denied", "session")]
+    desk.save()
+    assert desk.deltas()[-1].settled == call
+
+
+def test_a_late_word_ends_no_equal_call_of_the_next_batch(desk: Desk) -> None:
+    desk.trailing()
+    first = desk.post.begin("bash", command="make")
+    desk.post.gate.after(ended("bash", command="make"))
+    desk.saver.boundary(first)
+    desk.save()
+    second = desk.post.begin("bash", command="make")
+    desk.tell("bash", "done", command="make")
+    desk.agent.write("one", RESULT)
+    desk.save()
+    assert desk.running() == [second]
+    desk.saver.boundary(second)
+    desk.save()
+    assert desk.endings() == [(first, "done", "hook")] and desk.running() == [second]
+    assert desk.deltas()[-1].settled == first
 
 
 # ---- I5: calls that no hook told of

@@ -86,6 +86,7 @@ class Qwen:
 
     tell = staticmethod(notice.tell)
     seen_calls = staticmethod(seen.seen_calls)
+    caught_up = staticmethod(seen.caught_up)
     unhooked = staticmethod(seen.unhooked)
     fatal = staticmethod(fatal.fatal)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from wal_agent.agents.base import SeenCall
-from wal_agent.agents.jsonl import encode, records, well_formed
+from wal_agent.agents.jsonl import Json, encode, records, well_formed
 
 _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
     "success": "done",
@@ -19,9 +19,8 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
     with its input, which a result alone does not tell."""
     found: list[SeenCall] = []
     for record, _ in records(appended):
-        payload = record.get("systemPayload") if record is not None else None
-        event = payload.get("uiEvent") if isinstance(payload, dict) else None
-        if record is None or not isinstance(event, dict) or event.get("event.name") != "qwen-code.tool_call":
+        event = _call_event(record)
+        if record is None or event is None:
             continue
         status = _STATUS.get(str(event.get("status")))
         if status is not None:
@@ -29,6 +28,37 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             tool, input = str(event.get("function_name", "")), well_formed(encode(event.get("function_args") or {}))
             found.append(SeenCall(tool, input, "refused" if refused else status, str(record.get("uuid", ""))))
     return found
+
+
+def _call_event(record: Json | None) -> Json | None:
+    payload = record.get("systemPayload") if record is not None else None
+    event = payload.get("uiEvent") if isinstance(payload, dict) else None
+    return event if isinstance(event, dict) and event.get("event.name") == "qwen-code.tool_call" else None
+
+
+def caught_up(appended: bytes) -> int:
+    """Up to a batch that has fewer results than events. Qwen Code 0.15.10 queues its events, then its results, in one
+    go, and does not wait for their writing before its next hook: the end of the file may be between any two of them. A
+    record of another kind behind them shows that no result is to come (a subagent's calls have none)."""
+    begin = end = missing = 0
+    for line in appended.splitlines(keepends=True):
+        kind = _kind(line)
+        if kind == "event":
+            begin = begin if missing else end
+            missing += 1
+        elif missing:
+            missing = missing - 1 if kind == "result" else 0
+        end += len(line)
+    return begin if missing else end
+
+
+def _kind(line: bytes) -> Literal["event", "result", "other"]:
+    if b"qwen-code.tool_call" not in line and b"tool_result" not in line:  # most lines are: they are not decoded twice
+        return "other"
+    record = next((record for record, _ in records(line)), None)
+    if record is not None and record.get("type") == "tool_result":
+        return "result"
+    return "event" if _call_event(record) is not None else "other"
 
 
 def unhooked(appended: bytes) -> bool:
