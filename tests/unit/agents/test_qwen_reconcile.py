@@ -212,7 +212,7 @@ def test_what_the_file_tells_of_calls() -> None:
     assert unhooked(data) and not unhooked(lines(*BATCH[1:]))
 
 
-def test_a_call_is_told_once_its_result_is_there(tmp_path: Path) -> None:
+def test_a_call_is_told_once_its_result_is_there() -> None:
     """I8: Qwen Code's hooks are ahead of its file, which may end between any two lines of a batch."""
     first = [*BATCH[:2], event(2, "one"), event(3, "two"), record(4, "tool_result", [answer("c1", "ONE")])]
     batch = [*first, record(5, "tool_result", [answer("c2", "TWO")])]
