@@ -242,6 +242,7 @@ def test_a_person_refuses_and_goes_on_later(box: Box, runs: list[Run]) -> None:
         tty = run.on_tty(model, ["-i", "do it"])
         wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events))
         wait_until(lambda: "enter to select" in tty.screen)
+        wait_until(lambda: bool(COPILOT.session_files(run.session, box.ws, box.user_env)))  # it is saved a little late
         main = box.main(run.session)
 
         def refused() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ class Resuming:
         self._agent, self._session, self._workspace, self._env = agent, session, workspace, env
         self._lock = threading.Lock()
         self._over = False
-        self._size = self._main_size()
+        self._before = self._main()[0]
 
     def look(self) -> bool:
         """Whether the agent works in the session. Once it does, what the resume left is cleared: at once, since another
@@ -50,12 +51,21 @@ class Resuming:
         return None if self._over else NOT_LOADED
 
     def _loaded(self) -> bool:
-        return not isinstance(self._agent, LoadsLate) or self._size == 0 or self._main_size() > self._size
+        if not isinstance(self._agent, LoadsLate) or self._before == 0:
+            return True
+        size, whole = self._main()
+        return size > self._before or not whole
 
-    def _main_size(self) -> int:
+    def _main(self) -> tuple[int, bool]:
+        """The main file's size, and whether it is whole: it may be deleted meanwhile, and the agent that has loaded it
+        goes on in another one (SessionFile.begins)."""
         files = self._agent.session_files(self._session, self._workspace, self._env)
-        main = next((f.path for f in files if f.name == self._agent.main_file), None)
+        main = next((f for f in files if f.name == self._agent.main_file), None)
         try:
-            return main.stat().st_size if main else 0
+            fd = os.open(main.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) if main else -1
         except OSError:
-            return 0
+            fd = -1
+        if main is None or fd < 0:
+            return 0, True
+        with os.fdopen(fd, "rb"):
+            return os.fstat(fd).st_size, main.begins is None or main.begins(fd)

@@ -159,7 +159,8 @@ def test_the_flags(tmp_path: Path) -> None:
 
 def test_a_hash_as_codex_makes_it() -> None:
     """Compact, the keys sorted; that Codex takes it, the contract suite shows."""
-    text = '{"event_name":"stop","hooks":[{"async":false,"command":"x","timeout":60,"type":"command"}],"matcher":"a"}'
+    hook = '{"async":false,"command":"x","timeout":86400,"type":"command"}'
+    text = f'{{"event_name":"stop","hooks":[{hook}],"matcher":"a"}}'
     assert inject.trust("stop", "x", "a") == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from tests.unit.supervise.crew import ScriptAgent
+from wal_agent.agents.base import SessionFile
 from wal_agent.supervise.resuming import LOADING, NOT_LOADED, Resuming
 
 
@@ -23,6 +26,10 @@ class EarlyAgent(ScriptAgent):
 
 class LateAgent(EarlyAgent):
     grows_when_loaded: Literal[True] = True
+
+    def session_files(self, session: str, workspace: Path, env: Mapping[str, str]) -> list[SessionFile]:
+        files = super().session_files(session, workspace, env)
+        return [SessionFile(f.name, f.path, lambda fd: os.pread(fd, 8, 0) == b"restored") for f in files]
 
 
 def resuming(agent: EarlyAgent, session: str = "one") -> Resuming:
@@ -61,6 +68,15 @@ def test_a_turn_is_refused_whose_session_is_not_loaded_in_time(late: LateAgent) 
 
 def test_a_session_that_a_person_begins_meanwhile_is_not_waited_for(late: LateAgent) -> None:
     assert resuming(late).wait("two", lambda: False, never) is None
+
+
+def test_a_session_whose_file_was_deleted_is_loaded_once_the_agent_goes_on_in_another(late: LateAgent) -> None:
+    """It never grows to the size that the deleted one had."""
+    waits, main = resuming(late), late.folder("one") / late.main_file
+    main.unlink()
+    assert not waits.look()
+    main.write_text("on\n")
+    assert waits.look()
 
 
 def test_nothing_is_waited_for_without_a_file(late: LateAgent) -> None:

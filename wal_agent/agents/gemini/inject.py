@@ -11,7 +11,7 @@ from pathlib import Path
 from wal_agent.agents import extension
 from wal_agent.agents.base import Env, HookSetup, HookTable, Injected
 from wal_agent.agents.gemini.events import EVENTS
-from wal_agent.agents.gemini.line import FIRM, HOOK_TIMEOUT_MS, MARKER, hook_line
+from wal_agent.agents.gemini.line import HOOK_TIMEOUT_MS, MARKER, OF_TOOLS, hook_line
 
 
 def gemini_home(env: Env) -> Path:
@@ -32,7 +32,7 @@ def inject(setup: HookSetup, env: Env) -> Injected:
 
 
 def hook_table(setup: HookSetup) -> HookTable:
-    return extension.hook_table(setup, EVENTS, FIRM, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
+    return extension.hook_table(setup, EVENTS, OF_TOOLS, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
 
 
 def sweep(env: Env) -> None:

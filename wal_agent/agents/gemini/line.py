@@ -14,8 +14,8 @@ from wal_agent.agents.line import GONE, HOOK_SECONDS, bash_line
 
 MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
 HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
-# These may wait, for the bucket, or for a resumed session to be loaded; the others are answered at once.
-FIRM = {"BeforeTool", "AfterTool", "BeforeAgent"}
+OF_TOOLS = {"BeforeTool", "AfterTool"}
+FIRM = {*OF_TOOLS, "BeforeAgent"}  # may wait, for the bucket, or for a resumed session; the others are answered at once
 
 
 def hook_line(setup: HookSetup, event: str) -> str:
