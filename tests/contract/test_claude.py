@@ -351,7 +351,7 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
     with box.model(Turn("I will.", [box.shell("touch ran")]), Turn("Cleared.")) as model:
         tty = run.on_tty(model, ["do it now"])
         wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events))
-        wait_until(lambda: "Esc to cancel" in tty.screen or "esc" in tty.screen.lower())
+        wait_until(lambda: "proceed" in tty.screen)
         main = box.main(run.session)
         tty.send(b"\x1b")
         wait_until(lambda: [c.status for c in CLAUDE.seen_calls(main.read_bytes())] == ["cancelled"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.contract.test_codex import PATCH
-from tests.e2e.scene import Scene
+import pytest
+
+from tests.contract.test_codex import CODE_MODE, PATCH
+from tests.e2e.scene import Scene, until
 from wal_agent.agents.codex.rehearsal import CodexRehearsal
-from wal_agent.loopback.model import Model, Turn
+from wal_agent.loopback.model import Call, Model, Turn
 
 
 def test_a_command_that_is_a_patch(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
@@ -28,16 +31,32 @@ def test_a_command_that_is_a_patch(tmp_path: Path, agent_cli: Callable[[str], Pa
             scene.close()
 
 
-def test_a_command_that_the_turn_leaves_running(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
+LEFT = "echo up >> side; sleep 300; echo down >> side"
+SCRIPT = f"text(await tools.exec_command({{cmd: {json.dumps(LEFT)}, yield_time_ms: 300}}))"
+
+
+@pytest.mark.parametrize(
+    ("call", "flags"),
+    [
+        (("exec_command", {"cmd": LEFT, "yield_time_ms": 300}), ()),
+        (("exec", {"input": SCRIPT}), CODE_MODE),
+    ],
+    ids=["by the model", "by a script"],
+)
+def test_a_command_that_the_turn_leaves_running(
+    call: Call, flags: Sequence[str], tmp_path: Path, agent_cli: Callable[[str], Path]
+) -> None:
     """Codex ends it when it ends, and may be gone before it has written so: nobody is asked about it all the same."""
     with Model(CodexRehearsal().dialect) as model:
         scene = Scene(tmp_path, agent_cli("codex"), model, "codex")
         try:
             one = scene.machine("vm-1")
-            server = ("exec_command", {"cmd": "echo up >> side; sleep 300; echo down >> side", "yield_time_ms": 300})
-            scene.script(Turn(calls=[server]), Turn("bye"))
-            run = one.run(*one.rehearsal.args("do it"), wait=True)
-            assert run.process.returncode == 0, run.stderr()
+            scene.script(Turn(calls=[call]), Turn("bye"))
+            hold = scene.hold_turn(1)
+            run = one.run(*one.rehearsal.args("do it"), *flags)
+            until(lambda: scene.side() == ["up"], "the command runs")
+            hold.set()
+            assert run.wait() == 0, run.stderr()
             assert "not settled" not in run.stderr()
             assert [r["how"] for r in scene.records() if r["type"] == "end"] == ["interrupted"]
             assert scene.side() == ["up"]

@@ -168,6 +168,7 @@ def test_a_killed_agent_goes_on_by_itself(tmp_path: Path, agent_cli: Callable[[s
         machine = scene.machine("vm-1")
         run = machine.run(*rehearsal.args("please do the work"), options=["--restart"])
         until(lambda: (scene.workspace / "started").exists(), "the second call runs")
+        until(lambda: said(machine.home / ".claude/projects", b"First a step."), "what it said is on the disk")
         os.kill(int((scene.workspace / "pid").read_text()), signal.SIGKILL)
         assert run.wait() == 0, run.stderr()
         assert "killed by SIGKILL. Starting it again now." in run.stderr()
@@ -177,6 +178,10 @@ def test_a_killed_agent_goes_on_by_itself(tmp_path: Path, agent_cli: Callable[[s
         assert scene.side() == ["one", "begun"]
         assert [r["cls"] for r in machine.log() if r["type"] == "run_ended"] == ["killed", "completed"]
         scene.close()
+
+
+def said(folder: Path, words: bytes) -> bool:
+    return any(words in file.read_bytes() for file in folder.rglob("*.jsonl"))
 
 
 def test_a_quota_is_waited_for(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:

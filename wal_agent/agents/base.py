@@ -258,12 +258,11 @@ class LoggedCall:
 class SeenCall:
     """A call as the session file tells it after its batch. `status` is the module's reading of the agent's word; `id`
     is the file's own, by which a call that is told twice is known; `call_id` the one that hooks told, where it stands
-    in the file too. "running": its answer says that it runs on; it has a `call_id`, and its outcome may never be told.
-    """
+    in the file too."""
 
     tool: str
     input: bytes
-    status: Literal["done", "failed", "refused", "cancelled", "running"]
+    status: Literal["done", "failed", "refused", "cancelled"]
     id: str = ""
     call_id: str = ""
 
@@ -454,6 +453,14 @@ class Journals(Protocol):
     def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
         """Bring restored journals into the database, where they differ from it; before a resume's `command`.
         ConfigError when the agent does not take them."""
+
+
+@runtime_checkable
+class EndsItsCalls(Protocol):
+    """An agent whose calls are all over once it has ended after its turn. It may be gone before it has written what
+    became of one."""
+
+    ends_its_calls: Literal[True]
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
+from wal_agent.agents.line import SHELL_SECONDS
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
@@ -56,6 +57,7 @@ from wal_agent.supervise.watchdog import STUCK, Bounds, Watch, waited_for
 from wal_agent.wal.job import OpenedJob
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
+HOOKS_END = float(SHELL_SECONDS[False])
 GRACE = 2.0  # seconds from SIGTERM to SIGKILL, for what the agent left running
 
 
@@ -339,6 +341,7 @@ class Live:
             raise
         finally:
             self._pulse.rest()
+        processes.let_hooks_end(self._run_dir.run, HOOKS_END, self._urgent)
         if self.tree:
             self.tree.pause(self._descent.left(PAUSE))
         leftovers = processes.end_run(self._run_dir.run, self._descent.left(GRACE), adopted=True)

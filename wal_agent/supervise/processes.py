@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import psutil
@@ -117,6 +118,17 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     psutil.wait_procs(alive, timeout=5)
 
 
+def let_hooks_end(run: str, seconds: float, urgent: Callable[[], bool]) -> None:
+    """Wait for hooks that an agent, now gone, had started and not waited for, such as Claude's of a failed turn: they
+    tell what it died of. Not once it is `urgent`."""
+    if urgent():
+        return
+    hooks = [p for p in _left(run, adopted=True) if _is_hook(_words(p), run)]
+    until = time.monotonic() + seconds
+    while hooks and time.monotonic() < until and not urgent():
+        _, hooks = psutil.wait_procs(hooks, timeout=0.05)
+
+
 def end_run(run: str, grace: float = 2.0, adopted: bool = False) -> list[str]:
     """End everything that carries the run's marker, again until nothing new appears; gives their command lines.
 
@@ -124,10 +136,14 @@ def end_run(run: str, grace: float = 2.0, adopted: bool = False) -> list[str]:
     What has ended by itself meanwhile, and hooks of ours, are not told."""
     told: list[str] = []
     for _ in range(5):
-        own = {p.pid: p for p in descendants(os.getpid()) if p not in _SPARED} if adopted else {}
-        found = list({**own, **{p.pid: p for p in marked(run)}}.values())
+        found = _left(run, adopted)
         if not found:
             break
         told += [line for p in found if (line := _words(p)) and not _is_hook(line, run)]
         end(found, grace)
     return told
+
+
+def _left(run: str, adopted: bool) -> list[psutil.Process]:
+    own = {p.pid: p for p in descendants(os.getpid()) if p not in _SPARED} if adopted else {}
+    return list({**own, **{p.pid: p for p in marked(run)}}.values())

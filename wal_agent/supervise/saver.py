@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.agents.base import Agent, Env, Hookless, Journals, SeenCall, SessionFile, Trails
+from wal_agent.agents.base import Agent, EndsItsCalls, Env, Hookless, Journals, SeenCall, SessionFile, Trails
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.happened import Saved, Tell
@@ -106,7 +106,6 @@ class Saver:
         self._trails = self._by_file or isinstance(agent, Trails)
         self._boundary = self._settled_upto = 0
         self._told: list[_Told] = []
-        self._runs_on: dict[str, SeenCall] = {}  # by the hooks' id
         self._known: dict[str, None] = {}  # ids of calls that were told, oldest first
         self._begin(self._files())
         self._seen_done: Counter[str] = Counter()
@@ -194,10 +193,10 @@ class Saver:
         main = next((f for f in files if f.name == self._agent.main_file), None)
         appended = self._tail(main).read(main.path, self._caught_up) if main else b""
         self._look(appended)
-        told = self._outcomes(seen for seen in self._agent.seen_calls(appended) if self._is_news(seen))
+        told = [seen for seen in self._agent.seen_calls(appended) if self._is_news(seen)]
         for seen in told:
             self._count(seen, main)
-        inner = self._outcomes(self._inner(files)) if self._gate.had_inner else []
+        inner = list(self._inner(files)) if self._gate.had_inner else []
         newest = self._gate.newest()
         self._told += [_Told(seen, newest, inner=False) for seen in told]
         self._told += [_Told(seen, newest, inner=True) for seen in inner]
@@ -222,14 +221,6 @@ class Saver:
                 tail = self._tail(file)
                 if _size(file.path) != tail.upto:
                     yield from (seen for seen in self._agent.seen_calls(tail.read(file.path)) if seen.call_id)
-
-    def _outcomes(self, told: Iterable[SeenCall]) -> list[SeenCall]:
-        """Without calls that run on: those are kept until they are told as ended, or the agent ends."""
-        told = list(told)
-        runs_on = {seen.call_id: seen for seen in told if seen.status == "running"}
-        open = {r.call_id for r in self._gate.running()}
-        self._runs_on = {id: seen for id, seen in (self._runs_on | runs_on).items() if id in open}
-        return [seen for seen in told if seen.status != "running"]
 
     def _match(self, boundary: int, last: bool) -> None:
         """End calls by what the session has told of them. What tells of a call behind the boundary waits for the next.
@@ -302,10 +293,11 @@ class Saver:
 
     def finish(self, completed: bool = False) -> None:
         """The last save of a run: everything is re-read and compared. `completed`: the agent ended in good order, after
-        its turn; what a call had left running was ended with it, whether or not the session says so."""
+        its turn."""
         self.save(last=True, completed=completed)
-        for seen in self._runs_on.values() if completed else ():
-            self._end(replace(seen, status="cancelled"), self._gate.newest(), exact=True)
+        if completed and isinstance(self._agent, EndsItsCalls):
+            for running in self._gate.running():
+                self._gate.end(running.call, "interrupted", "it was not over when the agent ended; it may have begun")
 
     def close(self) -> None:
         """Nothing more is captured after this returned, also when a save hangs in a blob: the agent may be started

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.processes import command_line, gone
 from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent.agents.base import HookSetup
 from wal_agent.agents.gemini.inject import hook_table
@@ -23,7 +24,7 @@ from wal_agent.agents.gemini.line import MARKER as GEMINI_MARKER
 from wal_agent.agents.gemini.standing import standing
 from wal_agent.hookwire import LINE_SIGN, client_command, python_client
 from wal_agent.supervise import processes
-from wal_agent.supervise.processes import MARKER, descendants, end_run, marked
+from wal_agent.supervise.processes import MARKER, descendants, end_run, let_hooks_end, marked
 
 DETACHED = "setsid sh -c 'echo $$; exec sleep 600' & wait"
 STUBBORN = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait"
@@ -242,3 +243,30 @@ def test_what_the_agent_has_just_forked_may_become_a_hook() -> None:
         for pid in (left, forked, tool, agent.pid):
             os.kill(pid, signal.SIGKILL)
         agent.communicate()
+
+
+def test_a_hook_that_its_agent_did_not_wait_for_has_its_say() -> None:
+    """Claude does not wait for the hook that tells of its quota; a tool that was left is not waited for."""
+    run, looks = secrets.token_hex(8), list[bool]()
+    env = {**os.environ, MARKER: run}
+    hook = subprocess.Popen(["sh", "-c", f": '{LINE_SIGN}'; read answer"], stdin=subprocess.PIPE, env=env)
+    tool = subprocess.Popen(["sleep", "600"], env=env)
+    assert hook.stdin is not None
+    answer = hook.stdin
+    try:
+        until(lambda: LINE_SIGN in command_line(psutil.Process(hook.pid)), "the hook has begun")
+        let_hooks_end(run, PATIENCE, lambda: True)
+        assert not gone(hook.pid), "nothing is waited for when the machine goes away"
+
+        def answered() -> bool:
+            looks.append(True)
+            if len(looks) == 3:
+                answer.close()
+            return False
+
+        let_hooks_end(run, PATIENCE, answered)
+        assert gone(hook.pid) and len(looks) >= 3 and not gone(tool.pid)
+    finally:
+        end_run(run, grace=0.1)
+        hook.wait()
+        tool.wait()

@@ -633,24 +633,22 @@ def test_the_end_of_a_run_is_a_boundary(desk: Desk) -> None:
     assert desk.endings() == [(call, "denied", "session")]
 
 
-@pytest.mark.parametrize(
-    ("completed", "endings"), [(True, [(1, "interrupted", "session")]), (False, [])], ids=["in order", "cut off"]
-)
-def test_what_still_runs_when_the_agent_has_ended_was_ended_with_it(
-    desk: Desk, completed: bool, endings: list[tuple[int, str, str]]
+@pytest.mark.parametrize("completed", [True, False], ids=["in order", "cut off"])
+def test_what_is_not_over_when_the_agent_has_ended_was_ended_with_it(
+    desk: Desk, completed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I8: Codex may be gone before it has written that. After a crash the evidence says what became of such a call."""
+    """I8: Codex may be gone before it has written that. After a crash the evidence says what became of such a call, and
+    of another agent's a person is asked."""
     desk.begin("left", tool="sh")
     desk.begin("over", tool="sh")
-    line = '{{"id": "runs:{0}", "tool": "", "input": {{}}, "status": "running", "call_id": "{0}"}}\n'
-    desk.agent.write("one", line.format("left") + line.format("over") + line.format("of another run"))
-    desk.saver.boundary(2)
-    desk.save()
-    assert desk.endings() == []
-    desk.agent.write("one", '{"id": "over", "tool": "", "input": {}, "status": "done", "call_id": "over"}\n')
+    desk.agent.write("one", '{"id": "o", "tool": "", "input": {}, "status": "done", "call_id": "over"}\n')
     desk.saver.finish(completed)
     desk.post.commit()
-    assert sorted(desk.endings()) == [*endings, (2, "done", "session")]
+    assert desk.endings() == [(2, "done", "session")]
+    monkeypatch.setattr(desk.agent, "ends_its_calls", True, raising=False)
+    desk.saver.finish(completed)
+    desk.post.commit()
+    assert desk.endings()[1:] == ([(1, "interrupted", "supervisor")] if completed else [])
 
 
 def test_a_call_that_the_file_tells_again_is_not_another_one(desk: Desk) -> None:

@@ -16,6 +16,7 @@ class Codex:
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
     again: frozenset[int] = frozenset()
+    ends_its_calls: Literal[True] = True
     traits = Traits(
         hooks="flags on this run's command line, trusted by their hashes",
         intent="before the tool starts",
@@ -35,8 +36,8 @@ class Codex:
             "Hooks of your own that are given by `-c hooks...` are refused: put them into a file.",
             "Hooks that only a running Codex knows to be off are found on Linux by the session file that it has open, "
             "elsewhere by the first call that no hook told of; a model that answers within about 50 ms could run one.",
-            "A call that a script of code mode makes and that fails before it runs is told by no file: it stays to be "
-            "settled by a person (`wal-agent ack`).",
+            "A call that a script of code mode makes and that fails before it runs is told by no file: it counts as "
+            "interrupted at Codex's end, and after a crash it is a person's to settle (`wal-agent ack`).",
             "Session files that Codex compressed (`local_thread_store_compression`, off by default) are not read.",
             "On a terminal the shared background server is not used (`--no-daemon`).",
         ),

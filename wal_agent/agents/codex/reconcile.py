@@ -17,7 +17,7 @@ from typing import Any
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.codex.events import SHELL
 from wal_agent.agents.codex.head import head
-from wal_agent.agents.codex.rollout import EXITED, RUNS_ON, Rollout, load, text_of
+from wal_agent.agents.codex.rollout import EXITED, RUNS_ON, Rollout, came_to_its_end, load, text_of
 from wal_agent.agents.jsonl import Json, decode, encode, well_formed
 from wal_agent.agents.putback import capped, noted, unknown
 
@@ -197,7 +197,7 @@ def _ended(item: Json) -> bool:
     """Whether it tells what became of its call."""
     code = item.get("exit_code")
     if item.get("type") == "CommandExecution" and item.get("status") != "declined":
-        return isinstance(code, int) and code >= 0
+        return isinstance(code, int) and came_to_its_end(code)
     return item.get("status") in ("completed", "declined")
 
 
@@ -217,7 +217,7 @@ def _of_item(item: Json) -> str:
         return DECLINED
     if item.get("type") == "CommandExecution":
         code = item.get("exit_code")
-        ended = isinstance(code, int) and code >= 0
+        ended = isinstance(code, int) and came_to_its_end(code)
         return capped(_exited(code if ended else "unknown", item.get("aggregated_output") or ""), 0)
     said = "\n".join(str(item[k]) for k in ("stdout", "stderr") if item.get(k))
     return capped(said or f"status: {item.get('status')}", 0)

@@ -43,7 +43,7 @@ class CodexRehearsal(Rehearsal):
         return ("--dangerously-bypass-approvals-and-sandbox", prompt)
 
     def shell(self, command: str) -> Call:
-        return "exec_command", {"cmd": command}
+        return "exec_command", {"cmd": command, "yield_time_ms": 30_000}  # by default one of 10 s counts as run on
 
     def write(self, path: Path, content: str) -> Call:
         lines = "".join(f"+{line}\n" for line in content.removesuffix("\n").split("\n"))

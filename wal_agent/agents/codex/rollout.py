@@ -11,6 +11,7 @@ OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CALLS = ("function_call", "custom_tool_call")
 EXITED = "Process exited with code"
 RUNS_ON = "Process running with session ID"  # at the head of a command's output that has yielded
+_KILLED = 128 + 9
 
 
 @dataclass(slots=True)
@@ -75,6 +76,11 @@ def _take(read: Rollout, record: Json) -> None:
             read.texts.append(text_of(said.get("content")))
     if said:
         read.last_said = said
+
+
+def came_to_its_end(exit_code: int) -> bool:
+    """Codex ends a command with its turn; then it writes -1, or the kill's code if it heard of that first."""
+    return exit_code >= 0 and exit_code != _KILLED
 
 
 def payload_of(record: Json) -> Json:

@@ -1,8 +1,7 @@
 """What bytes appended to a session file tell: calls with an outcome, and that a turn began.
 
 `item_completed` tells of each command and patch, nested ones of code mode too, with the hooks' own id. Of a call whose
-tool failed before it began only the answer to the model tells: no after-hook fires then. Of a command that runs on the
-answer tells too: Codex may end before it has written what became of it.
+tool failed before it began only the answer to the model tells: no after-hook fires then.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ from typing import Literal
 
 from wal_agent.agents.base import SeenCall
 from wal_agent.agents.codex.events import SHELL
-from wal_agent.agents.codex.rollout import CALLS, OUTPUTS, RUNS_ON, item_of, payload_of, text_of
+from wal_agent.agents.codex.rollout import CALLS, OUTPUTS, RUNS_ON, came_to_its_end, item_of, payload_of, text_of
 from wal_agent.agents.jsonl import Json, encode, records
 
-Status = Literal["done", "failed", "refused", "cancelled", "running"]
+Status = Literal["done", "failed", "refused", "cancelled"]
 _MODELS = ("agent", "unified_exec_startup")  # others: a person's own commands, words typed into a running one
 _TOOLS = dict.fromkeys(("exec_command", "shell_command", "shell"), SHELL)
 _BLOCKED = ("Command blocked by PreToolUse hook",)
-_KILLED = 128 + 9
 _REFUSED = ("rejected by user", "rejected the", "denied by")
 
 
@@ -52,13 +50,12 @@ def _of_item(item: Json, names: Mapping[str, str]) -> SeenCall | None:
 
 
 def _status(item: Json) -> Status:
-    """A command that came to its own end is done, whatever its code. One that Codex ended with the turn has -1, or the
-    kill's code if that was heard of first."""
+    """A command that came to its own end is done, whatever its code."""
     if item.get("status") == "declined":
         return "refused"
     code = item.get("exit_code")
     if isinstance(code, int):
-        return "cancelled" if code < 0 or code == _KILLED else "done"
+        return "done" if came_to_its_end(code) else "cancelled"
     return "done" if item.get("status") == "completed" else "failed"
 
 
@@ -72,17 +69,15 @@ def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
         names[id] = str(payload.get("name"))
         return None
     text = text_of(payload.get("output"))
-    if kind not in OUTPUTS or names.get(id) == "exec":
+    if kind not in OUTPUTS or names.get(id) == "exec" or RUNS_ON in text[:400]:
         return None
     tool = _TOOLS.get(names.get(id, ""), names.get(id, ""))
     status: Status = "failed"
-    if RUNS_ON in text[:400]:
-        status = "running"
-    elif text.startswith(_BLOCKED) or any(word in text[:200] for word in _REFUSED):
+    if text.startswith(_BLOCKED) or any(word in text[:200] for word in _REFUSED):
         status = "refused"
     elif any(line.startswith("aborted") for line in text[:400].splitlines()[:3]):  # or refused before it ran
         status = "cancelled"
-    return SeenCall(tool, b"{}", status, f"runs:{id}" if status == "running" else id, id)
+    return SeenCall(tool, b"{}", status, id, id)
 
 
 def unhooked(appended: bytes) -> bool:
