@@ -24,6 +24,7 @@ from wal_agent.agents.base import (
     Deny,
     HookEvent,
     SessionStarted,
+    Shortened,
     ToolEnded,
     ToolStarting,
     TurnCompleted,
@@ -278,6 +279,36 @@ def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[R
         assert result(heard, "result-of-two") == "result-of-two"
         assert said(heard)[-3:] == [PROMPT, "No response requested.", ACT]
         assert "not to be read" not in str(heard)
+
+
+def test_what_it_shortens_before_its_first_turn_has_the_notice(box: Box, runs: list[Run], tmp_path: Path) -> None:
+    """I8: at its model's limit Claude makes a summary of all that it resumed, the recovery's words in it, and then asks
+    with what it has got; so they are said again."""
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn("First.", [box.shell("echo one")]), Turn("Second.")) as model:
+        assert done(run.start(model, "do it"))[0] == 0
+    main = box.main(run.session).read_bytes().replace(b'"input_tokens":100', b'"input_tokens":185000')
+    notice = "[wal-agent recovery] " + "k" * 6_000 + " the end"
+    (tmp_path / "there").mkdir()
+    there = Box(tmp_path / "there", box.program, CLAUDE)
+    told = CLAUDE.tell(CLAUDE.reconcile(main, run.session, there.ws, run.calls()).data, run.session, there.ws, notice)
+    assert told is not None and b"185000" in told
+    there.extra = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "150000"}
+
+    def decide(event: HookEvent) -> Decision:
+        return Allow(notice if isinstance(event, Shortened) else "")
+
+    back = Run(there, session=run.session, decide=decide)
+    runs.append(back)
+    with there.model(Turn("A summary."), Turn("verified")) as model:
+        there.env(model)
+        there.restore(told, run.session)
+        assert done(back.start(model, "do it", resume=notice))[:2] == (0, "verified\n")
+        heard = model.history(-1)
+    assert any(isinstance(e, Shortened) for e in back.heard.events)
+    assert "echo one" not in str(heard), "it was shortened"
+    assert notice in "".join(said(heard))
 
 
 def test_a_dangling_call_in_the_middle_hides_nothing(box: Box, runs: list[Run]) -> None:

@@ -91,6 +91,13 @@ class Compacting:
 
 
 @dataclass(frozen=True, slots=True)
+class Shortened:
+    """The agent has shortened its conversation, and asks what must be said in it all the same."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnFailed:
     """The turn ended because the model could not be had. `cls`: what for; `retry_after`: seconds, where the provider
     said (0: it did not). The agent may try again by itself, which begins a turn."""
@@ -123,6 +130,7 @@ HookEvent = (
     | ToolEnded
     | AwaitingApproval
     | Compacting
+    | Shortened
     | TurnFailed
     | SessionEnded
     | OtherEvent
@@ -134,7 +142,9 @@ HookEvent = (
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    pass
+    """`words`: said to the model besides, where the event has room for them."""
+
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)

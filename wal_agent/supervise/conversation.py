@@ -14,6 +14,7 @@ from wal_agent.agents.base import (
     HookEvent,
     ModelRequest,
     SessionStarted,
+    Shortened,
     ToolEnded,
     ToolStarting,
     TurnCompleted,
@@ -48,7 +49,7 @@ class Conversation:
         may_begin: Callable[[str], Deny | None],
         on_completed: Callable[[], list[AnyRecord]],
         turn_open: bool,
-        told: bool,
+        notice: str,
         by_file: bool = False,
         tell: Tell = lambda _: None,
         on_phase: Callable[[Sequence[Action]], None] = lambda _: None,
@@ -80,7 +81,7 @@ class Conversation:
         self._beginning = 0  # calls whose before-hook has no answer yet
         self._asked: frozenset[int] = frozenset()  # calls that a person's word is waited for, as far as is known
         self._by_file = by_file
-        self._told = told  # the first turn begins with words of ours, the recovery's
+        self._notice = notice  # the recovery's words, with which the first turn begins; until it is over
 
     def on(self, event: HookEvent) -> Decision:
         """Log and answer one hook event."""
@@ -117,6 +118,8 @@ class Conversation:
                 self._poke()
             case TurnCompleted():
                 self._complete_turn(event.session)
+            case Shortened():
+                decision = Allow(self._notice)
             case TurnFailed():
                 self.failed = event
                 self._poke()
@@ -201,8 +204,7 @@ class Conversation:
 
     def _begin_turn(self, session: str, prompt: str) -> None:
         text = prompt.encode("utf-8", "replace")[:MAX_PROMPT]
-        asked = Payload(size=len(text), data=text) if text and not self._told else None
-        self._told = False
+        asked = Payload(size=len(text), data=text) if text and (self.turned or not self._notice) else None
         self.turned = True
         self._writer.append(Turn(time=self._clock.now(), state="started", session=session, prompt=asked))
         self.turn_open = True
@@ -227,6 +229,7 @@ class Conversation:
 
     def _complete_turn(self, session: str) -> None:
         self._at_boundary()
+        self._notice = ""
         self._writer.append(*self._on_completed(), Turn(time=self._clock.now(), state="completed", session=session))
         self.turn_open = False
 

@@ -68,7 +68,7 @@ class Launch:
     command: Command
     session: str
     resumed: bool
-    told: bool  # its first turn begins with the recovery's words
+    notice: str  # the recovery's words, with which its first turn begins
     skip: tuple[str, ...]
     turn_open: bool  # the session has a turn that is not completed
     interactive: bool = True  # a person sits before it
@@ -160,7 +160,7 @@ class Live:
             unseen=self._unseen,
             may_begin=self._may_begin,
             on_completed=on_completed,
-            told=launch.told,
+            notice=launch.notice,
             by_file=agent.boundary == "file",
             turn_open=launch.turn_open,
             tell=tell,

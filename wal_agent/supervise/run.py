@@ -304,9 +304,9 @@ class _Run:
                     agent.adopt(self.cli, session.id, wish.workspace, env)
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)
-                told = isinstance(session, ResumeSession) and bool(session.prompt)
+                notice = session.prompt if isinstance(session, ResumeSession) else ""
                 open_before = resumed and open_turn
-                launch = Launch(command, session.id, resumed, told, wish.settings.skip, open_before, self.interactive)
+                launch = Launch(command, session.id, resumed, notice, wish.settings.skip, open_before, self.interactive)
                 live = Live(
                     agent,
                     {**env, **command.env},

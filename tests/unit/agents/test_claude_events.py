@@ -19,6 +19,7 @@ from wal_agent.agents.base import (
     HookSetup,
     OtherEvent,
     SessionStarted,
+    Shortened,
     ToolEnded,
     ToolStarting,
     TurnCompleted,
@@ -47,7 +48,8 @@ def test_the_conversation() -> None:
     assert said("UserPromptSubmit", prompt="do it") == TurnStarted("s", "do it")
     assert said("PermissionRequest") == AwaitingApproval("s", "Bash")
     assert said("PreCompact", trigger="auto", custom_instructions=None) == Compacting("s", done=False)
-    assert said("SessionStart", source="compact") == OtherEvent("SessionStart")  # in the middle of a turn
+    assert said("SessionStart", source="compact") == Shortened("s")  # in the middle of a turn
+    assert said("SessionStart", source="compact", agent_id="a1") == OtherEvent("SessionStart")
     assert said("PostCompact", trigger="auto", compact_summary="so far") == Compacting("s", done=True)
     assert said("PreCompact", agent_id="a1") == OtherEvent("PreCompact")  # a subagent's own conversation
     assert said("Stop") == TurnCompleted("s")
@@ -140,3 +142,12 @@ def test_the_settings_of_a_run(tmp_path: Path) -> None:
         assert group.get("matcher") == ("^(?!(?:Read|a\\.b)$)" if event in events.TOOLS else None)
         assert SHELL_SECONDS[True] < hook["timeout"] == HOOK_SECONDS < 2147483
     assert inject.protocol_beside(Path(made.env[inject.SETTINGS])).read_text() == "The protocol."
+
+
+def test_words_behind_a_summary() -> None:
+    told = events.render("SessionStart", Allow("look\nfirst"))
+    assert json.loads(told[14:-1]) == {
+        "hookSpecificOutput": {"hookEventName": "SessionStart", "additionalContext": "look\nfirst"}
+    }
+    assert told.count(b"\0") == 1 and b"\n" not in told
+    assert events.render("SessionStart", Allow()) == events.render("Stop", Allow("x")) == ALLOW

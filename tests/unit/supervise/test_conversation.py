@@ -19,6 +19,7 @@ from wal_agent.agents.base import (
     OtherEvent,
     SessionEnded,
     SessionStarted,
+    Shortened,
     ToolStarting,
     TurnCompleted,
     TurnFailed,
@@ -31,14 +32,14 @@ from wal_agent.supervise.conversation import MAX_PROMPT, Conversation
 class Talk:
     """A conversation of session "s" on a job in memory, and what it asked others for, in order."""
 
-    def __init__(self, folder: Path, told: bool = False, turn_open: bool = False) -> None:
+    def __init__(self, folder: Path, notice: str = "", turn_open: bool = False) -> None:
         self.post = Post(folder)
         self.did: list[str] = []
         self.refusal: Deny | None = None
         self.completing: list[AnyRecord] = []
-        self.on = self.make(told, turn_open)
+        self.on = self.make(notice, turn_open)
 
-    def make(self, told: bool, turn_open: bool) -> Conversation:
+    def make(self, notice: str, turn_open: bool) -> Conversation:
         return Conversation(
             self.post.gate,
             self.post.job.writer,
@@ -51,7 +52,7 @@ class Talk:
             may_begin=self.may_begin,
             on_completed=lambda: self.completing,
             turn_open=turn_open,
-            told=told,
+            notice=notice,
         )
 
     def may_begin(self, session: str) -> Deny | None:
@@ -121,7 +122,7 @@ def test_a_prompt_is_bounded(talk: Talk) -> None:
 
 def test_the_words_of_a_recovery_are_not_the_users_task(tmp_path: Path) -> None:
     """A second recovery repeats what the user asked for, not what the first recovery said."""
-    talk = Talk(tmp_path, told=True)
+    talk = Talk(tmp_path, notice="look first")
     talk.on.on(TurnStarted("s", "[wal-agent recovery] ..."))
     talk.on.on(TurnStarted("s", "now this"))
     prompts = [r.prompt for r in talk.log() if isinstance(r, Turn)]
@@ -372,3 +373,12 @@ def test_a_sessions_start_that_is_told_late_does_not_end_its_turn(talk: Talk) ->
     late = talk.on.phase
     talk.on.on(SessionStarted("other", "clear"))
     assert (late, talk.on.phase) == ("awaiting_model", "awaiting_user")
+
+
+def test_a_shortened_conversation_has_the_recoverys_words_until_its_turn_is_over(tmp_path: Path) -> None:
+    """I8: an agent near its model's limit shortens what it resumed before it asks, the words in it too."""
+    talk = Talk(tmp_path, notice="look first")
+    talk.on.on(TurnStarted("s", "go on"))
+    assert talk.on.on(Shortened("s")) == Allow("look first") == talk.on.on(Shortened("s"))
+    talk.on.on(TurnCompleted("s"))
+    assert talk.on.on(Shortened("s")) == Allow()

@@ -30,6 +30,8 @@ class Claude:
             "Hooks that only a running Claude Code knows to be off are found when the session shows a turn without a "
             "handshake; a model that answers within about 100 ms could run one tool first.",
             "Commands that a person types behind `!` fire no hook.",
+            "Where Claude Code shortens what it resumed before it asks, the recovery's words are said again behind the "
+            "summary; more than 10,000 characters of them as a file that it names to the model.",
         ),
     )
 

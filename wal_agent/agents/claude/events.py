@@ -23,6 +23,7 @@ from wal_agent.agents.base import (
     OtherEvent,
     SessionEnded,
     SessionStarted,
+    Shortened,
     ToolEnded,
     ToolStarting,
     TurnCompleted,
@@ -49,6 +50,7 @@ class _Compact(_Hook):
 
 class _Start(_Hook):
     source: str | None = None
+    agent_id: str | None = None
 
 
 class _Prompt(_Hook):
@@ -119,8 +121,10 @@ def parse(event: str, payload: bytes) -> HookEvent:
         raise ValueError(f"{event} hook: {e}") from e
     session = said.session_id
     match event:
-        case "SessionStart":  # after a compaction, which may be in a turn, it is no start
-            return OtherEvent(event) if said.source == "compact" else SessionStarted(session, said.source or "")
+        case "SessionStart" if said.source == "compact":  # it may be in a turn, so it is no start
+            return OtherEvent(event) if said.agent_id else Shortened(session)
+        case "SessionStart":
+            return SessionStarted(session, said.source or "")
         case "UserPromptSubmit":
             return TurnStarted(session, said.prompt or "")
         case "PreToolUse":
@@ -195,6 +199,9 @@ def _without_copies(response: bytes) -> bytes:
 
 def render(event: str, decision: Decision) -> bytes:
     """What the client hands to the hook's shell line."""
+    if event == "SessionStart" and isinstance(decision, Allow) and decision.words:
+        said = {"hookEventName": event, "additionalContext": decision.words}
+        return say(json.dumps({"hookSpecificOutput": said}))
     return ALLOW if isinstance(decision, Allow) or event != "PreToolUse" else say(refusal(decision))
 
 
