@@ -53,6 +53,7 @@ class Stage:
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._needed: dict[Path, dict[str, str]] = {}  # by home
         self.work = self.root / "shop"
         self.remote = self.root / "origin.git"
         self.bucket = self.root / "bucket"
@@ -102,9 +103,11 @@ class Stage:
     def machine(self, home: Path, model: Model) -> dict[str, str]:
         """The environment on the machine with this home."""
         kept = ("PATH", "LANG", "TERM", f"WAL_AGENT_{self.agent.name.upper()}", "PYTHONPATH")
+        if home not in self._needed:  # written once: its agent may be reading them later on
+            self._needed[home] = self.rehearsal.home(home, self.work, model.url)
         return {
             **{k: self.env[k] for k in kept if k in self.env},
-            **self.rehearsal.home(home, self.work, model.url),
+            **self._needed[home],
             "HOME": str(home),
             "WAL_AGENT_RUNTIME_DIR": str(self.runtime),
         }
