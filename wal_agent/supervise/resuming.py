@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wal_agent.agents.base import Agent, Deny, Env, LoadsLate
+from wal_agent.plainfile import open_plain
 
 LOADING = 20.0  # seconds; the client of a firm hook waits 25 (agents/line.py)
 _STEP = 0.05
@@ -27,7 +28,7 @@ class Resuming:
         self._agent, self._session, self._workspace, self._env = agent, session, workspace, env
         self._lock = threading.Lock()
         self._over = False
-        self._before = self._main()[0]
+        self._before = self._main()[0] if isinstance(agent, LoadsLate) else 0  # 0: nothing is waited for
 
     def look(self) -> bool:
         """Whether the agent works in the session. Once it does, what the resume left is cleared: at once, since another
@@ -51,7 +52,7 @@ class Resuming:
         return None if self._over else NOT_LOADED
 
     def _loaded(self) -> bool:
-        if not isinstance(self._agent, LoadsLate) or self._before == 0:
+        if self._before == 0:
             return True
         size, whole = self._main()
         return size > self._before or not whole
@@ -61,11 +62,11 @@ class Resuming:
         goes on in another one (SessionFile.begins)."""
         files = self._agent.session_files(self._session, self._workspace, self._env)
         main = next((f for f in files if f.name == self._agent.main_file), None)
-        try:
-            fd = os.open(main.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) if main else -1
-        except OSError:
-            fd = -1
-        if main is None or fd < 0:
+        if main is None:
             return 0, True
-        with os.fdopen(fd, "rb"):
-            return os.fstat(fd).st_size, main.begins is None or main.begins(fd)
+        try:
+            with open_plain(main.path) as file:
+                fd = file.fileno()
+                return os.fstat(fd).st_size, main.begins is None or main.begins(fd)
+        except OSError:
+            return 0, True

@@ -6,12 +6,12 @@ Junk lines are passed over, as there. A line that is not touched keeps its bytes
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.jsonl import Json, Line, decode, encode, records
+from wal_agent.plainfile import open_plain
 
 
 @dataclass(slots=True)
@@ -127,10 +127,7 @@ def is_headless(path: Path) -> bool:
 
 def begins(fd: int) -> bool:
     """Whether an open file has the first line of a session."""
-    data = b""
-    while b"\n" not in data and len(data) < _LIMIT and (piece := os.pread(fd, _PIECE, len(data))):
-        data += piece
-    return _id(_record(data)) is not None
+    return _id(_record(_first(fd, 1))) is not None
 
 
 def _record(data: bytes) -> Json | None:
@@ -159,15 +156,17 @@ def is_stub(path: Path, session: str) -> bool:
 
 
 def _lines(path: Path, wanted: int) -> bytes:
-    """The start of a regular file, up to so many lines and a piece."""
-    data = b""
+    """The start of a regular file; nothing of anything else."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open_plain(path) as file:
+            return _first(file.fileno(), wanted)
     except OSError:
-        return data
-    with os.fdopen(fd, "rb", buffering=0) as f:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return data
-        while data.count(b"\n") < wanted and len(data) < _LIMIT and (piece := f.read(_PIECE)):
-            data += piece
+        return b""
+
+
+def _first(fd: int, wanted: int) -> bytes:
+    """Up to so many lines and a piece."""
+    data = b""
+    while data.count(b"\n") < wanted and len(data) < _LIMIT and (piece := os.pread(fd, _PIECE, len(data))):
+        data += piece
     return data

@@ -39,7 +39,8 @@ class Qwen:
         limits=(
             "Qwen writes no hook's call id into its session: of equal calls it is known how many ended, not which.",
             "Qwen waits 60 s for all hooks of a call together and then runs the tool: a hook of the user's own that "
-            "takes longer lets the tool run whatever wal-agent says.",
+            "takes longer lets the tool run whatever wal-agent says, and so does a Qwen that is frozen together with "
+            "its hooks for so long (^Z, a paused container).",
             "A hook cannot end Qwen's turn: while nothing can be saved each call is refused, and the model may go on.",
             "Calls of Qwen's hidden memory run are logged under a name of their own, and are not put back.",
             "At its first start Qwen itself rewrites settings.json (it adds `$version` and keeps settings.json.orig).",
