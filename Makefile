@@ -49,8 +49,8 @@ e2e: have-all $(DEV) $(CLIS) $(SERVERS) ## The real CLIs in a real terminal, wit
 
 tools: $(CLIS) $(SERVERS) ## Just the real CLIs (tests/agents.json) and object store servers that tests use.
 
-bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## The measured claims.
-	$(BIN)/python -m bench
+bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## The measured claims (SHORT=1: only that each still runs).
+	$(BIN)/python -m bench $(if $(SHORT),--short)
 
 clean: ## Remove all that was made here.
 	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

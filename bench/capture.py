@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from bench.measure import Times
+from bench.measure import Times, scaled
 from bench.owner import owned
 from wal_agent.agents.base import Allow, ToolEnded, ToolStarting
 from wal_agent.bucket import open_bucket
@@ -25,9 +25,9 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.treesaver import TreeSaver
 from wal_agent.wal.job import OpenedJob
 
-FILES = 100_000
+FILES = scaled(100_000, 300)
 PER_FOLDER = 100
-ROUNDS = 30
+ROUNDS = scaled(30, 2)
 
 
 def repository(top: Path, count: int) -> None:

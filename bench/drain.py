@@ -22,14 +22,14 @@ from pathlib import Path
 
 import psutil
 
-from bench.measure import Times
+from bench.measure import Times, scaled
 from tests.servers import ROOT
 from wal_agent.agents import AGENTS
 from wal_agent.demo_stage import of_home
 from wal_agent.loopback.gemini import GeminiModel
 from wal_agent.loopback.model import Turn
 
-ROUNDS = 10
+ROUNDS = scaled(10, 1)
 PATIENCE = 120.0
 MOST = 10.0  # seconds
 CLI = ROOT / ".tools/npm/node_modules/.bin/gemini"

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 
-from tests.faults.evidence.report import report
+from bench.measure import scaled
+from tests.faults.evidence.report import ALL, FEW, report
 
 
 def main() -> None:
-    tally = report(lambda name: print(f"\r  {name[:70]!r:<74}", end="", file=sys.stderr, flush=True))
+    tally = report(scaled(ALL, FEW), lambda name: print(f"\r  {name[:70]!r:<74}", end="", file=sys.stderr, flush=True))
     print("\r" + " " * 78 + "\r", end="", file=sys.stderr)
     print("\n".join(f"  {line}" for line in [*tally.table().splitlines(), *tally.wrong]))
 

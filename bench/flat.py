@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bench.measure import Times
+from bench.measure import Times, scaled
 from bench.owner import owned
 from bench.store import NAMES, ROUND_TRIP, store
 from wal_agent.agents.base import ToolEnded, ToolStarting
@@ -30,8 +30,8 @@ from wal_agent.supervise.saver import Saver
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.writer import Writer
 
-CALLS = 100
-SIZES = {"50 KB": 50_000, "5 MB": 5_000_000, "100 MB": 100_000_000}
+CALLS = scaled(100, 2)
+SIZES = scaled({"50 KB": 50_000, "5 MB": 5_000_000, "100 MB": 100_000_000}, {"50 KB": 50_000, "100 KB": 100_000})
 SESSION = "aaaaaaaa-0000-4000-8000-000000000000"
 
 

@@ -18,14 +18,14 @@ from typing import Any
 
 import msgspec
 
-from bench.measure import Times, interleaved
+from bench.measure import Times, interleaved, scaled
 from bench.store import NAMES, ROUND_TRIP, store
 from wal_agent.bucket import open_bucket
 from wal_agent.fleet.listing import Eyes
 from wal_agent.records import Host
 from wal_agent.wal.lease_doc import LeaseDoc, encode
 
-JOBS = 1000
+JOBS = scaled(1000, 5)
 SEGMENTS = {"file://": 9, "gs://": 1, "s3://": 1}  # of each job; to write more takes longer than all that is measured
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.measure import Times, interleaved
+from bench.measure import Times, interleaved, scaled
 from bench.owner import owned
 from bench.store import NAMES, ROUND_TRIP, RawPut, Store, store
 from wal_agent.agents.base import Allow, Decision, HookSetup, ToolEnded, ToolStarting
@@ -31,8 +31,8 @@ from wal_agent.hookwire import native_client, python_client
 from wal_agent.supervise.local import RunDir
 from wal_agent.supervise.server import HookServer
 
-ROUNDS = 100
-COPIES = 10
+ROUNDS = scaled(100, 2)
+COPIES = scaled(10, 1)
 SESSION = 20_000  # bytes
 
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+SHORT = os.environ.get("WAL_AGENT_BENCH") == "short"
+
+
+def scaled(full: T, short: T) -> T:
+    """How much of something a bench does: `full`, or `short` where only its working is tried (`--short`)."""
+    return short if SHORT else full
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.measure import scaled
 from bench.store import NAMES, store
 
-CALLS = 10_000
-LOOKS = (500, 1_000, 2_000, 5_000, 10_000)
+CALLS = scaled(10_000, 20)
+LOOKS = scaled((500, 1_000, 2_000, 5_000, 10_000), (10, 20))
 
 
 def child(url: str, folder: Path) -> None:

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.measure import Times
+from bench.measure import Times, scaled
 from bench.owner import owned
 from bench.store import NAMES, ROUND_TRIP, store
 from wal_agent.agents.base import Allow, ToolStarting
@@ -20,7 +20,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.supervise.gate import Gate
 
 CALLS = 8
-ROUNDS = 40
+ROUNDS = scaled(40, 1)
 
 
 def together(gate: Gate, pool: ThreadPoolExecutor, round: int) -> float:

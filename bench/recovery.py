@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.flat import SESSION, drain, write_session
-from bench.measure import Times
+from bench.measure import Times, scaled
 from bench.store import NAMES, ROUND_TRIP, Store, store
 from bench.story import Story, story, wal_agent
 from wal_agent.agents.base import SessionFile, ToolEnded, ToolStarting
@@ -37,7 +37,7 @@ from wal_agent.wal.lease import Claim
 from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.snapshot import Snapshots
 
-ROUNDS = 3
+ROUNDS = scaled(3, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Past:
 
 
 SMALL = Past(50_000, 4)
-PASTS = (Past(10_000_000, 1_000), Past(100_000_000, 10_000))
+PASTS = scaled((Past(10_000_000, 1_000), Past(100_000_000, 10_000)), (Past(60_000, 10), Past(100_000, 20)))
 
 
 def crash(at: Story, job: str, past: Past) -> None:

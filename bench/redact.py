@@ -10,12 +10,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench.measure import interleaved
+from bench.measure import interleaved, scaled
 from tests.unit.redact_corpus import KEYS, UNKNOWN, Sample, keys, leaks, placed
 from wal_agent.redact import redact
 
 ROOT = Path(__file__).parent.parent
-TIMES = 50
+TIMES = scaled(50, 1)
 
 
 def main() -> None:

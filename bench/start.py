@@ -10,11 +10,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from bench.measure import Times, interleaved
+from bench.measure import Times, interleaved, scaled
 from bench.story import story, wal_agent
 from wal_agent.loopback.gemini import GeminiModel
 
-ROUNDS = 10
+ROUNDS = scaled(10, 1)
 TOOLS = Path(__file__).resolve().parent.parent / ".tools/npm/node_modules/.bin/gemini"
 
 

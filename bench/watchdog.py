@@ -12,6 +12,7 @@ import time
 
 import psutil
 
+from bench.measure import scaled
 from bench.story import Story, story, wal_agent
 from wal_agent.clock import SystemClock
 from wal_agent.hookwire import client_command
@@ -19,9 +20,9 @@ from wal_agent.supervise.calls import Running
 from wal_agent.supervise.watchdog import Bounds, Watch
 
 EVERY = 0.1  # seconds between two looks (Live._every)
-SECONDS = 60.0
-SETTLE = 5.0  # seconds after the stub's word, in which the first saves and threads are done
-LOOKS = 200_000
+SECONDS = scaled(60.0, 3.0)
+SETTLE = scaled(5.0, 0.0)  # seconds after the stub's word, in which the first saves and threads are done
+LOOKS = scaled(200_000, 1_000)
 STUB = f"""#!/bin/sh
 case "$1" in --version) echo 0.61.0; exit 0;; esac
 echo '{{"session_id": "s", "prompt": "x"}}' |

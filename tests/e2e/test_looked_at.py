@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.ruins import STUB
+from tests.stub_agent import STUB
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scene import until
-from tests.faults.ruins import KEYS, STUB, a_job, add, change_host, change_lease, intent, opened
+from tests.faults.ruins import KEYS, a_job, add, change_host, change_lease, intent, opened
+from tests.stub_agent import STUB
 from tests.unit.notify.sink import Sink
 from wal_agent.notify.outbox import Box, boxes
 from wal_agent.supervise.local import this_host

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +15,12 @@ from pathlib import Path
 import msgspec
 
 from tests.faults.prober import Prober, Said
+from tests.stub_agent import STUB
 from wal_agent.agents.base import SessionFile
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
-from wal_agent.hookwire import client_command
 from wal_agent.records import AgentStarted, AnyRecord, End, Host, Intent, Opening, Payload, Turn
 from wal_agent.wal import packing, snapshot_codec
 from wal_agent.wal import segment as codec
@@ -39,19 +38,6 @@ PLAN = "plans/next.md"
 LAST = 9  # the newest segment
 SNAPSHOTS = (4, 7)
 
-STUB = f"""#!/bin/sh
-# Stands in for the agent: what matters is what comes before its start. Its hooks tell of one turn, which is complete.
-case "$1" in --version) echo 0.61.0; exit 0;; esac
-for word; do case "$before" in --resume | --session-id) session=$word;; esac; before=$word; done
-for file in "$HOME"/.gemini/tmp/*/chats/session-*-"${{session%%-*}}".jsonl; do
-    [ ! -f "$file" ] || printf '{{"$set":{{"sessionId":"%s"}}}}\n' "$session" >> "$file"  # its word that it has read it
-done
-for event in BeforeAgent AfterAgent; do
-    printf '{{"session_id": "%s"}}' "$session" |
-        {shlex.join(client_command())} "$WAL_AGENT_SOCKET" "$WAL_AGENT_RUN" gemini $event $$ 20 >/dev/null
-done
-echo began >> "$STUB_BEGAN"
-"""
 # Names, below the job's prefix, that no object of ours has.
 STRANGERS = [
     *("log/README", "log/0001", "log/x/y", f"log/{'1' * 19}", f"log/{'1' * 21}", f"log/{8:020d}/x", "lease.json/x"),
