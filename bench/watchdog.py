@@ -6,6 +6,7 @@ the watchdog's own looks in it, which are counted by a loop of them: seconds of 
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import time
@@ -22,6 +23,7 @@ from wal_agent.supervise.watchdog import Bounds, Watch
 EVERY = 0.1  # seconds between two looks (Live._every)
 SECONDS = scaled(60.0, 3.0)
 SETTLE = scaled(5.0, 0.0)  # seconds after the stub's word, in which the first saves and threads are done
+TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the kernel counts no less
 LOOKS = scaled(200_000, 1_000)
 STUB = f"""#!/bin/sh
 case "$1" in --version) echo 0.61.0; exit 0;; esac
@@ -62,7 +64,7 @@ def idle(at: Story) -> float:
         time.sleep(SETTLE)
         before, began = used(supervisor), time.monotonic()
         time.sleep(SECONDS)
-        return (used(supervisor) - before) / (time.monotonic() - began) * 3600
+        return max(TICK, used(supervisor) - before) / (time.monotonic() - began) * 3600
     finally:
         process.terminate()
         process.wait(60)

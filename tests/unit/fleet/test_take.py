@@ -33,7 +33,7 @@ allowed, wanted = Allowed(("gemini",), root), Wanted(loop=True, every=0.1)
 sys.exit(claim(eyes, allowed, wanted, say, SystemClock(), random.Random(), run, run, program))
 """
 RUN = """
-import os, random, sys
+import os, random, secrets, sys
 from pathlib import Path
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
@@ -42,7 +42,7 @@ from wal_agent.supervise.local import this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 bucket, keys = FileBucket(Path(os.environ["ROOT"]) / "bucket"), Keys(sys.argv[3].removeprefix("--job="))
-claim = leases.Claim("run", this_host(os.environ, Path("/dev/null")), "gemini", os.getcwd(), 30.0)
+claim = leases.Claim(secrets.token_hex(8), this_host(os.environ, Path("/dev/null")), "gemini", os.getcwd(), 30.0)
 seen = leases.read(bucket, keys)
 if seen.doc.epoch != 3:
     sys.exit(75)
