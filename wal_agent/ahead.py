@@ -33,8 +33,14 @@ def ahead(act: Callable[[A], T], items: Iterable[A], parallel: int) -> Iterator[
     try:
         for item in islice(rest, parallel):
             begin(item)
-            threads.append(Thread(target=_work, args=(act, jobs), name="ahead", daemon=True))
-            threads[-1].start()
+            thread = Thread(target=_work, args=(act, jobs), name="ahead", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread is left: those that run do all
+                if not threads:
+                    raise
+                continue
+            threads.append(thread)
         while begun:
             yield begun.popleft().result()
             for item in islice(rest, 1):

@@ -70,6 +70,12 @@ class LeaseHeld(WalAgentError):
     exit_code = 75
 
 
+class Exhausted(WalAgentError):
+    """A limit of this machine is used up (limits.py); the same command works once it is not."""
+
+    exit_code = 75
+
+
 class Fenced(WalAgentError):
     """A higher epoch has taken the job over; this run may write and allow nothing any more."""
 

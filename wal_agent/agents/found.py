@@ -13,6 +13,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import Cli, Env
 from wal_agent.errors import ConfigError
+from wal_agent.limits import exhausted
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
 
@@ -59,7 +60,7 @@ def _asked_version(path: Path, env: Mapping[str, str]) -> str:
             [path, "--version"], env=dict(env), capture_output=True, text=True, timeout=30, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise ConfigError(f"{path} does not start: {e}.") from e
+        raise exhausted(e) or ConfigError(f"{path} does not start: {e}.") from e
     found = _VERSION.search(done.stdout) or _VERSION.search(done.stderr)  # pi tells it there without a terminal
     return found[0].rstrip(".") if found else ""  # some end a sentence with it
 

@@ -15,6 +15,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
 from wal_agent.happened import Announcer, Halted, Listener
+from wal_agent.limits import exhausted
 from wal_agent.supervise.keep import policy_of
 from wal_agent.supervise.systemd import service_manager
 from wal_agent.supervise.wish import Screen, Wish
@@ -52,7 +53,11 @@ def looked_at(wish: Wish, screen: Screen) -> Iterator[Wish]:
     )
     manager = service_manager(wish.env, wish.pulse.stalled, clock)
     first: list[Listener] = [listener for listener in (people, manager) if listener is not None]
-    announcer = Announcer(first, clock.now, lambda error: screen.say(report_bug(error, wish.env)))
+
+    def failed(error: BaseException) -> None:
+        screen.say(str(exhausted(error) or report_bug(error, wish.env)))
+
+    announcer = Announcer(first, clock.now, failed)
     try:
         try:
             lookout = observe.lookout(

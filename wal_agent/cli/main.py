@@ -30,6 +30,7 @@ from wal_agent.cli import (
 )
 from wal_agent.cli.screen import lines, report_bug, say
 from wal_agent.errors import UsageError, WalAgentError
+from wal_agent.limits import exhausted
 
 app = typer.Typer(
     name="wal-agent",
@@ -114,6 +115,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # noqa: BLE001 - the last handler there is
-        say(report_bug(error, os.environ))
-        code = WalAgentError.exit_code
+        limit = exhausted(error)
+        say(str(limit) if limit else report_bug(error, os.environ))
+        code = limit.exit_code if limit else WalAgentError.exit_code
     sys.exit(code if isinstance(code, int) else 0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
@@ -20,6 +19,10 @@ from watchdog.observers.api import BaseObserver
 logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
 DEBOUNCE = 0.02  # seconds; an agent writes several lines for one event
+UNWATCHED = (
+    "The session's files cannot be watched for changes ({}), so they are saved at each tool call and every {:g} s. "
+    "See: sysctl fs.inotify"
+)
 
 
 class Autosave:
@@ -34,14 +37,26 @@ class Autosave:
         self._wanted = threading.Event()
         self._stop = threading.Event()
         self._last: Callable[[], object] = lambda: None
-        self._observer: BaseObserver = Observer()
+        self.problem = (
+            ""  # why changes of files are not noticed at once, in a sentence; known now, or only once it runs
+        )
+        self._observer: BaseObserver | None = None
+        try:
+            self._observer = Observer()
+            self._observer.daemon = True
+            self._observer.start()
+        except (OSError, RuntimeError) as error:  # no inotify instance or thread is left
+            self._unwatched(error)
         self._watched: set[Path] = set()
         self._thread = threading.Thread(target=self._loop, name="autosave", daemon=True)
 
     def start(self) -> None:
-        self._observer.daemon = True
-        self._observer.start()
         self._thread.start()
+
+    @property
+    def watches(self) -> bool:
+        """Whether changes of files can be noticed at all."""
+        return self._observer is not None
 
     def poke(self) -> None:
         """Something changed; save soon. Never blocks."""
@@ -54,7 +69,8 @@ class Autosave:
         self._stop.set()
         self._wanted.set()
         self._thread.join(budget)
-        self._observer.stop()
+        if self._observer is not None:
+            self._observer.stop()
         return not self._thread.is_alive()
 
     def _loop(self) -> None:
@@ -76,11 +92,20 @@ class Autosave:
 
     def _watch(self, folders: list[Path]) -> None:
         for folder in folders:
-            if folder not in self._watched and folder.is_dir():
-                with suppress(OSError):
-                    self._observer.schedule(_Poke(self._wanted), str(folder), recursive=False)
-                    self._watched.add(folder)
-                    self._wanted.set()  # what changed since that save has told nobody
+            if self._observer is None or folder in self._watched or not folder.is_dir():
+                continue
+            try:
+                self._observer.schedule(_Poke(self._wanted), str(folder), recursive=False)
+            except FileNotFoundError:
+                continue
+            except (OSError, RuntimeError) as error:
+                self._unwatched(error)
+                continue
+            self._watched.add(folder)
+            self._wanted.set()  # nothing noticed what changed since that save
+
+    def _unwatched(self, error: Exception) -> None:
+        self.problem = UNWATCHED.format(getattr(error, "strerror", None) or error, self._interval)
 
 
 class _Poke(FileSystemEventHandler):

@@ -10,6 +10,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import Fenced, Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, Paused
+from wal_agent.limits import exhausted
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.recovery.died import place
 from wal_agent.recovery.report import plain
@@ -159,7 +160,7 @@ class _Closing:
         if ended.trouble is not None:
             from wal_agent.cli.screen import report_bug
 
-            say(report_bug(ended.trouble, wish.env))
+            say(str(exhausted(ended.trouble) or report_bug(ended.trouble, wish.env)))
         if watcher:
             say(watcher)
         job = self.opened.keys.job

@@ -91,7 +91,7 @@ class Heartbeat:
         """No renewal begins after this returned; one that hangs in the bucket meets the settled lease and fails. Waits
         at most `most` seconds for it (None: a period)."""
         self._stop.set()
-        for thread in self._threads:
+        for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(timeout=self._timing.period if most is None else min(most, self._timing.period))
 
     @property

@@ -317,22 +317,22 @@ class Live:
         self._child = child = Child(
             launch.command.argv, self._env, self._workspace, launch.command.no_stdin, words.inlet if words else None
         )
-        if words:
-            words.began()
-        self._run_dir.write("agent.pid", f"{child.pid}\n")
-        writer.append(
-            AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
-        )
-        self._tell(AgentBegan(child.pid, launch.session, launch.resumed))
-        self.autosave.start()
-        if self.tree:
-            self.tree.start()
-        if isinstance(self._agent, Hookless):
-            self.conversation.on(TurnStarted(launch.session, ""))
-        failpoint("run.after_agent_start")
         try:
+            if words:
+                words.began()
+            self._run_dir.write("agent.pid", f"{child.pid}\n")
+            writer.append(
+                AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
+            )
+            self._tell(AgentBegan(child.pid, launch.session, launch.resumed))
+            self.autosave.start()
+            if self.tree:
+                self.tree.start()
+            if isinstance(self._agent, Hookless):
+                self.conversation.on(TurnStarted(launch.session, ""))
+            failpoint("run.after_agent_start")
             exit = child.wait(self._on_terminate, self._tick, self._every)
-        except BaseException:  # a bug: the lease may be settled only over a dead tree
+        except BaseException:  # a bug, or no thread was left: the lease may be settled only over a dead tree
             self.gate.close()
             child.kill()
             if self.tree:
@@ -357,7 +357,8 @@ class Live:
             self.conversation.ended()
         completed = not self.conversation.turn_open
         tree = self.tree.problem if self.tree else ""
-        problems = (*filter(None, [self._unsaved, tree]), *self.saver.problems)
+        unwatched = self.autosave.problem if self.autosave.watches else ""  # else it was said before the start
+        problems = (*filter(None, [self._unsaved, tree, unwatched]), *self.saver.problems)
         if isinstance(self._agent, Hookless):
             problems += tuple(self._agent.left_out(self._workspace, self._env))
         heard = self.conversation.hooks_live.is_set() or isinstance(self._agent, Hookless)

@@ -8,7 +8,7 @@ import secrets
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from wal_agent.happened import (
     LostOnce,
 )
 from wal_agent.hookwire import client_command
+from wal_agent.limits import exhausted
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
@@ -86,7 +87,8 @@ def run(wish: Wish, screen: Screen) -> Finished:
     timing = Timing(wish.settings.ttl)
     key = load_key(wish.settings.encryption_key_file, wish.settings.encryption_key_command, env)
     block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C
-    threading.Thread(target=load_rules, name="rules", daemon=True).start()  # 0.1 s; the first hook must not pay for it
+    with suppress(RuntimeError):  # no thread is left; the first hook pays the 0.1 s then
+        threading.Thread(target=load_rules, name="rules", daemon=True).start()
     runtime = local.runtime_dir(env)
     local.sweep(runtime)
     sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))
@@ -144,8 +146,10 @@ class _Run:
             raise Fenced(fenced.what, kept) from fenced
 
     def _go(self, opened: OpenedJob) -> Finished:
-        with self._owned(opened) as heartbeat:
+        heartbeat = Heartbeat(self.timing, self.clock, opened.lease, self.wish.tell)
+        with self._threads(opened, heartbeat) as start:
             try:
+                start()
                 prepared = prepare(self.wish, opened, self.here, self.clock, self.screen, self._may_start)
                 ended = self._live(opened, heartbeat, prepared)
             except Fenced:
@@ -221,18 +225,19 @@ class _Run:
         self.wish.tell(Logged(tuple(str(type(r).__struct_config__.tag) for r in records), earlier))
 
     @contextmanager
-    def _owned(self, opened: OpenedJob) -> Iterator[Heartbeat]:
-        """While the job is ours: the lease is renewed and the log is written."""
-        heartbeat = Heartbeat(self.timing, self.clock, opened.lease, self.wish.tell)
+    def _threads(self, opened: OpenedJob, heartbeat: Heartbeat) -> Iterator[Callable[[], None]]:
+        """While this run owns the job. The caller calls what this gives: then the lease is renewed, the log written."""
         stop = threading.Event()
-        writing = threading.Thread(target=opened.writer.run, args=(stop,), name="writer", daemon=True)
-        heartbeat.start()
-        writing.start()
-        self.preemption.start()
-        if opened.spool is not None:
-            threading.Thread(target=opened.writer.run_spooling, args=(stop,), name="spooler", daemon=True).start()
+
+        def start() -> None:
+            heartbeat.start()
+            threading.Thread(target=opened.writer.run, args=(stop,), name="writer", daemon=True).start()
+            self.preemption.start()
+            if opened.spool is not None:
+                threading.Thread(target=opened.writer.run_spooling, args=(stop,), name="spooler", daemon=True).start()
+
         try:
-            yield heartbeat
+            yield start
         finally:
             stop.set()
             self.preemption.stop()
@@ -323,6 +328,8 @@ class _Run:
                     wish.tell,
                     wish.pulse,
                 )
+                if not live.autosave.watches:
+                    self.screen.say(live.autosave.problem)
                 live.gate.on_clean_end = lambda *seen: self._answered(answers, opened, *seen)
                 self.preemption.check()
                 self.preemption.attach(live)
@@ -370,7 +377,8 @@ class _Run:
 
 def stopped_by(error: Exception) -> str:
     """For the lease: why no agent ran."""
-    why = error.what if isinstance(error, WalAgentError) else type(error).__name__
+    known = error if isinstance(error, WalAgentError) else exhausted(error)
+    why = known.what if known else type(error).__name__
     passing = f" ({Unavailable.exit_code})" if isinstance(error, Unavailable) else ""  # the fleet goes by it
     return f"stopped{passing}: {why}"[:500]
 

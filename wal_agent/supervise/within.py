@@ -21,7 +21,10 @@ def within(seconds: float, work: Callable[[], T], late: T) -> T:
             failed.append(error)
 
     thread = threading.Thread(target=worker, name="within", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # no thread is left; the work matters more than its limit
+        return work()
     thread.join(seconds)
     if failed:
         raise failed[0]

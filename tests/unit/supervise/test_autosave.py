@@ -77,6 +77,23 @@ def test_a_save_that_failed_is_told_and_is_not_the_last(saves: Saves, autosave: 
     assert [str(f) for f in saves.failures] == ["vanished"]
 
 
+@pytest.mark.parametrize("error", [OSError(28, "inotify watch limit reached"), RuntimeError("can't start new thread")])
+def test_a_folder_that_cannot_be_watched_is_reported_once_and_saved_on_request(
+    saves: Saves, autosave: Autosave, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Issue 12.18: no inotify watch or thread is left."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise error
+
+    assert autosave.watches and autosave._observer is not None
+    monkeypatch.setattr(autosave._observer, "schedule", refuse)
+    seen = saves.count
+    autosave.poke()
+    until(lambda: saves.count > seen and autosave.problem, "a save, and the sentence")
+    assert "fs.inotify" in autosave.problem and saves.failures == []
+
+
 class Slow:
     """A save that hangs until it is let go."""
 

@@ -1,0 +1,55 @@
+"""Limits of the machine that a process can run into: open files, threads, processes, memory, inotify, disk space.
+
+A run does with less where it can. Where it cannot, it refuses in words, with exit code 75: the same command works once
+the limit does. Only an error that is no such limit is a bug.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shlex
+from pathlib import Path
+
+from wal_agent.errors import Exhausted
+
+
+def exhausted(error: BaseException) -> Exhausted | None:
+    """The limit that `error` means, or None when it means none."""
+    if isinstance(error, MemoryError):
+        return Exhausted("This machine gives wal-agent no more memory.", "Free some, or raise `ulimit -v`.")
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return Exhausted("wal-agent can start no more threads.", _PROCESSES)
+    if not isinstance(error, OSError):
+        return None
+    match error.errno:
+        case errno.EMFILE:
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            return Exhausted(f"wal-agent may open no more than {most} files.", "Raise the limit: ulimit -n 1024")
+        case errno.ENFILE:
+            return Exhausted("This machine can open no more files.", "See: cat /proc/sys/fs/file-nr")
+        case errno.ENOSPC:
+            return Exhausted(f"No space is left on the disk{_of(error)}.", f"Free some; see: df -h{_place(error)}")
+        case errno.EDQUOT:
+            return Exhausted(f"The disk quota is used up{_of(error)}.", "Free some space; see: quota -s")
+        case errno.EAGAIN:  # of a fork: nothing of wal-agent's lets another one out
+            return Exhausted("wal-agent can start no more processes.", _PROCESSES)
+        case errno.ENOMEM:
+            return Exhausted("This machine gives wal-agent no more memory.", "Free some, or raise its limit.")
+    return None
+
+
+_PROCESSES = "End some, or raise the limit; see: ulimit -u, and pids.max of the container."
+
+
+def _of(error: OSError) -> str:
+    return f" of {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+
+
+def _place(error: OSError) -> str:
+    """The nearest folder of the file that exists, as a word of a command; "" where the error names no file."""
+    if not isinstance(error.filename, str | bytes):
+        return ""
+    path = Path(os.fsdecode(error.filename))
+    return " " + shlex.quote(str(next((folder for folder in path.parents if folder.is_dir()), Path())))
