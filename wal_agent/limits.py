@@ -26,14 +26,16 @@ def exhausted(error: BaseException) -> Exhausted | None:
     match error.errno:
         case errno.EMFILE:
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            return Exhausted(f"wal-agent may open no more than {most} files.", "Raise the limit: ulimit -n 1024")
+            return Exhausted(
+                f"wal-agent may open no more than {most} files.", f"Raise the limit: ulimit -n {max(1024, 2 * most)}"
+            )
         case errno.ENFILE:
             return Exhausted("This machine can open no more files.", "See: cat /proc/sys/fs/file-nr")
         case errno.ENOSPC:
             return Exhausted(f"No space is left on the disk{_of(error)}.", f"Free some; see: df -h{_place(error)}")
         case errno.EDQUOT:
             return Exhausted(f"The disk quota is used up{_of(error)}.", "Free some space; see: quota -s")
-        case errno.EAGAIN:  # of a fork: nothing of wal-agent's lets another one out
+        case errno.EAGAIN:  # of a fork; wal-agent handles every other one
             return Exhausted("wal-agent can start no more processes.", _PROCESSES)
         case errno.ENOMEM:
             return Exhausted("This machine gives wal-agent no more memory.", "Free some, or raise its limit.")
@@ -44,7 +46,7 @@ _PROCESSES = "End some, or raise the limit; see: ulimit -u, and pids.max of the 
 
 
 def _of(error: OSError) -> str:
-    return f" of {os.fsdecode(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    return f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
 
 
 def _place(error: OSError) -> str:
