@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable
@@ -60,12 +61,19 @@ READS = st.sampled_from(["ls", "cat a", "echo hi", "true", "git status", "pwd", 
 JOINS = st.sampled_from([";", "&&", "||", "|", "&", "\n", "|&"])
 
 Wrap = Callable[[str, str, str], str]  # the command, something that reads, an operator between them
+
+
+def in_backticks(command: str) -> str:
+    """An inner backtick that is not escaped would end the outer one, and make the command words of another."""
+    return "`" + re.sub(r"[\\`]", r"\\\g<0>", command) + "`"
+
+
 AROUND: list[Wrap] = [
     lambda c, r, j: f"{r} {j} {c}",
     lambda c, r, j: f"{c} {j} {r}",
     lambda c, r, j: f"{r} $({c})",
     lambda c, r, j: f'{r} "a $({c}) b"',
-    lambda c, r, j: f"{r} `{c}`",
+    lambda c, r, j: f"{r} {in_backticks(c)}",
     lambda c, r, j: f"{r} <({c})",
     lambda c, r, j: f"{r} >({c})",
     lambda c, r, j: f"x=$({c})",
