@@ -26,7 +26,7 @@ from wal_agent.agents.base import (
 )
 from wal_agent.agents.pi.inject import MARKER
 from wal_agent.loopback.model import Called, Returned, Said, Turn
-from wal_agent.recovery.classify import waits
+from wal_agent.recovery.classify import classify
 from wal_agent.recovery.rules import load_rules
 
 PI = AGENTS["pi"]
@@ -128,7 +128,8 @@ def test_a_tool_in_the_place_of_one_of_pis_own_is_another_tool(box: Box, run: Ru
         tools = {e.tool: e.call_id for e in run.heard.events if isinstance(e, kind)}
         assert tools.keys() == {"read (extension)", "ls"}
     rules = load_rules().of("pi")
-    assert [waits(tool, b"{}", rules) for tool in ("read (extension)", "ls", "read")] == [True, False, False]
+    found = [classify(tool, b"{}", rules).cls for tool in ("read (extension)", "ls", "read")]
+    assert found == ["unknown", "read_only", "read_only"]
     main = box.main(run.heard_session).read_bytes()
     assert {seen.tool: seen.call_id for seen in PI.seen_calls(main)} == tools, "else the run would be stopped (I5)"
     assert PI.reconcile(main, run.heard_session, box.ws, run.calls()).put_back == 0

@@ -144,19 +144,23 @@ def _classify(tool: str, input: bytes, rules: Rules) -> Classified:
 
 
 def _as_json(found: Classified) -> str:
-    return json.dumps(
-        {
-            "class": found.cls,
-            "rule": found.rule,
-            "why": found.why,
-            "verify": found.verify,
-            "ambiguous": found.ambiguous,
-            "source": found.source,
-        }
-    )
+    project = None if found.project is None else _fields(found.project)
+    return json.dumps({**_fields(found), "project": project})
+
+
+def _fields(found: Classified) -> dict[str, str]:
+    return {
+        "class": found.cls,
+        "rule": found.rule,
+        "why": found.why,
+        "verify": found.verify,
+        "ambiguous": found.ambiguous,
+        "source": found.source,
+    }
 
 
 def _show(found: Classified, builtin: Classified) -> None:
+    from wal_agent.recovery.match import GENERAL
     from wal_agent.recovery.quote import safe
     from wal_agent.recovery.rules import OURS
 
@@ -166,7 +170,14 @@ def _show(found: Classified, builtin: Classified) -> None:
     else:
         say(f'{found.cls}, by this project\'s rule "{safe(found.rule)}" ({safe(found.source)})')
         rows = [("why", found.why)]
-    rows += [("verify", found.verify), ("in doubt", found.ambiguous)]
+    mine = found.project
+    rows += [("verify", found.verify if mine is None or not mine.verify or found.verify != GENERAL else "")]
+    rows += [("verify", mine.verify if mine is not None else ""), ("in doubt", found.ambiguous)]
+    if mine is not None:
+        rows += [("in doubt", mine.ambiguous)]
+        if mine.cls != found.cls:
+            milder = f'rule "{mine.rule}" ({mine.source}) says {mine.cls}; a project can only make a class worse'
+            rows += [("project", milder)]
     if found.cls != builtin.cls:
         rows.append(("built in", f"{builtin.cls}, by rule {builtin.rule}: it {builtin.why}"))
     lines([f"  {name:<10} {safe(text)}" for name, text in rows if text])

@@ -7,41 +7,90 @@ from dataclasses import dataclass
 from wal_agent.records import Class, Finding
 from wal_agent.recovery.classify import AWAY, Classified, Rules, classify_command
 from wal_agent.recovery.quote import inline, safe
-from wal_agent.recovery.rules import OURS
 
 ASK = " If that leaves doubt, stop and ask the operator."
+# Commands that only read and show nothing of the world, so running one verifies nothing.
+_SHOWS_NOTHING = frozenset({"shell-builtin", "echo", "printf", "sleep", "yes"})  # names of rules
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`next` is for the prompt. `verify`: the command in it that the agent is to look with, "" for none."""
+    """`next` is for the prompt. `verify`: the command in it that ends the call when the agent runs it, "" for none."""
 
     next: str
     verify: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How to verify: `text` for the prompt; `command` where running it counts as the look, else ""."""
+
+    text: str
+    command: str = ""
+
+
 def advice(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "") -> Advice:
-    """`known`: by which rule the call has its class. A command of ours is named only when it plainly reads: what it is
-    filled with comes from the call. `folder`: where the call ran, if not in the workspace; a look is one only there."""
-    text, away, _ = known.verify.partition(AWAY)
-    command = text if known.source != OURS or is_command(text, rules) else ""
-    if command and known.source == OURS and classify_command(command, rules.ours).cls != "read_only":
-        command, sentence = "", ""
-    else:
-        sentence = (inline(text, 300) if command else text) + " ".join(
-            ["", *safe(known.verify[len(text) :], 100).split()]
-        )
-    if command and folder:
-        sentence += f", in {inline(folder, 200)}"
+    """`known`: by which rules the call has its class. `folder`: where the call ran, if not in the workspace; a look is
+    one only there.
+
+    The project's words are quoted beside the built-in ones and take none of those away: it may know more, and it may
+    be a stranger's."""
     said = rules.next[cls][finding]
+    builtin, project = _builtin(known, rules, folder), known.project
     if "{verify}" not in said:
         return Advice(said, "")
-    said = said.replace("{verify}", f" ({sentence})" if sentence else "")
-    if known.ambiguous and known.source == OURS:
+    theirs = _projects(project, known, builtin, rules, folder) if project is not None else _Way("")
+    if builtin.command and theirs.text:
+        text = f"{builtin.text}; this project's rule says: {theirs.text}"
+    else:
+        text = theirs.text or builtin.text
+    said = said.replace("{verify}", f" ({text})" if text else "")
+    if known.ambiguous:
         said = f"{said.removesuffix(ASK)} {known.ambiguous}" + (ASK if said.endswith(ASK) else "")
-    elif known.ambiguous:
-        said = f"{said.removesuffix(ASK)} If that leaves doubt: {inline(known.ambiguous, 200)}."
-    return Advice(said, "" if away else command)
+    if project is not None and project.ambiguous:
+        said = f"{said} In doubt, this project's rule says: {inline(project.ambiguous, 200)}."
+    return Advice(f"{said}{_claim(known, project)}", builtin.command or theirs.command)
+
+
+def _builtin(known: Classified, rules: Rules, folder: str) -> _Way:
+    """A command is named only when it plainly reads: what it is filled with comes from the call."""
+    text, away, place = known.verify.partition(AWAY)
+    command = text if is_command(text, rules) else ""
+    if command and classify_command(command, rules.ours).cls != "read_only":
+        return _Way("")
+    return _way(text, f"{away}{place}", command, folder)
+
+
+def _projects(project: Classified, known: Classified, builtin: _Way, rules: Rules, folder: str) -> _Way:
+    """What the project's rule verifies with. Running it counts only where the built-in rules name no command, find
+    that this one plainly reads, and do not know the call as worse than the project says."""
+    text, away, place = project.verify.partition(AWAY)
+    if not text:
+        return _Way("")
+    looks = classify_command(text, rules.ours)
+    counts = (
+        not builtin.command
+        and project.cls == known.cls
+        and looks.cls == "read_only"
+        and looks.rule not in _SHOWS_NOTHING
+    )
+    return _way(text, f"{away}{place}", text if counts else "", folder, quoted=True)
+
+
+def _way(text: str, place: str, command: str, folder: str, quoted: bool = False) -> _Way:
+    """`place`: where else than here it is to be run, as the rest of a sentence."""
+    shown = " ".join([inline(text, 300) if command or quoted else text, *safe(place, 100).split()])
+    if folder and (command or quoted):
+        shown += f", in {inline(folder, 200)}"
+    return _Way(shown, "" if place else command)
+
+
+def _claim(known: Classified, project: Classified | None) -> str:
+    """A project's milder class, as its own word."""
+    if project is None or project.cls == known.cls:
+        return ""
+    name, place = inline(project.rule, 60), inline(project.source, 80)
+    return f" This project's rule {name} in {place} calls it {project.cls}, which does not replace this step."
 
 
 def is_command(verify: str, rules: Rules) -> bool:

@@ -7,7 +7,7 @@ known is `unknown`. Read-only calls are logged too: recovery does not rest on th
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 
@@ -19,7 +19,7 @@ from wal_agent.recovery.match import GENERAL, levels, match, program
 from wal_agent.recovery.rules import OURS, Classified, Rules, Shell
 from wal_agent.recovery.wrappers import Inner, inner
 
-__all__ = ["AWAY", "Classified", "Rules", "classify", "classify_command", "read_input", "waits", "worse_class"]
+__all__ = ["AWAY", "Classified", "Rules", "classify", "classify_command", "read_input", "tightened", "worse_class"]
 
 UNREADABLE = Classified("unknown", "unreadable", "has an input that could not be read")
 NO_RULE = Classified("unknown", "none", "is not known to wal-agent", GENERAL)
@@ -42,8 +42,10 @@ _MOST_DEPTH = 8
 def classify(tool: str, input: bytes, rules: Rules) -> Classified:
     """The class of a call. `input` is the agent's JSON object; anything else makes the call unknown."""
     fields = read_input(input)
-    if fields is None:
-        return UNREADABLE
+    return UNREADABLE if fields is None else _with_project(rules, lambda r: _call(tool, fields, r))
+
+
+def _call(tool: str, fields: dict[str, object], rules: Rules) -> Classified:
     declared: Classified | None = None
     if rules.project and (rule := for_tool(rules.project, tool, fields)) is not None:
         why = rule.why or "is a tool that the project's own rules name"
@@ -56,16 +58,26 @@ def classify(tool: str, input: bytes, rules: Rules) -> Classified:
     return declared if declared is not None and found.source == OURS else found
 
 
-def waits(tool: str, input: bytes, rules: Rules, found: Classified | None = None) -> bool:
-    """Whether a call may start only when its intent is durable (I1). A rule of the project can make it wait, and never
-    keeps it from waiting: our own rules are asked too. `found`: what `classify` says of it, where that is known."""
-    known = found or classify(tool, input, rules)
-    return known.cls != "read_only" or (bool(rules.project) and waits(tool, input, rules.ours))
-
-
 def classify_command(text: str, rules: Rules, folder: str = "") -> Classified:
     """The class of shell text: that of the worst command in it. `folder`: where it runs, relative to the workspace."""
-    return _Parts(rules, folder).text(text)
+    return _with_project(rules, lambda r: _Parts(r, folder).text(text))
+
+
+def _with_project(rules: Rules, read: Callable[[Rules], Classified]) -> Classified:
+    builtin = read(rules.ours)
+    return tightened(builtin, read(rules)) if rules.project else builtin
+
+
+def tightened(builtin: Classified, declared: Classified) -> Classified:
+    """The class of a call by both kinds of rules. A project's files are a stranger's, so a rule of theirs can make a
+    class worse and never better; `verify` and `ambiguous` stay the built-in ones, and what the project says is beside
+    them. `declared`: what the rules say with the project's in front. This is the one place that decides between them.
+    """
+    if declared.source == OURS:
+        return builtin  # the project has no rule for the call, or only for a part that is not its worst
+    if _BADNESS[declared.cls] < _BADNESS[builtin.cls]:
+        return replace(builtin, project=declared)
+    return replace(declared, verify=builtin.verify, ambiguous=builtin.ambiguous, project=declared)
 
 
 def read_input(input: bytes) -> dict[str, object] | None:
@@ -88,7 +100,7 @@ def _shell(fields: dict[str, object], shell: Shell, rules: Rules) -> Classified:
     command = fields.get(shell.field)
     folder = next((v for name in FOLDERS if isinstance(v := fields.get(name), str)), "")
     if isinstance(command, str):
-        found = classify_command(command, rules, folder)
+        found = _Parts(rules, folder).text(command)
     elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
         found = _Parts(rules, folder).words(tuple(Word(w, w) for w in command))
     else:

@@ -1,7 +1,7 @@
 """A rule that a project declares for its own tools and commands, as data, and the words that it may match.
 
-All of it comes from files of the project: hostile text. A rule tells what is told and settled; it never makes the gate
-wait less (I1): the gate asks the built-in rules too.
+All of it comes from files of the project: hostile text. A rule can make the class of a call worse, never better
+(`classify.tightened`), and its words are quoted as advice.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from wal_agent.recovery.classify import Classified, classify
 from wal_agent.recovery.declared import ANY, GAP, Declared, Problem, words_of
 from wal_agent.recovery.declared_match import for_command, for_tool
 from wal_agent.recovery.markdown_text import code_spans
-from wal_agent.recovery.rules import OURS, Rules, with_project
+from wal_agent.recovery.rules import Rules, with_project
 
 _SOME = "x-0"  # stands for any word
 _UNREAD = ("none", "unreadable", "program", "script", "function", "shell-empty", "shell-unreadable")  # classify.py
@@ -24,7 +24,7 @@ def lint(declared: Sequence[Declared], builtin: Rules) -> tuple[Problem, ...]:
         warnings = (
             *_reach(rule, declared[:n], builtin),
             *_mild(rule, builtin),
-            *_verification(rule, declared, builtin),
+            *_verification(rule, builtin),
         )
         found += [Problem(rule.source, rule.line, what) for what in warnings]
     return tuple(found)
@@ -33,7 +33,7 @@ def lint(declared: Sequence[Declared], builtin: Rules) -> tuple[Problem, ...]:
 def _reach(rule: Declared, before: Sequence[Declared], builtin: Rules) -> Iterator[str]:
     """Whether it can win at all."""
     alone = with_project(builtin, [rule])
-    if all(classify(*call, alone).source == OURS for call in _calls(rule, builtin)):
+    if all(classify(*call, alone).project is None for call in _calls(rule, builtin)):
         yield f'rule "{rule.name}" can never hold: no command that wal-agent reads begins with these words.'
         return
     winners = [for_command(before, words) for words in _commands_of(rule)]
@@ -45,26 +45,24 @@ def _reach(rule: Declared, before: Sequence[Declared], builtin: Rules) -> Iterat
 
 
 def _mild(rule: Declared, builtin: Rules) -> Iterator[str]:
-    """Whether it says read_only of what is known to change something."""
-    known = [classify(*call, builtin) for call in _calls(rule, builtin)] if rule.cls == "read_only" else []
-    if worst := next((k for k in known if k.cls == "mutation"), None):
-        what = f'rule "{rule.name}" says read_only of a known mutation (it {worst.why})'
-        yield f"{what}; the gate will wait for it all the same."
+    """Whether it says something milder than what is known of the call."""
+    known = (
+        [classify(*call, builtin) for call in _calls(rule, builtin)] if rule.cls in ("read_only", "idempotent") else []
+    )
+    if worst := next((k for k in known if k.cls in ("mutation", "idempotent") and k.cls != rule.cls), None):
+        what = f'rule "{rule.name}" says {rule.cls} of a known {worst.cls} (it {worst.why})'
+        yield f"{what}; a project's rule can only make a class worse, so it stays {worst.cls}."
 
 
-def _verification(rule: Declared, declared: Sequence[Declared], builtin: Rules) -> Iterator[str]:
-    """Whether the commands that verify it only read, by the built-in rules or by another one of the project's."""
+def _verification(rule: Declared, builtin: Rules) -> Iterator[str]:
+    """Whether the commands that verify it plainly read, by the built-in rules: only then running one counts."""
     spans = code_spans(rule.verify)
-    ruled = with_project(builtin, declared)
     for text in spans or (rule.verify,):
-        found, known = (classify(*shell_call(text, rules), rules) for rules in (ruled, builtin))
-        if found.cls == "read_only" or not _is_command(text, bool(spans), known):
+        known = classify(*shell_call(text, builtin), builtin)
+        if known.cls == "read_only" or not _is_command(text, bool(spans), known):
             continue
-        what = f'rule "{rule.name}": its verification `{text}` is {found.cls}, not read_only'
-        if found.source == OURS:
-            yield f"{what} (it {found.why}). If it only reads, give it a rule that says so."
-        else:
-            yield f'{what}, by rule "{found.rule}". If it only reads, give it a rule that says so before that one.'
+        what = f'rule "{rule.name}": its verification `{text}` is {known.cls}, not read_only (it {known.why})'
+        yield f"{what}. The agent is shown it, and running it does not settle the call."
 
 
 def _is_command(text: str, marked: bool, known: Classified) -> bool:

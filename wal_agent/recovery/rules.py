@@ -39,7 +39,8 @@ CONTAINERS = (
 @dataclass(frozen=True, slots=True)
 class Classified:
     """What a call may change. `why` completes "It ..."; `verify` says how to find out what a call in flight did, and
-    `ambiguous` what to do where that leaves doubt ("" = what is always said). `source`: whose rule it is."""
+    `ambiguous` what to do where that leaves doubt ("" = what is always said). `source`: whose rule it is. `project`:
+    what a rule of the project says of the call; its words are advice, and `cls` is never below the built-in class."""
 
     cls: Class
     rule: str
@@ -47,6 +48,7 @@ class Classified:
     verify: str = ""
     ambiguous: str = ""
     source: str = OURS
+    project: Classified | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class FileTool:
 @dataclass(frozen=True, slots=True)
 class Rules:
     """`commands`: by all the words of their program. `begins`: what such words begin with. `project`: rules of the
-    project, tried before ours; they tell what is told, and never make the gate wait less."""
+    project; each can make a call's class worse, never better (`classify.tightened`)."""
 
     tools: Mapping[str, Classified]
     shells: Mapping[str, Shell]

@@ -14,7 +14,7 @@ from wal_agent.errors import BucketError, Fenced, WalAgentError
 from wal_agent.happened import CallEnded, CallStarted, Tell
 from wal_agent.records import End, Ending, Finding, Intent, Payload, Teller
 from wal_agent.recovery import evidence
-from wal_agent.recovery.classify import Rules, classify, waits
+from wal_agent.recovery.classify import Rules, classify
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.supervise.calls import Calls, Running
 from wal_agent.wal.blobs import INLINE, Blobs
@@ -77,7 +77,7 @@ class Gate:
         that spools (R9), this machine's disk will do."""
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
-        reads = not waits(event.tool, event.input, self._rules, found)
+        reads = found.cls == "read_only"
         self._remember(event)
         facts = () if reads else evidence.before(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:

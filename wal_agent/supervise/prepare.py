@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -21,6 +21,7 @@ from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence, tree_words
 from wal_agent.recovery.case import Policy
 from wal_agent.recovery.decided import Alert, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.proven import standing
 from wal_agent.recovery.report import (
@@ -75,6 +76,11 @@ class Prepared:
             for v in self.verdicts
             if v.call in still_open and (v.finding != "unknown" or v.call in self.harmless)
         ]
+
+
+def harmless(calls: Iterable[InFlight]) -> frozenset[int]:
+    """The calls that may be done again, by the class that the agent was told."""
+    return frozenset(n for c in calls if c.cls in ("read_only", "idempotent") for n in c.calls)
 
 
 def policy_of(wish: Wish) -> Policy:
@@ -206,13 +212,12 @@ class Preparation:
         rows(in_flight_lines(told.calls))
         self._record(alert, verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
-        harmless = frozenset(o.intent.call for o in decided.dangling if o.intent.cls in ("read_only", "idempotent"))
         return Prepared(
             ResumeSession(place.session, prompt),
             decided.args,
             dict(self.at.before.files) if restored else {},
             verdicts,
-            harmless,
+            harmless(told.calls),
             tuple(Asked(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in told.calls for call in c.calls),
         )
 

@@ -32,7 +32,7 @@ GEMINI = """\
 
 | Tool / Operation | Idempotent? | Verify With | On Ambiguity |
 |---|---|---|---|
-| `run_shell_command` → `make build` | Yes | `ls -l dist` | Retry |
+| `run_shell_command` → `make build` | No | `ls -l dist` | Retry |
 | `mcp__shop__order` | No | look into the shop | Ask operator |
 """
 SKILL = """\
@@ -61,7 +61,7 @@ def checked(run: Run, *args: str) -> dict[str, Any]:
     code, out, err = run("rules", "check", "--json", *args)
     assert (code, err) == (0, "")
     answer: dict[str, Any] = json.loads(out)
-    assert list(answer) == ["class", "rule", "why", "verify", "ambiguous", "source"]
+    assert list(answer) == ["class", "rule", "why", "verify", "ambiguous", "source", "project"]
     return answer
 
 
@@ -88,7 +88,7 @@ def test_a_project_without_rules_goes_by_those_built_in(run: Run) -> None:
 
 
 def test_each_form_of_a_projects_rules(project: Run) -> None:
-    assert checked(project, "./deploy.sh staging") == {
+    told = {
         "class": "mutation",
         "rule": "deploy",
         "why": "Deploying twice may create duplicate resources.",
@@ -96,7 +96,9 @@ def test_each_form_of_a_projects_rules(project: Run) -> None:
         "ambiguous": "ask Eve",
         "source": "wal-agent.toml",
     }
-    assert brief(checked(project, "make build -j4")) == ("idempotent", "make build", "GEMINI.md")
+    builtin = {"verify": "look for what it was to change", "ambiguous": ""}
+    assert checked(project, "./deploy.sh staging") == {**told, **builtin, "project": told}
+    assert brief(checked(project, "make build -j4")) == ("mutation", "make build", "GEMINI.md")
     assert brief(checked(project, "--tool", "mcp__shop__order", "{}")) == ("mutation", "mcp__shop__order", "GEMINI.md")
     for args in (
         ["bash skills/ship/run.sh"],
@@ -137,15 +139,40 @@ def test_where_a_nested_shell_went_is_not_where_the_text_goes_on(project: Run) -
 
 
 def test_a_rule_for_the_shell_itself_is_for_what_no_other_rule_speaks_of(run: Run) -> None:
-    put("AGENTS.md", "| Tool | Idempotent? |\n|-|-|\n| `run_shell_command` | no |\n| `make build` | yes |\n")
-    assert brief(checked(run, "make build")) == ("idempotent", "make build", "AGENTS.md")
+    put("AGENTS.md", "| Tool | Idempotent? |\n|-|-|\n| `run_shell_command` | no |\n| `make build` | unknown |\n")
+    assert brief(checked(run, "make build")) == ("unknown", "make build", "AGENTS.md")
     assert brief(checked(run, "ls")) == ("mutation", "run_shell_command", "AGENTS.md")
 
 
 def test_the_worst_part_of_a_command_counts(project: Run) -> None:
-    assert brief(checked(project, "make build; git push"))[0] == "mutation"
-    assert brief(checked(project, "make build; ls"))[:2] == ("idempotent", "make build")
-    assert brief(checked(project, "make build; ./unknown"))[0] == "unknown"
+    assert brief(checked(project, "make test; git push"))[0] == "mutation"
+    assert brief(checked(project, "make build; ls"))[:2] == ("mutation", "make build")
+    assert brief(checked(project, "make test; ./unknown"))[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("command", "cls", "rule"),
+    [
+        ("git push", "mutation", "git-push"),
+        ("git commit -m x && ls", "mutation", "git-commit"),
+        ("rm x", "mutation", "rm"),
+        ("./deploy.sh", "unknown", "script"),
+        ("sudo ./deploy.sh", "unknown", "script"),
+    ],
+)
+def test_a_milder_class_is_shown_as_the_projects_word_and_changes_nothing(
+    run: Run, command: str, cls: str, rule: str
+) -> None:
+    """Issue 12.4."""
+    put(
+        "AGENTS.md",
+        "| Tool | Idempotent? |\n|-|-|\n"
+        + "".join(f"| `{name}` | read-only |\n" for name in ("git push", "git commit", "rm", "./deploy.sh")),
+    )
+    answer = checked(run, command)
+    assert brief(answer) == (cls, rule, "wal-agent")
+    shown = "says read_only; a project can only make a class worse" in run("rules", "check", command)[2]
+    assert shown == (answer["project"] is not None)
 
 
 def test_what_people_read(project: Run) -> None:
@@ -250,7 +277,7 @@ def test_the_command_itself_reads_stdin_and_needs_neither_bucket_nor_home(tmp_pa
     done = real(tmp_path, "check", "--batch", "-", stdin=b'{"cmd": "make build"}\n{"cmd": "ls"}\n' * 500)
     assert (done.returncode, done.stderr) == (0, b"")
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [brief(a)[0] for a in answers] == ["idempotent", "read_only"] * 500
+    assert [brief(a)[0] for a in answers] == ["mutation", "read_only"] * 500
     assert sorted(p.name for p in tmp_path.iterdir()) == ["AGENTS.md"]
 
 
@@ -328,7 +355,7 @@ def test_lint_tells_problems_with_their_places(run: Run) -> None:
         ),
         (
             rule("./x", "mutation", "./x --status"),
-            ['1: warning: rule "./x": its verification `./x --status` is mutation, not read_only, by rule "./x". If '],
+            ['1: warning: rule "./x": its verification `./x --status` is unknown, not read_only (it '],
         ),
         (
             rule("./x", "mutation", "git push origin"),
@@ -338,7 +365,14 @@ def test_lint_tells_problems_with_their_places(run: Run) -> None:
             rule("./x", "mutation", "./s"),
             ['1: warning: rule "./x": its verification `./s` is unknown, not read_only (it '],
         ),
-        (rule("./s", "read_only") + rule("./x", "mutation", "./s"), []),
+        (
+            rule("./s", "read_only") + rule("./x", "mutation", "./s"),
+            ['4: warning: rule "./x": its verification `./s` is unknown, not read_only (it '],
+        ),
+        (
+            rule("git push", "idempotent"),
+            ['1: warning: rule "git push" says idempotent of a known mutation (it '],
+        ),
         (rule("./y", "mutation", "git log -1") + rule("./z", "idempotent", "see the page, then ask Bob"), []),
     ],
 )

@@ -8,13 +8,24 @@ from typing import get_args
 import pytest
 
 from wal_agent.records import Class, Finding
-from wal_agent.recovery.advice import ASK, advice
+from wal_agent.recovery.advice import ASK, Advice, advice
 from wal_agent.recovery.classify import Classified, classify_command
-from wal_agent.recovery.rules import load_rules
+from wal_agent.recovery.declared import Declared
+from wal_agent.recovery.rules import load_rules, with_project
 
 RULES = load_rules()
 PUSH = classify_command("git push origin main", RULES)
-DEPLOY = Classified("unknown", "deploy", "x", "./deploy.sh --status", "ask in #ops", "GEMINI.md")
+
+
+def by_project(command: str, verify: str, cls: Class = "mutation", ambiguous: str = "") -> Classified:
+    """A command as the rules have it, where the project has one for it too."""
+    words = tuple(command.split())
+    mine = Declared("mine", cls, "GEMINI.md", verify=verify, ambiguous=ambiguous, words=words)
+    return classify_command(command, with_project(RULES, [mine]))
+
+
+def next_of(known: Classified) -> Advice:
+    return advice(known.cls, "unknown", known, RULES)
 
 
 @pytest.mark.parametrize("cls", get_args(Class))
@@ -37,10 +48,47 @@ def test_what_the_rule_says_of_doubt_stands_before_the_operator() -> None:
     )
 
 
-def test_a_projects_own_words_are_quoted_and_win() -> None:
-    told = advice("unknown", "unknown", DEPLOY, RULES)
-    assert told.next == "Verify first (`./deploy.sh --status`). If that leaves doubt: `ask in #ops`."
-    assert told.verify == "./deploy.sh --status"
+def test_a_projects_own_words_are_quoted_beside_the_built_in_ones() -> None:
+    told = next_of(by_project("./deploy.sh", "./deploy.sh --status", ambiguous="run it again"))
+    assert told.next == (
+        f"Do not run it again before you have verified that it did not happen (`./deploy.sh --status`).{ASK}"
+        " In doubt, this project's rule says: `run it again`."
+    )
+    told = next_of(by_project("git push origin main", "ls x"))
+    assert "(`git ls-remote origin main`; this project's rule says: `ls x`)" in told.next
+
+
+@pytest.mark.parametrize(
+    ("command", "verify", "cls", "counts"),
+    [
+        ("./deploy.sh", "curl -s https://shop.example/version", "mutation", "curl -s https://shop.example/version"),
+        ("./deploy.sh", "cat ledger.txt", "unknown", "cat ledger.txt"),
+        ("./deploy.sh", "cat ledger.txt", "idempotent", ""),  # milder than what is known
+        ("./deploy.sh", "./deploy.sh --status", "mutation", ""),  # may change something
+        ("./deploy.sh", "ls > x", "mutation", ""),
+        ("./deploy.sh", "true", "mutation", ""),  # shows nothing
+        ("./deploy.sh", "echo it is done", "mutation", ""),
+        ("git push origin main", "cat ledger.txt", "mutation", "git ls-remote origin main"),
+        ("git push origin main", "cat ledger.txt", "read_only", "git ls-remote origin main"),
+    ],
+)
+def test_what_a_project_verifies_with_counts_only_where_nothing_better_is_known(
+    command: str, verify: str, cls: Class, counts: str
+) -> None:
+    """Issue 12.4: a rule of the project widens nothing that ends a call (I8)."""
+    assert next_of(by_project(command, verify, cls)).verify == counts
+
+
+@pytest.mark.parametrize("cls", ["read_only", "idempotent"])
+@pytest.mark.parametrize("finding", get_args(Finding))
+def test_a_milder_class_is_named_and_changes_no_step(cls: Class, finding: Finding) -> None:
+    """Issue 12.4: "do not run it again" does not become "run it again"."""
+    known, plain = by_project("git push origin main", "", cls), PUSH
+    told, alone = (advice("mutation", finding, k, RULES) for k in (known, plain))
+    assert told.next.startswith(alone.next) and told.verify == alone.verify
+    if told.next != alone.next:
+        claim = f" This project's rule `mine` in `GEMINI.md` calls it {cls}, which does not replace this step."
+        assert told.next == f"{alone.next}{claim}"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Class
-from wal_agent.recovery.classify import NO_RULE, UNREADABLE, classify, classify_command, waits
+from wal_agent.recovery.classify import NO_RULE, UNREADABLE, classify, classify_command, worse_class
 from wal_agent.recovery.declared import Declared
 from wal_agent.recovery.declared_match import for_command
 from wal_agent.recovery.rules import load_rules, with_project
@@ -405,15 +405,50 @@ def test_a_command_may_be_a_list_of_words_that_no_shell_reads() -> None:
     assert argv("ls", 1) == argv() == "unknown"
 
 
-def test_a_project_can_make_a_call_wait_and_never_keeps_it_from_waiting() -> None:
-    def waiting(command: str, cls: Class) -> bool:
-        mine = Declared(name="mine", cls=cls, source="GEMINI.md", words=tuple(command.split()))
-        return waits("run_shell_command", json.dumps({"command": command}).encode(), with_project(RULES, [mine]))
+DECLARED = st.builds(
+    Declared,
+    name=st.just("mine"),
+    cls=st.sampled_from(get_args(Class)),
+    source=st.just("GEMINI.md"),
+    verify=st.sampled_from(["", "ls", "git push"]),
+    words=st.sampled_from([("git", "push"), ("git",), ("ls",), ("sudo",), ("bash",), ("./x",), ("ssh",)]),
+    tool=st.sampled_from(["", "run_shell_command", "write_file", "mcp__shop__order"]),
+)
+PARTS = st.sampled_from(["git push", "git status", "ls", "sudo ls", "bash -c 'git push'", "./x", "rm a", "ssh h ls"])
+JOINED = (
+    st.lists(PARTS, min_size=1, max_size=3)
+    .map(" && ".join)
+    .flatmap(
+        lambda text: st.sampled_from([text, f"{text} > out", f"sudo {text}", f"bash -c '{text}'", f"echo $({text})"])
+    )
+)
 
-    assert waiting("./deploy.sh", "read_only")
-    assert waiting("git push", "read_only")
-    assert waiting("ls", "mutation")
-    assert not waiting("ls", "read_only")
+
+@given(st.lists(DECLARED, max_size=3), JOINED, st.sampled_from(["run_shell_command", "write_file", "mcp__shop__order"]))
+def test_a_projects_rules_never_make_a_class_better(rules: list[Declared], command: str, tool: str) -> None:
+    """Issue 12.4, I1: for every class that a project gives to any part of any call."""
+    order = ("read_only", "idempotent", "unknown", "mutation")
+    input = json.dumps({"command": command}).encode()
+    builtin, both = classify(tool, input, RULES), classify(tool, input, with_project(RULES, rules))
+    assert order.index(both.cls) >= order.index(builtin.cls)
+    assert (both.verify, both.ambiguous) == (builtin.verify, builtin.ambiguous)
+    assert order.index(classify_command(command, with_project(RULES, rules)).cls) >= order.index(
+        classify_command(command, RULES).cls
+    )
+
+
+@pytest.mark.parametrize("declared", get_args(Class))
+@pytest.mark.parametrize(
+    ("command", "builtin"),
+    [("ls", "read_only"), ("mkdir -p x", "idempotent"), ("./x", "unknown"), ("git push", "mutation")],
+)
+def test_the_worse_of_both_classes_counts(command: str, builtin: Class, declared: Class) -> None:
+    """Issue 12.4: all classes against all classes."""
+    mine = Declared(name="mine", cls=declared, source="GEMINI.md", words=tuple(command.split()))
+    found = classify_command(command, with_project(RULES, [mine]))
+    assert found.cls == worse_class(builtin, declared)
+    assert found.project is not None and found.project.cls == declared
+    assert found.source == ("GEMINI.md" if found.cls == declared else "wal-agent")
 
 
 def test_many_rules_of_a_project_do_not_each_take_a_long_command_apart() -> None:

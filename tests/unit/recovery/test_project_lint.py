@@ -51,7 +51,7 @@ def test_a_rule_for_each_thing_it_can_hold_for_is_in_force() -> None:
         Declared("d", "mutation", "x", files=("tools/d",)),
         Declared("e", "mutation", "x", tool="mcp__e__f"),
         Declared("f", "mutation", "x", words=("write_file",), tool="write_file"),
-        Declared("g", "idempotent", "x", words=("git", "push")),
+        Declared("g", "mutation", "x", words=("git", "push")),
         Declared("h", "mutation", "x", words=("ls",)),
     ]
     assert lint(rules, BUILTIN) == ()

@@ -410,13 +410,13 @@ def test_no_call_ends_while_somebody_looks_at_what_runs(post: Post, monkeypatch:
 
 
 def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
-    """I1: what a project's own files say is told, and counts at a recovery; what waits is decided by our rules too."""
+    """I1, issue 12.4: what waits, and what the log says of it, is the worse of the project's class and the built-in."""
     (tmp_path / "GEMINI.md").write_text(
         "| Tool / Operation | Idempotent? | Verify With | On Ambiguity |\n|---|---|---|---|\n"
         "| `rm` | read-only | | |\n| `ls` | no | | |\n"
     )
     post = Post(tmp_path, deadline=0.0, rules=rules_in(tmp_path))
-    for command, cls in (("rm x", "read_only"), ("ls", "mutation")):
+    for command, cls in (("rm x", "mutation"), ("ls", "mutation")):
         refused = post.gate.before(starting("run_shell_command", command=command))
         assert isinstance(refused, Deny) and "could not be saved" in refused.reason, command
         post.commit()
