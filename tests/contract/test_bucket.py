@@ -36,6 +36,7 @@ from wal_agent.errors import Conflict, NotFound
 BUCKETS: dict[str, Callable[[Path], Bucket]] = {
     "memory": lambda folder: MemoryBucket(),
     "file": lambda folder: FileBucket(folder / "bucket", lock_timeout=60),
+    "file-known": lambda folder: known(folder / "bucket"),
     "file-retried": lambda folder: RetryBucket(
         FileBucket(folder / "bucket", lock_timeout=60), SystemClock(), Random(1)
     ),
@@ -51,6 +52,14 @@ ON_SERVERS = {"gcs-fake", "s3-ministack", "s3-moto"}
 NOT_ATOMIC = {"s3-moto"}  # it looks first and puts then, without a lock, and says 500 to a reader then; S3 does not
 WRITERS = 8
 server_bucket = cache(lambda name: fresh_bucket(shared(name)))
+
+
+def known(root: Path) -> Bucket:
+    """As a machine opens it that has used it before (issue 12.7)."""
+    before = FileBucket(root)
+    before.put("a", b"")
+    before.delete("a")
+    return FileBucket(root, lock_timeout=60, known=before.marker())
 
 
 def encrypted(inner: Bucket) -> Bucket:

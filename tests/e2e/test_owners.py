@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import subprocess
 
 from tests.e2e.scene import Scene, shell, told, until
 from tests.mocks.gemini_model import Turn
@@ -113,6 +115,42 @@ def test_unwritable_bucket_denies_and_loses_nothing(scene: Scene) -> None:
     ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
     assert ends == {1: "done", 2: "denied"}
     assert machine.status()["state"] == "closed"
+
+
+def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None:
+    """Issue 12.7 (I3, I5): nothing is acknowledged under the mount point; with the disk back the run goes on, and a
+    start without it is refused instead of beginning anew."""
+    scene.script(
+        Turn(calls=[shell("echo one >> side")]),
+        Turn(calls=[shell("echo two >> side")]),
+        Turn(text="Stopped, as told."),
+    )
+    hold = scene.hold_turn(1)
+    disk, point = scene.root / "disk", scene.bucket
+    disk.mkdir()
+    point.mkdir()
+    mount = ("mount", "--bind", str(disk), str(point))
+    mounted = ("unshare", "--mount", "sh", "-c", f'{shlex.join(mount)}; exec "$@"', "sh")
+    machine = scene.machine("vm-1", enter=mounted)
+    run = machine.run("-y", "-p", "work", WAL_AGENT_APPEND_DEADLINE="4")
+    scene.asked(2)
+    inside = ("nsenter", "--target", str(run.pid), "--mount")
+    subprocess.run([*inside, "umount", "--lazy", str(point)], check=True)
+    hold.set()
+    scene.asked(3)
+    assert "did not run this" in told(scene.model.requests[-1])
+    assert [*point.iterdir()] == []
+    subprocess.run([*inside, *mount], check=True)
+    assert run.wait() == 0, run.stderr()
+    assert scene.side() == ["one"]
+    ends = {r["call"]: r["how"] for r in machine.log() if r["type"] == "end"}
+    assert ends == {1: "done", 2: "denied"}
+    machine.enter = ()
+    for refused in (machine.run("-y", "-p", "more", wait=True).process, machine.cli("status")):
+        assert refused.returncode == 69
+    assert "Is it mounted?" in machine.runs[-1].stderr() and [*point.iterdir()] == []
+    assert machine.cli("doctor", "--forget").returncode == 0
+    assert "no job" in machine.cli("status").stderr
 
 
 def test_sigterm_drains_and_the_next_start_goes_on_at_once(scene: Scene) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
+from wal_agent.bucket.known import known_id
 from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 
-__all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "open_bucket"]
+__all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "marker_of", "open_bucket"]
 
 FAULTS = "WAL_AGENT_BUCKET_FAULTS"  # names a file of faults to inject; for end-to-end tests
 _in_memory: dict[str, Bucket] = {}
@@ -20,7 +21,7 @@ _in_memory_lock = threading.Lock()
 
 
 def open_bucket(url: str) -> Bucket:
-    """The bucket under a URL or plain absolute path; ConfigError for anything else. No I/O: nothing is made yet."""
+    """The bucket under a URL or plain absolute path; ConfigError for anything else. Nothing is made yet."""
     bucket = _open(url)
     faults = os.environ.get(FAULTS)
     if not faults:
@@ -34,6 +35,13 @@ def open_bucket(url: str) -> Bucket:
 def default_url(env: Mapping[str, str]) -> str:
     """The bucket that is used when none is named: in the user's state folder (XDG base directory specification)."""
     return (state_dir(env) / "bucket").absolute().as_uri()
+
+
+def marker_of(url: str) -> str:
+    """The id of the marker of the bucket `url` (as a bucket says it); "" where it has none. Unavailable, Denied."""
+    from wal_agent.bucket.file import FileBucket
+
+    return FileBucket(Path(_path_of(url))).marker() if url.startswith("file:") else ""
 
 
 def _open(url: str) -> Bucket:
@@ -61,7 +69,8 @@ def _open_folder(path: str) -> Bucket:
 
     if "\0" in path:
         raise ConfigError(f"{path!r} is not a path: it holds a zero byte.")
-    return FileBucket(Path(path))
+    root = Path(path).absolute()
+    return FileBucket(root, known=known_id(root.as_uri(), os.environ))
 
 
 def _open_memory(name: str) -> Bucket:

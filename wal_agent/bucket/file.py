@@ -3,6 +3,7 @@
 root/<key>=            an object (frame.py). The `=`, which no key holds, lets `a` and `a/b` both exist.
 root/.locks/<00..ff>   sidecars for flock, striped by the hash of the key and never unlinked. Every mutator takes its
                        own, else a create could be renamed over by a replace that looked before it.
+root/.bucket           the marker (disk.py): which bucket this is.
 root/.tmp/<pid>-<hex>  what is being written; synced, then linked (create) or renamed (replace) to its name.
 
 A network file system is not enough: flock and link must be those of one kernel. Names that differ in case only are one
@@ -11,7 +12,6 @@ object where the file system says so (macOS).
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
@@ -21,29 +21,36 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from wal_agent.bucket.base import Entry, Object, Version, check_folder, check_key, check_prefix, is_key
-from wal_agent.bucket.folder import Tree, explain, locked, open_child, read_file, sweep, sync, temp_file
+from wal_agent.bucket.disk import TEMPS, Disk
+from wal_agent.bucket.folder import explain, link, locked, open_child, read_file, sweep, sync, temp_file
 from wal_agent.bucket.frame import NONCE, Frame, decode, encode, generation_of
-from wal_agent.errors import Conflict, Denied, NotFound
+from wal_agent.errors import Conflict, NotFound
 
 _OBJECT = "="
-_LOCKS = (".locks",)
-_TEMPS = (".tmp",)
+_LOCKS = ".locks"
 
 
 class FileBucket:
-    """The folder is made by the first put. `lock_timeout`: seconds to wait for other processes before Unavailable."""
+    """The folder is made by the first put, but where `known`, the id of its marker, says that it must be there.
+    `lock_timeout`: seconds to wait for other processes before Unavailable."""
 
-    def __init__(self, root: Path, lock_timeout: float = 5.0) -> None:
+    def __init__(self, root: Path, lock_timeout: float = 5.0, known: str = "") -> None:
         self.root = root.absolute()
         self.url = self.root.as_uri()
         self._lock_timeout = lock_timeout
-        self._tree = Tree(self.root)
+        self._disk = Disk(self.root, self.url, _holds, known)
         self._swept = False
+
+    def marker(self) -> str:
+        """The id of the bucket's marker; "" where it has none, or there is no bucket."""
+        with suppress(FileNotFoundError), self._explained("read", self.root), self._disk.opened() as root:
+            return self._disk.marker(root)
+        return ""
 
     def get(self, key: str) -> Object:
         folders, name = _place(key)
         try:
-            with self._explained("read", self._path(key)), self._tree.open(folders) as folder:
+            with self._explained("read", self._path(key)), self._folder(folders) as folder:
                 raw, updated = read_file(folder, name)
         except FileNotFoundError:
             raise NotFound(f"{self.url} holds no {key}.") from None
@@ -55,15 +62,16 @@ class FileBucket:
         generation = 1 if if_version is None else generation_of(if_version) + 1
         frame = Frame(generation, os.urandom(NONCE), bytes(data))
         explained = self._explained("write", self._path(key), missing_is_an_error=True)
-        with explained, self._tree.open(folders, make=True) as folder:
+        with explained, self._disk.opened(make=True) as root, self._disk.folder(root, folders, make=True) as folder:
             self._check(folder, name, key, if_version)  # spares writing what would be refused
-            with self._written(frame) as (temps, temp), self._locked(key):
+            with self._written(root, frame) as (temps, temp), self._locked(root, key):
                 self._check(folder, name, key, if_version)
                 if if_version is None:
                     self._link(temps, temp, folder, name)
                 else:
                     os.rename(temp, name, src_dir_fd=temps, dst_dir_fd=folder)
                 sync(folder)
+                self._disk.acknowledge(folder, folders, name, frame.version)
         return frame.version
 
     def delete(self, *keys: str) -> None:
@@ -74,8 +82,9 @@ class FileBucket:
         with (
             suppress(FileNotFoundError),
             self._explained("delete", self._path(key)),
-            self._tree.open(folders) as folder,
-            self._locked(key),
+            self._disk.opened() as root,
+            self._disk.folder(root, folders) as folder,
+            self._locked(root, key),
         ):
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=folder)
@@ -111,19 +120,20 @@ class FileBucket:
 
     def _link(self, temps: int, temp: str, folder: int, name: str) -> None:
         try:
-            os.link(temp, name, src_dir_fd=temps, dst_dir_fd=folder, follow_symlinks=False)
+            link(temps, temp, folder, name, self.root)
         except FileExistsError:  # its writer does not take our locks, but no create may ever win over another
             sync(folder)
             raise Conflict(f"{name.removesuffix(_OBJECT)} in {self.url} is another version.") from None
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
-                raise
-            what = f"The file system of {self.root} makes no hard links, which a file:// bucket needs."
-            raise Denied(what, "Choose a folder on a local disk.") from error
 
     @contextmanager
-    def _written(self, frame: Frame) -> Iterator[tuple[int, str]]:
-        with self._tree.open(_TEMPS, make=True) as temps:
+    def _folder(self, folders: tuple[str, ...]) -> Iterator[int]:
+        """To read in."""
+        with self._disk.opened() as root, self._disk.folder(root, folders) as folder:
+            yield folder
+
+    @contextmanager
+    def _written(self, root: int, frame: Frame) -> Iterator[tuple[int, str]]:
+        with self._disk.scratch(root, TEMPS) as temps:
             if not self._swept:
                 self._swept = True
                 sweep(temps, self.time())
@@ -131,9 +141,9 @@ class FileBucket:
                 yield temps, temp
 
     @contextmanager
-    def _locked(self, key: str) -> Iterator[None]:
+    def _locked(self, root: int, key: str) -> Iterator[None]:
         stripe = hashlib.sha256(key.encode()).hexdigest()[:2]
-        with self._tree.open(_LOCKS, make=True) as locks, locked(locks, stripe, self._lock_timeout):
+        with self._disk.scratch(root, _LOCKS) as locks, locked(locks, stripe, self._lock_timeout):
             yield
 
     def _list(self, folders: tuple[str, ...], prefix: str, start_after: str) -> Iterator[Entry]:
@@ -141,7 +151,7 @@ class FileBucket:
         with (
             suppress(FileNotFoundError),
             self._explained("list", self.root / prefix),
-            self._tree.open(folders) as folder,
+            self._folder(folders) as folder,
         ):
             yield from _walk(folder, base, prefix, start_after)
 
@@ -149,7 +159,7 @@ class FileBucket:
         with (
             suppress(FileNotFoundError),
             self._explained("list", self.root / prefix),
-            self._tree.open(folders) as folder,
+            self._folder(folders) as folder,
             os.scandir(folder) as entries,
         ):
             for entry in entries:
@@ -172,6 +182,10 @@ class FileBucket:
 def _place(key: str) -> tuple[tuple[str, ...], str]:
     *folders, name = check_key(key).split("/")
     return tuple(folders), name + _OBJECT
+
+
+def _holds(folder: int, name: str, version: Version) -> bool:
+    return decode(read_file(folder, name)[0], name).version == version
 
 
 def _walk(folder: int, base: str, prefix: str, start_after: str) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from wal_agent.errors import BucketError, Denied, Unavailable
 
 ABANDONED_AFTER = 3600.0  # seconds
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a pipe that someone left in the bucket must not hang its reader.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -50,19 +50,28 @@ def sync(fd: int) -> None:
     os.fsync(fd)
 
 
-def read_file(folder: int, name: str) -> tuple[bytes, float]:
-    """Bytes and mtime of one regular file; a rename meanwhile does not matter, since both come from one descriptor."""
+def read_file(folder: int, name: str, most: int = -1) -> tuple[bytes, float]:
+    """Bytes (at most so many) and mtime of one regular file; a rename meanwhile does not matter, since both come from
+    one descriptor."""
     fd = os.open(name, _READ, dir_fd=folder)
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        return file.read(), status.st_mtime
+        return file.read(most), status.st_mtime
 
 
 def open_child(folder: int, name: str) -> int:
     """A descriptor of the folder `name` in an open folder, never through a link."""
-    return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    return os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+
+
+def make_child(folder: int, name: str) -> int:
+    """The same, made where it is missing: private (0700), and durable before this returns."""
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=folder)
+    sync(folder)  # also when it stood already: who made it may have been killed before its own sync
+    return open_child(folder, name)
 
 
 class Tree:
@@ -76,19 +85,15 @@ class Tree:
     def open(self, parts: tuple[str, ...], make: bool = False) -> Iterator[int]:
         """A descriptor of the folder root/parts; FileNotFoundError when it is missing and not to be made."""
         if make and () not in self._settled:
-            self._make_root()
+            make_root(self.root)
+            self._settled.add(())
         try:
-            # The user may have put the whole bucket behind a link; inside it no link is followed.
-            fd = os.open(self.root, _FOLDER)
+            fd = os.open(self.root, FOLDER)
             try:
                 for depth, part in enumerate(parts, 1):
-                    if make and parts[:depth] not in self._settled:
-                        with suppress(FileExistsError):
-                            os.mkdir(part, 0o700, dir_fd=fd)
-                        # Also when it stood already: who made it may have been killed before its own sync.
-                        sync(fd)
-                        self._settled.add(parts[:depth])
-                    child = open_child(fd, part)
+                    new = make and parts[:depth] not in self._settled
+                    child = make_child(fd, part) if new else open_child(fd, part)
+                    self._settled.add(parts[:depth])
                     os.close(fd)
                     fd = child
                 yield fd
@@ -99,22 +104,34 @@ class Tree:
                 self._settled.clear()
             raise
 
-    def _make_root(self) -> None:
-        chain = (self.root, *self.root.parents)
-        missing = [folder for folder in chain if not folder.exists()]
-        for folder in reversed(missing):
-            with suppress(FileExistsError):
-                folder.mkdir(0o700)
-            _sync_folder(folder.parent)
-        for folder in chain[len(missing) + 1 :]:
-            # Names that another process made and did not sync. Not ours to insist on: / may be unreadable.
-            with suppress(OSError):
-                _sync_folder(folder)
-        self._settled.add(())
+
+def make_root(root: Path) -> None:
+    """Make what is missing of a folder's path, durably."""
+    chain = (root, *root.parents)
+    missing = [folder for folder in chain if not folder.exists()]
+    for folder in reversed(missing):
+        with suppress(FileExistsError):
+            folder.mkdir(0o700)
+        sync_folder(folder.parent)
+    for folder in chain[len(missing) + 1 :]:
+        # Names that another process made and did not sync. Not ours to insist on: / may be unreadable.
+        with suppress(OSError):
+            sync_folder(folder)
 
 
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, _FOLDER)
+def link(temps: int, temp: str, folder: int, name: str, root: Path) -> None:
+    """Give a file of `temps` the name `name` in `folder`, both below `root`. FileExistsError; Denied: no hard links."""
+    try:
+        os.link(temp, name, src_dir_fd=temps, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP):
+            raise
+        what = f"The file system of {root} makes no hard links, which a file:// bucket needs."
+        raise Denied(what, "Choose a folder on a local disk.") from error
+
+
+def sync_folder(path: Path) -> None:
+    fd = os.open(path, FOLDER)
     try:
         sync(fd)
     finally:

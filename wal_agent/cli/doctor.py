@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wal_agent.cli.options import AsJson, BucketUrl
-from wal_agent.cli.screen import lines
+from wal_agent.cli.screen import lines, say
+from wal_agent.errors import UsageError
 from wal_agent.redact import redact
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ def doctor(
         ),
     ] = None,
     bucket: BucketUrl = None,
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget",
+            help="Forget that this machine has used the bucket (with --job: this job), because it was deleted or "
+            "replaced on purpose. The next run begins anew there.",
+        ),
+    ] = False,
+    job: Annotated[str | None, typer.Option("--job", help="For --forget: the job.", metavar="NAME")] = None,
     json: AsJson = False,
 ) -> None:
     """Prove that wal-agent works here: the bucket (permissions, conditions, how long a put takes, clocks) and, where an
@@ -38,6 +48,11 @@ def doctor(
     """
     import msgspec
 
+    if forget:
+        _forget(agent or "gemini", bucket, job)
+        raise typer.Exit
+    if job is not None:
+        raise UsageError("--job goes with --forget.")
     proofs: list[Proof] = []
     for proof in _examine(agent, bucket):
         proofs.append(replace(proof, what=redact(proof.what), detail=redact(proof.detail)))
@@ -48,11 +63,28 @@ def doctor(
     raise typer.Exit(0 if all(p.ok for p in proofs) else 78)
 
 
+def _forget(name: str, url: str | None, job: str | None) -> None:
+    """Of the bucket that a run here would use, nothing is read: it may be away."""
+    from wal_agent.bucket import open_bucket
+    from wal_agent.bucket.known import forget
+    from wal_agent.config import load
+    from wal_agent.errors import ConfigError
+
+    settings = load(name, Path.cwd().resolve(), os.environ, {"bucket": url, "job": job})
+    bucket = open_bucket(settings.bucket).url
+    what = f"bucket {bucket}" if job is None else f"job {settings.job} in {bucket}"
+    try:
+        known = forget(bucket, None if job is None else settings.job, os.environ)
+    except OSError as error:
+        raise ConfigError(f"What this machine knows of {what} cannot be removed: {error.strerror}.") from error
+    say(f"forgot {what}; the next run begins anew there." if known else f"this machine knows nothing of {what}.")
+
+
 def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
     """One proof after the other, quick ones first."""
     from wal_agent import __version__
     from wal_agent.agents import AGENTS
-    from wal_agent.errors import UsageError, WalAgentError
+    from wal_agent.errors import WalAgentError
     from wal_agent.selftest import Proof, prove
 
     if name is not None and name not in AGENTS:

@@ -48,6 +48,7 @@ def status(
     import msgspec
 
     from wal_agent import notify
+    from wal_agent.bucket.known import known_epoch, missing
     from wal_agent.cli.options import place
     from wal_agent.cli.view import look
     from wal_agent.cli.watching import check_every
@@ -63,6 +64,8 @@ def status(
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
     elif view.state == "none":
+        if epoch := known_epoch(at.bucket.url, at.keys.job, os.environ):
+            raise missing(at.bucket.url, at.keys.job, epoch)
         say(none(view))
     else:
         trouble = notify.trouble(os.environ)

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from wal_agent import __version__
 from wal_agent.agents.base import Agent, Cli, Env, Hookless, HookSetup, Injected, Journals, NewSession, ResumeSession
-from wal_agent.bucket import open_bucket
+from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.bucket.known import known_epoch, remember
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.encryption import id_of, load_key
-from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
+from wal_agent.errors import BucketError, ConfigError, Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.happened import (
     DrainFinished,
     DrainStarted,
@@ -193,11 +194,13 @@ class _Run:
                 Spooling(local.spools_dir(self.wish.env), wanted, self.wish.accept_loss),
                 "refuse" if self.wish.exit_on_pause else "wait",
                 self.early.unbroken,
+                known_epoch(self.bucket.url, self.keys.job, self.wish.env),
             )
         except Stopped as stopped:
             if stopped.lease is not None:
                 self._give_back(stopped.lease, stopped)
             raise
+        self._remember(opened.lease.epoch)
         opened.writer.spool_after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
@@ -218,6 +221,16 @@ class _Run:
             )
         )
         return opened
+
+    def _remember(self, epoch: int) -> None:
+        """The next start on this machine knows that this bucket holds this job."""
+        try:
+            remember(self.bucket.url, marker_of(self.bucket.url), self.keys.job, epoch, self.wish.env)
+        except (OSError, BucketError, Damaged) as error:
+            self.screen.say(
+                f"this machine could not note that it uses the bucket ({error}): if its disk is not mounted at the "
+                "next start, that will not be noticed"
+            )
 
     def _acked(self, records: Sequence[AnyRecord], state: State) -> None:
         """Of a segment that the bucket has."""

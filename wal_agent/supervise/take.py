@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
+from wal_agent.bucket.known import missing
 from wal_agent.clock import Clock
 from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable
@@ -31,6 +32,7 @@ from wal_agent.recovery.damage import explained
 from wal_agent.supervise.child import handled
 from wal_agent.supervise.standing import local_view
 from wal_agent.wal import lease as leases
+from wal_agent.wal import reader
 from wal_agent.wal.job import Fields, OpenedJob, Stopped, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
@@ -94,16 +96,19 @@ def take(
     spooling: Spooling,
     pauses: Pauses = "wait",
     unbroken: Callable[[], AbstractContextManager[None]] = nullcontext,
+    known: int = 0,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `pauses` says otherwise. LeaseHeld (75)
     when a live owner has it and `wait` is not set; Denied when the job is encrypted with another key than the
-    claim's."""
+    claim's; Unavailable when nothing of it is there, although this machine had it in epoch `known`."""
     watch, told, paused = Watch(), "", False
     owner = Owner(keys.job, bucket.url)
     while True:
         check_signals()
         try:
             seen = leases.read(bucket, keys)
+            if seen is None and known and reader.tail(bucket, keys).seq == 0:
+                raise missing(bucket.url, keys.job, known)
             if seen is None:
                 require_conditions(bucket, f"{keys.job}/probe")
         except Unavailable as error:

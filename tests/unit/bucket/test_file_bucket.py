@@ -261,19 +261,6 @@ def test_a_create_wins_over_nobody_even_without_locks(bucket: FileBucket, monkey
         bucket.put("a", b"")
 
 
-def test_a_folder_that_was_removed_is_made_again(bucket: FileBucket, root: Path) -> None:
-    bucket.put("a/b", b"")
-    (root / "a" / "b=").unlink()
-    (root / "a").rmdir()
-    with pytest.raises(Unavailable):
-        bucket.put("a/b", b"")
-    bucket.put("a/b", b"")
-    root.rename(root.with_name("moved"))
-    with pytest.raises(Unavailable):
-        bucket.put("a/b", b"")
-    bucket.put("a/b", b"")
-
-
 class TestLocks:
     def stripe(self, root: Path, key: str) -> Path:
         return root / ".locks" / hashlib.sha256(key.encode()).hexdigest()[:2]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.unit.bucket.test_bucket_check import IgnoresCreates, Lacks
-from tests.unit.cli.shelf import Run
+from tests.unit.cli.shelf import Run, full
 from wal_agent import bucket
+from wal_agent.bucket import known
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.fault_file import FaultFile, write_faults
 from wal_agent.bucket.memory import MemoryBucket
@@ -74,3 +77,37 @@ def test_an_agent_that_is_not_installed_does_not_hide_the_bucket(run: Run, monke
     code, _, err = run("doctor", "gemini")
     assert code == 78 and "FAIL  gemini is installed" in err and "a second create is refused" in err
     assert run("doctor", "nonsense")[0] == 64
+
+
+class TestForget:
+    """Issue 12.7: the way out for a person who deleted a bucket, or a job, on purpose."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        shelf = full(tmp_path / "b")
+        known.remember(shelf.url, bucket.marker_of(shelf.url), "shop", 1, os.environ)
+        return shelf.url
+
+    def test_a_bucket(self, run: Run, url: str, tmp_path: Path) -> None:
+        shutil.rmtree(tmp_path / "b")
+        for command in (("status",), ("log",), ("gc",), ("unlock",), ("ack", "1", "--done")):
+            code, out, err = run(*command, "--bucket", url, "--job", "shop")
+            assert (code, out) == (69, "") and f"wal-agent doctor --forget --bucket {url}" in err, command
+        assert not (tmp_path / "b").exists()
+        assert run("doctor", "--bucket", url)[0] == 78
+        code, _, err = run("doctor", "--forget", "--bucket", url)
+        assert code == 0 and "forgot bucket" in err
+        assert run("status", "--bucket", url, "--job", "shop")[0] == 0
+        assert "knows nothing" in run("doctor", "--forget", "--bucket", url)[2]
+
+    def test_a_job(self, run: Run, url: str, tmp_path: Path) -> None:
+        shutil.rmtree(tmp_path / "b" / "shop")
+        code, _, err = run("status", "--bucket", url, "--job", "shop")
+        assert code == 69 and f"wal-agent doctor --forget --bucket {url} --job shop" in err
+        assert run("doctor", "--forget", "--bucket", url, "--job", "shop")[0] == 0
+        assert run("status", "--bucket", url, "--job", "shop")[0] == 0
+        assert known.known_id(url, os.environ)
+
+    def test_a_job_is_named_for_nothing_else(self, run: Run, url: str) -> None:
+        assert run("doctor", "--bucket", url, "--job", "shop")[0] == 64

@@ -28,7 +28,9 @@ class Taking:
         self.world = World()
         self.told: list[str] = []
 
-    def take(self, run: str, wait: bool = False, spooling: Spooling = NOWHERE, pauses: Pauses = "wait") -> OpenedJob:
+    def take(
+        self, run: str, wait: bool = False, spooling: Spooling = NOWHERE, pauses: Pauses = "wait", known: int = 0
+    ) -> OpenedJob:
         return take(
             self.world.bucket,
             KEYS,
@@ -41,6 +43,7 @@ class Taking:
             self.told.append,
             spooling,
             pauses,
+            known=known,
         )
 
     def faster(self, _: str) -> None:
@@ -56,6 +59,36 @@ def test_a_first_start_opens_at_once_and_leaves_no_probe(taking: Taking) -> None
     job = taking.take("a")
     assert job.lease.epoch == 1 and taking.told == []
     assert [e.key for e in taking.world.inner.list("")] == [KEYS.lease, KEYS.segment(1)]
+
+
+def test_a_job_that_ran_here_and_is_gone_does_not_begin_anew(taking: Taking) -> None:
+    """Issue 12.7: a bucket that holds nothing of it is not mounted, or emptied; only a person knows which."""
+    with pytest.raises(Unavailable, match=r"has run on this machine \(epoch 4\)") as caught:
+        taking.take("a", known=4)
+    assert "wal-agent doctor --forget --bucket" in caught.value.hint and "--job shop" in caught.value.hint
+    assert [*taking.world.inner.list("")] == []
+
+
+def test_a_known_job_whose_lease_alone_is_gone_is_recovered(taking: Taking) -> None:
+    taking.take("a")
+    taking.world.inner.delete(KEYS.lease)
+    assert taking.take("b", known=1).lease.epoch == 2
+
+
+def test_with_wait_a_known_job_is_waited_for(taking: Taking) -> None:
+    """Issue 12.7: a service that starts before its disk is mounted."""
+    sleep, slept = taking.world.clock.sleep, 0
+
+    def sleeping(seconds: float) -> None:
+        nonlocal slept
+        sleep(seconds)
+        slept += 1
+        if slept == 20:
+            close_job(taking.world.open("b"), "released")
+
+    taking.world.clock.sleep = sleeping  # type: ignore[method-assign]
+    assert taking.take("a", wait=True, known=1).lease.epoch == 2
+    assert len(taking.told) == 1 and "holds neither its lease nor its log" in taking.told[0]
 
 
 def test_a_live_owner_is_refused_in_one_line(taking: Taking) -> None:
