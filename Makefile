@@ -10,6 +10,7 @@ RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 CLIS := .tools/.clis
 SERVERS := .tools/.servers
+RELEASE := requirements/release.txt
 CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
@@ -19,7 +20,7 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint unit contract faults e2e tools bench clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint unit contract faults e2e pins tools bench clean have-python have-agents have-cc have-systemd have-all
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -47,6 +48,14 @@ faults: have-agents $(DEV) $(CLIS) $(SERVERS) ## Models, kills and lost replies.
 e2e: have-all $(DEV) $(CLIS) $(SERVERS) ## The real CLIs in a real terminal, with a scripted model.
 	$(PYTEST) tests/e2e
 
+pins: have-python ## Make requirements/release.txt anew: the hashes of what runtime.txt and build.txt name.
+	@$(PYTHON) -m venv .tools/pins
+	@.tools/pins/bin/python -m pip install --quiet -r requirements/pins.txt
+	@sed -n 1p $(RELEASE) >$(RELEASE).new
+	@.tools/pins/bin/uv pip compile --quiet --no-cache --no-config --no-deps --no-header --no-annotate \
+		--no-emit-index-url --generate-hashes requirements/runtime.txt requirements/build.txt >>$(RELEASE).new
+	@mv $(RELEASE).new $(RELEASE)
+
 tools: $(CLIS) $(SERVERS) ## Just the real CLIs (tests/agents.json) and object store servers that tests use.
 
 bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## The measured claims (SHORT=1: only that each still runs).
@@ -70,10 +79,10 @@ have-systemd:
 have-all:
 	@$(CHECK) python git node npm cc tmux systemd
 
-$(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml scripts/build_hooks.py hooks/client.c | have-python
+$(RUNTIME): $(RELEASE) pyproject.toml scripts/build_hooks.py hooks/client.c | have-python
 	@echo 'make: the Python environment in .venv'
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet -r requirements/runtime.txt -r requirements/build.txt
+	@$(BIN)/python -m pip install --quiet --require-hashes -r $(RELEASE)
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

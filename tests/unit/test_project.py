@@ -41,7 +41,15 @@ def pins() -> dict[str, list[str]]:
     return {
         path.name: [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
         for path in sorted((ROOT / "requirements").glob("*.txt"))
+        if path.name != "release.txt"
     }
+
+
+def release() -> dict[str, set[str]]:
+    """The requirements of the release install, each with its hashes."""
+    text = (ROOT / "requirements" / "release.txt").read_text().replace("\\\n", "")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return {requirement: set(hashes) for requirement, *hashes in lines}
 
 
 # ---- what is committed --------------------------------------------------------------------------------------------
@@ -109,6 +117,27 @@ def test_every_dependency_is_pinned() -> None:
     wanted = [re.split(r"[^A-Za-z0-9-]", text)[0] for text in project["project"]["dependencies"]]
     pinned = {line.partition("==")[0].lower() for line in pins()["runtime.txt"]}
     assert [name for name in wanted if name not in pinned] == []
+
+
+def test_the_release_install_names_exactly_these_versions_with_their_hashes() -> None:
+    """Issue 12.5: `make pins` makes it; `make` itself installs from it, so CI finds a hash that is wrong or missing."""
+
+    def plain(requirement: str) -> str:
+        name, _, version = requirement.partition("==")
+        return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
+
+    pinned = {plain(line) for name in ("runtime.txt", "build.txt") for line in pins()[name]}
+    found = release()
+    assert {plain(requirement) for requirement in found} == pinned
+    for requirement, hashes in found.items():
+        assert hashes, requirement
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes), requirement
+
+
+def test_the_hashes_are_of_all_files_of_a_version() -> None:
+    """Issue 12.5: a release is installed on other platforms than the one that made the list."""
+    compiled = {name: len(hashes) for name, hashes in release().items() if name.startswith(("msgspec", "zstandard"))}
+    assert len(compiled) == 2 and min(compiled.values()) > 20
 
 
 def test_the_installed_clis_are_the_tested_ones() -> None:
@@ -309,7 +338,8 @@ def test_every_target_is_in_the_help() -> None:
     env = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}  # a make may be above us
     done = subprocess.run(["make", "help"], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     said = {line.split()[1] for line in done.stdout.splitlines()}
-    assert said == {"help", "demo", "test", "lint", "unit", "contract", "faults", "e2e", "tools", "bench", "clean"}
+    parts = {"lint", "unit", "contract", "faults", "e2e", "bench"}
+    assert said == {"help", "demo", "test", *parts, "pins", "tools", "clean"}
 
 
 def test_ci_runs_what_make_test_runs() -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
+
+if TYPE_CHECKING:
+    from wal_agent.bucket.base import Bucket
+    from wal_agent.wal.keys import Keys
+    from wal_agent.wal.reader import Reached
 
 CRASHES = ("opening", "recovery", "run_ended")
 
@@ -38,6 +43,7 @@ def log(
     from wal_agent.errors import Damaged
 
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    reached = how_far(at.bucket, at.keys)
     newest: deque[Entry] = deque(maxlen=n or None)
     damaged: list[Damaged] = []
     seen = 0
@@ -45,6 +51,8 @@ def log(
         seen = entry.seq
         if not crashes or entry.kind in CRASHES:
             newest.append(entry)
+    if not damaged and seen < reached.seq:
+        damaged.append(Damaged(reached.lacks(at.keys.job, seen, b"")))
     if json:
         for entry in newest:
             sys.stdout.write(as_json(entry) + "\n")
@@ -61,3 +69,15 @@ def log(
         from wal_agent.cli.watching import following
 
         following(at, seen, CRASHES if crashes else None, json=json)
+
+
+def how_far(bucket: Bucket, keys: Keys) -> Reached:
+    """How far the log had come by the lease; nothing is known where that cannot be read: the records are shown."""
+    from wal_agent.errors import Damaged
+    from wal_agent.wal import lease as leases
+    from wal_agent.wal.reader import Reached
+
+    try:
+        return Reached.by(leases.read(bucket, keys))
+    except Damaged:
+        return Reached()

@@ -27,7 +27,7 @@ from wal_agent.supervise.watchdog import Bounds
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
-from wal_agent.wal.reader import Replay, reaching, read_on, replay
+from wal_agent.wal.reader import Reached, Replay, reaching, read_on, replay
 from wal_agent.wal.state import State
 
 JobState = Literal["none", "running", "cut_off", "closed", "released", "paused", "unlocked"]
@@ -146,7 +146,7 @@ def looked(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str, befo
         locked = view(keys.job, bucket.url, seen, dead, unread, answer)
         return msgspec.structs.replace(locked, locked=redact(str(problem))), before
     found = read_on(bucket, keys, before) if before.seq else replay(bucket, keys)
-    return view(keys.job, bucket.url, seen, dead, reaching(found, keys.job, seen.doc.seq), answer), found
+    return view(keys.job, bucket.url, seen, dead, reaching(found, keys.job, Reached.by(seen)), answer), found
 
 
 def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:

@@ -7,7 +7,7 @@ from wal_agent.errors import BucketError, Damaged
 from wal_agent.recovery.words import stamp
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
-from wal_agent.wal.reader import Damage, reaching, replay, tail
+from wal_agent.wal.reader import Damage, Reached, reaching, replay, tail
 
 RESCUE = "Write what can be had into a new folder with `wal-agent restore --to DIR`"
 ANEW = "work on under another name: --job NAME."
@@ -39,7 +39,7 @@ def explained(bucket: Bucket, keys: Keys, seen: Seen | None, error: Damaged) -> 
     """`error`, met while the job was being opened, with what can be had where it is the log that is damaged and the
     bucket can be read."""
     try:
-        found = reaching(replay(bucket, keys), keys.job, seen.doc.seq if seen else 0)
+        found = reaching(replay(bucket, keys), keys.job, Reached.by(seen))
     except (BucketError, Damaged):
         return error
     return error if error.hint or found.damage is None else damaged(found.damage)

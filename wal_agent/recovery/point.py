@@ -10,7 +10,7 @@ from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged, UsageError
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import Replay, reaching, replay, seq_at
+from wal_agent.wal.reader import Reached, Replay, reaching, replay, seq_at
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _WAYS = "Give a record's number, as `wal-agent log` shows it, or a time (UTC): 14:02, 14:02:13, 2026-11-22T14:02:13Z."
@@ -51,8 +51,7 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
     if seen is None and next(iter(bucket.list(keys.log)), None) is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     if at is None:
-        found = replay(bucket, keys)
-        return reaching(found, keys.job, seen.doc.seq) if seen else found
+        return reaching(replay(bucket, keys), keys.job, Reached.by(seen))
     point = read_point(at, now)
     upto = point if isinstance(point, int) else seq_at(bucket, keys, point)
     if upto < 1:

@@ -23,7 +23,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Seen
-from wal_agent.wal.reader import Replay, reaching, replay
+from wal_agent.wal.reader import Reached, Replay, reaching, replay
 from wal_agent.wal.state import State
 
 
@@ -63,7 +63,7 @@ def acknowledge(
             case Try() if carries_spool(seen, known):
                 raise not_carried(seen)
             case Try(cause):
-                found = reaching(replay(bucket, keys), keys.job, seen.doc.seq)
+                found = reaching(replay(bucket, keys), keys.job, Reached.by(seen))
                 end_of(sound(found), call, done, 0.0)  # refuses before anything is opened
                 claim = Claim(
                     run=run_dir.run,

@@ -37,7 +37,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import reaching, replay
+from wal_agent.wal.reader import Reached, reaching, replay
 from wal_agent.wal.spool import count
 
 
@@ -97,7 +97,7 @@ def foresee(
         version="",
         workspace=str(workspace),
     )
-    at = observe(reaching(replay(bucket, keys), keys.job, seen.doc.seq), opening, blobs)
+    at = observe(reaching(replay(bucket, keys), keys.job, Reached.by(seen)), opening, blobs)
     found = processes.marked(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"

@@ -43,7 +43,7 @@ from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.closing import SEAL_AT_LEAST, SEAL_BUDGET, Finished, Settled, close
 from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
 from wal_agent.supervise.ended import Ended
-from wal_agent.supervise.heartbeat import Heartbeat, Timing
+from wal_agent.supervise.heartbeat import Beat, Heartbeat, Timing
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
 from wal_agent.supervise.live import Launch, Live
 from wal_agent.supervise.preemption.answer import Preempted, Preemption
@@ -148,6 +148,7 @@ class _Run:
 
     def _go(self, opened: OpenedJob) -> Finished:
         heartbeat = Heartbeat(self.timing, self.clock, opened.lease, self.wish.tell)
+        heartbeat.beat = lambda: Beat(seq=opened.writer.acked.seq)  # until there is an agent to report on
         with self._threads(opened, heartbeat) as start:
             try:
                 start()

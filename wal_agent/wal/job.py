@@ -173,16 +173,16 @@ def _opened(
 
 def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen: Seen | None, budget: float) -> int:
     """R1: the highest epoch in the log (epochs never go down, so the newest segment has it). Damaged, also where the
-    log ends before the lease says: an opening there would hide what is missing."""
-    patience, reached = Patience(clock, rng, budget), seen.doc.seq if seen else 0
+    log ends before the lease says, or in another record: an opening there would hide what is missing."""
+    patience, reached = Patience(clock, rng, budget), reader.Reached.by(seen)
     while True:
         try:
-            end = reader.tail(bucket, keys, reached)
+            end = reader.tail(bucket, keys, reached.seq)
         except Unavailable as error:
             patience.pause(error)
             continue
-        if end.seq < reached:
-            raise Damaged(f"record {end.seq + 1} of job {keys.job} is missing: the log had reached record {reached}.")
+        if why := reached.lacks(keys.job, end.seq, end.hash):
+            raise Damaged(why)
         return end.epoch
 
 
@@ -230,12 +230,18 @@ def close_job(
         return "left"  # a damaged log: what an earlier run spooled could not be carried in
     state = leases.settled_as(wanted, len(job.writer.state.open))
     try:
-        job.lease.settle(state, reason, until=until, budget=budget)
+        seq, end = last_record(job.writer)
+        job.lease.settle(state, reason, seq=seq, end=end.hex(), until=until, budget=budget)
     except Unavailable:
         return "left"
     if job.spool is not None:
         job.spool.remove()
     return state
+
+
+def last_record(writer: Writer) -> tuple[int, bytes]:
+    """Number and hash of the last record of a sealed log: nothing can follow it under this epoch."""
+    return writer.acked.seq, writer.acked.hash
 
 
 def after_left(job: OpenedJob) -> str:

@@ -245,10 +245,18 @@ class Lease:
                     patience.pause(error)
 
     def settle(
-        self, state: Literal["closed", "released"], reason: str = "", *, until: float = 0.0, budget: float = 10.0
+        self,
+        state: Literal["closed", "released"],
+        reason: str = "",
+        *,
+        seq: int = 0,
+        end: str = "",
+        until: float = 0.0,
+        budget: float = 10.0,
     ) -> None:
         """R6: give the job up. The caller has sealed its writer before. Unavailable: it is left to run out; Fenced.
-        `until`: paused so long; where that is over by now, the job is due.
+        `seq`, `end`: number and hash of the last record, so that a log which ends before it, or in another one, is
+        found to be damaged. `until`: paused so long; where that is over by now, the job is due.
 
         A renewal that hangs in the bucket is not waited for beyond the budget either."""
         patience = Patience(self._clock, self._rng, budget)
@@ -258,7 +266,8 @@ class Lease:
         try:
             while self._doc.state == "held":
                 try:
-                    self._write(state=state, reason=reason, phase="", tool="", seq=self._doc.seq, until=until)
+                    reached = max(seq, self._doc.seq)
+                    self._write(state=state, reason=reason, phase="", tool="", seq=reached, end=end, until=until)
                 except Unavailable as error:
                     patience.pause(error)
         finally:
@@ -274,6 +283,7 @@ class Lease:
         seq: int,
         since: float = 0.0,
         until: float = 0.0,
+        end: str = "",
         spool: str | None = None,
     ) -> None:
         """Put the next lease; on a conflict look whose it is (R10), adopt its version and send again."""
@@ -289,6 +299,7 @@ class Lease:
                 since=since,
                 tool=tool,
                 seq=seq,
+                end=end,
                 until=max(until, now + AT_ONCE) if until > 0 else 0.0,
                 beat=self._doc.beat + 1,
                 spool=self._doc.spool if spool is None else spool,

@@ -41,7 +41,8 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
     since: float = 0.0  # when the phase began; like `time` by the owner's clock
     tool: str = ""
-    seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # last acknowledged record; a hint where the log ends
+    seq: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQ)] = 0  # an acknowledged record: the log ends there or behind it
+    end: str = ""  # settled: sha256 (hex) of record `seq`, the last one of the owner
     reason: str = ""  # why it was settled or unlocked
     until: float = 0.0  # settled, and paused so long (like `time` by the writer's clock): nobody starts it earlier
     time: float = 0.0  # of this write

@@ -16,6 +16,7 @@ from wal_agent.errors import Damaged, NotFound
 from wal_agent.wal import segment as codec
 from wal_agent.wal import snapshot_codec
 from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease_doc import Seen
 from wal_agent.wal.segment import START, Segment, digest
 from wal_agent.wal.snapshot_codec import Snapshot
 from wal_agent.wal.state import State, apply, excess
@@ -225,13 +226,34 @@ def read_on(bucket: Bucket, keys: Keys, at: Replay, *, parallel: int = PARALLEL)
     return found if found.damage is None else replay(bucket, keys, parallel=parallel)
 
 
-def reaching(found: Replay, job: str, seq: int) -> Replay:
-    """`found`, which is damaged when it ends before segment `seq`, the last one that the job's lease, read before the
-    log, knows to be acknowledged. (The newest segment never goes by retention.)"""
-    if found.damage is not None or found.seq >= seq:
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far the log had come, by the job's lease: segment `seq` was acknowledged. `end`: its hash (hex), where it was
+    its owner's last one. The lease is read before the log; the newest segment never goes by retention."""
+
+    seq: int = 0
+    end: str = ""
+
+    @classmethod
+    def by(cls, seen: Seen | None) -> Reached:
+        return cls(seen.doc.seq, seen.doc.end) if seen is not None else cls()
+
+    def lacks(self, job: str, seq: int, hash_: bytes) -> str:
+        """What is wrong with a log whose last segment is `seq`, with this hash; empty for nothing."""
+        if seq < self.seq:
+            return f"record {seq + 1} of job {job} is missing: the log had reached record {self.seq}."
+        if seq == self.seq and self.end and hash_.hex() != self.end:
+            return f"record {seq} of job {job} is not the one with which its last run ended."
+        return ""
+
+
+def reaching(found: Replay, job: str, reached: Reached) -> Replay:
+    """`found`, which is damaged when it ends before the log had come so far, or in another segment."""
+    if found.damage is not None or not (why := reached.lacks(job, found.seq, found.hash)):
         return found
-    why = f"record {found.seq + 1} of job {job} is missing: the log had reached record {seq}."
-    return replace(found, damage=Damage(found.seq + 1, why, found.seq, found.time, missing=True))
+    missing = found.seq < reached.seq
+    good = found.seq if missing else found.seq - 1
+    return replace(found, damage=Damage(good + 1, why, good, found.time, missing=missing))
 
 
 def _explained(bucket: Bucket, keys: Keys, found: Replay) -> Replay:

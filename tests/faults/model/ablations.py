@@ -197,9 +197,15 @@ ABLATIONS = [
     ),
     Ablation(
         "R6 seal before giving the job up",
-        ("ACT",),
+        ("ACT", "END"),
         free(close=4, late=0.15, lost=0.15),
         ((Writer, "seal", yes), (leases.Lease, "may_allow", yes)),
+    ),
+    Ablation(
+        "the end is that of what was acknowledged",
+        ("END",),
+        free(close=4, late=0.15, lost=0.15),
+        ((job, "last_record", lambda of: (of.acked.seq + 1, of.acked.hash)),),
     ),
     Ablation("R7 the allow has a date", ("LATE",), directed.allow_after_the_takeover, ((leases, "may_allow", yes),)),
     Ablation(

@@ -49,6 +49,7 @@ class Ghost:
     acked: set[bytes] = field(default_factory=set)
     plans: list[Plan] = field(default_factory=list)
     allowed: dict[str, bytes] = field(default_factory=dict)  # call -> segment
+    last: bytes = START  # hash of segment `top`
     settled: set[int] = field(default_factory=set)  # epochs whose owner gave the job up
 
     # --- what happened
@@ -62,6 +63,15 @@ class Ghost:
             if doc.state in ("closed", "released"):
                 self.settled.add(doc.epoch)
                 self.counts[doc.state] += 1
+            self._says_where_it_ends(doc)
+
+    def _says_where_it_ends(self, doc: leases.LeaseDoc) -> None:
+        """Issue 12.5: a reader misses what lies before the number in the lease, so it is never above the log's end; a
+        job that was given up names its end exactly."""
+        if doc.seq > self.top:
+            raise Violation(f"END: the lease of epoch {doc.epoch} says record {doc.seq}, the log ends at {self.top}")
+        if doc.state in ("closed", "released") and (doc.seq, bytes.fromhex(doc.end)) != (self.top, self.last):
+            raise Violation(f"END: epoch {doc.epoch} was given up at record {doc.seq}, the log ends at {self.top}")
 
     def _segment_landed(self, data: bytes) -> None:
         found = msgspec.msgpack.decode(packing.inflate(data, codec.MAX_READ), type=Segment)
@@ -71,7 +81,7 @@ class Ghost:
         if found.seq <= self.top:
             self.counts["landed in a hole"] += 1
             return
-        self.top = found.seq
+        self.top, self.last = found.seq, codec.digest(data)
         if found.epoch < self.taken:
             raise Violation(
                 f"I2: a record of epoch {found.epoch} stands at {found.seq}, behind an opening of {self.taken}"

@@ -217,7 +217,10 @@ class Owner:
                 opened.writer.append(End(time=self.clock.now(), call=call.number, how=how, by="hook"))  # type: ignore[arg-type]
 
     def renew(self, opened: OpenedJob) -> None:
-        opened.lease.renew(seq=opened.writer.acked.seq)
+        reached = opened.writer.acked.seq
+        opened.lease.renew(seq=reached)
+        if opened.lease.held and opened.lease.doc.seq < reached:
+            raise Violation(f"END: {self.run} renewed at record {reached}, its lease says {opened.lease.doc.seq}")
 
     def capture(self, opened: OpenedJob) -> None:
         """A file of the session grows, or is cut and grows."""
