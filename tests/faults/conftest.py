@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.evidence.halt import Halter
 from tests.faults.prober import Prober
 from tests.faults.ruins import (
     Machine,
@@ -22,6 +23,14 @@ def prober() -> Iterator[Prober]:
     prober = Prober()
     yield prober
     prober.close()
+
+
+@pytest.fixture(scope="session")
+def halter() -> Iterator[Halter]:
+    """One tracer for all tests that end programs at an exact place."""
+    made = Halter()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from wal_agent.errors import Damaged
 FOLDER = "workspaces"  # in the user's state folder
 REFS = "refs/wal-agent/"
 SAVED, BASE, RECENT = "saved", "base", "recent/"
+BORN = "born"  # file: the repository is whole
 MOST_STATE = 12 << 20  # bytes of `state`
 WORK, INDEX, STATE = "work", "index", "state"
 
@@ -160,28 +161,44 @@ class Shadow:
             self.git.keep = ()
             os.close(fd)
 
-    def ensure(self, object_format: str = "sha1") -> None:
-        """Make it, or take up what is there; anew when that is of another object format, or is no repository.
-
-        Under the lock."""
-        if self._format() != object_format:
+    def ensure(self, object_format: str = "sha1") -> bool:
+        """Make it, or take up what is there; anew when that is half-made, of another object format, or no repository.
+        Whether it was made anew. Under the lock."""
+        fresh = not self.born or self._format() != object_format
+        if fresh:
             self.wipe()
-        if not (self.folder / "HEAD").is_file():
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # git before 2.29 does not know the option
-            chosen = [f"--object-format={object_format}"] if object_format != "sha1" else []
-            self.git.run("init", "-q", "--bare", "--template=", *chosen, ".", cwd=self.folder)
-            config = CONFIG.format(version=0 if object_format == "sha1" else 1)
-            if object_format != "sha1":
-                config += f"[extensions]\n\tobjectFormat = {object_format}\n"
-            (self.folder / "config").write_text(config)
-            (self.folder / "born").write_text(secrets.token_hex(16))
+            self._make(object_format)
         (self.folder / "info").mkdir(exist_ok=True)
         (self.folder / "info" / "attributes").write_text(ATTRIBUTES)
-        with suppress(FileNotFoundError):
-            (self.folder / "index.lock").unlink()  # of a git that was killed: we have the lock
-        shutil.rmtree(self.tmp, ignore_errors=True)
+        self._clear()
         self.tmp.mkdir(mode=0o700)
+        return fresh
+
+    def _make(self, object_format: str) -> None:
+        """The marker `born` is written last: without it a start makes everything again."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # git before 2.29 does not know the option
+        chosen = [f"--object-format={object_format}"] if object_format != "sha1" else []
+        self.git.run("init", "-q", "--bare", "--template=", *chosen, ".", cwd=self.folder)
+        config = CONFIG.format(version=0 if object_format == "sha1" else 1)
+        if object_format != "sha1":
+            config += f"[extensions]\n\tobjectFormat = {object_format}\n"
+        (self.folder / "config").write_text(config)
+        new = self.folder / f"{BORN}.new"
+        new.write_text(secrets.token_hex(16))
+        for path in (self.folder / "config", self.folder / "HEAD", new):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        new.replace(self.folder / BORN)
+
+    def _clear(self) -> None:
+        """Remove what a killed git left: while we hold the lock none of ours runs here, and nobody else's does."""
+        for path in (*self.folder.glob("*.lock"), *self.folder.glob("refs/**/*.lock"), self.folder / "gc.pid"):
+            path.unlink(missing_ok=True)
+        for pattern in ("tmp_*", ".tmp-*", "*.lock"):
+            for path in (self.objects / "pack").glob(pattern):
+                path.unlink(missing_ok=True)
+        shutil.rmtree(self.tmp, ignore_errors=True)
 
     def _format(self) -> str:
         try:
@@ -192,21 +209,22 @@ class Shadow:
 
     @property
     def born(self) -> str:
-        """Another one when another job began it anew."""
+        """Another one when another job began it anew; "" where there is none, or a half-made one."""
         try:
-            return (self.folder / "born").read_text()
+            return (self.folder / BORN).read_text()
         except (OSError, ValueError):
             return ""
 
     def wipe(self) -> None:
         """Begin anew: nothing in it is needed but to save work."""
+        (self.folder / BORN).unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ---- what was saved
 
     def ref(self, name: str) -> str:
         """The commit's id, "" for none."""
-        if not (self.folder / "HEAD").is_file():
+        if not self.born:
             return ""
         found = self.git.text("rev-parse", "-q", "--verify", name, at=self.at(), ok=(0, 1, 128))
         return found if is_id(found) else ""
@@ -216,8 +234,12 @@ class Shadow:
         return f"{REFS}{hashlib.sha256(self.job.encode()).hexdigest()[:16]}/{what}"
 
     def has(self, commit: str) -> bool:
-        """Whether a job has saved this capture here, or it was put back here."""
-        return commit in self._refs(REFS).values()
+        """Whether a job has saved this capture here, or it was put back here. A repository that git cannot read has
+        none."""
+        try:
+            return commit in self._refs(REFS).values()
+        except GitFailed:
+            return False
 
     def save(self, commit: str) -> None:
         """The folder is `commit` now, and none of the captures of before. Under the lock."""
@@ -239,7 +261,7 @@ class Shadow:
         self.git.run("update-ref", "--stdin", at=self.at(), input=moves.encode())
 
     def _refs(self, prefix: str) -> dict[str, str]:
-        if not (self.folder / "HEAD").is_file():
+        if not self.born:
             return {}
         said = self.git.text("for-each-ref", "--format=%(refname) %(objectname)", prefix, at=self.at())
         return dict(line.split(" ", 1) for line in filter(None, said.split("\n")))

@@ -149,7 +149,7 @@ class WorkspaceCapture:
         if not moved:
             return
         self._recent = self._with(self._saved.contents.commit)
-        with suppress(Busy), self._alone():  # without it the next run sends all
+        with suppress(Busy, GitFailed), self._alone():  # without it the next run sends all
             base = self._saved.base
             self._shadow.keep(self._saved.contents.commit, base.commit if base else "", self._recent)
             if self._tidy is not None:

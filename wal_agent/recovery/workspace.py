@@ -124,6 +124,7 @@ class _Restore:
         self.folder = target.folder
         self.begun = Begun(captured.commit)
         self._private = (*target.private, target.state_dir)
+        self._fresh = False  # nothing in the shadow is of an earlier run
 
     def go(self, blobs: Blobs, note: str) -> Done:
         shadow, captured = self.shadow, self.captured
@@ -133,9 +134,7 @@ class _Restore:
         before = read_begun(shadow)
         self.begun = replace(before, commit=captured.commit) if before else Begun(captured.commit)
         write_begun(shadow, self.begun)
-        bring(shadow, captured, blobs)
-        contents = shadow.contents(captured.commit)
-        tree = listed(shadow, contents.work)
+        contents, tree = self._brought(blobs)
         check_state(contents)
         if contents.index and self.decided.make_repository:
             listed(shadow, contents.index, whole=not contents.state.missing)
@@ -152,6 +151,21 @@ class _Restore:
         end(shadow, self.target.job)
         prune(self.target.kept(self.now).parent, self.now)
         return done
+
+    def _brought(self, blobs: Blobs) -> tuple[Contents, Tree]:
+        """The capture and its files, once the packs are here. A repository of ours that an earlier run left broken is
+        made again."""
+        shadow, captured = self.shadow, self.captured
+        try:
+            bring(shadow, captured, blobs)
+            contents = shadow.contents(captured.commit)
+            return contents, listed(shadow, contents.work)
+        except (GitFailed, Damaged, OSError):
+            if self._fresh:
+                raise
+        shadow.wipe()
+        self._fresh = shadow.ensure(object_format(captured))
+        return self._brought(blobs)
 
     @contextmanager
     def _closed(self, close: bool) -> Iterator[None]:
@@ -243,14 +257,14 @@ class _Restore:
     def _place(self) -> Place:
         self.folder.mkdir(parents=True, exist_ok=True)
         place = find(self.shadow.git, self.folder)
-        format = "sha256" if len(self.captured.commit) == 64 else "sha1"
+        format = object_format(self.captured)
         if place.git_dir is not None and place.object_format != format:
             raise ConfigError(
                 f"The working tree was saved from a repository of format {format}; the one here has "
                 f"{place.object_format}.",
                 "Start in an empty folder.",
             )
-        self.shadow.ensure(format)
+        self._fresh = self.shadow.ensure(format)
         return place
 
     def _save_here(self, place: Place) -> Here | None:
@@ -262,6 +276,10 @@ class _Restore:
         free = shutil.disk_usage(self.folder).free
         if size > free:
             raise ConfigError(f"The working tree has {size} bytes, and {free} are free in {self.folder}.", "Make room.")
+
+
+def object_format(captured: Workspace) -> str:
+    return "sha256" if len(captured.commit) == 64 else "sha1"
 
 
 def _is_more(here: Tree, tree: Tree, saves: Sequence[Tree]) -> bool:

@@ -105,6 +105,53 @@ def test_what_a_killed_git_left_is_cleared(tmp_path: Path) -> None:
     assert not any(shadow.tmp.iterdir())
 
 
+HALF_MADE = {
+    "nothing but a folder": (),
+    "HEAD, and not yet a repository": ("HEAD",),
+    "HEAD, settings and refs": ("HEAD", "config", "refs/heads/.", "refs/tags/."),
+    "all, but for the marker": ("HEAD", "config", "refs/heads/.", "objects/info/.", "objects/pack/."),
+}
+
+
+@pytest.mark.parametrize("left", HALF_MADE)
+def test_a_half_made_repository_is_none_and_is_made_again(left: str, tmp_path: Path) -> None:
+    """Issue 12.8: a kill inside `git init` left a HEAD, which counted as a whole repository for ever."""
+    user, log = User(tmp_path), Log()
+    user.write("a")
+    capture = capture_of(user, tmp_path, log=log)
+    shadow = capture._shadow
+    for name in ("", *HALF_MADE[left]):
+        path = shadow.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".") or not name:
+            path.mkdir(parents=True, exist_ok=True)
+        else:
+            path.write_text("ref: refs/heads/master\n" if name == "HEAD" else "")
+    assert not shadow.has("1" * 40)
+    assert shadow.ref("HEAD") == ""
+    assert log.must(capture).whole
+    assert Elsewhere(log, tmp_path).files() == on_disk(user.top)
+
+
+LOCKS = ("HEAD.lock", "config.lock", "packed-refs.lock", "index.lock", "refs/wal-agent/{key}/saved.lock", "gc.pid")
+
+
+@pytest.mark.parametrize("lock", [*LOCKS, "objects/pack/tmp_pack_x", "objects/pack/.tmp-1-pack-x"])
+def test_a_lock_of_a_killed_git_neither_fails_a_capture_nor_sends_all_again(lock: str, tmp_path: Path) -> None:
+    """Issue 12.8 (K6)."""
+    user, log = User(tmp_path), Log()
+    user.write("a", os.urandom(3000))
+    capture = capture_of(user, tmp_path, log=log)
+    log.must(capture)
+    path = capture._shadow.folder / lock.format(key=capture._shadow.name("").split("/")[2])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    user.write("b")
+    assert not log.must(capture).whole
+    assert not path.exists()
+    assert capture._shadow.has(log.now.commit)
+
+
 # ---- how git is run
 
 

@@ -65,6 +65,21 @@ def kept(machine: Machine) -> list[Path]:
     return sorted(machine.state_dir.glob("workspaces/*-kept/*"))
 
 
+def test_a_repository_of_ours_that_is_broken_does_not_stop_a_restore(lab: Lab) -> None:
+    """Issue 12.8: what an earlier run left in the state folder is made again."""
+    first, second = clones(lab, a="changed\n")
+    second.capture()
+    shadow = second.target.shadow()
+    shutil.rmtree(shadow.objects)
+    (shadow.folder / "refs").rename(shadow.folder / "gone")
+    second._capture = None
+    lab.state = msgspec.structs.replace(lab.state, workspace=None)
+    first._capture = None
+    first.capture()
+    second.restore()
+    assert files(second.work) == files(first.work)
+
+
 # ---- cut, and done again ---------------------------------------------------------------------------------------------
 
 
