@@ -28,6 +28,7 @@ class Before:
 @dataclass(frozen=True, slots=True)
 class LocalFacts:
     """What was looked up on this machine. `home_exists`: the folder of the home opening's workspace is here.
+    `talked`: the captured session holds a conversation; looked up only where the log knows of no turn in it.
     `findings`: what the evidence says of open calls, by call; a call that is missing counts as unknown. `identity`: of
     the repository around the workspace here, as `records.Repository` has it; empty outside of one. `unlogged`: the
     agent has no hooks, so the log knows of no call."""
@@ -38,6 +39,7 @@ class LocalFacts:
     findings: tuple[tuple[int, Finding], ...] = ()
     identity: tuple[str, ...] = ()
     unlogged: bool = False
+    talked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def _dangling(c: Case) -> bool:
 
 
 def _never_ran(c: Case) -> bool:
-    return not c.state.ran
+    return not c.state.ran and not (c.captured and c.local.talked)
 
 
 def _paused(c: Case) -> bool:
@@ -233,7 +233,7 @@ TABLE = (
         "nothing was recorded",
         _never_ran,
         follows.start,
-        "no turn and no call is in the log",
+        "no turn and no call of the newest session is in the log, and no conversation is saved in it",
         "start; after a crash with the arguments of before",
     ),
     Row(

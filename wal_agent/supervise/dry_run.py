@@ -105,7 +105,8 @@ def foresee(
     tree = worktree.foresee(at, here, workspace, settings, agent, env)
     found_now = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock, tree.covers(tree.now))
     verdicts = standing(found_now, at.before.recovery, tree.has)
-    decided = notice.decide(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity)
+    talked = notice.talked(at, agent, blobs, workspace)
+    decided = notice.decide(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity, talked)
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]

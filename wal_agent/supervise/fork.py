@@ -83,7 +83,7 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
         found = replay_at(bucket, keys, id_of(key), at, clock.now())
         if found.damage is not None:
             raise damaged(found.damage)
-        if not found.state.ran:
+        if not (found.state.ran or found.state.files):
             raise UsageError(f"Up to record {found.seq} job {keys.job} had done nothing.", "See: wal-agent log")
         home = found.state.home_opening
         if home is None or home.agent != wish.agent.name:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from wal_agent.agents.base import Agent, Hookless, Reconciled
+from wal_agent.errors import Damaged
 from wal_agent.records import Host, Verdict
 from wal_agent.recovery.case import LocalFacts, Policy
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
@@ -14,10 +16,13 @@ from wal_agent.recovery.inflight import in_flight
 from wal_agent.recovery.plan import plan
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.recovery.prompt import Pause, Told, recovery_prompt
+from wal_agent.recovery.restore import MOST_MAIN
 from wal_agent.recovery.templates import Templates
 from wal_agent.recovery.words import given_up
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.situation import Situation, finished
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.files import write_file
 
 LOST = "Your conversation was cut off before the user's last message was saved in it."
 
@@ -28,8 +33,9 @@ def decide(
     verdicts: Sequence[Verdict],
     policy: Policy,
     identity: tuple[str, ...] = (),
+    talked: bool = False,
 ) -> Plan:
-    """The plan for this situation. `identity`: of the repository around the workspace here."""
+    """The plan for this situation. `identity`: of the repository around the workspace here; `talked`: see below."""
     local = LocalFacts(
         main_file=agent.main_file,
         home_exists=at.home is not None and _is_folder(at.home.workspace),
@@ -37,8 +43,27 @@ def decide(
         findings=tuple((v.call, v.finding) for v in verdicts),
         identity=identity,
         unlogged=isinstance(agent, Hookless),
+        talked=talked,
     )
     return plan(at.plan_input, at.opening, local, policy)
+
+
+def talked(at: Situation, agent: Agent, blobs: Blobs, workspace: Path) -> bool:
+    """Whether the captured session holds a conversation, where the log knows of no turn in it: a session that a person
+    took up again by the agent's own means does, a new one does not. One that cannot be read may hold one."""
+    main = at.before.files.get(agent.main_file)
+    if at.before.ran or at.damage is not None or main is None or main.size == 0:
+        return False
+    if main.size > MOST_MAIN:
+        return True
+    with tempfile.TemporaryDirectory(prefix="wal-agent-session-") as folder:
+        path = Path(folder) / "main"
+        try:
+            write_file(blobs, main, path)
+            found = agent.reconcile(path.read_bytes(), at.before.session, workspace, [])
+        except Damaged:
+            return True
+    return found.messages > 0 and found.heard != ()
 
 
 def _is_folder(path: str) -> bool:
@@ -104,9 +129,22 @@ def prompt(
     given = agent.prompt_of(at.home.args) if at.home is not None else None
     asked = agent.prompt_of(args)
     new = asked if asked != given else None
+    if given and asked in (None, given) and unasked(at, agent, given):
+        new = None if any(given in text for text in reconciled.heard or ()) else given
     if (lost := lost_task(reconciled, at, given or "")) and lost != new:
         text += f"\n{LOST} The task, as it was given:\n\n{lost}\n"
     return f"{text}\nThe user's message with this start, to follow after the above:\n\n{new}\n" if new else text
+
+
+def unasked(at: Situation, agent: Agent, given: str) -> bool:
+    """Whether the lost run began no turn, so that nobody was asked what its arguments say, `given`: in the session that
+    it resumed, these may be words that a run before had asked already."""
+    state, home = at.before, at.home
+    if home is None or not 0 <= state.turned < home.epoch:
+        return False
+    before = next((o.opening for o in state.openings if o.opening.epoch == state.turned), None)
+    since = (o.opening for o in state.openings if state.turned < o.opening.epoch <= home.epoch)
+    return any(o.cause == "closed" for o in since) or before is None or agent.prompt_of(before.args) != given
 
 
 def lost_task(reconciled: Reconciled, at: Situation, given: str) -> str:

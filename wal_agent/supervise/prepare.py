@@ -126,6 +126,7 @@ class Preparation:
             verdicts,
             policy_of(wish),
             self.tree.identity,
+            notice.talked(at, wish.agent, self.opened.blobs, wish.workspace),
         )
         match decided:
             case Refuse():

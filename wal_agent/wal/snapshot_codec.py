@@ -11,7 +11,7 @@ from wal_agent.errors import Damaged
 from wal_agent.shown import shown
 from wal_agent.wal import packing
 from wal_agent.wal.segment import Count, Hash
-from wal_agent.wal.state import State, excess
+from wal_agent.wal.state import State, excess, of_older
 
 MAX_RAW = 64 << 20  # bytes of MessagePack
 
@@ -47,4 +47,4 @@ def decode(data: bytes, *, job: str, seq: int) -> Snapshot:
             raise Damaged(why)
     except Damaged as error:
         raise Damaged(f"snapshot {seq} of job {job} is damaged: {error.what}.") from error
-    return snapshot
+    return msgspec.structs.replace(snapshot, state=of_older(snapshot.state))

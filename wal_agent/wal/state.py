@@ -74,8 +74,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     openings: tuple[OpeningAt, ...] = ()  # the newest KEEP_OPENINGS
     opened: int = 0  # how many openings there were in all
     session: str = ""
-    turn: Literal["none", "started", "completed"] = "none"
-    prompt: Turn | None = None  # the newest turn that a person's words began
+    turn: Literal["none", "started", "completed"] = "none"  # of the newest session; "none": it has had none yet
+    prompt: Turn | None = None  # its newest turn that a person's words began; a recovery keeps that of the one before
+    turned: int = -1  # the newest epoch in which a turn began; 0: none; -1: not known (the snapshot is an older one)
     open: tuple[OpenCall, ...] = ()
     unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
     files: dict[str, FileState] = {}
@@ -92,8 +93,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def ran(self) -> bool:
-        """Whether anything was recorded that a start from nothing would lose or do twice."""
-        return self.turn != "none" or self.calls > 0
+        """Whether anything was recorded that a start from nothing would lose or do twice: a turn of the newest session,
+        or of the run that the agent was started in last."""
+        if self.turned < 0:
+            return self.turn != "none" or self.calls > 0
+        return self.turn != "none" or 0 < self.home == self.turned
 
     @property
     def home_opening(self) -> Opening | None:
@@ -117,16 +121,23 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Opening():
             openings = (*state.openings, OpeningAt(seq, record))[-KEEP_OPENINGS:]
             return replace(state, epoch=record.epoch, openings=openings, opened=state.opened + 1)
-        case AgentStarted():
+        case AgentStarted(resumed=True):
             return replace(state, session=record.session, home=epoch, ended=None)
-        case Turn(state="started"):
-            asked = record if record.prompt is not None else state.prompt
-            return replace(state, turn="started", session=record.session, prompt=asked)
+        case AgentStarted():
+            turned = state.turned if state.turned >= 0 or epoch == state.home else 0
+            here = replace(state, session=record.session, home=epoch, ended=None)
+            return replace(here, turn="none", prompt=None, turned=turned)
         case Turn():
-            return replace(state, turn="completed", session=record.session)
+            asked = state.prompt if record.session == state.session else None
+            if record.state == "started" and record.prompt is not None:
+                asked = record
+            turned = max(state.turned, epoch)
+            return replace(state, turn=record.state, session=record.session, prompt=asked, turned=turned)
         case Intent():
             return replace(
                 state,
+                turn="started" if state.turn == "none" else state.turn,  # a call proves a turn, whoever makes it
+                turned=max(state.turned, epoch),
                 open=(*state.open, OpenCall(seq, epoch, record)),
                 next_call=max(state.next_call, record.call + 1),
                 calls=state.calls + 1,
@@ -161,6 +172,21 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return state
         case RunEnded():
             return replace(state, ended=record, ends=(*state.ends, record)[-KEEP_ENDS:])
+
+
+def of_older(state: State) -> State:
+    """The state of a snapshot, which an older wal-agent may have made: one that left the turn and the prompt of the
+    session before in the place of those that the newest session had not had yet."""
+    prompt, home = state.prompt, state.home_opening
+    if state.turned >= 0 or prompt is None or prompt.session == state.session or home is None:
+        return state
+    if state.recovery is not None and state.recovery.time >= home.time:
+        return state  # a session that a recovery began has the words of the one before
+    calls = [*(c.intent for c in state.open), *(c.intent for c in state.unsettled)]
+    mine = [call for call in calls if call.session.partition("/")[0] == state.session]
+    if prompt.time >= home.time or mine or state.ended is not None:
+        return msgspec.structs.replace(state, prompt=None)
+    return msgspec.structs.replace(state, prompt=None, turn="none", turned=0)
 
 
 def excess(state: State) -> str:

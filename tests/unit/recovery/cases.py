@@ -37,8 +37,8 @@ def opening(epoch: int = 1, cause: Cause = "first", host: Host = HOST, **more: o
     return Opening(epoch=epoch, cause=cause, host=host, **{**fields, **more})  # type: ignore[arg-type]
 
 
-def started(session: str = "s1") -> AgentStarted:
-    return AgentStarted(time=1.0, pid=1, session=session, resumed=False)
+def started(session: str = "s1", resumed: bool = False) -> AgentStarted:
+    return AgentStarted(time=1.0, pid=1, session=session, resumed=resumed)
 
 
 def turn(state: str = "started", session: str = "s1") -> Turn:

@@ -150,7 +150,8 @@ def test_a_pause_is_told_as_one_and_keeps_calls_in_flight(state: str, calls: tup
 
 def test_a_pause_of_another_run_or_of_one_that_died_is_none() -> None:
     paused = (*RAN, run_ended(False, 90.0), opening(2, "released"))
-    for later in (started(), turn("started")), (started(),):
+    again = started(resumed=True)
+    for later in (again, turn("started")), (again,):
         got = plan(Before(state_of(*paused, *later), opening(2, "released")), opening(3, "dead"), LOCAL, POLICY)
         assert isinstance(got, Resume) and got.alert == "cut_off"
     refused = plan(Before(state_of(*paused), RAN[0]), opening(3, "dead"), LOCAL, POLICY)  # its agent never started
@@ -344,3 +345,38 @@ def test_the_table_stays_a_table() -> None:
     lines = [line for line in table().splitlines() if line.startswith("|")]
     assert all(line.count("|") == 4 for line in lines)
     assert [line.split(". ")[1].split(" | ")[0] for line in lines[2 : 2 + len(TABLE)]] == [row.name for row in TABLE]
+
+
+# ---- Issue 12.6: a second task on an ended job
+
+
+SECOND = (*RAN, turn("completed"), run_ended(True), opening(2, "closed", args=("-p", "the second task")))
+
+
+def second(*records: AnyRecord, talked: bool = False) -> object:
+    before = Before(state_of(*SECOND, *records), opening(2, "closed", args=("-p", "the second task")))
+    return plan(before, opening(3, "dead", args=()), replace(LOCAL, talked=talked), POLICY)
+
+
+@pytest.mark.parametrize("calls", [(), (intent(), end())])
+def test_a_second_task_that_no_turn_has_begun_is_begun_again(calls: tuple[AnyRecord, ...]) -> None:
+    """Issue 12.6: whatever the session before came to, and with the new session's file saved or not."""
+    for records in (started("s2"),), (started("s2"), captured("s2")):
+        before = Before(
+            state_of(*RAN, *calls, turn("completed"), run_ended(True), *SECOND[-1:], *records),
+            opening(2, "closed", args=("-p", "the second task")),
+        )
+        got = plan(before, opening(3, "dead", args=()), LOCAL, POLICY)
+        assert isinstance(got, StartAgain) and got.args == ("-p", "the second task") and got.prompt is None
+
+
+def test_a_session_that_was_taken_up_again_and_not_asked_yet_is_resumed() -> None:
+    """Issue 12.6: by the agent's own means, so what it holds is in no turn of the log."""
+    got = second(started(""), started("s9"), captured("s9"), talked=True)
+    assert isinstance(got, Resume) and got.session == "s9"
+
+
+def test_a_run_whose_words_were_asked_is_not_begun_again_for_a_session_that_it_cleared() -> None:
+    """Issue 12.6: `/clear`, and nothing typed since."""
+    got = second(started("s2"), turn("completed", "s2"), started("s3"), captured("s3"))
+    assert isinstance(got, Resume) and got.session == "s3"

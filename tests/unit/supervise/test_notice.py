@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Literal
 
+import msgspec
 import pytest
 
 from tests.unit.recovery.cases import opening
@@ -13,7 +14,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Reconciled
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
-from wal_agent.records import Payload, Recovery, Turn
+from wal_agent.records import Cause, Payload, Recovery, Turn
 from wal_agent.recovery.prompt import Told
 from wal_agent.recovery.templates import Templates
 from wal_agent.supervise.conversation import MAX_PROMPT
@@ -22,7 +23,7 @@ from wal_agent.supervise.situation import Situation, observe
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay
-from wal_agent.wal.state import State
+from wal_agent.wal.state import OpeningAt, State
 
 TOLD = Told("cut_off", "vm-17", "vm-22", False, stopped=50_533.0, saved=50_531.0, now=50_773.0)
 TASK = "charge the customer, once"
@@ -47,7 +48,7 @@ def told(at: Situation, heard: tuple[str, ...] | None, *args: str) -> str:
     """What follows the recovery prompt."""
     now = replace(TOLD, turn_completed=at.before.turn == "completed")
     made = Reconciled(b"", 0, 0, (), heard)
-    alone = prompt(now, Reconciled(b"", 0, 0), replace(at, asked=b""), AGENTS["copilot"], (), Templates())
+    alone = prompt(now, Reconciled(b"", 0, 0), replace(at, asked=b"", home=None), AGENTS["copilot"], (), Templates())
     whole = prompt(now, made, at, AGENTS["copilot"], args or HOME.args, Templates())
     assert whole.startswith(alone)
     return whole.removeprefix(alone)
@@ -103,3 +104,40 @@ def test_the_log_tells_what_was_asked() -> None:
     state = lost_run().before
     assert observe(Replay(state), HOME, blobs).asked == TASK.encode()
     assert observe(Replay(State()), HOME, blobs).asked == b""
+
+
+# ---- Issue 12.6: words of a run that began no turn
+
+NEW = "\nThe user's message with this start, to follow after the above:\n\n{}\n"
+
+
+def resumed_run(cause: Cause, words: str, turned: int, known: bool = True) -> Situation:
+    """Epoch 1 was asked TASK; epoch 2 resumed its session with `words` and was lost."""
+    openings = (
+        OpeningAt(1, opening(1, "first", args=("-p", TASK))),
+        OpeningAt(2, opening(2, cause, args=("-p", words))),
+    )
+    at = lost_run(turn="completed", known=known)
+    state = msgspec.structs.replace(at.before, openings=openings, home=2, turned=turned)
+    return replace(at, before=state, home=openings[-1].opening)
+
+
+@pytest.mark.parametrize("heard", [(TASK,), None])
+@pytest.mark.parametrize("args", [("-y",), ("-p", "and another")])
+def test_what_a_lost_run_was_to_ask_is_asked(heard: tuple[str, ...] | None, args: tuple[str, ...]) -> None:
+    """Issue 12.6: `--continue -p "and another"`, lost before its first turn; started again with or without words."""
+    at = resumed_run("closed", "and another", turned=1)
+    assert told(at, heard, *args) == NEW.format("and another")
+    assert told(at, (TASK, "... and another ..."), *args) == "", "the session has it"
+
+
+def test_words_that_were_asked_are_not_asked_again() -> None:
+    """Issue 12.6: in a turn of that run, of the run before with the same words, or as far as the log does not say."""
+    assert told(resumed_run("closed", "and another", turned=2), None, "-p", "and another") == ""
+    assert told(resumed_run("dead", TASK, turned=1), None, "-p", TASK) == ""
+    assert told(resumed_run("closed", "and another", turned=-1), None, "-p", "and another") == ""
+
+
+def test_the_same_words_on_an_ended_job_are_a_task_of_their_own() -> None:
+    """Issue 12.6."""
+    assert told(resumed_run("closed", TASK, turned=1), None, "-p", TASK) == NEW.format(TASK)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.test_segment import some_records
 from tests.unit.wal.world import World, end, intent
-from wal_agent.records import AgentStarted, AnyRecord, FileDelta, FileGone, Intent
-from wal_agent.wal.state import KEEP_OPENINGS, KEEP_UNSETTLED, State, apply, apply_all
+from wal_agent.records import AgentStarted, AnyRecord, FileDelta, FileGone, Intent, Payload, Recovery, Turn
+from wal_agent.wal.state import KEEP_OPENINGS, KEEP_UNSETTLED, State, apply, apply_all, of_older
 
 session = st.builds(intent, st.integers(1, 6)) | st.builds(end, st.integers(1, 6)) | some_records
 
@@ -68,3 +68,110 @@ def test_the_home_is_the_newest_opening_under_which_the_agent_was_started() -> N
             state = apply(state, epoch, epoch, AgentStarted(time=1.0, pid=1, session="s", resumed=False))
     assert state.home_opening == msgspec.structs.replace(opening, epoch=2)
     assert msgspec.structs.replace(state, openings=state.openings[2:]).home_opening is None
+
+
+# ---- Issue 12.6: the turn and the prompt are those of the newest session
+
+OUTER = ("s1", "s2", "s3")
+
+
+def began(session: str, resumed: bool = False) -> AgentStarted:
+    return AgentStarted(time=1.0, pid=1, session=session, resumed=resumed)
+
+
+def turned(session: str, state: str = "started", words: str = "") -> Turn:
+    asked = Payload(size=len(words), data=words.encode()) if words else None
+    return Turn(time=1.0, state=state, session=session, prompt=asked)  # type: ignore[arg-type]
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[tuple[int, AnyRecord]]:
+    """Runs (epochs) in any order of what they write: starts, switches by /clear and /resume, turns, calls (subagents'
+    too), captures of any session's files, recoveries that go on in the session or begin another."""
+    records: list[tuple[int, AnyRecord]] = []
+    epoch, now, words, call = 0, "", 0, 0
+    for what in draw(
+        st.lists(st.sampled_from(["run", "recovery", "switch", "turn", "over", "call", "file"]), max_size=25)
+    ):
+        if what in ("run", "recovery") or not epoch:
+            epoch += 1
+            resumed = what == "recovery" and bool(now)
+            now = draw(st.sampled_from(OUTER))  # also an old one: chosen by arguments, or begun by a recovery
+            records.append((epoch, began(now, resumed)))
+        elif what == "switch":
+            now = draw(st.sampled_from(OUTER))
+            records.append((epoch, began(now)))
+        elif what == "turn":
+            words += 1
+            records.append((epoch, turned(now, words=draw(st.sampled_from(["", f"task {words}"])))))
+        elif what == "over":
+            records.append((epoch, turned(now, "completed")))
+        elif what == "call":
+            call += 1
+            inner = draw(st.sampled_from([now, f"{now}/sub", "child"]))
+            records.append((epoch, msgspec.structs.replace(intent(call), session=inner)))
+            records.append((epoch, end(call)))
+        else:
+            owner = draw(st.sampled_from([*OUTER, "child"]))
+            records.append((epoch, msgspec.structs.replace(captured(0), session=owner, path=owner)))
+    return records
+
+
+def as_a_person_would_say(records: list[tuple[int, AnyRecord]]) -> tuple[str, str, str, bool]:
+    """The oracle looks back from the end: session, turn, the words that began it, whether the run's agent was asked."""
+    starts = [n for n, (_, r) in enumerate(records) if isinstance(r, AgentStarted)]
+    fresh = max((n for n in starts if not records[n][1].resumed), default=-1)  # type: ignore[union-attr]
+    since = [r for _, r in records[fresh + 1 :]]
+    turns = [r for r in since if isinstance(r, Turn)]
+    calls = any(isinstance(r, Intent) for r in since)
+    words = [r.prompt.data.decode() for r in turns if r.prompt is not None and r.prompt.data is not None]
+    session = records[starts[-1]][1].session if starts else ""  # type: ignore[union-attr]
+    last = turns[-1].state if turns else "started" if calls else "none"
+    home = records[starts[-1]][0] if starts else 0
+    asked = any(e == home and isinstance(r, Turn | Intent) for e, r in records)
+    return session, last, words[-1] if words else "", asked
+
+
+@settings(deadline=None, max_examples=500)
+@given(conversations())
+def test_turn_and_prompt_are_the_newest_sessions(records: list[tuple[int, AnyRecord]]) -> None:
+    """Issue 12.6: in any order of starts, switches, turns, calls and captures. A subagent's call or file resets
+    nothing, and what a recovery begins or goes on with keeps the words of before."""
+    state = State()
+    for seq, (epoch, record) in enumerate(records, 1):
+        state = apply(state, seq, epoch, record)
+    data = state.prompt.prompt.data if state.prompt is not None and state.prompt.prompt is not None else b""
+    session, last, words, asked = as_a_person_would_say(records)
+    assert (state.session, state.turn, (data or b"").decode()) == (session, last, words)
+    assert (0 < state.home == state.turned) == asked
+    assert state.ran == (asked or last != "none")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State) == state
+
+
+def older(*records: AnyRecord) -> State:
+    """A state as an older wal-agent stored it: `turned` is not there, turn and prompt are those of before."""
+    opening = World().open("a").replay.state.openings[0].opening
+    state = State()
+    for epoch in (1, 2):
+        state = apply(state, epoch, epoch, msgspec.structs.replace(opening, epoch=epoch, time=100.0 * epoch))
+        if epoch == 1:
+            asked = msgspec.structs.replace(turned("s1", words="first task"), time=101.0)
+            state = apply_all(state, 1, 1, [began("s1"), asked, intent(1), end(1), turned("s1", "completed")])
+    carried = {"turn": state.turn, "prompt": state.prompt, "turned": -1}
+    state = msgspec.structs.replace(apply_all(state, 2, 2, records), **carried)
+    return of_older(msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State))
+
+
+def test_a_snapshot_of_an_older_wal_agent_may_hold_the_session_befores_turn() -> None:
+    """Issue 12.6: it is taken for what it is, so the second task is not taken for done."""
+    stale = older(began("s2"), msgspec.structs.replace(captured(0), session="s2"))
+    assert (stale.turn, stale.prompt, stale.ran) == ("none", None, False)
+    later = apply_all(stale, 3, 2, [turned("s2", words="second task")])
+    assert later.turn == "started" and later.ran and later.prompt is not None
+    called = older(began("s2"), msgspec.structs.replace(intent(2), session="s2/sub"))
+    assert (called.turn, called.prompt, called.ran) == ("completed", None, True), "a call of its own: a turn was asked"
+    same = older(began("s1", resumed=True))
+    assert same.turn == "completed" and same.prompt is not None and same.ran
+    recovery = Recovery(time=201.0, from_epoch=1, verdicts=(), told="")
+    begun = older(recovery, began("s2", resumed=True))
+    assert begun.turn == "completed" and begun.prompt is not None, "a recovery's new session has the words of before"

@@ -1,0 +1,39 @@
+"""A second task on a job that had ended, on the real CLI (issue 12.6)."""
+
+from __future__ import annotations
+
+import json
+
+from tests.e2e.scene import Scene, notices, shell, texts_in, until
+from tests.mocks.gemini_model import Turn
+
+
+def test_a_second_task_whose_machine_is_lost_before_its_first_turn_is_done(scene: Scene) -> None:
+    """Issue 12.6, I3: its session is saved and no turn of it is; the log's newest turn is that of the first task. A
+    hook of the user's own holds Gemini there, so that the moment is hit surely."""
+    first = scene.machine("vm-1")
+    scene.script(Turn(calls=[shell("echo one >> side")]), Turn(text="The first is done."))
+    assert first.run("-y", "-p", "the first task", wait=True).process.returncode == 0
+
+    settings = json.loads(first.settings.read_text())
+    wait = {"type": "command", "command": f"while [ ! -e {scene.root}/go ]; do sleep 0.05; done", "timeout": 600_000}
+    settings.setdefault("hooks", {})["SessionStart"] = [{"hooks": [wait]}]
+    first.settings.write_text(json.dumps(settings))
+    run = first.run("-y", "-p", "the second task")
+    until(lambda: any(r["type"] == "file" and r["epoch"] == 2 for r in scene.records()), "its session is saved")
+    first.lost()
+    records = [r["type"] for r in scene.records() if r["epoch"] == 2]
+    assert "file" in records and "turn" not in records, records
+    assert run.process.poll() is not None
+
+    second = scene.machine("vm-2")
+    scene.script(Turn(calls=[shell("echo two >> side")]), Turn(text="The second is done."))
+    seen = len(scene.model.requests)
+    again = second.run("-y", "-p", "the second task", options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    assert scene.side() == ["one", "two"]
+    request = scene.model.requests[seen]
+    assert sum("the second task" in text for text in texts_in(request)) == 1, texts_in(request)
+    assert not any("the first task" in text for text in texts_in(request))
+    assert notices(request) == []
+    assert second.status()["state"] == "closed"
