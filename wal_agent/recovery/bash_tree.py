@@ -34,6 +34,8 @@ _SPOILS = re.compile(r"['#]|<<|\\\\\n")  # a backslash at the end of a line may 
 _FUNCTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.:-]*")
 _SIMPLE = names("command declaration_command unset_command variable_assignment variable_assignments")
 _BLOCKS = names("if_statement while_statement")
+_CONSTANT = {b"true": True, b":": True, b"false": False}
+_NAMES_OF_CONSTANTS = {"true", ":", "false"}
 _FLAT = names("elif_clause else_clause do_group")
 _KEYWORDS = names("if then elif else fi while until do done { }")
 
@@ -79,6 +81,7 @@ class _Reader(Commands):
     def __init__(self, source: bytes) -> None:
         super().__init__(source)
         self._functions: dict[str, int] = {}
+        self._constants = False  # the text leans on what `true`, `false` and `:` mean
 
     def script(self) -> Script:
         root = _parse(self._b)
@@ -87,6 +90,8 @@ class _Reader(Commands):
         for at, c in zip(self._at, self._out, strict=True):
             if c.words and c.words[0].text in self._functions and at < self._functions[c.words[0].text or ""]:
                 raise Unread  # called before it is defined: that is the program of this name
+        if self._constants and self._functions.keys() & _NAMES_OF_CONSTANTS:
+            raise Unread
         return Script(tuple(self._out), frozenset(self._functions))
 
     def _block(self, children: Sequence[Node], start: int, end: int, sure: bool) -> None:
@@ -158,6 +163,7 @@ class _Reader(Commands):
         self._chain(chain, sure, extra)
 
     def _chain(self, chain: Sequence[Node], sure: bool, extra: tuple[Node, ...]) -> None:
+        ended: bool | None = None  # how the list up to here ends, where that is certain: True is well
         for i, n in enumerate(chain):
             if i:
                 self._gap(chain[i - 1].end_byte, n.start_byte, lines=i % 2 == 0)
@@ -167,7 +173,18 @@ class _Reader(Commands):
                 self._same(n)
                 sure = sure and n.type == "&&"
             else:
+                before = len(self._out)
                 self._statement(n, sure, extra if i == len(chain) - 1 else ())
+                if ended is not None and i and ended is (chain[i - 1].type == "||"):
+                    del self._out[before:], self._at[before:]  # it never runs: true || rm x
+                else:
+                    ended = self._constant(n)
+
+    def _constant(self, n: Node) -> bool | None:
+        """Whether a statement always ends well (True) or never (False); None where that is not certain."""
+        text = self._text(n) if n.type == "command" else b""
+        self._constants |= text in _CONSTANT
+        return _CONSTANT.get(text)
 
     def _pipeline(self, n: Node, extra: tuple[Node, ...], fed: int = -1) -> None:
         """`fed`: which command (by number) the first part of it reads from, where that is known."""

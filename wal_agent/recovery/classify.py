@@ -12,10 +12,12 @@ from dataclasses import replace
 from functools import reduce
 
 from wal_agent.records import Class
+from wal_agent.recovery import node_code, python_code
 from wal_agent.recovery.bash import Script, Simple, Word, parse
 from wal_agent.recovery.declared_match import for_command, for_tool, moved
 from wal_agent.recovery.effects import builtin, redirected, variables
 from wal_agent.recovery.match import GENERAL, levels, match, program
+from wal_agent.recovery.repeats import together
 from wal_agent.recovery.rules import OURS, Classified, Rules, Shell
 from wal_agent.recovery.wrappers import Inner, inner
 
@@ -31,6 +33,15 @@ _SCRIPT = Classified("unknown", "script", "runs a script or a program that its w
 _FUNCTION = Classified("read_only", "function", "runs what the text itself says")
 _FIELDS = Classified("unknown", "shell-field", "has a field whose meaning is not known to wal-agent", GENERAL)
 _LOOKS = Classified("read_only", "wrapper", "only prints")
+_CODE: Mapping[python_code.Reads, Classified] = {
+    "read_only": Classified("read_only", "code-reads", "is code that only reads and prints"),
+    "idempotent": Classified(
+        "idempotent",
+        "code-imports",
+        "is code that only reads and prints, unless the folder has modules by the names that it imports",
+        "look in the folder for modules by the names that the code imports",
+    ),
+}
 
 AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
@@ -60,7 +71,7 @@ def _call(tool: str, fields: dict[str, object], rules: Rules) -> Classified:
 
 def classify_command(text: str, rules: Rules, folder: str = "") -> Classified:
     """The class of shell text: that of the worst command in it. `folder`: where it runs, relative to the workspace."""
-    return _with_project(rules, lambda r: _Parts(r, folder).text(text))
+    return _with_project(rules, lambda r: _Parts(r, folder).whole(text))
 
 
 def _with_project(rules: Rules, read: Callable[[Rules], Classified]) -> Classified:
@@ -100,7 +111,7 @@ def _shell(fields: dict[str, object], shell: Shell, rules: Rules) -> Classified:
     command = fields.get(shell.field)
     folder = next((v for name in FOLDERS if isinstance(v := fields.get(name), str)), "")
     if isinstance(command, str):
-        found = _Parts(rules, folder).text(command)
+        found = _Parts(rules, folder).whole(command)
     elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
         found = _Parts(rules, folder).words(tuple(Word(w, w) for w in command))
     else:
@@ -125,6 +136,13 @@ class _Parts:
         self._rules = rules
         self._folder = folder  # as far as `cd` tells; only rules of the project ask for it
         self._seen = 0
+        self._now = Simple(())  # what is being looked at, with its wrappers
+        self._ran: list[Simple] = []  # commands without their wrappers, in their order
+
+    def whole(self, text: str) -> Classified:
+        found = self.text(text)
+        more = together(self._ran) if found.cls == "idempotent" else None
+        return more or found
 
     def text(self, text: str, depth: int = 0) -> Classified:
         script = parse(text) if depth <= _MOST_DEPTH else None
@@ -148,11 +166,15 @@ class _Parts:
         return self._command(Simple(words), None, 0)
 
     def _simple(self, c: Simple, script: Script, depth: int) -> Classified:
+        around, self._now = self._now, c
+        if c.redirects:
+            self._ran.append(Simple((), redirects=c.redirects))
         found = self._command(c, script, depth) if c.words else _LOOKS if c.redirects else _FUNCTION
         reads = bool(c.words) and c.words[0].text == "read"
         sets = [name for name in c.assigns if not (reads and name == "IFS")]  # how `read` divides its line
         for part in (*variables(sets), *redirected(c.redirects)):
             found = worse(found, part)
+        self._now = around
         return found
 
     def _command(self, c: Simple, script: Script | None, depth: int) -> Classified:
@@ -165,9 +187,12 @@ class _Parts:
         declared = self._declared(c)
         if declared is not None:
             return declared
+        if (code := python_code.reads(c) or node_code.reads(c)) is not None:
+            return _CODE[code]
         named = levels(c.words, self._rules)
         runs = inner(c, *named[0]) if named else None
         if runs is None:
+            self._ran.append(Simple(c.words, redirects=self._now.redirects, sure=self._now.sure))
             return self._plain(c.words)
         parts: list[Classified] = []
         for r in runs:

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from wal_agent.recovery import sql
 from wal_agent.recovery.bash import Word
 from wal_agent.recovery.rules import Classified, Command, Options, Rules
 from wal_agent.redact import redact
@@ -35,6 +36,28 @@ _GIT_SETTING = re.compile(
     r"|safe\.directory|gc\.auto|rebase\.autosquash|merge\.conflictstyle|fetch\.prune)=.*",
     re.IGNORECASE,
 )
+
+
+# Long options that name something to run, load or send to, keep what they replace under a new name each time, or draw
+# anew each time. A rule that says "can be done again" covers one of them only where it names it.
+_ACTS_TEXT = """
+    upload-pack receive-pack uploadpack receivepack exec execute execdir toolexec command cmd script to-command
+    rsh-command ssh-command remote-command new-volume-script info-script use-compress-program checkpoint-action rsh
+    rsync-path unzip-command filter-program filter-process lua-filter plugin plugins plugin-dir plugin-path
+    pkcs11-module engine provider provider-path loader load-extension preload require hook hooks hookdir hook-dir
+    eval editor pager pre-invoke post-invoke vettool pdf-engine compiler linker wrapper launcher interpreter runner
+    push publish upload deploy send notify mail submit sign-key append backup backup-dir suffix remove-source-files
+    random-source ext-diff strip-program config-command credential-helper output-plugin build-backend
+    script-shell from-module migrate-state fplugin specs processor processorpath processor-path daemon
+"""
+_ACTS = frozenset(_ACTS_TEXT.split())
+# Words that do the same: values of git -c, ssh -o, go -ldflags, apt -o, docker --output and of compilers.
+_ACTING_VALUE = re.compile(
+    r"(?i)\b(?:proxycommand|localcommand|knownhostscommand|pkcs11provider|securitykeyprovider|sshcommand|hookspath|fsmonitor)\b"
+    r"|-extld\b|::(?:pre|post)-(?:install-pkgs|invoke)|\bdir::bin\b|\bext::|\btype=registry\b|\bpush=true\b"
+    r"|^(?:-C)?linker=|^-B[./]|^-J-|^(?:rtmps?|srt|rtp|udp|tcp|icecast)://|^[/-]p:(?:publishprofile|deployonbuild)"
+)
+_ACTS_SHORTEST = 4  # letters of a name that is cut short (--upload for --upload-pack)
 
 
 def live(word: str) -> bool:
@@ -153,6 +176,10 @@ def _holds(rule: Command, words: Sequence[Word]) -> list[Word] | None:
         return None
     if rule.cls == "read_only" and any(live(w.text if w.text is not None else w.begins) for w in words):
         return None
+    if rule.value and not all(_value_holds(rule, words, i) for i in range(len(words))):
+        return None
+    if rule.cls == "idempotent" and not rule.listed and any(_acts(r, rule) for r in given):
+        return None
     if rule.listed and not all(_listed(r.word.text or "", rule) for r in read if r.kind == "option"):
         return None
     if rule.first is not None and not (operands and _matches(operands[0], rule.first)):
@@ -160,11 +187,43 @@ def _holds(rule: Command, words: Sequence[Word]) -> list[Word] | None:
     rest = operands[1:] if rule.first is not None else operands
     if rule.operands is not None and not all(_matches(w, rule.operands) for w in rest):
         return None
+    if rule.sql and not all(w.text is not None and sql.operand(w.text, rule.sql) for w in rest):
+        return None
     if rule.line is not None and (
         any(w.text is None for w in operands) or rule.line.fullmatch(" ".join(w.text or "" for w in operands)) is None
     ):
         return None
     return operands
+
+
+def _value_holds(rule: Command, words: Sequence[Word], i: int) -> bool:
+    """Whether the value that the option at `i` takes, here or as its next word, is one that the rule allows."""
+    text = words[i].text or ""
+    if len(text) < 2 or text[0] != "-":
+        return True
+    name, equals, value = text.partition("=")
+    if name not in rule.value:
+        at = -1 if text.startswith("--") else next((n for n, c in enumerate(text) if n and f"-{c}" in rule.value), -1)
+        if at < 0:
+            return True
+        name, value = f"-{text[at]}", text[at + 1 :].removeprefix("=")
+        equals = value
+    if not equals:
+        value = (words[i + 1].text or "") if i + 1 < len(words) else ""
+    return rule.value[name].fullmatch(value) is not None
+
+
+def _acts(read: _Read, rule: Command) -> bool:
+    """Whether a word is of those that no rule may take for harmless that does not name it."""
+    if _ACTING_VALUE.search(read.word.text or ""):
+        return True
+    text = (read.word.text or "").partition("=")[0]
+    if read.kind != "option" or text in rule.any or f"{text}=" in rule.any:
+        return False
+    name = text.lstrip("-")
+    if name in _ACTS:
+        return True
+    return text.startswith("--") and len(name) >= _ACTS_SHORTEST and any(a.startswith(name) for a in _ACTS)
 
 
 def _matches(word: Word, pattern: re.Pattern[str]) -> bool:
@@ -182,7 +241,7 @@ def _is(read: _Read, wanted: str, rule: Command, loosely: bool) -> bool:
     if wanted.startswith("--"):
         name = text.partition("=")[0]
         return name == wanted or (loosely and len(name) > 3 and wanted.startswith(name))
-    if len(wanted) == 2 and not text.startswith("--"):
+    if len(wanted) == 2 and wanted[0] == "-" and not text.startswith("--"):
         return wanted[1] in _cluster(text, rule)
     return False
 

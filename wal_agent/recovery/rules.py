@@ -57,7 +57,8 @@ class Command:
 
     `listed`: it holds only for commands whose every option is in `short` and `long`, whose first operand matches
     `first`, and whose other operands match `operands`. `line`: what all operands, one space between them, must match.
-    `free`: no option of the program can change what its class is.
+    `free`: no option of the program can change what its class is. `value`: what the values of options must match.
+    `sql`: what the operands must be (`sql.operand`).
     """
 
     rule: str
@@ -77,6 +78,8 @@ class Command:
     values: frozenset[str] = frozenset()
     any: frozenset[str] = frozenset()
     none: frozenset[str] = frozenset()
+    value: Mapping[str, re.Pattern[str]] = default(default_factory=dict)
+    sql: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +202,8 @@ class _Command(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class
     values: list[str] = []
     any: list[str] = []
     none: list[str] = []
+    value: dict[str, str] = {}
+    sql: Literal["", "query", "constant", "name or query", "name or constant"] = ""
 
 
 class _Shell(msgspec.Struct, forbid_unknown_fields=True):
@@ -320,6 +325,8 @@ def _command(c: _Command, program: str) -> Command:
         values=frozenset(c.values),
         any=frozenset(c.any),
         none=frozenset(c.none),
+        sql=c.sql,
+        value={option: _compiled(pattern) for option, pattern in c.value.items()},
     )
 
 

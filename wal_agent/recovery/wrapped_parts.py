@@ -111,6 +111,20 @@ def _git(c: Simple) -> tuple[Inner, ...] | None:
     return (replace(found[0], own=words), *found[1:])
 
 
+# Programs whose packages are known by the same name; `npx cat` would run a package that is not `cat`.
+_CHECKERS = frozenset({"tsc", "prettier", "eslint", "stylelint", "biome"})
+_NPX_HOW = frozenset({"--no-install", "--no", "--yes", "-y", "--prefer-offline", "--offline", "--"})
+
+
+def _npx(c: Simple) -> tuple[Inner, ...] | None:
+    """A checker as the project has it; where it has none it is fetched first."""
+    i = next((i for i, w in enumerate(c.words) if i and w.text not in _NPX_HOW), len(c.words))
+    if i == len(c.words) or c.words[i].text not in _CHECKERS:
+        return None
+    why = "runs a program of the project's packages, or fetches it first"
+    return (Inner(c.words[i:], input=c.input, least="idempotent", why=why),)
+
+
 def _openssl(c: Simple) -> tuple[Inner, ...] | None:
     """s_client sends its input to a host: nothing is sent where that is empty, or a Q, which ends it."""
     if len(c.words) < 2 or c.words[1].text != "s_client" or (c.input is not None and c.input.strip() in ("", "Q")):
@@ -125,4 +139,5 @@ PARTS: Mapping[str, Callable[[Simple], tuple[Inner, ...] | None]] = {
     "gfind": _find,
     "git": _git,
     "openssl": _openssl,
+    "npx": _npx,
 }

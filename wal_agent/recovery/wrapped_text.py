@@ -70,7 +70,7 @@ def _ssh(c: Simple) -> tuple[Inner, ...] | None:
         value = o[2:] or (front[at + 1] if at + 1 < len(front) else "")
         if o.startswith("-o") and not _SSH_SAFE.fullmatch(value):
             i = None
-        if re.match(r"-[a-zA-Z0-9]*[OWRLDJG]", o):
+        if re.match(r"-[a-zA-Z0-9]*[OWRLDJGIw]", o):
             i = None
     if i is None or i >= len(words) or words[i].text is None:
         return unknown("has options or a host that are not known here")

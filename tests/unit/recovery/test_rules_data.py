@@ -177,7 +177,8 @@ TRAPS = r"""
     psql -c '\! x' ;; psql -l -o f ;; mysql -e 'DROP TABLE x' ;; sqlite3 x.db .tables ;; sqlite3 -readonly x.db ;;
     sqlite3 x.db ;; sqlite3 -readonly x.db ".shell x" ;; sqlite3 -readonly x.db "select writefile('a','b')" ;;
     redis-cli set a b ;; redis-cli flushall ;; redis-cli -x get ;; kill 1 ;; kill -9 1 ;; python x.py ;;
-    python -c 1 ;; python -m http.server ;; python -m json.tool a b ;; node x.js ;; perl -ne 1 f ;; make -n ;;
+    python -c 'import os; os.mkdir(1)' ;;
+    python -m http.server ;; python -m json.tool a b ;; node x.js ;; perl -ne 1 f ;; make -n ;;
     make --version all ;; ssh-keygen -f x ;; ssh-keygen -R h ;; rsync -a a b ;; rsync -an --log-file=f a b ;;
     rsync -an -e x a b ;; ip link set x up ;; ip addr add x ;; iptables -A x ;; sysctl -w a=b ;; dmesg -C ;;
     ldconfig ;; mount a b ;; top ;; nc -l 1 ;; openssl req -new -out f ;; openssl x509 -in a -out b ;;

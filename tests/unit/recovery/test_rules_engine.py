@@ -201,9 +201,69 @@ def test_a_rule_of_the_project_is_tried_first_and_keeps_its_name() -> None:
     script = Declared(name="deploy", cls="mutation", source="GEMINI.md", words=("./deploy.sh",), why="deploys")
     rules = with_project(RULES, [mine, script])
     found = classify_command("vc branch -l", rules)
-    assert (found.cls, found.rule, found.source, found.verify) == ("idempotent", "mine", "wal-agent.toml", "look")
+    assert (found.cls, found.rule, found.source) == ("idempotent", "mine", "wal-agent.toml")
+    assert found.project is not None and found.project.verify == "look"
     assert rule("vc branch -l; ./deploy.sh now", rules) == "deploy"
     assert rule("sudo ./deploy.sh", rules) == "deploy"
     assert rule("bash -c 'say x && ./deploy.sh'", rules) == "deploy"
     assert rule("say x", rules) == "say"
     assert rules.ours == RULES and RULES.ours is RULES
+
+
+VALUES = """
+[[command]]
+rule = "send-local"
+program = "send"
+short = "qo"
+long = ["--output", "--output="]
+value = {"-o" = "file:.*", "--output" = "file:.*"}
+class = "idempotent"
+why = "writes"
+verify = "look"
+
+[[command]]
+rule = "loose"
+program = "loose"
+class = "idempotent"
+why = "writes"
+verify = "look"
+
+[[command]]
+rule = "named"
+program = "named"
+any = ["--push"]
+class = "idempotent"
+why = "writes"
+verify = "look"
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "holds"),
+    [
+        ("send a", True),
+        ("send -o file:x a", True),
+        ("send -qo file:x", True),
+        ("send --output=file:x", True),
+        ("send --output file:x", True),
+        ("send -o tcp:x", False),
+        ("send -otcp:x", False),
+        ("send -qotcp:x", False),
+        ("send --output=tcp:x", False),
+        ("send -o", False),
+        ('send -o "$x"', False),
+        ("loose -a --tag x", True),
+        ("loose --upload-pack x", False),
+        ("loose --upload-pack=x", False),
+        ("loose --upload=x", False),
+        ("loose -toolexec=x", False),
+        ("loose -o ProxyCommand=x", False),
+        ("loose --no-backup", True),
+        ("named --push", True),
+        ("named --push --backup", False),
+    ],
+)
+def test_values_of_options_and_options_that_act(command: str, holds: bool) -> None:
+    """Issue 12.16: a rule that says "again" covers no option that runs, sends or keeps, unless it names that option."""
+    rules = parse_rules(TEXT + VALUES)
+    assert (classify_command(command, rules).cls == "idempotent") is holds
