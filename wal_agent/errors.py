@@ -64,6 +64,19 @@ class Damaged(WalAgentError):
     exit_code = 73
 
 
+class Newer(WalAgentError):
+    """Stored bytes are whole, but a newer wal-agent wrote them: nothing of them is replaced, repaired or deleted here.
+
+    No Damaged: what is done about damage must not be done about this."""
+
+    exit_code = 78
+
+    @classmethod
+    def of(cls, name: str, what: str) -> Newer:
+        """`name`: the object, as a sentence begins with it; `what`: which format, or what is unknown in it."""
+        return cls(f"{name} was written by a newer wal-agent ({what}).", "Upgrade wal-agent on this machine.")
+
+
 class LeaseHeld(WalAgentError):
     """Another live owner holds the job."""
 

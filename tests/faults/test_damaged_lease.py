@@ -43,7 +43,7 @@ LEASES: dict[str, Damage] = {
         bucket, KEYS.lease, re.sub(rb"started\": [0-9.]+", b'started": 1e999', bucket.get(KEYS.lease).data)
     ),
     "beat": lambda bucket: change_lease(bucket, beat=10**40),
-    "format": lambda bucket: change_lease(bucket, format=2),
+    "format": lambda bucket: change_lease(bucket, format=0),
 }
 
 

@@ -91,7 +91,7 @@ class Bucket(Protocol):
     url: str
 
     def get(self, key: str) -> Object:
-        """The object; NotFound; Damaged when its bytes are not those that were put."""
+        """The object; NotFound; Damaged when its bytes are not those that were put; Newer."""
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         """Create the object (`if_version` None: only if absent) or replace exactly that version; Conflict otherwise.

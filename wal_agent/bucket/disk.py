@@ -29,7 +29,7 @@ import msgspec
 
 from wal_agent import decoders
 from wal_agent.bucket.folder import FOLDER, link, make_child, make_root, open_child, read_file, sync, temp_file
-from wal_agent.errors import Damaged, Unavailable
+from wal_agent.errors import Damaged, Newer, Unavailable
 
 MARKER = ".bucket"
 TEMPS = ".tmp"
@@ -133,7 +133,7 @@ class Disk:
         self._check_place(fd, fd, (), make)
 
     def marker(self, fd: int) -> str:
-        """Its id, from an open root; "" where there is none. Damaged."""
+        """Its id, from an open root; "" where there is none. Damaged; Newer."""
         try:
             data = read_file(fd, MARKER, MAX_MARKER)[0]
         except FileNotFoundError:
@@ -142,6 +142,8 @@ class Disk:
             found = _MARKER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Damaged(f"The marker {self.root / MARKER} is damaged.", self._forget()) from error
+        if found.format > FORMAT:
+            raise Newer.of(f"The marker {self.root / MARKER}", f"format {found.format}")
         return found.id
 
     def _mark(self, fd: int) -> str:

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version, check_key
 from wal_agent.encryption import GIVE_IT, ID_SIZE, Key
-from wal_agent.errors import Damaged, Denied
+from wal_agent.errors import Damaged, Denied, Newer
 
 MAGIC = b"WALE"
 FORMAT = 1
@@ -34,7 +34,8 @@ def is_covered(key: str) -> bool:
 class EncryptedBucket:
     """With `key` None nothing is encrypted, and what is says so (Denied) instead of looking damaged.
 
-    With a key, `get` raises Damaged for what is not encrypted or was tampered with, Denied for another key's objects.
+    With a key, `get` raises Damaged for what is not encrypted or was tampered with, Denied for another key's objects,
+    Newer for a later format's.
     """
 
     def __init__(self, inner: Bucket, key: Key | None, covers: Callable[[str], bool] = is_covered) -> None:
@@ -96,21 +97,21 @@ class _Sealer:
             raise Damaged(f"{name} is not encrypted, but a key was given: it was not written with this key.")
         if len(data) < OVERHEAD:
             raise Damaged(f"{name} is damaged: its {len(data)} bytes are too few for an encrypted object.")
-        if data[len(MAGIC)] != FORMAT:
-            raise Damaged(f"{name} has encryption format {data[len(MAGIC)]}, which this wal-agent does not know.")
         nonce, same_key = data[_HEAD : _HEAD + NONCE], data[:_HEAD] == self._head
         damaged = Damaged(f"{name} is damaged: its bytes are not those that were encrypted under this name.")
         try:
             plain = self._cipher.decrypt(nonce, data[_HEAD + NONCE :], self._head + name.encode())
         except InvalidTag:
-            if same_key:
+            if (found := data[len(MAGIC)]) > FORMAT:
+                raise Newer.of(name, f"encryption format {found}") from None
+            if same_key or found != FORMAT:
                 raise damaged from None
             raise Denied(
                 f"{name} is encrypted with key {_id_in(data)}; the key that was given is {self._id}.",
                 "Give the right one.",
             ) from None
         if not same_key:
-            raise damaged  # this key's object, with another's id written over
+            raise damaged  # this key's object, with another's id or format written over
         return plain
 
 

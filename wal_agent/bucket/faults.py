@@ -15,7 +15,7 @@ from random import Random
 from typing import TypeVar
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version, check_folder, check_key, check_prefix
-from wal_agent.errors import BucketError, Damaged, Unavailable
+from wal_agent.errors import BucketError, Damaged, Newer, Unavailable
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class FaultBucket:
             return ask()
         try:
             ask()
-        except (BucketError, Damaged) as refused:
+        except (BucketError, Damaged, Newer) as refused:
             raise _lost(op, key) from refused
         raise _lost(op, key)
 
@@ -143,7 +143,7 @@ class FaultBucket:
         for ask in landing:
             try:
                 ask()
-            except (BucketError, Damaged):
+            except (BucketError, Damaged, Newer):
                 pass  # nobody waits for this answer
 
 

@@ -18,7 +18,7 @@ import struct
 from dataclasses import dataclass
 
 from wal_agent.bucket.base import Version
-from wal_agent.errors import Damaged
+from wal_agent.errors import Damaged, Newer
 
 _MAGIC = b"walobj\r\n"
 _FORMAT = 1
@@ -52,20 +52,27 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(raw: bytes, name: str) -> Frame:
-    """The frame in `raw`; Damaged, saying what is wrong with the object `name`, when it does not hold."""
+    """The frame in `raw`; Damaged, saying what is wrong with the object `name`, when it does not hold; Newer."""
     if len(raw) < OVERHEAD:
         raise Damaged(f"{name} is cut off: {len(raw)} bytes are less than a header.")
     head, payload = raw[: _HEAD.size], raw[OVERHEAD:]
     magic, form, generation, nonce, length = _HEAD.unpack(head)
     if magic != _MAGIC:
         raise Damaged(f"{name} is not an object of wal-agent: it begins with other bytes.")
+    if form != _FORMAT and not _is_flipped(head, payload, raw[_HEAD.size : OVERHEAD]) and form > _FORMAT:
+        raise Newer.of(name, f"format {form}")
     if form != _FORMAT:
-        raise Damaged(f"{name} has format {form}; this version of wal-agent reads format {_FORMAT}.")
+        raise Damaged(f"{name} is damaged: there is no format {form}.")
     if length != len(payload):
         raise Damaged(f"{name} should hold {length} bytes and holds {len(payload)}.")
     if raw[_HEAD.size : OVERHEAD] != _sum(head, payload):
         raise Damaged(f"{name} does not match its checksum.")
     return Frame(generation, nonce, payload)
+
+
+def _is_flipped(head: bytes, payload: bytes, stored: bytes) -> bool:
+    """Whether it is a frame of this format but for the bytes that say so."""
+    return stored == _sum(head[: len(_MAGIC)] + _FORMAT.to_bytes(2, "big") + head[len(_MAGIC) + 2 :], payload)
 
 
 def _sum(head: bytes, payload: bytes) -> bytes:

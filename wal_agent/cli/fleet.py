@@ -46,8 +46,9 @@ def ls(
 ) -> None:
     """What every job does, those first that need a host or a person.
 
-    Only leases are read: one listing and a small object for each job. States: damaged, crashed, due (its pause is
-    over), released, unlocked, running, paused, closed. --json prints an object a line.
+    Only leases are read: one listing and a small object for each job. States: damaged, newer (its lease was written by
+    a newer wal-agent), crashed, due (its pause is over), released, unlocked, running, paused, closed. --json prints an
+    object a line.
     """
     from json import dumps
 
@@ -192,7 +193,7 @@ def _what(job: Job) -> str:
     from wal_agent.recovery.words import moment, span
 
     match job.state:
-        case "damaged":
+        case "damaged" | "newer":
             return job.problem
         case "crashed":
             words = f"last heard of {span(job.age)} ago: {job.phase} {job.tool}".rstrip(": ")

@@ -17,9 +17,11 @@ import msgspec
 from wal_agent import decoders
 from wal_agent.bucket.base import Bucket, Version
 from wal_agent.clock import Clock
-from wal_agent.errors import Conflict, Damaged, Fenced, NotFound, Unavailable
+from wal_agent.errors import Conflict, Damaged, Fenced, Newer, NotFound, Unavailable
 from wal_agent.fleet.job import Job, JobState
+from wal_agent.records import FORMAT
 from wal_agent.wal.lease import fresh_nonce
+from wal_agent.wal.lease_doc import format_in
 from wal_agent.wal.patience import Patience
 
 KEY: Final = "fleet-acted.json"  # each object of a job lies in a folder, so no job can have this one
@@ -62,7 +64,8 @@ _MEMORY = decoders.of_json(Memory)
 
 def kept(memory: Memory, jobs: Iterable[Job]) -> Memory:
     """Without what jobs have left behind: another epoch, it runs after all, or it is gone."""
-    epochs = {job.job: None if job.state == "damaged" else job.epoch for job in jobs if job.state != "running"}
+    unread = ("damaged", "newer")
+    epochs = {job.job: None if job.state in unread else job.epoch for job in jobs if job.state != "running"}
     return with_acts(memory, (a for a in memory.acts if a.job in epochs and epochs[a.job] in (None, a.epoch)))
 
 
@@ -124,9 +127,12 @@ def settled(act: Act, code: int | None, now: float) -> Act:
 
 
 def decode(data: bytes) -> Memory:
+    """Damaged; Newer."""
     try:
         if len(data) > MAX_BYTES:
             raise Damaged(f"{len(data)} bytes")
+        if (found := format_in(data)) > FORMAT:
+            raise Newer.of(f"{KEY} in the bucket", f"format {found}")
         return _MEMORY.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Damaged) as error:
         raise Damaged(

@@ -22,8 +22,9 @@ from wal_agent.recovery.settled import way
 from wal_agent.redact import redact_head
 from wal_agent.wal.lease_doc import Seen
 
-JobState = Literal["damaged", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
-"""In the order of who is to look first. `crashed`: held, and its owner is gone; `due`: its pause is over."""
+JobState = Literal["damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
+"""In the order of who is to look first. `newer`: a newer wal-agent wrote its lease; `crashed`: held, and its owner is
+gone; `due`: its pause is over."""
 STATES: Final[tuple[JobState, ...]] = get_args(JobState)
 MAX_WORDS = 500  # characters of a foreign text
 LONGEST_AGE = 1e10  # seconds, whatever a lease says
@@ -54,7 +55,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     left: float = 0.0
     record: int = 0
     key: str = ""  # id of the key that the job is encrypted with
-    problem: str = ""  # why a `damaged` lease cannot be read
+    problem: str = ""  # why a `damaged` or `newer` lease cannot be read
     mark: str = ""  # of the newest write of its lease
 
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
-from wal_agent.errors import Damaged, Denied, UsageError
+from wal_agent.errors import Damaged, Denied, Newer, UsageError
 from wal_agent.fleet.job import Job, clean, judge
 from wal_agent.records import Host
 from wal_agent.supervise.local import spools_dir, this_host
@@ -53,6 +53,8 @@ class Eyes:
             seen = leases.read(self.bucket, Keys(name))
         except Damaged as error:
             return name, unreadable(name, error)
+        except Newer as error:
+            return name, Job(job=name, state="newer", problem=clean(str(error)))
         except Denied as error:
             return name, error
         if seen is None:

@@ -15,9 +15,12 @@ import msgspec
 
 from wal_agent import decoders
 from wal_agent.capture.shadow import Shadow
+from wal_agent.errors import Newer
 from wal_agent.plainfile import read_plain
+from wal_agent.wal.lease_doc import format_in
 
 MOST = 4096  # bytes of a note
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +31,19 @@ class Begun:
     commit: str
     kept: str = ""
     mode: int = 0
+    format: int = FORMAT
 
 
 _BEGUN = decoders.of_json(Begun)
 
 
 def read_begun(shadow: Shadow) -> Begun | None:
-    """The restore that was cut here, whichever capture it was of: the folder may hold a part of each."""
+    """The restore that was cut here, whichever capture it was of: the folder may hold a part of each. Newer."""
     data = read_plain(_restoring(shadow), MOST)
     if data is None:
         return None
+    if (newer := format_in(data)) > FORMAT:
+        raise Newer.of(f"The note {_restoring(shadow)}", f"format {newer}")
     try:
         found = _BEGUN.decode(data)
     except (msgspec.DecodeError, ValueError):

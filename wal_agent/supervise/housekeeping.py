@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.errors import BucketError
+from wal_agent.errors import BucketError, Newer
 from wal_agent.happened import Saved, Tell
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.mirror import Mirror
@@ -68,6 +68,8 @@ class Housekeeping:
                     if self._snapshots.take_if_due() is not None:
                         self._tell(Saved("snapshot", self._snapshots.size, self._clock.boot() - began))
                         self._retention.run()
+            except Newer:
+                return  # a newer wal-agent has the job by now: nothing of its is deleted; the writer ends this run
             except Exception as error:  # noqa: BLE001 - told; nobody else sees it in this thread
                 if not self._stop.is_set():
                     self._failed(error)

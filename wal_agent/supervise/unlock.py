@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
-from wal_agent.errors import Damaged, UsageError
+from wal_agent.errors import BucketError, Damaged, UsageError
 from wal_agent.recovery.admit import END_IT, Local, age, owner_is_dead, pause_left, pause_words, unlock_wait
 from wal_agent.supervise.local import spools_dir, this_host
 from wal_agent.supervise.standing import local_view
@@ -64,6 +65,8 @@ def unlock(bucket: Bucket, keys: Keys, wish: Wish, env: Mapping[str, str]) -> Un
     if idle := nothing_to_unlock(seen, local, wish):
         return idle
     check(seen, local, wish)
+    with suppress(BucketError, Damaged):  # what is of no use without a key, or damaged, can be unlocked all the same
+        tail(bucket, keys, seen.doc.seq)  # Newer
     doc = leases.unlock(
         bucket, keys, SystemClock(), random.Random(), seen=seen, reason=clean(wish.reason), off=wish.off
     )

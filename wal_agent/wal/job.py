@@ -85,10 +85,14 @@ def open_job(
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
     `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read,
-    or is missing; ConfigError: the disk of the spool has no room."""
+    or is missing; Newer: a newer wal-agent wrote something there, and nothing is changed; ConfigError: the disk of the
+    spool has no room."""
     if spool is not None and spool.adopted:
         spool.require_room()
+        spool.require_known()
     newest = log_epoch(bucket, keys, clock, rng, seen, budget)
+    steady = RetryBucket(bucket, clock, rng, deadline=budget)
+    before = reader.replay(steady, keys, parallel=parallel)  # Newer: raised before anything is written
     with unbroken():
         lease = leases.acquire(
             bucket,
@@ -118,7 +122,7 @@ def open_job(
         at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
     try:
         return _opened(
-            bucket, keys, clock, rng, claim, at, lease, budget, parallel, on_end, spool, spooling, tell, between
+            bucket, keys, clock, rng, claim, before, at, lease, budget, parallel, on_end, spool, spooling, tell, between
         )
     except Stopped as stopped:
         if spool is None or spool.empty:  # what only this machine has must be named by the lease
@@ -132,6 +136,7 @@ def _opened(
     clock: Clock,
     rng: random.Random,
     claim: Claim,
+    before: Replay,
     at: Tail,
     lease: Lease,
     budget: float,
@@ -143,7 +148,7 @@ def _opened(
     between: Callable[[], None],
 ) -> OpenedJob:
     """What follows the own opening, `at`: the replay, and what an earlier run had spooled."""
-    found = read_for_plan(bucket, keys, clock, rng, at, budget, parallel)
+    found = read_for_plan(bucket, keys, clock, rng, before, at, budget, parallel)
     sound = found.damage is None
     carried = carry.rebase(bucket, keys, clock, rng, spool, at, claim.run, budget) if spool and sound else []
     writer = Writer(
@@ -191,19 +196,36 @@ def newest_listed(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, 
     patience = Patience(clock, rng, budget)
     while True:
         try:
-            return max((keys.seq_of(e.key) or 0 for e in bucket.list(keys.snapshots)), default=0)
+            return max(reader.listed_snapshots(bucket, keys), default=0)
         except Unavailable as error:
             patience.pause(error)
 
 
+def may_go_on(newest: int, began: int) -> bool:
+    """Whether a replay that began from snapshot `began` may be read on, when `newest` is listed behind the opening."""
+    return newest <= began
+
+
 def read_for_plan(
-    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, at: Tail, budget: float, parallel: int
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    before: Replay,
+    at: Tail,
+    budget: float,
+    parallel: int,
 ) -> Replay:
-    """R2: the replay that the plan may see ends at the own opening and is read after it landed. Fenced: a newer owner
-    has passed (this host slept), and its retention has taken what should be read here."""
+    """R2: the replay that the plan may see ends at the own opening and is read after it landed. It goes on from what
+    was read `before`, since segments never change and each names the one before it, but never from an older snapshot
+    than is there by now: retention deletes what only that one names (R4). Fenced: a newer owner has passed (this host
+    slept), and its retention has taken what should be read here."""
     # Each read is asked again by itself: begun anew at each failure, a replay of hundreds would never end on a bad day.
     steady = RetryBucket(bucket, clock, rng, deadline=budget)
-    found = reader.replay(steady, keys, at.seq, parallel=parallel)
+    if may_go_on(max(reader.listed_snapshots(steady, keys), default=0), before.snapshot):
+        found = reader.read_on(steady, keys, before, at.seq, parallel=parallel)
+    else:
+        found = reader.replay(steady, keys, at.seq, parallel=parallel)
     if found.damage is not None and (newer := reader.newest_behind(steady, keys, at.seq)).epoch > at.epoch:
         raise Fenced(f"Job {keys.job} was taken over (epoch {newer.epoch}) while epoch {at.epoch} was opening.")
     return found

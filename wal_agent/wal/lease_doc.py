@@ -11,8 +11,8 @@ import msgspec
 
 from wal_agent import decoders
 from wal_agent.bucket.base import Version
-from wal_agent.errors import Damaged
-from wal_agent.records import Host
+from wal_agent.errors import Damaged, Newer
+from wal_agent.records import FORMAT, Host
 from wal_agent.shown import shown
 from wal_agent.wal.keys import MAX_SEQ
 
@@ -51,7 +51,12 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     key: str = ""  # id of the key that the job's objects are encrypted with; never the key
 
 
+class _Head(msgspec.Struct, frozen=True):
+    format: int
+
+
 _DOC = decoders.of_json(LeaseDoc)
+_HEAD = decoders.of_json(_Head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +122,25 @@ def ttl_in(damaged: bytes) -> float | None:
     return max((ttl for ttl in found if 0 < ttl <= MAX_TTL), default=None)
 
 
+def format_in(data: bytes) -> int:
+    """The number of the format of a JSON object; 0 where it has none."""
+    try:
+        return _HEAD.decode(data).format
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0
+
+
 def encode(doc: LeaseDoc) -> bytes:
     return msgspec.json.format(msgspec.json.encode(doc), indent=1)
 
 
 def decode(data: bytes, job: str) -> LeaseDoc:
-    """The lease in `data`; Damaged for anything that is not one of this job."""
+    """The lease in `data`; Damaged for anything that is not one of this job; Newer."""
+    if len(data) > MAX_BYTES:
+        raise Damaged(f"The lease of job {job} is damaged: {len(data)} bytes.")
+    if (found := format_in(data)) > FORMAT:
+        raise Newer.of(f"The lease of job {job}", f"format {found}")
     try:
-        if len(data) > MAX_BYTES:
-            raise Damaged(f"The lease of job {job} is damaged: {len(data)} bytes.")
         doc = _DOC.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"The lease of job {job} is damaged: {shown(str(error))}.") from error

@@ -162,10 +162,14 @@ def _get(bucket: Bucket, keys: Keys, seq: int) -> bytes | None:
         return None
 
 
+def listed_snapshots(bucket: Bucket, keys: Keys) -> list[int]:
+    """The numbers of the snapshots that are stored, whether they count or not."""
+    return [seq for e in bucket.list(keys.snapshots) if (seq := keys.seq_of(e.key)) is not None]
+
+
 def newest_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None) -> Iterator[Snapshot]:
     """The snapshots that count, newest first, none beyond `upto`."""
-    seqs = [keys.seq_of(e.key) for e in bucket.list(keys.snapshots)]
-    for seq in sorted((s for s in seqs if s is not None and (upto is None or s <= upto)), reverse=True):
+    for seq in sorted((s for s in listed_snapshots(bucket, keys) if upto is None or s <= upto), reverse=True):
         found = read_snapshot(bucket, keys, seq)
         if found is not None:
             yield found
@@ -219,11 +223,14 @@ def replay(bucket: Bucket, keys: Keys, upto: int | None = None, *, parallel: int
     return result
 
 
-def read_on(bucket: Bucket, keys: Keys, at: Replay, *, parallel: int = PARALLEL) -> Replay:
-    """What the log says now, from what it said at `at`: one listing, and only what is new. The same errors as replay's;
-    where it does not go on from there (retention has passed, or damage) it is read anew."""
-    found = _read_on(bucket, keys, at, None, parallel) if at.damage is None else at
-    return found if found.damage is None else replay(bucket, keys, parallel=parallel)
+def read_on(bucket: Bucket, keys: Keys, at: Replay, upto: int | None = None, *, parallel: int = PARALLEL) -> Replay:
+    """What the log says now (up to segment `upto`), from what it said at `at`: one listing, and only what is new. The
+    same errors as replay's; where it does not go on from there (retention has passed, or damage) it is read anew."""
+    if at.damage is None and (upto is None or at.seq <= upto):
+        found = _read_on(bucket, keys, at, upto, parallel)
+        if found.damage is None:
+            return found
+    return replay(bucket, keys, upto, parallel=parallel)
 
 
 @dataclass(frozen=True, slots=True)

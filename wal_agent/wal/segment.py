@@ -118,11 +118,11 @@ def encode(
 
 
 def decode(data: bytes, *, job: str, seq: int) -> Segment:
-    """The segment that stands at `seq` of `job`; Damaged names the record number and what is wrong."""
+    """The segment that stands at `seq` of `job`; Damaged names the record number and what is wrong; Newer."""
     try:
-        segment = packing.unpack(data, _decoder, MAX_READ)
+        segment = packing.unpack(data, _decoder, MAX_READ, f"Record {seq} of job {job}")
         if segment.format != FORMAT:
-            raise Damaged(f"format {segment.format} is unknown, this wal-agent reads {FORMAT}")
+            raise Damaged(f"there is no format {segment.format}")
         if segment.job != job or segment.seq != seq:
             raise Damaged(f"it calls itself record {segment.seq} of job {shown(repr(segment.job))}")
     except Damaged as error:

@@ -39,8 +39,9 @@ def encode(snapshot: Snapshot) -> bytes:
 
 
 def decode(data: bytes, *, job: str, seq: int) -> Snapshot:
+    """Damaged; Newer."""
     try:
-        snapshot = packing.unpack(data, _decoder, MAX_RAW)
+        snapshot = packing.unpack(data, _decoder, MAX_RAW, f"Snapshot {seq} of job {job}")
         if snapshot.job != job or snapshot.seq != seq:
             raise Damaged(f"it calls itself snapshot {snapshot.seq} of job {shown(repr(snapshot.job))}")
         if why := excess(snapshot.state):

@@ -16,7 +16,7 @@ from typing import Literal
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
-from wal_agent.errors import Conflict, Damaged, Denied, Fenced, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import Conflict, Damaged, Denied, Fenced, Newer, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import segment as codec
@@ -264,7 +264,7 @@ class Writer:
             other = codec.decode(found, job=self._keys.job, seq=sent.seq)
         except (NotFound, Unavailable, Denied):
             return self._undecided(sent)
-        except Damaged as error:
+        except (Damaged, Newer) as error:
             return self._end(error)
         match judge(found, other.epoch, other.run, sent, self.epoch, self.run_id):
             case "mine":

@@ -220,6 +220,12 @@ ABLATIONS = [
         BLOBS,
         ((blobs, "blob_name", lambda sha256, epoch, round=0: f"{sha256}-1"),),
     ),
+    Ablation(
+        "R4 what was read before the opening stands on the newest snapshot",
+        ("I4", "DAMAGE"),
+        replace(BLOBS, crash=0.01, naps=0.12, snapshot=6, retain=6, close=2),
+        ((job, "may_go_on", yes),),
+    ),
     Ablation("R4 only who is past naming loses blobs", ("I4", "DAMAGE"), BLOBS, ((retention, "past_naming", yes),)),
     Ablation("R10 mine whatever the nonce", ("FALSE FENCE",), timed(late=0.1, lost=0.1), ((leases, "is_mine", no),)),
 ]

@@ -23,10 +23,10 @@ from tests.faults.model.world import Clock, Shape
 from tests.servers import fresh_bucket, shared
 from wal_agent.bucket.base import Bucket
 
-SEEDS = {"fake-gcs": "0-24", "ministack": "0-12"}  # the second is slower
+SEEDS = {"fake-gcs": "6-30", "ministack": "6-18"}  # the second is slower
 NEEDED = ("R1 the tail is read", "R3 one seq, one content", "R10 mine whatever the nonce")
 OFTEN = {"lost": 15, "late": 25, "landed late": 5, "fenced": 8, "opened: dead": 20, "snapshots": 40, "retained": 10}
-"""In the first seeds of either, lest the weather be too fine."""
+"""In these seeds of either, lest the weather be too fine."""
 
 MakeStore = Callable[[Clock], Bucket]
 

@@ -18,7 +18,7 @@ from wal_agent.bucket.meter import MeterBucket
 from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.encryption import Key, id_of
-from wal_agent.errors import Conflict, Damaged, Denied, WalAgentError
+from wal_agent.errors import Conflict, Damaged, Denied, Newer, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.supervise.take import Spooling, take
@@ -252,7 +252,7 @@ def test_a_flipped_bit_anywhere_is_damage_that_names_the_object() -> None:
 def test_a_later_format_is_told_as_such() -> None:
     inner = MemoryBucket()
     inner.put(SEGMENT, MAGIC + bytes([FORMAT + 1]) + bytes.fromhex(RIGHT.id) + bytes(100))
-    with pytest.raises(Damaged, match=r"encryption format 2, which this wal-agent does not know"):
+    with pytest.raises(Newer, match=r"newer wal-agent \(encryption format 2\)"):
         EncryptedBucket(inner, RIGHT).get(SEGMENT)
 
 

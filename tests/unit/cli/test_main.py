@@ -33,6 +33,7 @@ PROMISED = {
     "Unavailable": 69,
     "Denied": 77,
     "Damaged": 73,
+    "Newer": 78,
     "LeaseHeld": 75,
     "Fenced": 76,
     "ConfigError": 78,

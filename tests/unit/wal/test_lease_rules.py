@@ -240,7 +240,8 @@ def test_any_bytes(data: bytes) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 0},
+        {"format": "2"},
         {"job": "other"},
         {"epoch": 0},
         {"epoch": 10**30},

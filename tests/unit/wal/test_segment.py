@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.wal.world import end, intent
-from wal_agent.errors import Damaged
+from wal_agent.errors import Damaged, Newer
 from wal_agent.records import AnyRecord, Edit, FileDelta, Payload, RunEnded, Turn
 from wal_agent.wal import packing, snapshot_codec
 from wal_agent.wal import segment as codec
@@ -107,14 +107,14 @@ def test_nesting_does_not_break_the_reader() -> None:
 
 def test_a_newer_format_is_named() -> None:
     data = packing.pack({"format": 2, "what": "else"})
-    with pytest.raises(Damaged, match="written by a newer wal-agent \\(format 2"):
+    with pytest.raises(Newer, match="Record 3 of job j was written by a newer wal-agent \\(format 2"):
         codec.decode(data, job="j", seq=3)
 
 
 def test_an_unknown_record_type_makes_it_unreadable() -> None:
     raw = msgspec.msgpack.encode({"t": "from_the_future", "time": 1.0})
     data = codec.encode(job="j", epoch=1, seq=3, run="r", prev=bytes(32), time=0.0, records=[raw])
-    with pytest.raises(Damaged):
+    with pytest.raises(Newer, match="record type `from_the_future`"):
         codec.decode(data, job="j", seq=3)
 
 
