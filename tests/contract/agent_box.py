@@ -212,7 +212,9 @@ class Run:
     def command(self, model: Model, args: Sequence[str], resume: str | None, tty: bool) -> Command:
         box, agent = self.box, self.box.agent
         env = box.env(model)
-        setup = HookSetup(self.run, self.dir, self.client, self.skip, standing_protocol(self.dir))
+        setup = HookSetup(
+            self.run, self.dir, self.client, self.skip, standing_protocol(self.dir, {"XDG_STATE_HOME": str(self.dir)})
+        )
         self.injected = agent.inject(setup, env)
         env |= self.injected.env
         session = NewSession(self.session) if resume is None else ResumeSession(self.session, resume)

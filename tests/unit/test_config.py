@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.config import JOB, MAX_FILE, MOST_CRASHES, Settings, default_job, load, refuse_skip
+from wal_agent.config import JOB, MAX_FILE, MOST_CRASHES, Settings, default_job, load, refuse_skip, wants_of
+from wal_agent.consent import Consents
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.wal.state import KEEP_ENDS
 
@@ -27,6 +28,11 @@ def write(workspace: Path, text: str) -> Path:
     return path
 
 
+def allow(workspace: Path, env: dict[str, str]) -> None:
+    """The person lets the project decide what it asks for."""
+    Consents(workspace, env).allow(wants_of(workspace, env))
+
+
 def test_defaults(shop: Path) -> None:
     found = load("gemini", shop, ENV, {})
     assert (found.bucket, found.job) == ("file:///home/me/.local/state/wal-agent/bucket", "gemini-shop")
@@ -39,17 +45,53 @@ def test_the_state_folder_moves_with_xdg(shop: Path) -> None:
     assert load("gemini", shop, {"XDG_STATE_HOME": "/x"}, {}).bucket == "file:///x/wal-agent/bucket"
 
 
-def test_a_flag_beats_the_environment_which_beats_the_file(shop: Path) -> None:
-    write(shop, 'job = "of-file"\nttl = 5\nautosave = 1.5\n')
+def test_a_flag_beats_the_environment_which_beats_the_own_file_which_beats_the_projects(
+    shop: Path, tmp_path: Path
+) -> None:
+    ENV = {"HOME": str(tmp_path / "home")}
+    own = tmp_path / "home/.config/wal-agent/wal-agent.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('ttl = 7\nautosave = 0.5\non_outage = "spool"\n[[notify]]\nurl = "json://127.0.0.1:9"\n')
+    write(shop, 'job = "of-file"\nttl = 5\nautosave = 1.5\nworkspace = "off"\n')
+    allow(shop, ENV)
     env = {**ENV, "WAL_AGENT_JOB": "of-env", "WAL_AGENT_TTL": "6"}
     found = load("gemini", shop, env, {"job": "of-flag", "ttl": None, "drain": 0})
-    assert (found.job, found.ttl, found.autosave, found.drain) == ("of-flag", 6, 1.5, 0)
-    assert [found.sources[k] for k in ("job", "ttl", "autosave", "bucket")] == [
+    assert (found.job, found.ttl, found.autosave, found.drain) == ("of-flag", 6, 0.5, 0)
+    assert (found.workspace, found.on_outage) == ("off", "spool")
+    assert [found.sources[k] for k in ("job", "ttl", "autosave", "workspace", "bucket")] == [
         "flag",
         "environment",
+        "own",
         "file",
         "default",
     ]
+    assert found.places == {
+        "job": "--job",
+        "ttl": "WAL_AGENT_TTL",
+        "drain": "--drain",
+        "autosave": str(own),
+        "on_outage": str(own),
+        "workspace": str(shop / "wal-agent.toml"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('job = "x"', "names a job, which would be that of every folder. Use --job"),
+        ("ttl = 0", "ttl in {file} is 0, which is not possible"),
+        ("[hooks.gemini]", "hooks is not a setting"),
+        ("s3cret = [", "is not valid TOML. Its URLs are secrets, so no more is shown."),
+    ],
+)
+def test_what_the_own_file_may_not_say(shop: Path, tmp_path: Path, text: str, says: str) -> None:
+    own = tmp_path / "home/.config/wal-agent/wal-agent.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load("gemini", shop, {"HOME": str(tmp_path / "home")}, {})
+    said = str(refused.value)
+    assert says.replace("{file}", str(own)) in said and str(own) in said and "s3cret" not in said
 
 
 def test_as_many_crashes_can_be_counted_as_a_limit_may_ask_for(shop: Path) -> None:
@@ -115,7 +157,7 @@ def test_an_empty_variable_counts_as_not_set(shop: Path) -> None:
             {},
             'on_outage = "spool"',
             ConfigError,
-            "on_outage in {file} is not a project's to choose. Use the flag or the variable.",
+            "on_outage in {file} is not a project's to choose. Use the flag or the variable, or",
         ),
         ({}, {}, 'preemption = "off"', ConfigError, "preemption in {file} is not a project's to choose."),
         (
@@ -149,31 +191,7 @@ def test_what_cannot_be_is_said_with_its_place_and_what_is_allowed(
     assert caught.value.exit_code == (64 if kind is UsageError else 78)
 
 
-# ---- the file is hostile ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "url", ["file:///etc/cron.d", "file:///{up}/shop2", "file://{up}/shop/../out", "file://h/x", "/x", "memory://x"]
-)
-def test_a_projects_file_cannot_choose_a_folder_outside(shop: Path, url: str) -> None:
-    write(shop, f'bucket = "{url.replace("{up}", str(shop.parent))}"')
-    with pytest.raises(ConfigError):
-        load("gemini", shop, ENV, {})
-
-
-def test_nor_by_a_link_or_an_escaped_path(shop: Path) -> None:
-    (shop / "in").symlink_to(shop.parent)
-    for url in (f"file://{shop}/in/x", f"file://{shop}/%2e%2e/x"):
-        write(shop, f'bucket = "{url}"')
-        with pytest.raises(ConfigError, match="outside the workspace"):
-            load("gemini", shop, ENV, {})
-
-
-def test_a_bucket_of_the_file_is_taken_and_its_source_told(shop: Path) -> None:
-    for url in ("gs://acme-agents/x", f"file://{shop}/.bucket"):
-        write(shop, f'bucket = "{url}"')
-        found = load("gemini", shop, ENV, {})
-        assert (found.bucket, found.sources["bucket"]) == (url, "file")
+# ---- the file is hostile (tests/security has what it may do) ------------------------------------------------------
 
 
 def test_a_person_may_choose_any_folder(shop: Path) -> None:

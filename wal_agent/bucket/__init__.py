@@ -13,7 +13,7 @@ from wal_agent.bucket.known import known_id
 from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 
-__all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "marker_of", "open_bucket"]
+__all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "folder_of", "marker_of", "open_bucket"]
 
 FAULTS = "WAL_AGENT_BUCKET_FAULTS"  # names a file of faults to inject; for end-to-end tests
 _in_memory: dict[str, Bucket] = {}
@@ -42,6 +42,13 @@ def marker_of(url: str) -> str:
     from wal_agent.bucket.file import FileBucket
 
     return FileBucket(Path(_path_of(url))).marker() if url.startswith("file:") else ""
+
+
+def folder_of(url: str) -> Path | None:
+    """The folder of a bucket that is one; None for a store. ConfigError: no bucket's URL."""
+    if url.startswith("/"):
+        return Path(url)
+    return Path(_path_of(url)) if url.lower().startswith("file://") else None
 
 
 def _open(url: str) -> Bucket:

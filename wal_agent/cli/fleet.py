@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from wal_agent.cli.options import AsJson, BucketUrl
+from wal_agent.cli.options import AsJson, BucketUrl, say_bucket, settings_for
 from wal_agent.cli.screen import lines, say
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def watch(
     _sane(limit, "--limit")
     _sane(ttl, "--ttl", 2.0, 3600.0)
     wanted = Wanted(on_crash, states, every, once, most, at_once, limit, tries, ttl)
-    opened, stop, ended = _opened(bucket, mine=True), threading.Event(), list[int]()
+    opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
 
     def end(number: int, frame: object) -> None:
         ended.append(number)
@@ -142,12 +142,21 @@ def claim(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for a job while none needs a host.")] = False,
     loop: Annotated[bool, typer.Option("--loop", help="Take another job when a run has ended.")] = False,
     every: Every = 10.0,
+    accept_logged_args: Annotated[
+        bool,
+        typer.Option(
+            "--accept-logged-args",
+            help="Give the agent the arguments of the job's log, also if another machine typed them. Whoever can write "
+            "the bucket then chooses what the agent runs here.",
+        ),
+    ] = False,
 ) -> None:
     """Take a job that lost its host, and run it here as `wal-agent run` does.
 
     Taken are jobs that crashed, whose machine went away, or whose pause is over; the longest waiting first. It runs in
     the folder where it ran before (made if it is missing), which must be below --root: what stands in the bucket does
-    not choose any place on this machine. Everything after `--` goes to the agent.
+    not choose any place on this machine. Everything after `--` goes to the agent; without it, the arguments that were
+    typed on this machine before. Those that another machine typed are taken with --accept-logged-args only (else 78).
 
     Exit code 0 when no job needs a host, else that of `wal-agent run`: 75 says that another host was faster.
     """
@@ -166,11 +175,11 @@ def claim(
         raise UsageError("What is run for a generic job is a person's to say.", "Name it: --generic -- COMMAND")
     ours = [Path(os.path.realpath(place(os.environ))) for place in (state_dir, config_dir)]
     allowed = Allowed(AGENTS, Path(os.path.realpath(root or Path.cwd())), home(os.environ), generic, ours)
-    eyes = Eyes.of(_opened(bucket, mine=True), os.environ)
+    eyes = Eyes.of(_opened(bucket), os.environ)
     code = take.claim(
         eyes,
         allowed,
-        take.Wanted(wait, loop, every, tuple(context.args)),
+        take.Wanted(wait, loop, every, tuple(context.args), accept_logged_args),
         say,
         SystemClock(),
         random.Random(),
@@ -210,20 +219,14 @@ def _what(job: Job) -> str:
     return words.rstrip(": ") + only
 
 
-def _opened(url: str | None, *, mine: bool = False) -> Bucket:
-    """The bucket that is meant. `mine`: what it says is acted upon, so a person must have named it."""
+def _opened(url: str | None) -> Bucket:
+    """The bucket that a person named, or allowed this folder to name: what it says may be acted upon."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.retry import RetryBucket
     from wal_agent.clock import SystemClock
-    from wal_agent.config import load
-    from wal_agent.errors import ConfigError
 
-    settings = load("gemini", Path.cwd().resolve(), os.environ, {"bucket": url})
-    if mine and settings.sources["bucket"] == "file":
-        raise ConfigError(
-            "The bucket is named by this project's wal-agent.toml only, and what stands in it would be acted upon.",
-            "If you want it, say so yourself: --bucket or WAL_AGENT_BUCKET.",
-        )
+    settings = settings_for("gemini", Path.cwd().resolve(), {"bucket": url}, {"bucket"})
+    say_bucket(settings)
     return RetryBucket(open_bucket(settings.bucket), SystemClock(), random.Random())
 
 

@@ -26,6 +26,7 @@ from wal_agent.cli import (
     rules,
     run,
     status,
+    trust,
     unlock,
 )
 from wal_agent.cli.screen import lines, report_bug, say
@@ -67,6 +68,7 @@ app.add_typer(fleet.app, name="fleet")
 app.command("unlock")(unlock.unlock)
 app.command("gc")(gc.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)
+app.command("trust")(trust.trust)
 app.command("agents")(agents.agents)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)

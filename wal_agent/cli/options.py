@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +14,10 @@ import typer
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket
+from wal_agent.cli.screen import say
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings, load
+from wal_agent.consent import ConsentNeeded
 from wal_agent.errors import UsageError
 from wal_agent.wal.keys import Keys
 
@@ -47,6 +50,7 @@ KeyCommand = Annotated[
     typer.Option("--encryption-key-command", help="Command that prints that key.", metavar="COMMAND"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+NAMES = frozenset(("bucket", "job"))  # the settings that say which job is meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +65,37 @@ class Place:
     """Of the encryption key that was given; empty for none."""
 
 
+def settings_for(
+    agent: str, workspace: Path, flags: Mapping[str, object], uses: Collection[str] | None = None
+) -> Settings:
+    """As config.load; at a terminal the person is asked for the consent that is missing."""
+    from wal_agent.cli.trust import asked
+
+    try:
+        return load(agent, workspace, os.environ, flags, uses=uses)
+    except ConsentNeeded as needed:
+        if not asked(needed.wants, workspace):
+            raise
+    return load(agent, workspace, os.environ, flags, uses=uses)
+
+
+def say_bucket(settings: Settings) -> None:
+    """Who chose the bucket, before it is asked for anything."""
+    if settings.origin:
+        say(settings.origin)
+
+
 def place(
-    agent: str, bucket: str | None, job: str | None, key_file: str | None = None, key_command: str | None = None
+    agent: str,
+    bucket: str | None,
+    job: str | None,
+    key_file: str | None = None,
+    key_command: str | None = None,
+    *,
+    as_a_run: bool = False,
 ) -> Place:
     """Open the bucket of the job that the user means; raises ConfigError, UsageError, Denied (the key), and what the
-    bucket raises."""
+    bucket raises. `as_a_run`: all settings count, as they would for a run in this folder."""
     from wal_agent.agents import AGENTS
     from wal_agent.bucket.encrypted import EncryptedBucket
     from wal_agent.encryption import id_of, load_key
@@ -79,7 +109,8 @@ def place(
         "encryption_key_file": key_file,
         "encryption_key_command": key_command,
     }
-    settings = load(agent, workspace, os.environ, flags)
+    settings = settings_for(agent, workspace, flags, None if as_a_run else NAMES)
+    say_bucket(settings)
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
     opened = EncryptedBucket(open_bucket(settings.bucket), key)
     retrying = RetryBucket(opened, SystemClock(), random.Random())

@@ -35,7 +35,7 @@ def recover(
             "A recovery is part of a start.",
             "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
         )
-    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = place(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
     seen = foresee(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id)
     if as_json:
         print(json.dumps(facts(seen)))

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import BucketUrl, JobName, KeyCommand, KeyFile, settings_for
 from wal_agent.cli.screen import lines, say
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
@@ -98,6 +98,14 @@ def run(
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Take over a job whose owner spooled, without what only it has.")
     ] = False,
+    accept_logged_args: Annotated[
+        bool,
+        typer.Option(
+            "--accept-logged-args",
+            help="Where no ARGS are typed: take them from the log, also if another machine wrote them. Whoever can "
+            "write the bucket then chooses what the agent runs here.",
+        ),
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
     exit_on_pause: Annotated[
         bool, typer.Option("--exit-on-pause", help="While the job is paused: exit 75 instead of waiting.")
@@ -132,7 +140,6 @@ def run(
     from wal_agent.agents import AGENTS
     from wal_agent.agents.base import Hookless
     from wal_agent.cli.lookers import looked_at, refusals_told
-    from wal_agent.config import load
     from wal_agent.errors import UsageError
     from wal_agent.supervise.done import came_to_its_end
     from wal_agent.supervise.keep import keep
@@ -165,10 +172,12 @@ def run(
         "log_format": log_format,
         "log_file": log_file,
         "log_level": log_level,
+        "accept_logged_args": "on" if accept_logged_args else None,
     }
+    screen = Screen(say, lines)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with refusals_told(os.environ, flags, agent, workspace, attended):
-        settings = load(agent, workspace, os.environ, flags)
+        settings = settings_for(agent, workspace, flags)
         if settings.sources["hang_timeout"] == "flag" and isinstance(AGENTS[agent], Hookless):
             raise UsageError(
                 f"{agent} tells nothing of itself, so nobody can say that it hangs: leave out --hang-timeout."
@@ -186,14 +195,15 @@ def run(
             exit_on_pause=exit_on_pause,
             attended=attended,
         )
+        if from_ is not None or once:
+            screen.once(settings.origin)
         if from_ is not None:
             from wal_agent.supervise.fork import fork_job
 
-            wish = fork_job(wish, from_, say)
+            wish = fork_job(wish, from_, screen)
         if once and came_to_its_end(settings.bucket, settings.job):
             say(f"job {settings.job} has come to its end, so nothing was run (--once).")
             raise typer.Exit
-    screen = Screen(say, lines)
     if trouble := notify.trouble(os.environ, once=True):
         say(trouble)
     with looked_at(wish, screen) as watched:

@@ -34,12 +34,14 @@ FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, C
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`wait`: for a job to come; `loop`: take another one when a run has ended. `args`: more for the agent."""
+    """`wait`: for a job to come; `loop`: take another one when a run has ended. `args`: for the agent; `logged`: where
+    there are none, those of the log count, whoever wrote it."""
 
     wait: bool = False
     loop: bool = False
     every: float = 10.0
     args: Sequence[str] = ()
+    logged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def claim(
 def command(job: Job, url: str, wanted: Wanted, program: Sequence[str] = PROGRAM) -> list[str]:
     """`wal-agent run`, with what was typed before from the job's log. Names are joined to their options: a job's may
     begin with a dash. In a loop a pause ends the run, and whoever is free then takes it up."""
-    rest = ["--exit-on-pause"] if wanted.loop else []
+    rest = ["--exit-on-pause"] * wanted.loop + ["--accept-logged-args"] * wanted.logged
     more = ["--", *wanted.args] if wanted.args else []
     return [*program, "run", job.agent, f"--job={job.job}", f"--bucket={url}", *rest, *more]
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from wal_agent.config import FILE, OWN_KEYS, known_keys, read_file
+from wal_agent.config import FILE, known_keys, own_document
 from wal_agent.errors import ConfigError, UsageError, WalAgentError
 from wal_agent.notify.message import LEVELS, Level
 from wal_agent.places import config_dir
@@ -63,10 +61,7 @@ def load(env: Mapping[str, str]) -> tuple[Target, ...]:
     text = env.get(VARIABLE, "").strip()
     if text:
         return () if text == OFF else parse(text)
-    path = own_file(env)
-    document = read_own(path)
-    known_keys(document, OWN_KEYS, "", path)
-    return from_tables(document.get("notify", []), path)
+    return from_tables(own_document(env).get("notify", []), own_file(env))
 
 
 def parse(text: str) -> tuple[Target, ...]:
@@ -113,11 +108,3 @@ def _few(found: Sequence[Target], where: str, kind: type[WalAgentError]) -> tupl
     if len(found) > MOST:
         raise kind(f"{where} has more than {MOST} URLs.")
     return tuple({target.url: target for target in found}.values())
-
-
-def read_own(path: Path) -> dict[str, Any]:
-    text = read_file(path)
-    try:
-        return {} if text is None else tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
-        raise ConfigError(f"{path} is not valid TOML.", "Its URLs are secrets, so no more is shown.") from None

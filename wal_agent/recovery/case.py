@@ -25,6 +25,17 @@ class Before:
     home: Opening | None
 
 
+def typed_before(before: Before) -> tuple[str, ...]:
+    """What the log says was typed for the home run; one that was started without words went on with those before."""
+    home = before.home
+    if home is None:
+        return ()
+    for opening in (home, *(o.opening for o in reversed(before.state.openings) if o.opening.epoch < home.epoch)):
+        if opening.args or opening.cause in ("first", "closed"):
+            return opening.args
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class LocalFacts:
     """What was looked up on this machine. `home_exists`: the folder of the home opening's workspace is here.
@@ -97,9 +108,9 @@ class Case:
 
     @property
     def args(self) -> tuple[str, ...]:
-        """What the user typed now; where that is nothing, what was typed before."""
-        home = self.before.home
-        return self.opening.args or (home.args if home else ())
+        """What the user typed now; where that is nothing, what was typed before, as the log says: for the last start,
+        or for one before it that this job has not come to its end since."""
+        return self.opening.args or typed_before(self.before)
 
     @property
     def captured(self) -> bool:

@@ -1,4 +1,5 @@
-"""The texts that agents are given: prompts/*.md, and a project's own versions of them in `.wal-agent/prompts/`.
+"""The texts that agents are given: prompts/*.md, and a project's own versions of them in `.wal-agent/prompts/`, as far
+as a person has allowed these very bytes (consent.py).
 
 A project's template is hostile input: beside Jinja's sandbox it may use only constructs whose cost and output are
 bounded by its own size (no assignments, no calls, no arithmetic, loops over our own lists and not inside one another).
@@ -7,11 +8,13 @@ bounded by its own size (no assignments, no calls, no arithmetic, loops over our
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from wal_agent.consent import Consents, digest
 from wal_agent.inside import inside, read_text
 from wal_agent.recovery.words import counted
 from wal_agent.resources import shipped
@@ -49,13 +52,26 @@ class Templates:
         return text
 
 
-def load_templates(workspace: Path) -> Templates:
+def own_prompts(workspace: Path) -> dict[str, str]:
+    """The project's own texts that can be read, by name."""
+    found = {}
+    for name in (*NAMES, PROTOCOL):
+        with suppress(ValueError):
+            if (text := _own(workspace, name)) is not None:
+                found[name] = text
+    return found
+
+
+def load_templates(workspace: Path, env: Mapping[str, str]) -> Templates:
     """The project's own templates, as far as they may be used. Never fails: what is wrong is told in `problems`."""
     own: dict[str, str] = {}
+    given = Consents(workspace.resolve(), env).given()
     problems: list[str] = []
     for name in NAMES:
         try:
             text = _own(workspace, name)
+            if text is not None and not _allowed(name, text, given):
+                raise ValueError("you have not allowed this text (wal-agent trust)")
             if text is not None and (why := refused(name, text)):
                 raise ValueError(why)
         except ValueError as error:
@@ -66,13 +82,20 @@ def load_templates(workspace: Path) -> Templates:
     return Templates(own, tuple(problems))
 
 
-def standing_protocol(workspace: Path) -> str:
-    """What each agent is told once, as system context: the project's own text, or ours where that cannot be read."""
+def standing_protocol(workspace: Path, env: Mapping[str, str]) -> str:
+    """What each agent is told once, as system context: the project's own text, or ours where that cannot be read, or
+    nobody has allowed it."""
     try:
         own = _own(workspace, PROTOCOL)
     except ValueError:
         own = None
+    if own is not None and not _allowed(PROTOCOL, own, Consents(workspace.resolve(), env).given()):
+        own = None
     return shipped(f"prompts/{PROTOCOL}").read_text("utf-8") if own is None else own
+
+
+def _allowed(name: str, text: str, given: Mapping[str, str]) -> bool:
+    return given.get(f"{FOLDER}/{name}") == digest(text.encode())
 
 
 def _own(workspace: Path, name: str) -> str | None:

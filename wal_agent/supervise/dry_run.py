@@ -30,6 +30,7 @@ from wal_agent.recovery.templates import load_templates
 from wal_agent.recovery.tree_words import Effects
 from wal_agent.supervise import notice, processes, worktree
 from wal_agent.supervise.local import lock_state, spools_dir, this_host
+from wal_agent.supervise.logged_args import quoted, vouched
 from wal_agent.supervise.situation import Situation, logged_calls, observe
 from wal_agent.supervise.standing import local_view
 from wal_agent.supervise.worktree import TreePlan
@@ -110,6 +111,16 @@ def foresee(
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
+    openings = [o.opening for o in at.before.openings]
+    if (
+        not isinstance(decided, Halt)
+        and decided.args
+        and not vouched(env, settings.bucket, keys.job, openings, decided.args)
+    ):
+        words = " ".join(map(quoted, decided.args))
+        rows.insert(
+            0, row("arguments", plain(f"not typed on this machine; a start without any would ask: {words}", 1000))
+        )
     if pause_left(seen) > 0:
         rows.insert(0, row("paused", plain(f"until {pause_words(seen)}: a start would wait for that", 300)))
     if carries_spool(seen, local):
@@ -123,7 +134,7 @@ def foresee(
     prompt = (
         _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts, tree.effects(tree.then))
         if isinstance(decided, Resume)
-        else recovery_prompt(told, load_templates(workspace))
+        else recovery_prompt(told, load_templates(workspace, env))
     )
     return Foreseen(_words(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, told)
 
@@ -167,4 +178,4 @@ def _resumed(
             raise offered(error) from error
         calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, effects)
         reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)
-    return notice.prompt(told, reconciled, at, agent, (), load_templates(workspace))
+    return notice.prompt(told, reconciled, at, agent, (), load_templates(workspace, env))

@@ -29,14 +29,16 @@ from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
 from wal_agent.recovery.admit import Refuse, admit
 from wal_agent.recovery.begun import want
+from wal_agent.recovery.case import Before, typed_before
 from wal_agent.recovery.damage import damaged
 from wal_agent.recovery.point import replay_at
 from wal_agent.recovery.target import Target
 from wal_agent.recovery.words import stamp
+from wal_agent.supervise import logged_args
 from wal_agent.supervise.local import RunDir, runtime_dir, spools_dir, state_dir, this_host
 from wal_agent.supervise.standing import local_view
 from wal_agent.supervise.whose import Whose
-from wal_agent.supervise.wish import Wish
+from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.carry import send
@@ -70,10 +72,11 @@ class Source:
     blobs: Blobs
 
 
-def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
+def fork_job(wish: Wish, at: str, screen: Screen) -> Wish:
     """Fork the job of `wish` at a place as a person names it (recovery/point.py); the same wish for the new job.
 
-    UsageError: no such place; LeaseHeld, Denied, Damaged, BucketError."""
+    UsageError: no such place; ConfigError: nobody vouches for its arguments; LeaseHeld, Denied, Damaged, BucketError.
+    """
     settings, env, clock, rng = wish.settings, wish.env, SystemClock(), random.Random()
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, env)
     bucket = EncryptedBucket(open_bucket(settings.bucket), key)
@@ -88,6 +91,10 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
         home = found.state.home_opening
         if home is None or home.agent != wish.agent.name:
             raise ConfigError(f"Job {keys.job} is not one of {wish.agent.name}'s.", "See: wal-agent status")
+        typed = typed_before(Before(found.state, home))
+        openings = [o.opening for o in found.state.openings]
+        if not wish.args:
+            logged_args.admit(wish, openings, typed, screen)
         here = this_host(env, run_dir.lock)
         source = Source(bucket, keys, found, Blobs(bucket, keys, clock, rng))
         refuse_beside(source, here, wish.workspace, spools_dir(env))
@@ -102,7 +109,9 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
             ttl=settings.ttl,
             key=id_of(key),
         )
-        fields = Fields(home.agent_version, __version__, home.args, home.interactive)
+        fields = Fields(home.agent_version, __version__, typed, home.interactive)
+        if not wish.args or logged_args.vouched(env, settings.bucket, keys.job, openings, typed):
+            logged_args.remember(env, settings.bucket, new.job, run_dir.run, typed)
         whose = Whose(state_dir(env), found.state.session, wish.workspace)
         if not whose.known():
             whose.give(keys.job)
@@ -111,7 +120,7 @@ def fork_job(wish: Wish, at: str, say: Callable[[str], None]) -> Wish:
     finally:
         run_dir.end()
         bucket.close()
-    say(
+    screen.say(
         f"job {new.job} begins where job {keys.job} was at record {found.seq} ({stamp(found.time)}). "
         f"After a crash: wal-agent run {wish.agent.name} --job {new.job}"
     )

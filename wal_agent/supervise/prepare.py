@@ -43,6 +43,7 @@ from wal_agent.recovery.workspace import Done
 from wal_agent.redact import redact
 from wal_agent.supervise import notice, processes
 from wal_agent.supervise.local import lock_state, state_dir
+from wal_agent.supervise.logged_args import admit
 from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
 from wal_agent.supervise.whose import NOBODY, Whose
 from wal_agent.supervise.wish import Screen, Wish
@@ -131,6 +132,9 @@ class Preparation:
         match decided:
             case Refuse():
                 raise decided.error()
+        openings = [o.opening for o in at.before.openings]
+        admit(wish, openings, decided.args, self.screen, self.check)
+        match decided:
             case Start():
                 return self._start(decided.args)
             case StartAgain() | Resume():
@@ -149,13 +153,9 @@ class Preparation:
     def _start_line(self) -> str:
         settings = self.wish.settings
         line = f"job {settings.job}, saved to {settings.bucket}"
-        match settings.sources.get("bucket"):
-            case "default":
-                return f"{line} (survives a crash, not the loss of this disk; use --bucket for another place)"
-            case "file":
-                return f"{line} (as this folder's wal-agent.toml says)"
-            case _:
-                return line
+        if settings.sources.get("bucket") != "default":
+            return line
+        return f"{line} (survives a crash, not the loss of this disk; use --bucket for another place)"
 
     # ---- recovery
 
@@ -202,7 +202,7 @@ class Preparation:
         told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, self.clock.now())
         verify = {call: c.verify for c in told.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
-        templates = load_templates(self.wish.workspace)
+        templates = load_templates(self.wish.workspace, self.wish.env)
         rows([row("note", plain(text, 300)) for text in templates.problems])
         place = self._place(decided)
         if isinstance(decided, Resume):

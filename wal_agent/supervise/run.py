@@ -38,7 +38,7 @@ from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
-from wal_agent.supervise import local, processes, systemd
+from wal_agent.supervise import local, logged_args, processes, systemd
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.closing import SEAL_AT_LEAST, SEAL_BUDGET, Finished, Settled, close
 from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
@@ -95,6 +95,7 @@ def run(wish: Wish, screen: Screen) -> Finished:
     sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))
     agent.sweep(env, runtime)
     run_dir = local.RunDir.create(runtime, secrets.token_hex(8))
+    screen.once(wish.settings.origin)
     bucket = EncryptedBucket(wish.metered(open_bucket(wish.settings.bucket)), key)
     try:
         return _Run(wish, cli, timing, run_dir, bucket, id_of(key), screen).go()
@@ -180,7 +181,9 @@ class _Run:
             interactive=self.interactive,
             trace=self.wish.trace,
         )
-        wanted = self.wish.settings.on_outage == "spool"
+        settings = self.wish.settings
+        logged_args.remember(self.wish.env, settings.bucket, settings.job, self.run_dir.run, self.wish.args)
+        wanted = settings.on_outage == "spool"
         try:
             opened = take(
                 self.bucket,
@@ -299,7 +302,7 @@ class _Run:
     def _live(self, opened: OpenedJob, heartbeat: Heartbeat, prepared: Prepared) -> Ended:
         self.early.armed = False
         wish, agent = self.wish, self.wish.agent
-        protocol = standing_protocol(wish.workspace)
+        protocol = standing_protocol(wish.workspace, wish.env)
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip, protocol)
         kept = {name: value for name, value in wish.env.items() if name not in OURS}
         env = {**kept, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}

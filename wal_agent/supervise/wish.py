@@ -46,3 +46,10 @@ class Screen:
 
     say: Callable[[str], None]
     rows: Callable[[list[str]], None]
+    said: set[str] = field(default_factory=set)
+
+    def once(self, text: str) -> None:
+        """A message that is not repeated when the run is begun again."""
+        if text and text not in self.said:
+            self.said.add(text)
+            self.say(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from wal_agent import config
 from wal_agent.agents.generic import settings
 from wal_agent.agents.generic.settings import Named
+from wal_agent.consent import Consents
 from wal_agent.errors import ConfigError
 
 
@@ -26,8 +28,12 @@ class Desk:
         self.own.write_text(f"[generic]\n{text}\n")
         settings.forget()
 
-    def project(self, text: str) -> None:
+    def project(self, text: str, allowed: bool = True) -> None:
+        """`allowed`: the person lets the project say this, where it may be said at all."""
         (self.work / "wal-agent.toml").write_text(f"[generic]\n{text}\n")
+        if allowed:
+            with suppress(ConfigError):
+                Consents(self.work, self.env).allow(config.wants_of(self.work, self.env))
         settings.forget()
 
     def named(self) -> list[str]:
@@ -46,6 +52,8 @@ def test_nothing_is_named(desk: Desk) -> None:
 
 def test_both_files_count_and_each_entry_once(desk: Desk) -> None:
     desk.person('session = ["~/.toy.md", "state/*.json"]\nresume = ["--go-on", "{prompt}"]')
+    desk.project('session = ["notes/a.md"]', allowed=False)
+    assert desk.named() == ["~/.toy.md", "state/*.json"]
     desk.project('session = ["state/*.json", "./notes//a.md"]')
     assert desk.named() == ["~/.toy.md", "state/*.json", "notes/a.md"]
     assert settings.load(desk.work, desk.env).resume == ("--go-on", "{prompt}")
@@ -126,9 +134,9 @@ def test_what_the_person_may_not_say(desk: Desk, text: str, says: str) -> None:
     assert says in str(refused.value) and str(desk.own) in str(refused.value)
 
 
-def test_only_generic_is_read_of_the_persons_file(desk: Desk) -> None:
-    desk.own.write_text('bucket = "gs://x"\n')
-    with pytest.raises(ConfigError, match="bucket is not a setting"):
+def test_a_persons_file_that_is_wrong(desk: Desk) -> None:
+    desk.own.write_text('buket = "gs://x"\n')
+    with pytest.raises(ConfigError, match="buket is not a setting"):
         settings.load(desk.work, desk.env)
     desk.own.write_text("[generic\n")
     with pytest.raises(ConfigError, match="is not valid TOML"):

@@ -92,13 +92,11 @@ def test_what_is_not_possible_is_said_at_once(run: Run, bucket: FileBucket, word
     assert (code, out) == (64, "") and err
 
 
-def test_a_projects_file_does_not_choose_whose_jobs_run_here(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_projects_file_does_not_choose_whose_jobs_run_here(run: Run) -> None:
     Path("wal-agent.toml").write_text('bucket = "gs://evil"\n')
     for words in (("claim",), ("watch", "--on-crash", "true")):
         code, _, err = run("fleet", *words)
-        assert code == 78 and "say so yourself: --bucket" in err
+        assert code == 78 and "wal-agent trust" in err
 
 
 def test_a_pause_ends_at_the_time_that_status_says() -> None:

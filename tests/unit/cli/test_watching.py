@@ -55,7 +55,7 @@ def test_each_new_record_is_shown_once_as_it_comes(tmp_path: Path) -> None:
             commit(job)
             assert json.loads(process.stdout.readline())["record"] == job.writer.acked.seq
         code, err = ended(process)
-    assert (code, err) == (130, [])
+    assert code == 130 and len(err) == 1 and "(from --bucket)" in err[0]
 
 
 def test_the_job_is_shown_anew(tmp_path: Path) -> None:
@@ -75,6 +75,7 @@ def test_a_job_that_nobody_began_is_waited_for(tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "b")
     with started(shelf, tmp_path, "status", "--watch", "--every", "0.2") as process:
         assert process.stderr is not None
+        assert "(from --bucket)" in process.stderr.readline()
         assert "no job shop in file://" in process.stderr.readline()
         shelf.open()
         assert process.stderr.readline().startswith("job         shop")

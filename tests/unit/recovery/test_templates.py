@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.recovery.test_prompt import TOLD
+from wal_agent.config import prompt_wants
+from wal_agent.consent import Consents
 from wal_agent.recovery.prompt import MAX_TOKENS, recovery_prompt, tokens
 from wal_agent.recovery.templates import (
     FOLDER,
@@ -33,6 +35,21 @@ OWN = """\
 """
 
 
+def consented(workspace: Path) -> dict[str, str]:
+    """An environment in which the person has allowed what the project says."""
+    env = {"XDG_STATE_HOME": str(workspace / "state")}
+    Consents(workspace, env).allow(prompt_wants(workspace))
+    return env
+
+
+def loaded(workspace: Path) -> Templates:
+    return load_templates(workspace, consented(workspace))
+
+
+def protocol(workspace: Path) -> str:
+    return standing_protocol(workspace, consented(workspace))
+
+
 def write(workspace: Path, name: str, text: str | bytes) -> Path:
     path = workspace / FOLDER / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +65,7 @@ def test_what_ships_could_be_a_projects_own(name: str) -> None:
 
 def test_a_projects_own_text_is_used(tmp_path: Path) -> None:
     write(tmp_path, "recovery.md", OWN)
-    found = load_templates(tmp_path)
+    found = loaded(tmp_path)
     assert found.problems == ()
     text = recovery_prompt(TOLD, found)
     assert "Ours:\n1. `run_shell_command` UNKNOWN cannot be told" in text and "Rules: what is read-only" in text
@@ -83,7 +100,7 @@ def test_a_projects_own_text_is_used(tmp_path: Path) -> None:
 def test_what_could_cost_or_hide_too_much_is_refused(text: str, why: str, tmp_path: Path) -> None:
     """I8, I9: what is in flight is told whatever the project says, in bounded time and size."""
     write(tmp_path, "recovery.md", text)
-    found = load_templates(tmp_path)
+    found = loaded(tmp_path)
     assert not found.own and len(found.problems) == 1
     assert found.problems[0].startswith(".wal-agent/prompts/recovery.md is not used: ") and why in found.problems[0]
 
@@ -99,7 +116,7 @@ def test_what_cannot_be_read_is_told_and_not_used(tmp_path: Path) -> None:
     write(workspace, "preempted.md", b"\xff\xfe")
     write(workspace, "start_again.md", " " * (MAX_SIZE + 1))
     write(workspace, "protocol.md", b"\xff")
-    found = load_templates(workspace)
+    found = loaded(workspace)
     assert not found.own
     assert [p.partition("not used: ")[2] for p in found.problems] == [
         "it is a link that leads out of the workspace, and is not followed.",
@@ -107,9 +124,9 @@ def test_what_cannot_be_read_is_told_and_not_used(tmp_path: Path) -> None:
         "it is not a file.",
         "it is larger than 32 KiB, and is not read.",
     ]
-    assert standing_protocol(workspace) == standing_protocol(tmp_path)
+    assert protocol(workspace) == protocol(tmp_path)
     write(workspace, "protocol.md", "Be careful. {{ not a template }}")
-    assert standing_protocol(workspace) == "Be careful. {{ not a template }}"
+    assert protocol(workspace) == "Be careful. {{ not a template }}"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +140,7 @@ def test_what_cannot_be_read_is_told_and_not_used(tmp_path: Path) -> None:
 )
 def test_what_fails_when_it_is_needed_gives_way_to_ours(text: str, why: str, tmp_path: Path) -> None:
     write(tmp_path, "recovery.md", text)
-    found = load_templates(tmp_path)
+    found = loaded(tmp_path)
     assert found.own and not found.problems
     told = recovery_prompt(TOLD, found)
     assert "Note: " in told and why in told and "wal-agent's own text is used" in told

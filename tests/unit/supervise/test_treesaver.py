@@ -373,7 +373,7 @@ def test_credentials_and_other_agents_folders_are_never_captured(desk: Desk, tmp
 
 def test_the_settings_of_captures(tmp_path: Path) -> None:
     def of(**env: str) -> tuple[str, float]:
-        found = load("gemini", tmp_path, {"HOME": str(tmp_path), **env}, {})
+        found = load("gemini", tmp_path, {"HOME": str(tmp_path.parent), **env}, {})
         return found.workspace, found.workspace_cap
 
     assert of() == ("save", 1024)

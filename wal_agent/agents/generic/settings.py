@@ -1,6 +1,7 @@
 """The `[generic]` tables: which files are a command's session, and the words that make it go on.
 
-A project's wal-agent.toml is hostile input: it may name files inside the workspace, and no words, which would be run.
+A project's wal-agent.toml is hostile input: it may name files inside the workspace, once the person has allowed just
+that table (consent.py), and no words, which would be run.
 The person's own file, `$XDG_CONFIG_HOME/wal-agent/wal-agent.toml`, may name files under HOME too, and the words.
 """
 
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env
-from wal_agent.config import FILE, OWN_KEYS, known_keys, read_file
+from wal_agent.config import FILE, generic_want, known_keys, own_document, read_file
+from wal_agent.consent import Consents
 from wal_agent.errors import ConfigError
 from wal_agent.places import config_dir, home, in_a_secret_place, secret_name
 
@@ -94,14 +96,19 @@ def own_file(env: Env) -> Path:
 def load(workspace: Path, env: Env) -> Generic:
     """What the person's file and the project's name together, as it was when this process first asked: what the command
     writes there changes nothing of its own run. ConfigError names the place that is wrong."""
-    return _load(workspace, env.get("HOME", ""), env.get("XDG_CONFIG_HOME", ""))
+    return _load(workspace, env.get("HOME", ""), env.get("XDG_CONFIG_HOME", ""), env.get("XDG_STATE_HOME", ""))
 
 
 @cache
-def _load(workspace: Path, home: str, config: str) -> Generic:
-    env = {"HOME": home, "XDG_CONFIG_HOME": config}
-    own = _own(env)
-    project = project_table(_document(workspace / FILE).get("generic", {}), workspace / FILE, env)
+def _load(workspace: Path, home: str, config: str, state: str) -> Generic:
+    env = {"HOME": home, "XDG_CONFIG_HOME": config, "XDG_STATE_HOME": state}
+    own, path = _own(env), workspace / FILE
+    project: tuple[Named, ...] = ()
+    if "generic" in (document := _document(path)):
+        table = document["generic"]
+        project = project_table(table, path, env)
+        if not Consents(workspace.resolve(), env).allows(generic_want(table, path, env)):
+            project = ()
     return Generic(tuple(dict.fromkeys((*own.session, *project))), own.resume)
 
 
@@ -112,9 +119,7 @@ def forget() -> None:
 
 def _own(env: Env) -> Generic:
     path = own_file(env)
-    document = _document(path)
-    known_keys(document, OWN_KEYS, "", path)
-    table = _table(document.get("generic", {}), path)
+    table = _table(own_document(env).get("generic", {}), path)
     known_keys(table, ("session", "resume"), "generic.", path)
     named = tuple(_named(text, path, env, trusted=True) for text in _texts(table, "session", path))
     return Generic(named, _texts(table, "resume", path) if "resume" in table else None)

@@ -1,0 +1,172 @@
+"""Issue 12.1: arguments come from a log only if this machine wrote that record, or a person typed or confirms them."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_agent.agents import AGENTS
+from wal_agent.config import Settings
+from wal_agent.errors import ConfigError
+from wal_agent.records import Host, Opening
+from wal_agent.recovery.case import Before, typed_before
+from wal_agent.supervise import logged_args
+from wal_agent.supervise.logged_args import admit, noted, quoted, remember
+from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.wal.state import OpeningAt, State
+
+RUN = "0123456789abcdef"
+ARGS = ("--yolo", "-p", "work")
+EVIL = ("--settings", '{"hooks": "x"}', "-p", "work")
+
+
+def opening(args: tuple[str, ...] = ARGS, run: str = RUN, epoch: int = 1, **more: Any) -> Opening:
+    host = Host(name="h", boot="b", pidns="1", pid=1, lock="")
+    known: dict[str, Any] = {"time": 1.0, "cause": "first", "agent": "claude", "agent_version": "", "version": ""}
+    return Opening(run=run, epoch=epoch, host=host, workspace="/w", args=args, **{**known, **more})
+
+
+class Start:
+    """A start on one machine, of which nothing but its state folder is known."""
+
+    def __init__(self, state: Path, **settings: Any) -> None:
+        self.rows: list[str] = []
+        self.env = {"XDG_STATE_HOME": str(state), "HOME": str(state)}
+        self.settings = Settings("gs://b", "job", **settings)
+
+    def typed(self, args: tuple[str, ...] = ARGS, run: str = RUN) -> None:
+        remember(self.env, "gs://b", "job", run, args)
+
+    def admits(self, args: tuple[str, ...], *openings: Opening, typed: tuple[str, ...] = (), **env: str) -> None:
+        wish = Wish(AGENTS["claude"], typed, self.settings, Path("/w"), {**self.env, **env})
+        admit(wish, openings, args, Screen(self.rows.append, self.rows.extend))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    return Start(tmp_path)
+
+
+def test_what_this_machine_typed_counts(start: Start) -> None:
+    start.typed()
+    start.admits(ARGS, opening())
+    start.admits(())
+    assert start.rows == []
+
+
+def test_what_is_typed_now_needs_no_note(start: Start) -> None:
+    start.admits(ARGS, opening(), typed=ARGS)
+
+
+def test_what_is_typed_and_another_opening_is_read_back(start: Start) -> None:
+    """Whoever writes the bucket may replace our own opening between its put and the replay."""
+    with pytest.raises(ConfigError):
+        start.admits(EVIL, opening(EVIL), typed=ARGS)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        opening(EVIL),  # the same run id, other arguments
+        opening(run="fedcba9876543210"),  # a run that was never here
+        opening(run="../../../etc/passwd"),
+        opening(run=""),
+        opening((*ARGS, "")),
+        opening(("--yolo -p work",)),
+    ],
+)
+def test_a_forged_opening_does_not(start: Start, forged: Opening) -> None:
+    start.typed()
+    with pytest.raises(ConfigError) as refused:
+        start.admits(forged.args, forged)
+    assert refused.value.exit_code == 78 and "wal-agent run claude -- " in refused.value.hint
+    assert shlex.split(refused.value.hint.partition(": ")[2])[4:] == list(forged.args)
+
+
+@pytest.mark.parametrize(("url", "job"), [("gs://other", "job"), ("gs://b", "job2")])
+def test_nor_does_a_note_of_another_job(start: Start, url: str, job: str) -> None:
+    """A copy of a log in another bucket, or under another name."""
+    remember(start.env, url, job, RUN, ARGS)
+    with pytest.raises(ConfigError):
+        start.admits(ARGS, opening())
+
+
+def test_nor_on_another_machine(start: Start, tmp_path: Path) -> None:
+    start.typed()
+    with pytest.raises(ConfigError):
+        Start(tmp_path / "vm-2").admits(ARGS, opening())
+
+
+def test_who_accepts_what_the_log_says_is_asked_nothing(tmp_path: Path) -> None:
+    start = Start(tmp_path, accept_logged_args="on")
+    start.admits(ARGS, opening())
+    assert "--accept-logged-args" in start.rows[0]
+
+
+def test_arguments_of_a_log_that_switch_the_hooks_off_are_refused_all_the_same(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="hooks"):
+        Start(tmp_path, accept_logged_args="on").admits(("--bare", "-p", "x"), opening(("--bare", "-p", "x")))
+
+
+def test_the_notes_are_private_and_few(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(logged_args, "KEEP", 5)
+    for n in range(20):
+        start.typed(run=f"{n:016x}")
+    folder = tmp_path / "wal-agent/typed"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert len(notes := sorted(folder.iterdir())) == 5 and notes[-1].name == f"{19:016x}"
+    assert {note.stat().st_mode & 0o777 for note in notes} == {0o600}
+    assert all(word not in note.read_text() for note in notes for word in ARGS)
+    assert noted(start.env, "gs://b", "job", opening(run=f"{19:016x}"))
+
+
+def test_a_state_folder_that_takes_nothing_costs_a_question_only(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "wal-agent").write_text("")
+    start.typed()
+    assert not noted(start.env, "gs://b", "job", opening())
+
+
+def test_the_command_is_whole_and_names_what_was_named(tmp_path: Path) -> None:
+    sources: dict[str, Any] = {"bucket": "flag", "job": "flag"}
+    start = Start(tmp_path, sources=sources)
+    long = ("-p", "x" * 5000)
+    with pytest.raises(ConfigError, match="the command above"):
+        start.admits(long, opening(long))
+    assert shlex.split(start.rows[0]) == ["wal-agent", "run", "claude", "--bucket=gs://b", "--job=job", "--", *long]
+
+
+def test_a_secret_is_not_shown(start: Start) -> None:
+    args = ("--api-key", "ghp_" + "a1B2c3D4e5" * 4)
+    with pytest.raises(ConfigError) as refused:
+        start.admits(args, opening(args))
+    assert args[1] not in f"{refused.value}{start.rows}"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20))
+def test_a_quoted_word_is_that_word_for_a_shell_and_harmless_for_a_terminal(word: str) -> None:
+    assert quoted(word).isprintable()
+    said = subprocess.run(["bash", "-c", f"printf %s {quoted(word)}"], capture_output=True, check=True).stdout
+    assert said == word.encode()
+
+
+# ---- which of the log's openings is meant
+
+
+def before(*openings: Opening) -> Before:
+    state = State(openings=tuple(OpeningAt(n, o) for n, o in enumerate(openings, 1)), home=openings[-1].epoch)
+    return Before(state, openings[-1])
+
+
+def test_a_start_without_words_goes_on_with_those_before() -> None:
+    dead = msgspec.structs.replace(opening((), epoch=2), cause="dead")
+    assert typed_before(before(opening(), dead)) == ARGS
+    assert typed_before(before(opening(), dead, msgspec.structs.replace(dead, epoch=3))) == ARGS
+    assert typed_before(before(opening(), msgspec.structs.replace(dead, cause="closed"))) == ()
+    assert typed_before(before(opening(), opening(("-c",), epoch=2))) == ("-c",)

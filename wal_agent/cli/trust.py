@@ -1,0 +1,86 @@
+"""`wal-agent trust`: a person lets this folder's project decide what its files ask for (consent.py)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wal_agent.cli.screen import lines, say
+from wal_agent.consent import Consents, Want, typed_by_agent
+
+
+def trust(
+    show: Annotated[
+        bool, typer.Option("--show", help="Show what is asked for and what is allowed; ask nothing.")
+    ] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Forget all that was allowed for this folder.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="You have read it: allow all of it without a question.")] = False,
+) -> None:
+    """Allow what this folder's wal-agent.toml and .wal-agent/prompts ask for beyond what a project may decide.
+
+    A consent is for this folder and for these values: what changes is asked again. It is kept in your own state folder.
+    Not for agents: inside a run it is refused (77).
+    """
+    from wal_agent.config import wants_of
+    from wal_agent.errors import ConfigError, Denied, UsageError
+
+    if show + revoke + yes > 1:
+        raise UsageError("--show, --revoke and --yes go alone.")
+    workspace = Path.cwd().resolve()
+    consents = Consents(workspace, os.environ)
+    if typed_by_agent(os.environ) and not show:
+        raise Denied("An agent's run typed this, and only a person may allow a project anything.", "Use a terminal.")
+    if revoke:
+        had = consents.revoke()
+        say(f"{'nothing is allowed any more' if had else 'nothing was allowed'} for {workspace}.")
+        return
+    wants = wants_of(workspace, os.environ)
+    missing = [want for want in wants if not consents.allows(want)]
+    if show or not missing:
+        lines([row for want in wants for row in rows(want, "not allowed" if want in missing else "allowed")])
+        if not wants:
+            say(f"nothing in {workspace} asks for your consent.")
+        elif not missing:
+            say(f"all that {workspace} asks for is allowed.")
+        return
+    if yes:
+        lines([row for want in missing for row in rows(want)])
+        consents.allow(missing)
+        say(f"allowed for {workspace}. To take it back: wal-agent trust --revoke")
+    elif not asked(missing, workspace):
+        lines([row for want in missing for row in rows(want)])
+        raise ConfigError(
+            f"Nobody can be asked here, so nothing is allowed for {workspace}.",
+            "If you want all of it: wal-agent trust --yes",
+        )
+
+
+def asked(wants: Sequence[Want], workspace: Path) -> bool:
+    """Ask the person, and keep a yes; False where nobody can be asked. ConfigError: the answer is no."""
+    from wal_agent.errors import ConfigError
+
+    if typed_by_agent(os.environ) or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+        return False
+    say(f"the project in {workspace} wants to decide what is yours to decide:")
+    lines([row for want in wants for row in rows(want)])
+    if not typer.confirm("Allow this, for this folder?", default=False, err=True):
+        raise ConfigError(
+            f"{wants[0].setting} in {wants[0].place} was not allowed.",
+            "A flag, a variable or your own file goes before it.",
+        )
+    Consents(workspace, os.environ).allow(wants)
+    say("allowed. To take it back: wal-agent trust --revoke")
+    return True
+
+
+def rows(want: Want, state: str = "") -> list[str]:
+    """A want for people: what it is, where, and what it does."""
+    return [
+        f"  {want.setting} = {want.shown}" + (f"  ({state})" if state else ""),
+        f"      in {want.place}; {want.means}",
+    ]
