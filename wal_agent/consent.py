@@ -20,6 +20,7 @@ from wal_agent import decoders
 from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 from wal_agent.plainfile import open_plain
+from wal_agent.textfile import replace_file
 
 MARKER = "WAL_AGENT_RUN"  # in the environment of everything that an agent starts
 BIG = 256 << 10  # bytes
@@ -94,22 +95,17 @@ class Consents:
         return self.given().get(want.setting) == want.value
 
     def allow(self, wants: Iterable[Want]) -> None:
-        """Durable. ConfigError: the state folder cannot be written, or is open to others."""
-        from wal_agent.recovery.moves import private, sync, write_new
-
+        """Durable. ConfigError: the state folder cannot be written."""
+        path, info = self._path(), self.workspace.stat()
+        settings = {**self.given(), **{want.setting: want.value for want in wants}}
+        note = _Note(str(self.workspace), info.st_dev, info.st_ino, settings)
         try:
-            path, info = self._path(), self.workspace.stat()
-            settings = {**self.given(), **{want.setting: want.value for want in wants}}
-            note = _Note(str(self.workspace), info.st_dev, info.st_ino, settings)
-            private(path.parent)
-            path.parent.chmod(0o700)
-            fresh = path.with_name(f".{path.name}.{os.getpid()}")
-            fresh.unlink(missing_ok=True)
-            write_new(fresh, msgspec.json.encode(note))
-            fresh.replace(path)
-            sync(path.parent)
+            path.unlink(missing_ok=True)  # its mode would be kept
+            if path.parent.exists():
+                path.parent.chmod(0o700)
         except OSError as error:
-            raise ConfigError(f"{path.parent} cannot be written: {error.strerror}.") from error
+            raise ConfigError(f"{path.parent} cannot be written: {error.strerror}.") from None
+        replace_file(path, msgspec.json.encode(note), None)
 
     def revoke(self) -> bool:
         """Forget all of it; whether there was anything."""

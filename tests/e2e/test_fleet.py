@@ -57,4 +57,4 @@ def test_a_free_host_takes_the_job_of_a_lost_one(lost: Yard) -> None:
     assert (first.work / "made.txt").read_text() == "made\n" and lost.lease().state == "closed"
     assert "taking job job (crashed for" in said and said.count("\x1b") == 0
     _, said = second.start("fleet", "ls").communicate(timeout=60)
-    assert said.splitlines()[0].startswith("closed  job  generic  ") and "1 job in file://" in said
+    assert said.splitlines()[1].startswith("closed  job  generic  ") and "1 job in file://" in said

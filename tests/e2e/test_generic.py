@@ -22,6 +22,8 @@ import pytest
 from tests.conftest import TESTS
 from tests.e2e.scene import opened, until
 from wal_agent.bucket.fault_file import FaultFile, write_faults
+from wal_agent.config import wants_of
+from wal_agent.consent import Consents
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import LeaseDoc
@@ -76,6 +78,8 @@ class Machine:
             config.write_text(self.own)
         self.work.mkdir()
         (self.work / "wal-agent.toml").write_text(PROJECT)
+        env = {"HOME": str(self.home)}
+        Consents(self.work.resolve(), env).allow(wants_of(self.work.resolve(), env))
         self.runtime = Path(f"/tmp/wg-{os.getpid()}-{abs(hash(str(self.home))) % 10**8}")
 
     def start(self, *args: str, **env: str) -> subprocess.Popen[str]:

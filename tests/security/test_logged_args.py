@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
-from wal_agent.errors import ConfigError
+from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Host, Opening
 from wal_agent.recovery.case import Before, typed_before
+from wal_agent.recovery.restore import Place, check
 from wal_agent.supervise import logged_args
 from wal_agent.supervise.logged_args import admit, noted, quoted, remember
 from wal_agent.supervise.wish import Screen, Wish
-from wal_agent.wal.state import OpeningAt, State
+from wal_agent.wal.state import FileState, OpeningAt, State
 
 RUN = "0123456789abcdef"
 ARGS = ("--yolo", "-p", "work")
@@ -154,6 +155,16 @@ def test_a_quoted_word_is_that_word_for_a_shell_and_harmless_for_a_terminal(word
     assert quoted(word).isprintable()
     said = subprocess.run(["bash", "-c", f"printf %s {quoted(word)}"], capture_output=True, check=True).stdout
     assert said == word.encode()
+
+
+@pytest.mark.parametrize("session", ["--settings={}", "-r", "../../x", "a/b", "a b", "a\0b", "a\n", "", "x" * 200])
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_session_id_of_a_log_is_an_id(name: str, session: str, tmp_path: Path) -> None:
+    """It becomes a word of the agent's command line, and a part of a file's name."""
+    agent = AGENTS[name]
+    place = Place(agent, session, tmp_path, {"HOME": str(tmp_path)}, tmp_path / "kept")
+    with pytest.raises(Damaged, match="which is no session's id"):
+        check(place, {agent.main_file: FileState(session=session, size=1, sha256="0" * 64)})
 
 
 # ---- which of the log's openings is meant

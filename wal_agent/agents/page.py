@@ -73,9 +73,10 @@ resume = ["--restore-chat-history", "--message", "{prompt}"]
   session's id. Without them the command starts as it was. Either way the variable `WAL_AGENT_RECOVERY_PROMPT` names a
   file (0600, gone with the run) that holds the notice, and `WAL_AGENT_SESSION` is the id, the same on each start of a
   session.
-- The project's `wal-agent.toml` may name files inside the workspace, and no `resume`. Your own file,
-  `${XDG_CONFIG_HOME:-~/.config}/wal-agent/wal-agent.toml`, may name files under HOME and `resume`; only `[generic]`
-  is read there. A restore puts back only what the settings on that machine name, so have your file on each.
+- The project's `wal-agent.toml` may name files inside the workspace, once you have allowed just that table
+  (`wal-agent trust`), and no `resume`. Your own file, `${XDG_CONFIG_HOME:-~/.config}/wal-agent/wal-agent.toml`, may
+  name files under HOME and `resume`. A restore puts back only what the settings on that machine name, so have your file
+  on each.
 - The command is the one that you type; the log never chooses it. Exit code 0 is the only sign of a completed task:
   behind any other end the next start recovers.
 """

@@ -8,6 +8,7 @@ new ones, and the next restore begins again from the log.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from wal_agent.wal.state import FileState
 KEEP = 5  # folders of earlier restores
 MOST_FILES = 20_000
 MOST_BYTES = 16 << 30
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 MOST_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 
 
@@ -112,6 +114,8 @@ def restore(
 
 def check(place: Place, files: Mapping[str, FileState]) -> None:
     """Damaged: what the log says of the files cannot be a session. Reads nothing."""
+    if not _SESSION.fullmatch(place.session):  # it becomes a word of the agent's command line
+        raise offered(Damaged(f"The log names a session {shown(repr(place.session), 60)}, which is no session's id."))
     if len(files) > MOST_FILES or sum(max(f.size, f.base_size, 0) for f in files.values()) > MOST_BYTES:
         raise offered(Damaged(f"The log names {len(files)} session files, more or bigger than an agent can have."))
     if (size := files[place.agent.main_file].size) > MOST_MAIN:
