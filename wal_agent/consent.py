@@ -53,9 +53,7 @@ class ConsentNeeded(ConfigError):
 
 
 class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    folder: str
-    device: int
-    inode: int
+    folder: str  # for people; the file's name says which one it is
     settings: dict[str, str]
 
 
@@ -77,7 +75,7 @@ class Consents:
     def given(self) -> dict[str, str]:
         """Setting and value; none where the note is missing, is not this folder's, or could be somebody else's."""
         try:
-            path, info = self._path(), self.workspace.stat()
+            path = self._path()
             folder = path.parent.lstat()
             if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.geteuid() or folder.st_mode & 0o077:
                 return {}
@@ -85,20 +83,18 @@ class Consents:
                 about = os.fstat(file.fileno())
                 if about.st_uid != os.geteuid() or about.st_mode & 0o077:
                     return {}
-                note = _NOTE.decode(file.read(BIG + 1)[:BIG])
+                return dict(_NOTE.decode(file.read(BIG)).settings)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return {}
-        same = (note.folder, note.device, note.inode) == (str(self.workspace), info.st_dev, info.st_ino)
-        return dict(note.settings) if same else {}
 
     def allows(self, want: Want) -> bool:
         return self.given().get(want.setting) == want.value
 
     def allow(self, wants: Iterable[Want]) -> None:
         """Durable. ConfigError: the state folder cannot be written."""
-        path, info = self._path(), self.workspace.stat()
+        path = self._path()
         settings = {**self.given(), **{want.setting: want.value for want in wants}}
-        note = _Note(str(self.workspace), info.st_dev, info.st_ino, settings)
+        note = _Note(str(self.workspace), settings)
         try:
             path.unlink(missing_ok=True)  # its mode would be kept
             if path.parent.exists():

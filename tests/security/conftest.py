@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,13 +52,27 @@ class Clone:
         assert isinstance(ended.value.code, int)
         return ended.value.code, *self.capsys.readouterr()
 
+    def process(self, *args: str) -> tuple[int, str, str]:
+        """The same in a process of its own: what takes signals, or starts an agent."""
+        done = subprocess.run(
+            [sys.executable, "-m", "wal_agent", *args],
+            cwd=self.folder,
+            env={**self.env, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
     @property
     def env(self) -> dict[str, str]:
         return dict(os.environ)
 
 
 @pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Clone:
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Clone]:
     root = tmp_path.resolve()
     folder = root / "clone"
     folder.mkdir()
@@ -62,5 +80,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     for name in [n for n in os.environ if n.startswith(("WAL_AGENT_", "XDG_", "AWS_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(root / "home"))
-    monkeypatch.setenv("WAL_AGENT_RUNTIME_DIR", f"/tmp/wal-agent-security-{os.getpid()}")
-    return Clone(folder, root / "home", monkeypatch, capsys)
+    runtime = Path(tempfile.mkdtemp(prefix="wa-"))  # short: a socket's path is
+    monkeypatch.setenv("WAL_AGENT_RUNTIME_DIR", str(runtime))
+    yield Clone(folder, root / "home", monkeypatch, capsys)
+    shutil.rmtree(runtime, ignore_errors=True)

@@ -102,14 +102,14 @@ def test_the_store_would_have_seen_them(clone: Clone, store: list[str]) -> None:
 def test_who_named_the_bucket_is_said_once(clone: Clone, name: str, by: str) -> None:
     url, words, place = f"file://{clone.folder.parent}/bucket", list(COMMANDS[name]), by
     if by == "--bucket":
-        words[2 if words[0] in ("fleet", "run") else 1 : 0] = []
         at = 2 if words[0] in ("fleet", "run") else 1
         words[at:at] = [by, url]
     elif by == "own":
         place = str(clone.person(f'bucket = "{url}"'))
     else:
         clone.monkeypatch.setenv(by, url)
-    _, out, err = clone.run(*words)
+    start = clone.process if words[0] in ("run", "fleet") else clone.run
+    _, out, err = start(*words)
     assert err.count(f"wal-agent: bucket {url} (from {place})\n") == 1, err
     assert "(from" not in out
 

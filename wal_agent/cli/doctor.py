@@ -137,13 +137,13 @@ def _bucket(name: str, url: str | None) -> Iterator[Proof]:
     """The bucket, where the job of this folder would be."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.examine import examine
-    from wal_agent.cli.options import say_bucket, settings_for
+    from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.clock import SystemClock
     from wal_agent.errors import WalAgentError
     from wal_agent.selftest import Proof
 
     try:
-        settings = settings_for(name, Path.cwd().resolve(), {"bucket": url})
+        settings = settings_for(name, Path.cwd().resolve(), {"bucket": url}, NAMES)
         say_bucket(settings)
         bucket = open_bucket(settings.bucket)
     except WalAgentError as error:

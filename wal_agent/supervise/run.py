@@ -68,7 +68,7 @@ SPOOLING = (
 # No business of the agent's.
 LOOKING_ON = ("METRICS_ADDR", "METRICS_FILE", "METRICS_JOB_LABEL", "LOG_FORMAT", "LOG_FILE", "LOG_LEVEL")
 OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WAL_AGENT_NOTIFY", *systemd.VARIABLES}
-OURS |= {f"WAL_AGENT_{name}" for name in LOOKING_ON}
+OURS |= {f"WAL_AGENT_{name}" for name in (*LOOKING_ON, "ACCEPT_LOGGED_ARGS")}
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
