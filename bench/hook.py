@@ -29,7 +29,8 @@ from wal_agent.agents.gemini.line import MARKER, hook_line
 from wal_agent.bucket import open_bucket
 from wal_agent.hookwire import native_client, python_client
 from wal_agent.supervise.local import RunDir
-from wal_agent.supervise.server import HookServer
+from wal_agent.supervise.peers import Callers, chain_of
+from wal_agent.supervise.server import Asked, HookServer
 
 ROUNDS = scaled(100, 2)
 COPIES = scaled(10, 1)
@@ -83,9 +84,16 @@ def hooks(url: str) -> Iterator[Hooks]:
         tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder,
         owned(Path(folder), open_bucket(url)) as (_, gate, run),
     ):
+        callers = Callers(agent.hook_caller, agent.name, os.getppid())
+        with callers.starting() as began:
+            began(os.getpid())
 
-        def handle(event: str, data: bytes) -> bytes:
-            said = agent.parse(event, data)
+        def handle(asked: Asked) -> bytes:
+            # As in a run: who calls is looked up too. This process is the agent here, so the chain ends below it.
+            if callers.judge((*asked.chain, *chain_of(os.getpid(), os.getppid())), agent.name).origin != "agent":
+                raise RuntimeError("a hook was taken for a stranger's")
+            event = asked.event
+            said = agent.parse(event, asked.payload)
             decision: Decision = Allow()
             if isinstance(said, ToolStarting):
                 decision = gate.before(said)

@@ -14,8 +14,8 @@ import termios
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from wal_agent.agents.base import (
 from wal_agent.demo_stage import of_home
 from wal_agent.loopback.model import Call, Model, Turn
 from wal_agent.recovery.templates import standing_protocol
+from wal_agent.supervise.peers import Callers, chain_of, peer_of
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
@@ -65,6 +66,8 @@ class HookServer:
         self.spoil: Callable[[HookEvent, bytes], bytes] = lambda event, answer: answer
         self.heard: list[tuple[float, hookwire.Hello, HookEvent]] = []
         self.told: list[str] = []
+        self.callers = Callers(agent.hook_caller, agent.name, os.getpid())
+        self.origins: set[str] = set()  # whose each call was (issue 12.2)
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.bind(str(path))
         self._sock.listen(64)
@@ -92,11 +95,13 @@ class HookServer:
 
     def _one(self, client: socket.socket) -> None:
         call = hookwire.Call()
+        chain = chain_of(peer_of(client)[0], os.getpid())
         with client:
             while not call.complete and (data := client.recv(1 << 18)):
                 call.feed(data)
             if not call.complete or call.hello is None:
                 return
+            self.origins.add(self.callers.judge(chain, call.hello.agent).origin)
             event = self.agent.parse(call.hello.event, bytes(call.payload))
             self.heard.append((time.time(), call.hello, event))
             answer = hookwire.answer(self.agent.render(call.hello.event, self.decide(event)))
@@ -227,11 +232,25 @@ class Run:
     def start(self, model: Model, prompt: str, *more: str, resume: str | None = None) -> subprocess.Popen[str]:
         """Headless. `resume`: in this run's session, with these words of the recovery ("": without any)."""
         made = self.command(model, [*self.box.rehearsal.args(prompt), *more], resume, tty=False)
-        return popen(made.argv, made.env, self.box.ws)
+        return self.popen(made)
+
+    def popen(self, made: Command) -> subprocess.Popen[str]:
+        with self._starting() as began:
+            process = popen(made.argv, made.env, self.box.ws)
+            began(process.pid)
+        return process
+
+    @contextmanager
+    def _starting(self) -> Iterator[Callable[[int], None]]:
+        with self.server.callers.starting() if self.server else nullcontext(lambda pid: None) as began:
+            yield began
 
     def on_tty(self, model: Model, args: Sequence[str], resume: str | None = None) -> Tty:
         made = self.command(model, args, resume, tty=True)
-        return Tty(made.argv, made.env, self.box.ws)
+        with self._starting() as began:
+            tty = Tty(made.argv, made.env, self.box.ws)
+            began(tty.process.pid)
+        return tty
 
     def calls(self) -> list[LoggedCall]:
         """What a log would know of this run's calls."""
@@ -248,6 +267,7 @@ class Run:
     def close(self) -> None:
         if self.server is not None:
             self.server.close()
+            assert self.server.origins <= {"agent", "gone"}, "the agent's own hooks, and nobody else's"
         self._lock.close()
         for path in self.injected.paths:
             shutil.rmtree(path, ignore_errors=True)

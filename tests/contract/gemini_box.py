@@ -31,7 +31,7 @@ class Box(agent_box.Box):
 class Run(agent_box.Run):
     def go(self, model: Model, args: Sequence[str], resume: str | None = None) -> subprocess.Popen[str]:
         made = self.command(model, [*args, "-m", "gemini-2.5-pro"], resume, tty=False)
-        return popen(made.argv, made.env, self.box.ws)
+        return self.popen(made)
 
     def talk(self, model: Model, args: Sequence[str], resume: str | None = None) -> Tty:
         return self.on_tty(model, [*args, "-m", "gemini-2.5-pro"], resume)

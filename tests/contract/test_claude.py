@@ -137,6 +137,19 @@ def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
 ROWS = ("killed", "stopped", "failed", "silent", "garbage", "truncated", "no-nul", "bad-json-end", "gone")
 
 
+def test_a_persons_command_before_every_hook(box: Box, runs: list[Run], tmp_path: Path) -> None:
+    """Issue 12.2: they are the agent's hooks all the same (Run.close asserts whose each one was)."""
+    before = tmp_path / "before"
+    before.write_text('#!/bin/sh\nsh -c "$1"\n')
+    before.chmod(0o755)
+    box.extra["CLAUDE_CODE_SHELL_PREFIX"] = str(before)
+    run = Run(box)
+    runs.append(run)
+    with box.model(Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
+        assert done(run.start(model, "do it now"))[:2] == (0, "bye\n")
+    assert (box.ws / "ran").exists() and run.heard.origins == {"agent"}
+
+
 def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """I5, one row each; then the client is deleted, then bash itself does not live. Only the sound one's call runs."""
     monkeypatch.setattr(line, "SHELL_SECONDS", {True: 8, False: 2})

@@ -219,6 +219,11 @@ class Command:
     no_stdin: bool = False
 
 
+HookCaller = Literal["agent", "shell", "session", "wrapped"]
+"""Who connects for a hook: the agent's own process; a shell that it starts in its own session, while its tools lead
+sessions of theirs; a shell that leads a session, as its tools do; the same, and a person may have the agent put another
+command before it."""
+
 HookTable = dict[str, list[dict[str, Any]]]  # event -> groups, as an agent's settings have them under "hooks"
 
 
@@ -342,6 +347,7 @@ class Agent(Protocol):
     traits: Traits
     boundary: Literal["hooks", "file"]
     """Who tells that the main file has all calls of a batch: the hooks (`ModelRequest`), or only the file itself."""
+    hook_caller: HookCaller
     main_file: str  # logical name of the session's main file
     again: frozenset[int]  # exit codes by which the agent asks its parent to start it again, in the same session
 

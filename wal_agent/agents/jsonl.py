@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 Json = dict[str, Any]
 Line = bytes | memoryview
+
+SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@+=-]{0,254}")
+SessionId = Annotated[str, msgspec.Meta(pattern=rf"\A{SESSION.pattern}\Z")]
+"""A session's id as hooks say it: it becomes part of paths, arguments and records. A module may want less."""
+InnerId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{SESSION.pattern})?\Z")]
+"""A subagent's, or ""."""
 
 DEPTH = 200  # levels that are read; what is read must also be written again, some levels deeper, within 1000 frames
 _ESCAPE = re.compile(

@@ -10,7 +10,9 @@ container), and an agent that thaws looks at its limit before it looks at what t
 
 from __future__ import annotations
 
+import re
 import shlex
+from collections.abc import Sequence
 
 from wal_agent.agents.base import HookSetup
 from wal_agent.hookwire import LINE_SIGN
@@ -35,6 +37,20 @@ _ASK = (
     "'wal-agent:say {'*'}') printf '%%s' \"${out#wal-agent:say }\"; exit 0;; "
     "esac; fi; "
 )
+
+
+# How a hook's text begins: as each of the lines below does, with what extension.py or installed.py put before them.
+_BEGINS = re.compile(
+    r"out=; exec 3<&0; |bash -c 'out=; exec 3<&0; "
+    r'|\[ "\$\w+" = \S+ \] \|\| \{ IFS= read -r p <|\[ -n "\$WAL_AGENT_RUN" \] && \[ -n "\$WAL_AGENT_SOCKET" \] '
+)
+
+
+def is_hook_line(argv: Sequence[str], wrapped: bool = False) -> bool:
+    """Whether this is a shell that runs one of our lines, and nothing around it; `wrapped`: or as the argument of
+    another command, but not as a part of what a tool evaluates."""
+    ours = [word for word in argv[1:] if LINE_SIGN in word]
+    return any(_BEGINS.match(word) or (wrapped and "eval " not in word) for word in ours)
 
 
 def say(refusal: str) -> bytes:

@@ -26,9 +26,11 @@ def ack(
     from wal_agent.cli.options import place
     from wal_agent.errors import UsageError
     from wal_agent.supervise.acknowledge import acknowledge
+    from wal_agent.supervise.caller import only_a_person
 
     if done == not_done:
         raise UsageError("Say either --done or --not-done.")
+    only_a_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     acknowledge(at.bucket, at.keys, at.settings.ttl, call, done, os.environ, at.key_id)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)

@@ -59,12 +59,15 @@ def configure_hooks(
     """
     from wal_agent.agents import AGENTS
     from wal_agent.errors import UsageError
+    from wal_agent.supervise.caller import only_a_person
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
     wanted = [bool(skip or unskip), reset, install, uninstall]
     if sum(wanted) > 1:
         raise UsageError("One thing at a time: --skip with --unskip, --reset, --install, or --uninstall.")
+    if any(wanted):
+        only_a_person(f"wal-agent configure-hooks --agent {agent}")
     workspace = Path.cwd().resolve()
     if skip or unskip:
         _change(workspace, agent, _names(skip), _names(unskip))

@@ -50,7 +50,12 @@ def restore(
     from wal_agent.errors import Damaged
     from wal_agent.recovery.copy_out import copy_out
     from wal_agent.recovery.point import replay_at
+    from wal_agent.supervise.caller import refusal, runs_above
 
+    folder = Path(os.path.realpath(to))
+    for above in runs_above():  # an agent may look at what was saved, beside its own work
+        if force or above.workspace is None or folder.is_relative_to(above.workspace):
+            raise refusal(f"wal-agent restore --to {to}", above)
     chosen = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     clock = SystemClock()
     found = replay_at(chosen.bucket, chosen.keys, chosen.key_id, at, clock.now())

@@ -42,10 +42,12 @@ def unlock(
     import msgspec
 
     from wal_agent.cli.options import place
+    from wal_agent.supervise.caller import only_a_person
     from wal_agent.supervise.unlock import Wish, repair
     from wal_agent.supervise.unlock import unlock as take_away
 
     wish = Wish(epoch, now, reason)
+    only_a_person("wal-agent unlock")
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     if damaged:
         done = repair(at.bucket, at.keys, wish, at.settings.ttl, at.key_id)

@@ -22,7 +22,8 @@ from wal_agent.records import Class
 class Running:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time, seconds. `inner`: a subagent makes it, so the main file need not tell of it. `cwd`: where
-    the agent said that it runs. `cls`: by what it is watched (watchdog.py)."""
+    the agent said that it runs. `cls`: by what it is watched (watchdog.py). `nested`: the agent below this one that
+    makes it, "" for none; no word of the outer agent or its files is about such a call."""
 
     call: int
     tool: str
@@ -33,6 +34,7 @@ class Running:
     inner: bool = False
     cwd: str = ""
     cls: Class = "unknown"
+    nested: str = ""
 
 
 class Known(NamedTuple):
@@ -64,13 +66,14 @@ class Calls:
         upto: int | None = None,
         exact: bool = False,
         inner: bool = True,
+        nested: str = "",
     ) -> Running | None:
         """The running call (numbered at most `upto`) that this event can belong to. `inner`: without an id, a
         subagent's may be meant too.
 
         An input that a user's own hook rewrote matches none; then, unless `exact`, the tool's only running call is
         meant, if it is one."""
-        pool = [r for r in self.running.values() if upto is None or r.call <= upto]
+        pool = [r for r in self.running.values() if r.nested == nested and (upto is None or r.call <= upto)]
         wanted = canonical(input)
         if call_id:
             named = [r for r in pool if r.call_id == call_id]

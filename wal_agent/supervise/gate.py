@@ -72,27 +72,30 @@ class Gate:
 
     # ---- before and after
 
-    def before(self, event: ToolStarting) -> Decision:
+    def before(self, event: ToolStarting, nested: str = "") -> Decision:
         """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held. In a run
-        that spools (R9), this machine's disk will do."""
+        that spools (R9), this machine's disk will do. `nested`: the other agent, below this one, that makes the call
+        (agent and session): it counts for nothing in what the agent's own hooks and files tell."""
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
         reads = found.cls == "read_only"
-        self._remember(event)
+        if not nested:
+            self._remember(event)
         facts = () if reads else evidence.before(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
-            return self._deny(deny_unsaved(0), "unsaved")  # only the bucket holds so much, and it is away
+            return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
         try:
             payload = self._blobs.put_payload(event.input)
         except BucketError:
-            return self._deny(deny_unsaved(0), "unsaved")
+            return self._deny(deny_unsaved(0), "unsaved", nested=nested)
+        inner = "/".join(filter(None, (nested, event.inner)))
         with self._lock:
             if self._refusal:
                 return Deny(self._refusal, stop=True, word="ended")
             call = self._writer.next_call()
             now = self._clock.now()
             running = Running(
-                call, event.tool, event.input, event.call_id, not reads, now, bool(event.inner), event.cwd, found.cls
+                call, event.tool, event.input, event.call_id, not reads, now, bool(inner), event.cwd, found.cls, nested
             )
             try:
                 ticket = self._writer.append(
@@ -103,7 +106,7 @@ class Gate:
                         input=payload,
                         cls=found.cls,
                         rule=found.rule,
-                        session=f"{event.session}/{event.inner}" if event.inner else event.session,
+                        session=f"{event.session}/{inner}" if inner else event.session,
                         agent_call=event.call_id,
                         before=facts,
                     )
@@ -113,11 +116,11 @@ class Gate:
             self._calls.start(running)
             self._unanswered.add(call)
             self.last = running
-            self.begun[event.tool] += 1
+            self.begun[event.tool] += not nested
             draining = self._draining
         self._tell(CallStarted(call, event.tool, found.cls, event.call_id))
         try:
-            return self._answer(call, ticket, began, reads, draining)
+            return self._answer(call, ticket, began, reads, draining, nested)
         finally:
             with self._lock:
                 self._unanswered.discard(call)
@@ -132,47 +135,50 @@ class Gate:
                 if len(self._ids) > IDS:
                     del self._ids[next(iter(self._ids))]
 
-    def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: str) -> Decision:
+    def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: str, nested: str) -> Decision:
         """What the agent hears of a call whose intent is on its way."""
         if reads and not self._sync:
             return Allow()
         if draining and not reads:
-            return self._deny(draining, "draining", call)
+            return self._deny(draining, "draining", call, nested)
         try:
             # What the bulk of the input took of the deadline is gone: the hook does not wait longer for it.
             word = ticket.wait(max(0.0, began + self._deadline - self._clock.boot()))
         except WalAgentError as error:
             return _over(error)
         if word == "undecided":
-            return self._deny(deny_unsaved(self._clock.boot() - began), "unsaved", call)
+            return self._deny(deny_unsaved(self._clock.boot() - began), "unsaved", call, nested)
         if self._refusal:
-            self._deny(self._refusal, "ended", call)
+            self._deny(self._refusal, "ended", call, nested)
             return Deny(self._refusal, stop=True, word="ended")
         if not self._may_allow():
-            return self._deny(DENY_LATE, "late", call)
-        self._denied_in_a_row = 0
+            return self._deny(DENY_LATE, "late", call, nested)
+        if not nested:
+            self._denied_in_a_row = 0
         return Allow()
 
-    def _deny(self, reason: str, word: str, call: int | None = None) -> Deny:
-        self._denied_in_a_row += 1
+    def _deny(self, reason: str, word: str, call: int | None = None, nested: str = "") -> Deny:
+        self._denied_in_a_row += not nested
         if call is not None:
             with suppress(WalAgentError):  # the log has ended; the answer has not
                 self.end(call, "denied", reason)
         return Deny(reason, stop=self._denied_in_a_row >= PATIENCE, word=word)
 
-    def after(self, event: ToolEnded) -> bool:
+    def after(self, event: ToolEnded, nested: str = "") -> bool:
         """Log the end of a call. False when no logged call can be meant: the log did not see it begin."""
         began = self._clock.boot()
         with self._lock:
-            self._ended[event.tool] += 1
-            running = self._calls.find(event.tool, event.input, event.call_id)
+            self._ended[event.tool] += not nested
+            running = self._calls.find(event.tool, event.input, event.call_id, nested=nested)
+            if running is None and nested:
+                return True
             if running is None:
                 if event.call_id:
                     return event.call_id in self._ids  # its end may have been told by the session file before
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
-        well = event.clean and not event.failed
+        well = event.clean and not event.failed and not nested
         settled = self.on_clean_end(running.call, event.tool, event.input, running.cwd) if well else ()
         now = self._clock.now()
         how: Ending = "failed" if event.failed else "done"
@@ -229,8 +235,14 @@ class Gate:
             self._refusal = self._refusal or sentence
 
     def running(self) -> list[Running]:
+        """The agent's own calls, and its subagents'."""
         with self._lock:
-            return list(self._calls.running.values())
+            return [r for r in self._calls.running.values() if not r.nested]
+
+    def nested(self) -> list[Running]:
+        """Calls of other agents below this one."""
+        with self._lock:
+            return [r for r in self._calls.running.values() if r.nested]
 
     def ended_upto(self) -> int:
         """Every call numbered up to this has ended, so whatever it did is done."""

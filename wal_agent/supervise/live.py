@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from wal_agent.agents import AGENTS
 from wal_agent.agents.base import (
     Agent,
     Command,
@@ -32,6 +33,7 @@ from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, HungUp, L
 from wal_agent.records import AgentStarted, AnyRecord
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import rules_in
+from wal_agent.shown import heard
 from wal_agent.supervise import cgroup, control, lastwords, processes
 from wal_agent.supervise.acknowledge import end_of
 from wal_agent.supervise.autosave import Autosave
@@ -44,13 +46,15 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.heartbeat import Beat, Heartbeat
 from wal_agent.supervise.lastwords import LastWords
 from wal_agent.supervise.local import RunDir
+from wal_agent.supervise.nested import Nested
 from wal_agent.supervise.pause import going_down
+from wal_agent.supervise.peers import Callers
 from wal_agent.supervise.phases import Action
 from wal_agent.supervise.preemption.answer import Preempted
 from wal_agent.supervise.pulse import Pulse
 from wal_agent.supervise.resuming import Resuming
 from wal_agent.supervise.saver import Saver
-from wal_agent.supervise.server import HookServer
+from wal_agent.supervise.server import Asked, HookServer
 from wal_agent.supervise.take import check_signals
 from wal_agent.supervise.treesaver import PAUSE, TreeSaver
 from wal_agent.supervise.watchdog import STUCK, Bounds, Watch, waited_for
@@ -58,6 +62,7 @@ from wal_agent.wal.job import OpenedJob
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
+BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
 GRACE = 2.0  # seconds from SIGTERM to SIGKILL, for what the agent left running
 
 
@@ -168,27 +173,59 @@ class Live:
         )
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
         self._stopped = heartbeat.lost or writer.ended
+        self._callers = Callers(agent.hook_caller, agent.name, os.getpid())
+        self._nested = Nested(self.gate, lambda: self.conversation.session)
+        self._refused = ""  # the first caller on the socket that was no hook
         self.server = HookServer(run_dir.socket, run_dir.run, self._hook, self._fail)
 
     # ---- what hooks and threads call
 
-    def _hook(self, event: str, payload: bytes) -> bytes:
-        if event.startswith(control.PREFIX):
-            return json.dumps(self._control(event, json.loads(payload))).encode()
-        began, parsed = self._clock.boot(), self._agent.parse(event, payload)
-        decision = self.conversation.on(parsed)
-        said = self._agent.render(event, decision)
-        asked: Literal["", "allow"] = "allow" if isinstance(parsed, ToolStarting) else ""
+    def _hook(self, asked: Asked) -> bytes | None:
+        if asked.event.startswith(control.PREFIX):
+            by_agent = self._callers.below(asked.chain)
+            return json.dumps(self._control(asked.event, json.loads(asked.payload), by_agent)).encode()
+        began = self._clock.boot()
+        caller = self._callers.judge(asked.chain, asked.agent)
+        if caller.origin == "agent":
+            agent = self._agent
+            parsed = agent.parse(asked.event, asked.payload)
+            decision = self.conversation.on(parsed)
+        elif caller.origin == "inner" and caller.speaker is not None and asked.agent in AGENTS:
+            agent = AGENTS[asked.agent]
+            try:
+                parsed = agent.parse(asked.event, asked.payload)
+            except ValueError:  # its line refuses; another CLI's version is no trouble of this run's
+                return None
+            decision = self._nested.on(asked.agent, parsed, caller.speaker)
+        else:
+            if caller.origin != "gone":
+                self._refuse(asked)
+            return None
+        said = agent.render(asked.event, decision)
+        ruled: Literal["", "allow"] = "allow" if isinstance(parsed, ToolStarting) else ""
         denied = isinstance(decision, Deny)
         word = decision.word if isinstance(decision, Deny) else ""
-        self._tell(HookAnswered(event, "deny" if denied else asked, word, self._clock.boot() - began))
+        self._tell(HookAnswered(asked.event, "deny" if denied else ruled, word, self._clock.boot() - began))
         return said
 
-    def _control(self, event: str, question: dict[str, Any]) -> dict[str, Any]:
-        """`status`, `ack` and `pause` of a person on this machine, or of a tool of this agent's."""
+    def _refuse(self, asked: Asked) -> None:
+        """Said once: a tool may call as often as it likes."""
+        if not self._refused:
+            who = heard(" ".join(asked.chain[0].argv), 120) if asked.chain else "a process"
+            self._refused = (
+                f"a process that is no hook of {self._agent.name}'s called the hook socket ({heard(asked.event, 40)}) "
+                f"and was refused; nothing was changed by it: {who}"
+            )
+            self._tell(HookAnswered(asked.event, "deny", "stranger", 0.0))
+
+    def _control(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
+        """`status` and `pause` of a person on this machine, or of a tool of this agent's (`by_agent`); `ack` of a
+        person alone (I8)."""
         writer = self._opened.writer
         if event == control.ACK:
-            if any(r.call == int(question["call"]) for r in self.gate.running()):
+            if by_agent:
+                return {"error": BY_AGENT}
+            if any(r.call == int(question["call"]) for r in [*self.gate.running(), *self.gate.nested()]):
                 return {"error": "That call is running now; its end will tell."}
             try:
                 end = end_of(writer.state, int(question["call"]), bool(question["done"]), self._clock.now())
@@ -314,9 +351,11 @@ class Live:
         if (going := self._descent.down) is not None and going.kind == "drain":
             raise Preempted(going, begun=True)
         kills, words = cgroup.oom_kills(self._oom), LastWords() if lastwords.wanted() else None
-        self._child = child = Child(
-            launch.command.argv, self._env, self._workspace, launch.command.no_stdin, words.inlet if words else None
-        )
+        argv, no_stdin = launch.command.argv, launch.command.no_stdin
+        with self._callers.starting() as began:
+            child = Child(argv, self._env, self._workspace, no_stdin, words.inlet if words else None)
+            began(child.pid)
+        self._child = child
         try:
             if words:
                 words.began()
@@ -358,7 +397,7 @@ class Live:
         completed = not self.conversation.turn_open
         tree = self.tree.problem if self.tree else ""
         unwatched = self.autosave.problem if self.autosave.watches else ""  # else it was said before the start
-        problems = (*filter(None, [self._unsaved, tree, unwatched]), *self.saver.problems)
+        problems = (*filter(None, [self._unsaved, tree, unwatched, self._refused]), *self.saver.problems)
         if isinstance(self._agent, Hookless):
             problems += tuple(self._agent.left_out(self._workspace, self._env))
         heard = self.conversation.hooks_live.is_set() or isinstance(self._agent, Hookless)
@@ -440,6 +479,7 @@ class Live:
 
     def _look_after(self) -> None:
         """Tell what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
+        self._nested.look()
         phase, about = self.conversation.look()
         is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and fed()
         owed = waited_for(phase, self.conversation.turned)

@@ -1,32 +1,44 @@
 """The unix socket that hook clients call: one connection is one hook call (hookwire). Decides nothing itself.
 
-0600 in a 0700 folder, and the peer's uid is checked. A client that does not speak the protocol gets no answer, which
-its agent's hook line turns into a refusal (I5).
+0600 in a 0700 folder, and the peer's uid is checked; which process it is, and below which others, is read at once for
+whoever answers (peers.py). A client that does not speak the protocol gets no answer, which its agent's hook line turns
+into a refusal (I5).
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent import hookwire
+from wal_agent.supervise.peers import Process, chain_of, peer_of
 
 IDLE = 60.0  # seconds without a byte after which a connection is dropped
 _PIECE = 1 << 18
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One hook call, or control command. `agent`: the CLI that the caller says it belongs to. `chain`: the process that
+    connected, and its ancestors below this one."""
+
+    agent: str
+    event: str
+    payload: bytes
+    chain: tuple[Process, ...] = ()
+
+
 class HookServer:
-    """Serves until `close`. `handle(event, payload)` gives the bytes for the client to print; it runs in a thread per
-    connection and may raise: the connection is then closed without an answer and `failed` is told."""
+    """Serves until `close`. `handle` returns the bytes for the client to print, or None: the connection is then closed
+    without an answer. It runs in a thread per connection and may raise: then too, and `failed` is called."""
 
     def __init__(
-        self, path: Path, run: str, handle: Callable[[str, bytes], bytes], failed: Callable[[BaseException], None]
+        self, path: Path, run: str, handle: Callable[[Asked], bytes | None], failed: Callable[[BaseException], None]
     ) -> None:
         self._run = run
         self._handle = handle
@@ -58,21 +70,29 @@ class HookServer:
                 self._closed.wait(0.05)
                 continue
             try:
-                threading.Thread(target=self._serve, args=(connection,), name="hook", daemon=True).start()
+                pid, uid = peer_of(connection)
+                if uid != os.getuid():
+                    connection.close()
+                    continue
+                chain = chain_of(pid, os.getpid())  # now: the caller may end at any moment
+                threading.Thread(target=self._serve, args=(connection, chain), name="hook", daemon=True).start()
+            except OSError:
+                connection.close()
             except RuntimeError as error:  # no more threads now: this call is denied by its line, the next one may do
                 connection.close()
                 self._failed(error)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket, chain: tuple[Process, ...]) -> None:
         with connection:
             try:
-                if _peer_uid(connection) != os.getuid():
-                    return
                 connection.settimeout(IDLE)
                 call = self._receive(connection)
                 if call is None or call.hello is None or call.hello.run != self._run:
                     return
-                connection.sendall(hookwire.answer(self._handle(call.hello.event, bytes(call.payload))))
+                said = self._handle(Asked(call.hello.agent, call.hello.event, bytes(call.payload), chain))
+                if said is None:
+                    return
+                connection.sendall(hookwire.answer(said))
                 while not call.told and (data := connection.recv(_PIECE)):
                     call.feed(data)
             except (hookwire.WireError, OSError):
@@ -89,10 +109,3 @@ class HookServer:
                 return None
             call.feed(data)
         return call
-
-
-def _peer_uid(connection: socket.socket) -> int:
-    if sys.platform == "linux":
-        _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return int(uid)
-    return os.getuid()  # elsewhere the folder's mode (0700) is the check

@@ -201,8 +201,8 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
 def test_a_live_run_on_this_machine_is_asked() -> None:
     with short_folder() as folder:
         run_dir = local.RunDir.create(folder, "live")
-        server = HookServer(run_dir.socket, "live", lambda event, _: answer[event], lambda _: None)
         answer = {STATUS: json.dumps({"phase": "awaiting_user", "bytes": 2500, "age": 65.0}).encode()}
+        server = HookServer(run_dir.socket, "live", lambda call: answer[call.event], lambda _: None)
         server.start()
         try:
             shelf = Shelf(folder / "bucket")

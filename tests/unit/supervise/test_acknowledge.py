@@ -23,7 +23,7 @@ from wal_agent.supervise import acknowledge as module
 from wal_agent.supervise import local
 from wal_agent.supervise.acknowledge import acknowledge, end_of
 from wal_agent.supervise.control import ACK, STATUS, ask
-from wal_agent.supervise.server import HookServer
+from wal_agent.supervise.server import Asked, HookServer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job
 from wal_agent.wal.lease import Claim
@@ -209,8 +209,8 @@ class Owner:
         self.server = HookServer(self.run_dir.socket, "live", self.handle, self.failures.append)
         self.server.start()
 
-    def handle(self, event: str, payload: bytes) -> bytes:
-        self.asked.append((event, json.loads(payload)))
+    def handle(self, call: Asked) -> bytes:
+        self.asked.append((call.event, json.loads(call.payload)))
         return b"junk" if self._answer is None else json.dumps(self._answer).encode()
 
     def close(self) -> None:

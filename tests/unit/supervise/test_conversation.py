@@ -272,7 +272,7 @@ def test_a_call_whose_hook_still_waits_is_no_lost_end(talk: Talk) -> None:
     seen: list[str] = []
     began = talk.post.gate.before
 
-    def before(event: ToolStarting) -> Decision:
+    def before(event: ToolStarting, nested: str = "") -> Decision:
         talk.on.on(ended("read_file", file_path="a"))
         seen.extend([talk.on.phase, talk.on.look()[0]])
         return began(event)

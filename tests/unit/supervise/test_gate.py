@@ -473,3 +473,36 @@ def test_the_end_of_a_call_that_was_denied_without_an_intent_is_no_news(post: Po
     post.gate.close("over")
     refused(post.gate.before(replace(WRITE, call_id="A")))
     assert post.gate.after(replace(ended("write_file", failed=True, file_path="a"), call_id="A")) is True
+
+
+# ---- agents below the agent (issue 12.2)
+
+
+def test_a_nested_agents_call_is_none_of_the_agents(tmp_path: Path) -> None:
+    """The same tool and input, and even the same id: each end goes to its own call, the nested one is told by no file,
+    and no count of unseen calls (I5) moves."""
+    post = Post(tmp_path)
+    one = replace(starting("run_shell_command", command="make"), call_id="call_1")
+    with post.committing():
+        assert post.gate.before(one, "gemini:inner") == Allow()
+        assert post.gate.before(one) == Allow()
+    nested, own = (i.call for i in post.intents())
+    assert [i.session for i in post.intents()] == ["s/gemini:inner", "s"]
+    assert [r.call for r in post.gate.running()] == [own] and [r.call for r in post.gate.nested()] == [nested]
+    assert post.gate.begun["run_shell_command"] == 1 and post.gate.ended_upto() == 0
+    assert post.gate.take("run_shell_command", one.input, "", 9, exact=False).call == own  # type: ignore[union-attr]
+    done = replace(ended("run_shell_command", command="make"), call_id="call_1")
+    assert post.gate.after(done) and [r.call for r in post.gate.nested()] == [nested]
+    assert post.gate.after(done, "gemini:inner") and post.gate.nested() == []
+    assert post.gate.after(done, "gemini:inner"), "an end that nobody saw begin is no unseen call of the agent's"
+    post.commit()
+    assert [(e.call, e.how) for e in post.ends()] == [(own, "done"), (nested, "done")]
+
+
+def test_a_nested_agents_denials_do_not_end_the_agents_turn(tmp_path: Path) -> None:
+    post = Post(tmp_path)
+    post.fresh = False
+    with post.committing():
+        denied = [post.gate.before(starting("write_file", n=n), "gemini:inner") for n in range(4)]
+        first = post.gate.before(starting("write_file", n=9))
+    assert all(isinstance(d, Deny) and not d.stop for d in [*denied, first])

@@ -34,7 +34,7 @@ from wal_agent.supervise.pause import (
     pause,
 )
 from wal_agent.supervise.processes import MARKER
-from wal_agent.supervise.server import HookServer
+from wal_agent.supervise.server import Asked, HookServer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.lease import Seen
@@ -162,8 +162,8 @@ def folder() -> Iterator[Path]:
 def test_a_tool_reaches_its_own_run_by_the_environment_alone(folder: Path, answer: dict[str, Any]) -> None:
     asked: list[Any] = []
 
-    def handle(event: str, payload: bytes) -> bytes:
-        asked.append((event, json.loads(payload)))
+    def handle(call: Asked) -> bytes:
+        asked.append((call.event, json.loads(call.payload)))
         return json.dumps(answer).encode()
 
     server = HookServer(folder / "hook.sock", "run-1", handle, asked.append)

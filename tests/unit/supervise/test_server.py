@@ -7,6 +7,8 @@ import os
 import socket
 import stat
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,8 @@ import pytest
 from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent import hookwire
 from wal_agent.supervise import server as server_module
-from wal_agent.supervise.server import HookServer
+from wal_agent.supervise.peers import Process, peer_of
+from wal_agent.supervise.server import Asked, HookServer
 
 HELLO = hookwire.frame(hookwire.HELLO, hookwire.encode_hello(hookwire.Hello("run", "gemini", "BeforeTool", 1, 2)))
 END = hookwire.frame(hookwire.END)
@@ -28,15 +31,17 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "hook.sock"
         self.asked: list[tuple[str, bytes]] = []
+        self.chains: list[tuple[Process, ...]] = []
         self.failures: list[BaseException] = []
         self.server = HookServer(self.path, "run", self.handle, self.failures.append)
         self.server.start()
 
-    def handle(self, event: str, payload: bytes) -> bytes:
-        self.asked.append((event, payload))
-        if payload == b"boom":
+    def handle(self, call: Asked) -> bytes | None:
+        self.asked.append((call.event, call.payload))
+        self.chains.append(call.chain)
+        if call.payload == b"boom":
             raise KeyError("a bug")
-        return event.encode() + b" " + payload
+        return None if call.payload == b"refused" else call.event.encode() + b" " + call.payload
 
     def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX)
@@ -103,6 +108,7 @@ STRANGERS = {
     "payload before hello": data(b"{}") + HELLO + END,
     "told before the answer": HELLO + data(b"{}") + END + hookwire.frame(hookwire.END),
     "a bug in the handler": HELLO + data(b"boom") + END,
+    "refused by the handler": HELLO + data(b"refused") + END,
 }
 
 
@@ -129,7 +135,7 @@ def test_a_client_that_hangs_up_half_way_asks_nothing(desk: Desk, sent: bytes) -
 
 
 def test_another_users_process_is_not_even_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_peer_uid", lambda _: os.getuid() + 1)
+    monkeypatch.setattr(server_module, "peer_of", lambda _: (os.getpid(), os.getuid() + 1))
     assert ask_refused(desk) == b""
     assert desk.asked == []
     monkeypatch.undo()
@@ -148,7 +154,7 @@ def ask_refused(desk: Desk) -> bytes:
 def test_the_peer_is_asked_of_the_kernel() -> None:
     left, right = socket.socketpair()
     with left, right:
-        assert server_module._peer_uid(left) == os.getuid()
+        assert peer_of(left) == (os.getpid(), os.getuid())
 
 
 def test_twenty_clients_at_once(desk: Desk) -> None:
@@ -156,9 +162,9 @@ def test_twenty_clients_at_once(desk: Desk) -> None:
     together = threading.Barrier(20)
     handle = desk.handle
 
-    def waiting(event: str, payload: bytes) -> bytes:
+    def waiting(call: Asked) -> bytes | None:
         together.wait(PATIENCE)
-        return handle(event, payload)
+        return handle(call)
 
     desk.server._handle = waiting
     got: dict[bytes, bytes] = {}
@@ -205,3 +211,16 @@ def test_a_closed_server_takes_no_call_and_leaves_its_place_to_the_next(desk: De
     again = Desk(desk.path.parent)
     assert ask(again) == hookwire.answer(b"BeforeTool {}")
     again.server.close()
+
+
+def test_the_callers_ancestors_are_read_when_it_connects(desk: Desk) -> None:
+    """Issue 12.2: also of a client that is gone before its call is looked at."""
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+        "s.sendall(bytes.fromhex(sys.argv[2])); s.recv(1)"
+    )
+    sent = (HELLO + data(b"{}") + END).hex()
+    subprocess.run(["sh", "-c", f"{sys.executable} -c '{program}' {desk.path} {sent}; true"], check=True)
+    (chain,) = desk.chains
+    assert [Path(process.argv[0]).name for process in chain] == [Path(sys.executable).name, "sh"]
+    assert chain[0].parent == chain[1].pid and chain[1].parent == os.getpid()

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Standing, Traits
+from wal_agent.agents.base import (
+    Env,
+    HookCaller,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    Reconciled,
+    Rehearsal,
+    Standing,
+    Traits,
+)
 from wal_agent.agents.claude import events, files, inject, launch, notice, reconcile, seen, settings, standing
 
 
@@ -15,6 +25,7 @@ class Claude:
     tested = "2.1.197"
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "file"
+    hook_caller: HookCaller = "wrapped"  # CLAUDE_CODE_SHELL_PREFIX
     again: frozenset[int] = frozenset()
     traits = Traits(
         hooks="one `--settings` file of this run's own, the user's merged into it",

@@ -30,7 +30,7 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import an_object, well_formed
+from wal_agent.agents.jsonl import InnerId, SessionId, an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
 from wal_agent.agents.retrytime import seconds_told
 
@@ -41,16 +41,16 @@ EVENTS = ("SessionStart", "UserPromptSubmit", *TOOLS, "Stop", "StopFailure", "Pr
 
 
 class _Hook(msgspec.Struct):
-    session_id: str
+    session_id: SessionId
 
 
 class _Compact(_Hook):
-    agent_id: str | None = None
+    agent_id: InnerId | None = None
 
 
 class _Start(_Hook):
     source: str | None = None
-    agent_id: str | None = None
+    agent_id: InnerId | None = None
 
 
 class _Prompt(_Hook):
@@ -61,7 +61,7 @@ class _Tool(_Hook):
     tool_name: str
     tool_input: msgspec.Raw
     tool_use_id: str | None = None
-    agent_id: str | None = None
+    agent_id: InnerId | None = None
     cwd: str | None = None
 
 

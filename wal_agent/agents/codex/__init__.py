@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
+from wal_agent.agents.base import Env, HookCaller, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
 from wal_agent.agents.codex import events, fatal, files, home, inject, launch, notice, reconcile, seen, settings
 
 
@@ -15,6 +15,7 @@ class Codex:
     tested = "0.169.0"
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
+    hook_caller: HookCaller = "session"
     again: frozenset[int] = frozenset()
     ends_its_calls: Literal[True] = True
     traits = Traits(

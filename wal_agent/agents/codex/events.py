@@ -29,7 +29,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.codex.exitcode import exit_code
-from wal_agent.agents.jsonl import well_formed
+from wal_agent.agents.jsonl import InnerId, SessionId, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. No SessionEnd: Codex waits for it, and Stop has said what counts.
@@ -48,8 +48,8 @@ SHELL = "Bash"  # the hooks' name of exec_command and its kin
 
 
 class _Hook(msgspec.Struct):
-    session_id: str
-    agent_id: str = ""
+    session_id: SessionId
+    agent_id: InnerId = ""
     transcript_path: str | None = None
 
 

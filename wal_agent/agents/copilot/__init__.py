@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, SeenCall, Traits
+from wal_agent.agents.base import (
+    Env,
+    HookCaller,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    Reconciled,
+    Rehearsal,
+    SeenCall,
+    Traits,
+)
 from wal_agent.agents.copilot import events, fatal, files, home, inject, launch, log, reconcile, seen, settings
 
 
@@ -15,6 +25,7 @@ class Copilot:
     tested = "1.0.102"
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "file"
+    hook_caller: HookCaller = "shell"
     again: frozenset[int] = frozenset()
     traits = Traits(
         hooks="a plugin in the run's own folder, by `--plugin-dir`",

@@ -26,7 +26,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import well_formed
+from wal_agent.agents.jsonl import InnerId, SessionId, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. `permissionRequest` also fires where nobody is asked, so the question to
@@ -46,9 +46,9 @@ SHELLS = frozenset(
 
 
 class _Hook(msgspec.Struct):
-    session: str = msgspec.field(name="sessionId")
-    agent: str = msgspec.field(name="agentId", default="")
-    parent: str = msgspec.field(name="parentAgentId", default="")
+    session: SessionId = msgspec.field(name="sessionId")
+    agent: InnerId = msgspec.field(name="agentId", default="")
+    parent: InnerId = msgspec.field(name="parentAgentId", default="")
 
 
 class _Start(_Hook):

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Standing, Traits
+from wal_agent.agents.base import (
+    Env,
+    HookCaller,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    Reconciled,
+    Rehearsal,
+    Standing,
+    Traits,
+)
 from wal_agent.agents.gemini import events, fatal, files, inject, launch, notice, reconcile, seen, settings, standing
 
 
@@ -15,6 +25,7 @@ class Gemini:
     tested = "0.61.0"
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
+    hook_caller: HookCaller = "shell"
     again = frozenset((199,))
     traits = Traits(
         hooks="an extension of this run's own in `~/.gemini/extensions`",

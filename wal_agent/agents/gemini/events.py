@@ -28,7 +28,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import an_object, well_formed
+from wal_agent.agents.jsonl import SessionId, an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. PreCompress fires before each model request, with a payload that does
@@ -49,7 +49,7 @@ _REFUSABLE = ("BeforeTool", "BeforeAgent")
 
 
 class _Hook(msgspec.Struct):
-    session_id: str
+    session_id: SessionId
 
 
 class _Start(_Hook):

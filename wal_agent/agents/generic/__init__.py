@@ -11,6 +11,7 @@ from wal_agent.agents.base import (
     Command,
     Decision,
     Env,
+    HookCaller,
     HookEvent,
     Hookless,
     HookSetup,
@@ -37,6 +38,7 @@ class Generic(Journals, Hookless):
     tested = ""
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "file"
+    hook_caller: HookCaller = "agent"
     again: frozenset[int] = frozenset()
     traits = Traits(
         hooks="none",

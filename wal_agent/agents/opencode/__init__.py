@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Cli, Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, SessionFile, Traits
+from wal_agent.agents.base import (
+    Cli,
+    Env,
+    HookCaller,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    Reconciled,
+    Rehearsal,
+    SessionFile,
+    Traits,
+)
 from wal_agent.agents.opencode import adopt, events, fatal, inject, journal, launch, place, reconcile, seen, settings
 
 
@@ -15,6 +26,7 @@ class OpenCode:
     tested = "1.18.33"
     main_file = place.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
+    hook_caller: HookCaller = "agent"
     again: frozenset[int] = frozenset()
     traits = Traits(
         hooks="a plugin by `OPENCODE_CONFIG_CONTENT`, for this run only",

@@ -22,13 +22,13 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import an_object
+from wal_agent.agents.jsonl import InnerId, SessionId, an_object
 
 SHELL = "bash"
 
 
 class _Said(msgspec.Struct):
-    session: str
+    session: SessionId
 
 
 class _Started(_Said):
@@ -51,7 +51,7 @@ class _Tool(_Said):
     tool: str
     call: str
     input: msgspec.Raw
-    inner: str = ""
+    inner: InnerId = ""
 
 
 class _Result(msgspec.Struct):

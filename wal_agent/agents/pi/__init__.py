@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
+from wal_agent.agents.base import Env, HookCaller, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
 from wal_agent.agents.pi import events, fatal, files, inject, launch, notice, reconcile, seen, settings
 
 
@@ -15,6 +15,7 @@ class Pi:
     tested = "0.73.1"
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
+    hook_caller: HookCaller = "agent"
     again: frozenset[int] = frozenset()
     traits = Traits(
         hooks="an extension in the run's own folder, by `-e`",

@@ -25,7 +25,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import an_object, well_formed
+from wal_agent.agents.jsonl import SessionId, an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 _EXTENSIONS = " (extension)"  # hooks/pi.ts: behind the name of one of pi's own tools, of another in its place
@@ -36,7 +36,7 @@ _WRONG = re.compile(rb'(?:"|\\n)Command (?:exited with code -?\d+|timed out afte
 
 
 class _Hook(msgspec.Struct):
-    session: str
+    session: SessionId
 
 
 class _Start(_Hook):

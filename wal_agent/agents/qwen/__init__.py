@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from wal_agent.agents.base import Cli, Env, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Standing, Traits
+from wal_agent.agents.base import (
+    Cli,
+    Env,
+    HookCaller,
+    HookSetup,
+    Injected,
+    LoggedCall,
+    Reconciled,
+    Rehearsal,
+    Standing,
+    Traits,
+)
 from wal_agent.agents.qwen import (
     events,
     fatal,
@@ -27,6 +38,7 @@ class Qwen:
     tested = "0.15.10"
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
+    hook_caller: HookCaller = "shell"
     again = frozenset((42,))
     traits = Traits(
         hooks="an extension of this run's own in `~/.qwen/extensions`",

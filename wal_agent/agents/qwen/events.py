@@ -31,7 +31,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import an_object, well_formed
+from wal_agent.agents.jsonl import SessionId, an_object, well_formed
 from wal_agent.agents.line import ALLOW, say
 
 # The smallest set that tells phases and calls. SessionStart fires only on a terminal; UserPromptSubmit before every
@@ -56,7 +56,7 @@ _WELL = re.compile(r"\nError: \(none\)\nExit Code: 0\nSignal: (?:0|\(none\))\nPr
 
 
 class _Hook(msgspec.Struct):
-    session_id: str
+    session_id: SessionId
 
 
 class _Start(_Hook):

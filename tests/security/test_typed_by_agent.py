@@ -1,0 +1,96 @@
+"""Issue 12.2 on a real CLI: a person's commands, typed by the agent (I8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.scene import Scene, shell
+from tests.mocks.gemini_model import GeminiModel
+from wal_agent.flock import flock_state
+from wal_agent.loopback.model import Turn
+from wal_agent.supervise.caller import runs_above
+
+PERSONS = {  # each also where the tool has stripped its environment or left its parent's session
+    "ack": "ack 1 --done",
+    "unlock": "unlock --epoch 1 --now",
+    "gc": "gc",
+    "skip": "configure-hooks --skip read_file",
+    "install": "configure-hooks --install",
+    "uninstall": "configure-hooks --uninstall",
+    "notify": "notify --ack",
+    "claim": "fleet claim",
+    "watch": "fleet watch --on-crash true --once",
+    "restore": "restore --to ./restored",
+    "replace": "restore --to /tmp/anywhere --force",
+}
+ANYBODYS = {
+    "status": "status",
+    "log": "log -n 5",
+    "dry gc": "gc --dry-run",
+    "show": "configure-hooks --show",
+    "fleet": "fleet ls",
+}
+
+
+@pytest.fixture
+def scene(tmp_path: Path, gemini_cli: Path) -> object:
+    with GeminiModel() as model:
+        made = Scene(tmp_path, gemini_cli, model)
+        yield made
+        made.close()
+
+
+def test_an_agent_types_a_persons_commands(scene: Scene) -> None:
+    """79 each, and nothing is changed; what only looks is allowed. An empty environment and another session do not
+    help, and a run that is over is in nobody's way."""
+    machine = scene.machine("vm-1")
+    program = shlex.join([sys.executable, "-m", "wal_agent"])
+    kept = ["HOME", "WAL_AGENT_BUCKET", "WAL_AGENT_JOB", "WAL_AGENT_HOST_ID", "PYTHONPATH", "PATH"]
+    bare = " ".join(["env", "-i", *(f'{name}="${name}"' for name in kept)])
+    ways = {name: f"{program} {words}" for name, words in {**PERSONS, **ANYBODYS}.items()}
+    ways |= {f"bare {name}": f"{bare} {program} {PERSONS[name]}" for name in ("ack", "unlock")}
+    ways["away"] = f"(setsid {program} {PERSONS['ack']} </dev/null &) ; sleep 3"
+    lines = [f'{{ {words}; }} >>said 2>&1; echo "{name}=$?" >>codes' for name, words in ways.items()]
+    (scene.workspace / "type.sh").write_text("\n".join(lines) + "\n")
+    scene.script(Turn(calls=[shell("sh type.sh")]), Turn("That was it."))
+    settings = machine.settings.read_bytes() if machine.settings.exists() else None
+    run = machine.run("-y", "-p", "please do the work", wait=True)
+    assert run.process.returncode == 0, run.stderr()
+
+    codes = dict(line.split("=") for line in (scene.workspace / "codes").read_text().splitlines())
+    said = (scene.workspace / "said").read_text()
+    assert {name: codes[name] for name in PERSONS} == dict.fromkeys(PERSONS, "79"), said
+    assert {name: codes[name] for name in ANYBODYS} == dict.fromkeys(ANYBODYS, "0"), said
+    assert (codes["bare ack"], codes["bare unlock"]) == ("79", "79"), said
+    assert said.count("is for a person, and this was typed by the agent of run") == len(PERSONS) + 3, said
+    assert "in a terminal of their own" in said
+
+    ends = [(r["call"], r["how"], r["by"]) for r in scene.records() if r["type"] == "end"]
+    assert ends == [(1, "done", "hook")] and not (scene.workspace / "restored").exists()
+    assert not (scene.workspace / "wal-agent.toml").exists()
+    assert (machine.settings.read_bytes() if machine.settings.exists() else None) == settings
+    assert machine.status()["state"] == "closed"
+    assert machine.cli("gc").returncode == 0, "a person's own"
+
+
+def test_a_shell_beside_a_run_is_no_agents(scene: Scene) -> None:
+    """The variables of a run alone prove nothing: a person may have them in a terminal of their own."""
+    machine = scene.machine("vm-1")
+    scene.script(Turn(calls=[shell("env > seen; touch started; sleep 600")]))
+    run = machine.run("-y", "-p", "please do the work")
+    hold = scene.workspace / "started"
+    while not hold.exists() and run.process.poll() is None:
+        os.sched_yield()
+    seen = dict(line.partition("=")[::2] for line in (scene.workspace / "seen").read_text().splitlines())
+    extra = {name: seen[name] for name in ("WAL_AGENT_RUN", "WAL_AGENT_SOCKET")}
+    assert flock_state(Path(seen["WAL_AGENT_SOCKET"]).with_name("lock")) == "held" and runs_above() == ()
+    answer = machine.cli("gc", "--json", **extra)
+    assert answer.returncode == 0 and json.loads(answer.stdout)["job"] == "job", answer.stderr
+    run.kill()
+    run.died()
