@@ -135,6 +135,7 @@ class Opening(Record, frozen=True, kw_only=True, tag="opening"):
     args: tuple[str, ...] = ()  # the agent's arguments as the user typed them
     interactive: bool = False
     trace: str = ""  # W3C trace id of the run (32 hex digits), "" where it is not traced
+    parents: tuple[str, ...] = ()  # the live runs inside whose tools this one was started, the outermost first
     snapshot: int = 0  # the newest one listed before this was placed; if it counts, the run began from none older
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from wal_agent.agents.jsonl import SESSION
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
 from wal_agent.recovery import died
 from wal_agent.recovery.case import Case
@@ -135,6 +136,9 @@ def start_fresh(c: Case) -> Plan:
 
 
 def _go_on(c: Case, alert: Alert, why: str) -> Plan:
+    if c.captured and not SESSION.fullmatch(c.state.session):  # it would become an argument of the agent
+        what = "The log names a session by an id that no agent gives. Nothing was run."
+        return Refuse(Damaged, what, "Take out what was saved, with: wal-agent restore --to DIR")
     if c.captured:
         return Resume(c.state.session, c.args, alert, c.state.open, c.finished, why)
     prompt = c.state.prompt.prompt if c.state.prompt else None

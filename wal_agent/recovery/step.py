@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from wal_agent.clock import Clock
 from wal_agent.records import Fact, Finding
@@ -50,6 +50,21 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerRun:
+    """A run that a step starts, by the log of its job. `began`: the step's call began it. `state`: of the job's lease;
+    `cut_off`: its owner is known to be dead."""
+
+    job: str
+    began: bool
+    state: Literal["closed", "released", "cut_off", "held"] = "held"
+
+
+def unknown_run(step: Step) -> InnerRun | None:
+    """Nothing is known of it."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
 class Around:
     """What is known around a step.
 
@@ -57,7 +72,7 @@ class Around:
     is in the working tree here that was put back from a capture; what is outside of that is another machine's.
     `gone`: the agent's process and all that it started have ended. `alone`: no other call in flight or since can have
     changed what this one changes; `contested`: one is known to change it, too. `running`: its command still ran here
-    when the recovery began, and was ended then."""
+    when the recovery began, and was ended then. `inner`: looks up a run that the step starts."""
 
     same_place: bool = False
     restored: bool = False
@@ -65,6 +80,7 @@ class Around:
     alone: bool = False
     contested: bool = False
     running: bool = False
+    inner: Callable[[Step], InnerRun | None] = unknown_run
 
 
 @dataclass(frozen=True, slots=True)

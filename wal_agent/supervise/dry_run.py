@@ -29,6 +29,7 @@ from wal_agent.recovery.restore import Place, check
 from wal_agent.recovery.templates import load_templates
 from wal_agent.recovery.tree_words import Effects
 from wal_agent.supervise import notice, processes, worktree
+from wal_agent.supervise.innerrun import InnerRuns
 from wal_agent.supervise.local import lock_state, spools_dir, this_host
 from wal_agent.supervise.logged_args import quoted, vouched
 from wal_agent.supervise.situation import Situation, logged_calls, observe
@@ -104,7 +105,18 @@ def foresee(
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
     agent = AGENTS[agent_name]
     tree = worktree.foresee(at, here, workspace, settings, agent, env)
-    found_now = evidence.verdicts(at.before, at.inputs, here, workspace, running, gone, clock, tree.covers(tree.now))
+    inner = InnerRuns(settings, env, here)
+    found_now = evidence.verdicts(
+        at.before,
+        at.inputs,
+        here,
+        workspace,
+        running,
+        gone,
+        clock,
+        tree.covers(tree.now),
+        inner=inner,
+    )
     verdicts = standing(found_now, at.before.recovery, tree.has)
     talked = notice.talked(at, agent, blobs, workspace)
     decided = notice.decide(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity, talked)

@@ -42,6 +42,7 @@ from wal_agent.recovery.templates import Templates, load_templates
 from wal_agent.recovery.workspace import Done
 from wal_agent.redact import redact
 from wal_agent.supervise import notice, processes
+from wal_agent.supervise.innerrun import InnerRuns
 from wal_agent.supervise.local import lock_state, state_dir
 from wal_agent.supervise.logged_args import admit
 from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
@@ -114,6 +115,7 @@ class Preparation:
         self.seconds: dict[str, float] = {}  # of each step
         self.tree: Foreseen = foresee(self.at, here, wish.workspace, wish.settings, wish.agent, wish.env)
         self.done: Done = self.tree.now
+        self._inner = InnerRuns(wish.settings, wish.env, here)
 
     def go(self) -> Prepared:
         """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
@@ -165,7 +167,7 @@ class Preparation:
         at = self.at
         covers = self.tree.covers(self.done)
         found = evidence.verdicts(
-            at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers
+            at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers, inner=self._inner
         )
         return standing(found, at.before.recovery, self.tree.has)
 

@@ -18,6 +18,7 @@ import psutil
 from wal_agent.hookwire import LINE_SIGN
 
 MARKER = "WAL_AGENT_RUN"
+CHAIN = "WAL_AGENT_RUNS"  # of a run inside another one's tool: both ids and more, the outermost first, between colons
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -37,13 +38,15 @@ def spare(pid: int) -> None:
 
 
 def marked(run: str) -> list[psutil.Process]:
-    """Living processes of this user that carry the run's marker, but for this process."""
+    """Living processes of this user that carry the run's marker, or that of a run inside it, but for this process."""
     found = []
     for process in psutil.process_iter(["pid"]):
         if process.pid == os.getpid():
             continue
         with suppress(psutil.Error, OSError):
-            if process.environ().get(MARKER) == run and process.status() != psutil.STATUS_ZOMBIE:
+            env = process.environ()
+            its = run in (env.get(MARKER, ""), *env.get(CHAIN, "").split(":"))
+            if run and its and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 

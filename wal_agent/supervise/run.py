@@ -39,6 +39,7 @@ from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
 from wal_agent.supervise import local, logged_args, processes, systemd
+from wal_agent.supervise.caller import runs_above
 from wal_agent.supervise.child import block_signals
 from wal_agent.supervise.closing import SEAL_AT_LEAST, SEAL_BUDGET, Finished, Settled, close
 from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
@@ -133,6 +134,7 @@ class _Run:
         self.keys = Keys(wish.settings.job)
         self.here = local.this_host(wish.env, run_dir.lock)
         self.interactive = wish.interactive
+        self.parents = tuple(above.run for above in reversed(runs_above()))
 
     def go(self) -> Finished:
         opened = None
@@ -180,6 +182,7 @@ class _Run:
             args=self.wish.args,
             interactive=self.interactive,
             trace=self.wish.trace,
+            parents=self.parents,
         )
         settings = self.wish.settings
         logged_args.remember(self.wish.env, settings.bucket, settings.job, self.run_dir.run, self.wish.args)
@@ -305,7 +308,9 @@ class _Run:
         protocol = standing_protocol(wish.workspace, wish.env)
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip, protocol)
         kept = {name: value for name, value in wish.env.items() if name not in OURS}
-        env = {**kept, processes.MARKER: self.run_dir.run, SOCKET: str(self.run_dir.socket)}
+        runs = ":".join((*self.parents, self.run_dir.run))  # never by the environment: that of a dead run may linger
+        own = {processes.MARKER: self.run_dir.run, processes.CHAIN: runs, SOCKET: str(self.run_dir.socket)}
+        env = {**kept, **own}
         mirror = local.state_dir(env) / MIRRORS / self.run_dir.run
         keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed, wish.tell, self.clock)
         injected = agent.inject(setup, env)

@@ -14,7 +14,7 @@ from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.known import missing
 from wal_agent.clock import Clock
 from wal_agent.encryption import wrong_key
-from wal_agent.errors import Damaged, LeaseHeld, Unavailable
+from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
 from wal_agent.recovery.admit import (
@@ -99,8 +99,9 @@ def take(
     known: int = 0,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `pauses` says otherwise. LeaseHeld (75)
-    when a live owner has it and `wait` is not set; Denied when the job is encrypted with another key than the
-    claim's; Unavailable when nothing of it is there, although this machine had it in epoch `known`."""
+    when a live owner has it and `wait` is not set; UsageError when this run was started inside that one, and would wait
+    for itself; Denied when the job is encrypted with another key than the claim's; Unavailable when nothing of it is
+    there, although this machine had it in epoch `known`."""
     watch, told, paused = Watch(), "", False
     owner = Owner(keys.job, bucket.url)
     while True:
@@ -119,6 +120,11 @@ def take(
                 told = "bucket"
             pause(BUCKET_PAUSE, clock)
             continue
+        if seen and seen.doc.state == "held" and seen.doc.run in fields.parents:
+            raise UsageError(
+                f"Job {keys.job} is the one that this command is a part of: it was typed inside its own run.",
+                "Name another job: wal-agent run AGENT --job NAME",
+            )
         if seen and (problem := wrong_key(keys.job, seen.doc.key, claim.key)):
             raise problem
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0

@@ -34,6 +34,7 @@ class Fields:
     args: tuple[str, ...] = ()
     interactive: bool = False
     trace: str = ""
+    parents: tuple[str, ...] = ()
 
 
 class Stopped(WalAgentError):
@@ -117,6 +118,7 @@ def open_job(
             args=fields.args,
             interactive=fields.interactive,
             trace=fields.trace,
+            parents=fields.parents,
             snapshot=newest_listed(bucket, keys, clock, rng, budget),
         )
         at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)

@@ -7,6 +7,7 @@ import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,7 +90,7 @@ def test_options_are_read_as_git_reads_them() -> None:
 def test_nothing_is_said_where_it_may_be_another_s_doing(stage: Stage, name: str, run: str | None) -> None:
     stage.sh("echo x > a; git add a")
     stage.settle()
-    assert after(stage, COMMIT, replace(HERE, **{name: False}), run).finding == "unknown"
+    assert after(stage, COMMIT, replace(HERE, **dict[str, Any]({name: False})), run).finding == "unknown"
 
 
 def test_nothing_is_said_of_a_tree_that_was_put_back(stage: Stage) -> None:
@@ -259,7 +260,7 @@ def test_a_remote_that_took_a_branch_without_our_knowing_is_unknown(stage: Stage
     ],
 )
 def test_a_push_is_seen_beside_calls_that_may_do_anything(
-    stage: Stage, around: dict[str, bool], run: str, finding: str
+    stage: Stage, around: dict[str, Any], run: str, finding: str
 ) -> None:
     """That the remote took what the branch was before the call is true whoever sent it."""
     stage.sh("git commit -q --allow-empty -m w; git push -q origin main; git commit -q --allow-empty -m x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -380,3 +381,15 @@ def test_a_run_whose_words_were_asked_is_not_begun_again_for_a_session_that_it_c
     """Issue 12.6: `/clear`, and nothing typed since."""
     got = second(started("s2"), turn("completed", "s2"), started("s3"), captured("s3"))
     assert isinstance(got, Resume) and got.session == "s3"
+
+
+@pytest.mark.parametrize("session", ["--yolo", "-p", "../x", "a\0b", "a\n"])
+def test_a_session_that_is_no_id_is_refused(session: str) -> None:
+    """Issue 12.2: who writes the bucket would choose an argument of the agent."""
+    ran = [replace_session(record, session) for record in (opening(), started(), turn(), captured())]
+    got = decide(*ran)
+    assert isinstance(got, Refuse) and got.kind is Damaged
+
+
+def replace_session(record: AnyRecord, session: str) -> AnyRecord:
+    return msgspec.structs.replace(record, session=session) if hasattr(record, "session") else record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -134,7 +135,8 @@ def test_append(was: bytes | None, is_now: bytes | None, finding: str) -> None:
 
 @pytest.mark.parametrize("missing", ["same_place", "gone", "alone"])
 def test_not_started_and_partial_need_all_circumstances(missing: str) -> None:
-    around = replace(SURE, **{missing: False})
+    changes: dict[str, Any] = {missing: False}
+    around = replace(SURE, **changes)
     assert wrote("new", fact(b"old"), now(b"old"), around) == "unknown"
     assert wrote("new", fact(b"old"), now(b"ne"), around) == "unknown"
     assert swapped("o", "n", fact(b"o"), now(b"o"), around) == "unknown"

@@ -24,7 +24,7 @@ from wal_agent.agents.gemini.line import MARKER as GEMINI_MARKER
 from wal_agent.agents.gemini.standing import standing
 from wal_agent.hookwire import LINE_SIGN, client_command, python_client
 from wal_agent.supervise import processes
-from wal_agent.supervise.processes import MARKER, descendants, end_run, let_hooks_end, marked
+from wal_agent.supervise.processes import CHAIN, MARKER, descendants, end_run, let_hooks_end, marked
 
 DETACHED = "setsid sh -c 'echo $$; exec sleep 600' & wait"
 STUBBORN = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait"
@@ -75,6 +75,23 @@ def test_a_detached_grandchild_is_found_by_its_marker_also_when_its_parent_is_go
     tree.shell.wait()
     assert {p.pid for p in marked(tree.run)} == {tree.inner}
     assert marked(tree.run + "x") == []
+
+
+def test_what_runs_inside_is_found_by_each_run_around_it(trees: list[Tree]) -> None:
+    """Issue 12.11: a run inside another one's tool overwrites the marker; the chain names both. An unrelated run is
+    found by neither, also if its id begins as theirs."""
+    outer, inner = secrets.token_hex(8), secrets.token_hex(8)
+    env = {**os.environ, MARKER: inner, CHAIN: f"{outer}:{inner}"}
+    child = subprocess.Popen(["sleep", "600"], env=env)
+    try:
+        until(lambda: [p.pid for p in marked(inner)] == [child.pid], "it has its environment")
+        assert [p.pid for p in marked(outer)] == [child.pid]
+        assert marked(outer[:8]) == marked("") == marked(secrets.token_hex(8)) == []
+        assert end_run(outer) == ["sleep 600"]
+        assert not psutil.pid_exists(child.pid)
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_a_run_is_ended_to_the_last_process_and_says_which(trees: list[Tree]) -> None:

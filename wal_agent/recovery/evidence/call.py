@@ -20,6 +20,7 @@ from wal_agent.recovery.evidence.outputs import OUTPUTS, files, note_outputs, op
 from wal_agent.recovery.evidence.packages import PACKAGES
 from wal_agent.recovery.evidence.paths import meet, real
 from wal_agent.recovery.evidence.removes import REMOVES
+from wal_agent.recovery.evidence.runs import RUNS, is_run
 from wal_agent.recovery.evidence.seds import SEDS
 from wal_agent.recovery.evidence.steps import outputs, steps_of
 from wal_agent.recovery.quote import inline
@@ -71,6 +72,8 @@ def parts_of(
 
 
 def _part(step: Step) -> Part:
+    if is_run(step):  # its own log tells of it, whatever file takes its output
+        return Part(step, (RUNS,), None, outputs=bool(outputs(step)))
     kinds: tuple[Kind, ...] = KINDS
     reach = None
     for kind in KINDS:

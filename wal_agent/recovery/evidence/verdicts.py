@@ -14,11 +14,15 @@ from wal_agent.recovery.evidence.paths import folder_of, moved
 from wal_agent.recovery.evidence.running import still_running
 from wal_agent.recovery.evidence.steps import is_shell
 from wal_agent.recovery.rules import load_rules
-from wal_agent.recovery.step import Around, Budget, Found
+from wal_agent.recovery.step import Around, Budget, Found, InnerRun, Step
 from wal_agent.wal.state import OpenCall, State
 
 NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
 _SYSTEM = SystemClock()
+
+
+LookUp = Callable[[Step, str, float], InnerRun | None]
+"""A run that a step starts, by the id of the run that made the call, and when it did."""
 
 
 def _nothing(path: str) -> bool:
@@ -35,6 +39,7 @@ def verdicts(
     clock: Clock = _SYSTEM,
     covers: Callable[[str], bool] = _nothing,
     verify: Callable[[str, bytes], str] | None = None,
+    inner: LookUp = lambda step, run, since: None,
 ) -> tuple[Verdict, ...]:
     """A verdict for every open call of `state` (the log before our opening).
 
@@ -42,7 +47,7 @@ def verdicts(
     and are ended by this recovery. `gone`: nothing of the old run is running any more; for a run on another machine,
     that its last hook deadline is over. `covers`: whether an absolute path is of the working tree here that was put
     back from a capture, and is something that a capture holds (not ignored). `verify`: how to look, by tool and
-    input."""
+    input. `inner`: looks up the run that a step starts."""
     runs = {o.opening.epoch: o.opening for o in state.openings}
     agent = state.openings[-1].opening.agent if state.openings else ""
     ended_now = still_running(agent, state, inputs, running)
@@ -62,6 +67,7 @@ def verdicts(
                 alone=beside.alone(o),
                 contested=beside.contested(o),
                 running=o.intent.call in ended_now,
+                inner=_inner(inner, run, o.intent.time),
             )
             facts = [_here(f, way) for f in o.intent.before]
             parts = parts_of(o.intent.tool, data, workspace, way, folder_of(facts))
@@ -138,6 +144,10 @@ def _same_place(run: Opening | None, here: Host, workspace: Path) -> bool:
     if run is None:
         return False
     return (run.host.boot, run.host.pidns, run.workspace) == (here.boot, here.pidns, str(workspace))
+
+
+def _inner(look_up: LookUp, run: Opening | None, since: float) -> Callable[[Step], InnerRun | None]:
+    return lambda step: look_up(step, run.run, since) if run is not None else None
 
 
 def _way(run: Opening | None, workspace: Path) -> tuple[Path, Path] | None:
