@@ -140,11 +140,15 @@ FORGED: dict[str, list[tuple[str, dict[str, Any]]]] = {
 }
 
 
-def forged(agent: str) -> list[tuple[str, str, dict[str, Any]]]:
+def forged(agent: str) -> list[tuple[str, str, Any]]:
     """Each message under a session of the forger's, an id with NUL, and one that leads out of a folder."""
     key = "session" if agent == "opencode" else "session_id"
     ids = ("11111111-2222-3333-4444-555555555555", "a\0b", "../../x")
-    said = [(agent, event, {**payload, key: id}) for event, payload in FORGED[agent] for id in ids]
+    said: list[tuple[str, str, Any]] = [
+        (agent, event, {**payload, key: id}) for event, payload in FORGED[agent] for id in ids
+    ]
+    junk: list[Any] = [[], {}, 7, "x"]
+    said += [("wal-agent", f"wal-agent.{verb}", one) for verb in ("ack", "pause", "no") for one in junk]
     return [*said, ("wal-agent", "wal-agent.ack", {"call": 1, "done": True}), ("wal-agent", "wal-agent.status", {})]
 
 
@@ -164,7 +168,7 @@ def test_a_tool_that_forges_every_message(scene: Scene) -> None:
     assert run.process.returncode == 0, run.stderr()
     said = (scene.workspace / "forged").read_text()
     assert "ANSWERED" not in said and "Only a person may do this" in said and '"phase": "executing_tools"' in said, said
-    assert run.stderr().count("was refused; nothing was changed by it") == 1
+    assert run.stderr().count("was refused; nothing was changed by it") == 1 and "report" not in run.stderr()
 
     log = scene.records()
     assert not [r for r in log if r["type"] == "file_gone"]

@@ -182,8 +182,11 @@ class Live:
 
     def _hook(self, asked: Asked) -> bytes | None:
         if asked.event.startswith(control.PREFIX):
-            by_agent = self._callers.below(asked.chain)
-            return json.dumps(self._control(asked.event, json.loads(asked.payload), by_agent)).encode()
+            try:
+                answer = self._control(asked.event, json.loads(asked.payload), self._callers.below(asked.chain))
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a tool may send anything
+                answer = {"error": "That is no question of a command of wal-agent's."}
+            return json.dumps(answer).encode()
         began = self._clock.boot()
         caller = self._callers.judge(asked.chain, asked.agent)
         if caller.origin == "agent":
@@ -235,6 +238,8 @@ class Live:
             return {} if word != "undecided" else {"error": "The bucket cannot be reached now. Try again."}
         if event == control.PAUSE:
             return self._pause(question)
+        if event != control.STATUS:
+            raise LookupError(event)
         backlog = writer.backlog
         return {
             "phase": self.conversation.phase,

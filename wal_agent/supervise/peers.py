@@ -152,7 +152,7 @@ def read(pid: int) -> Process | None:
 def chain_of(pid: int, supervisor: int) -> tuple[Process, ...]:
     """`pid` and its ancestors, the supervisor and what is above it left out. Empty: `pid` is gone."""
     found: list[Process] = []
-    while pid > 1 and pid != supervisor and len(found) < DEPTH:
+    while pid > 0 and pid != supervisor and len(found) < DEPTH:
         process = read(pid)
         if process is None or (found and process.began > found[-1].began):
             break  # the number went to another process meanwhile

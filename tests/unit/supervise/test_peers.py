@@ -199,6 +199,7 @@ def test_a_process_and_its_ancestors_are_read() -> None:
         assert found.session == os.getsid(child.pid) and found.is_(read(child.pid))
         assert chain_of(child.pid, os.getpid()) == (found,)
         assert [p.pid for p in chain_of(child.pid, os.getppid())] == [child.pid, os.getpid()]
+        assert chain_of(child.pid, 0)[-1].parent == 0, "a supervisor may be process 1, as in a container"
     finally:
         child.communicate(b"\n")
     assert read(child.pid) is None and chain_of(child.pid, os.getpid()) == () and chain_of(0, 1) == ()
