@@ -156,7 +156,9 @@ class Turn(Record, frozen=True, kw_only=True, tag="turn"):
 
 
 class Intent(Record, frozen=True, kw_only=True, tag="intent"):
-    """A tool is about to run (I1). `call` numbers the job's calls from 1 and is never used twice."""
+    """A tool is about to run (I1). `call` numbers the job's calls from 1 and is never used twice.
+
+    `unlogged`: the tool started before this record: no hook announced it (I5). Without an end it may have run."""
 
     call: int
     tool: str
@@ -166,6 +168,7 @@ class Intent(Record, frozen=True, kw_only=True, tag="intent"):
     session: str
     agent_call: str = ""  # the agent's id of the call, where it has one
     before: tuple[Fact, ...] = ()
+    unlogged: bool = False
 
 
 class End(Record, frozen=True, kw_only=True, tag="end"):

@@ -79,6 +79,6 @@ def test_an_unseen_call(scene: Scene) -> None:
     until(lambda: scene.side() == ["one"], "the unseen call runs")
     assert run.wait() == 78, run.stderr()
     hold.set()
-    assert "ran run_shell_command and no hook told of it" in run.stderr()
+    assert "ran run_shell_command, which no hook announced" in run.stderr()
     assert scene.side() == ["one"]
     assert not list((machine.home / ".gemini/extensions").glob("wal-agent-*"))

@@ -283,6 +283,14 @@ class SeenCall:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedCall:
+    """A call as the model asked for it, in the session file."""
+
+    tool: str
+    input: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Reconciled:
     """The child copy of a restored session file; `put_back` counts calls that the log knew and the session did not.
     `heard`: all that people say in it, as the agent's hooks tell it too; () where no word of theirs was saved. None: it
@@ -437,6 +445,32 @@ class LoadsLate(Protocol):
 
     grows_when_loaded: Literal[True]
     """It appends to the main file once it has read it, before anything else."""
+
+
+@runtime_checkable
+class NamesCallsOnce(Protocol):
+    """An agent whose results name their call by its id only: what it was stands further up, mostly in bytes that were
+    read before. A hook announces each call of the main file, and of the session's other .jsonl files, by that id."""
+
+    other_files: tuple[str, ...]
+    """A logical name in each folder of such other files."""
+
+    def asked_calls(self, appended: bytes) -> dict[str, AskedCall]:
+        """The calls that these bytes ask for, by id. Pure."""
+
+
+@runtime_checkable
+class RereadsSettings(Protocol):
+    """An agent that, while it runs, reads files again that may switch its hooks off."""
+
+    def own_switches(self, env: Env) -> list[Path]:
+        """Files that `inject` or `command` made for this run: any change of one switches the hooks off."""
+
+    def switches(self, args: Sequence[str], workspace: Path, env: Env) -> list[Path]:
+        """Other files that may; some may not exist."""
+
+    def switched_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        """Why one of those would switch off the hooks of a run that has begun (named file and key), or None."""
 
 
 @runtime_checkable

@@ -121,7 +121,8 @@ def describe(entry: Entry) -> tuple[str, str, str]:
         case Turn():
             return "turn", f"{r.state} {_quoted(r.prompt)}".rstrip(), ""
         case Intent():
-            return r.tool, f"#{r.call} {preview(r.input, 60)}", f"{r.cls:<10} {_outcome(entry.end)}"
+            late = "; it ran before it was logged" if r.unlogged and entry.end else ""
+            return r.tool, f"#{r.call} {preview(r.input, 60)}", f"{r.cls:<10} {_outcome(entry.end)}{late}"
         case End():
             return "end", f"#{r.call} {r.how} ({r.by})", redact(r.why)[:80]
         case FileDelta():

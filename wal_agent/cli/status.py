@@ -121,6 +121,7 @@ def table(view: View) -> list[str]:
         rows.append(("crashes", str(len(view.crashes))))
         rows += [("", crash(c)) for c in view.crashes[-5:]]
     rows += [in_flight(call, view) for call in view.unsettled]
+    rows += [("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged") for c in view.unlogged]
     return [f"{name:<11} {shown(redact(text), WIDEST)}" for name, text in rows]
 
 

@@ -13,7 +13,7 @@ import msgspec
 from wal_agent import decoders, happened
 from wal_agent.bucket.base import Bucket
 from wal_agent.encryption import wrong_key
-from wal_agent.records import Opening, Payload
+from wal_agent.records import Intent, Opening, Payload
 from wal_agent.recovery.admit import age, owner_is_dead, pause_left, paused_until
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.recovery.died import CRASHES
@@ -36,7 +36,7 @@ _OF_A_TOOL = ("executing_tools", "awaiting_approval")  # phases; in others the n
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call without an end."""
+    """A call without an end, or one that ran before it was logged."""
 
     call: int
     tool: str
@@ -116,6 +116,7 @@ class View(msgspec.Struct, frozen=True):
     recoveries: int = 0
     crashes: tuple[Crash, ...] = ()
     unsettled: tuple[Call, ...] = ()
+    unlogged: tuple[Call, ...] = ()  # ran before they were logged; until a later run has completed a turn
     damage: str = ""
     locked: str = ""  # why the log was not read: it is encrypted. What is only in the log is then not known, not absent
 
@@ -190,6 +191,7 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         recoveries=state.recoveries,
         crashes=crashes(state),
         unsettled=tuple(unsettled(state)),
+        unlogged=tuple(_call(c.intent) for c in state.unlogged),
         damage=redact(str(damaged(found.damage))) if found.damage else "",
     )
 
@@ -221,8 +223,11 @@ def late(seen: Seen, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
 
 def unsettled(state: State) -> list[Call]:
     found = {v.call: v.finding for v in state.recovery.verdicts} if state.recovery else {}
-    calls = [o.intent for o in state.open]
-    return [Call(c.call, redact(c.tool), preview(c.input), c.cls, c.time, found.get(c.call, "")) for c in calls]
+    return [_call(o.intent, found.get(o.intent.call, "")) for o in state.open]
+
+
+def _call(c: Intent, finding: str = "") -> Call:
+    return Call(c.call, redact(c.tool), preview(c.input), c.cls, c.time, finding)
 
 
 def crashes(state: State) -> tuple[Crash, ...]:

@@ -142,7 +142,7 @@ def _go_on(c: Case, alert: Alert, why: str) -> Plan:
     if c.captured:
         return Resume(c.state.session, c.args, alert, c.state.open, c.finished, why)
     prompt = c.state.prompt.prompt if c.state.prompt else None
-    told = alert if c.state.open or c.finished else None
+    told = alert if c.state.open or c.finished or c.state.unlogged else None
     why = f"{why}; its session was not saved yet: starting it again"
     return StartAgain(c.args, told, prompt, c.state.open, c.finished, why)
 

@@ -39,6 +39,16 @@ class InFlight:
     folder: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Unannounced:
+    """A call that ran before it was logged: no hook announced it."""
+
+    tool: str
+    input: bytes | None
+    cls: Class
+    how: str  # its ending
+
+
 def in_flight(
     open: Iterable[OpenCall],
     finished: Iterable[EndedCall],

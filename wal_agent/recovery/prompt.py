@@ -11,7 +11,7 @@ from typing import Any
 
 from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, DENY_PAUSING, deny_unsaved
-from wal_agent.recovery.inflight import InFlight
+from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.quote import fenced, inline, shown_input
 from wal_agent.recovery.rules import OURS
 from wal_agent.recovery.templates import FOLDER, Templates
@@ -77,6 +77,7 @@ class Told:
     now: float
     calls: tuple[InFlight, ...] = ()
     finished: tuple[Finished, ...] = ()
+    unannounced: tuple[Unannounced, ...] = ()
     put_back: int = 0
     leftovers: tuple[str, ...] = ()
     moved: tuple[str, str] | None = None  # the working folder's path before and now, where they differ
@@ -142,6 +143,8 @@ def _values(
         "more": in_all - shown,
         "finished": [f"{tool} {inline(data, min(chars, 160))}: {how}" for tool, data, how in finished[:most_finished]],
         "finished_more": len(told.finished[most_finished:]),
+        "unannounced": [_unannounced(c, chars) for c in told.unannounced[:most]],
+        "unannounced_more": len(told.unannounced[most:]),
         "put_back": told.put_back,
         "leftovers": [inline(text, 80) for text in told.leftovers[:5]],
         "leftovers_more": len(told.leftovers[5:]),
@@ -189,6 +192,10 @@ def _paused(told: Told) -> str:
     why = f", for this reason: {inline(told.pause.reason, 200)}" if told.pause.reason else ""
     early = " The pause was ended early." if told.now < told.pause.until - EARLY else ""
     return f"The job was paused at {clock_time(told.stopped)} UTC until {until} UTC{why}.{early}"
+
+
+def _unannounced(c: Unannounced, chars: int) -> str:
+    return f"{inline(c.tool, 60)} {inline(shown_input(c.tool, c.input), min(chars, 160))}: class {c.cls}, {c.how}"
 
 
 def _heading(n: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wal_agent.records import Finding
 from wal_agent.recovery.decided import Alert
-from wal_agent.recovery.inflight import InFlight
+from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.quote import safe, shown_input
 from wal_agent.recovery.words import clock_time, counted, size, span
 
@@ -92,6 +92,16 @@ def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
     if len(calls) > _SHOWN:
         lines.append(row("", f"and {len(calls) - _SHOWN} more: see wal-agent log"))
     return lines
+
+
+def unannounced_lines(calls: Sequence[Unannounced]) -> list[str]:
+    """One line a call that ran before it was logged."""
+    lines = []
+    for n, call in enumerate(calls[:_SHOWN]):
+        what = plain(shown_input(call.tool, call.input), 60)
+        lines.append(row("unlogged" if n == 0 else "", f"{what}  {call.cls}  {call.how}; it ran before it was logged"))
+    more = len(calls) - _SHOWN
+    return [*lines, row("", f"and {more} more: see wal-agent log")] if more > 0 else lines
 
 
 def resuming_line(text: str, seconds: float) -> str:

@@ -1,7 +1,8 @@
 """Saves what changed in the session, also while the model thinks: on a file's change, on request, and every interval.
 
 One thread does all captures, so their order in the log is the order in which the files changed. Nobody waits for it: an
-intent never does (DESIGN 3), and while the log has a backlog captures wait so that memory stays bounded (I9).
+intent never does (DESIGN 3), and while the log has a backlog captures wait so that memory stays bounded (I9). A folder
+that does not exist yet is watched by the nearest one above it that does.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from watchdog.events import FileSystemEvent, FileSystemEventHandler
 from watchdog.observers import Observer
-from watchdog.observers.api import BaseObserver
+from watchdog.observers.api import BaseObserver, ObservedWatch
 
 # It warns of events that come while it ends; the terminal is the agent's.
 logging.getLogger("watchdog").addHandler(logging.NullHandler())
@@ -47,7 +49,7 @@ class Autosave:
             self._observer.start()
         except (OSError, RuntimeError) as error:  # no inotify instance or thread is left
             self._unwatched(error)
-        self._watched: set[Path] = set()
+        self._watched: dict[Path, ObservedWatch] = {}
         self._thread = threading.Thread(target=self._loop, name="autosave", daemon=True)
 
     def start(self) -> None:
@@ -91,21 +93,30 @@ class Autosave:
             self._failed(error)
 
     def _watch(self, folders: list[Path]) -> None:
-        for folder in folders:
-            if self._observer is None or folder in self._watched or not folder.is_dir():
-                continue
+        observer = self._observer
+        if observer is None:
+            return
+        wanted = {found for folder in folders if (found := nearest(folder)) is not None}
+        for folder in self._watched.keys() - wanted:
+            with suppress(OSError, KeyError):
+                observer.unschedule(self._watched.pop(folder))
+        for folder in wanted - self._watched.keys():
             try:
-                self._observer.schedule(_Poke(self._wanted), str(folder), recursive=False)
+                self._watched[folder] = observer.schedule(_Poke(self._wanted), str(folder), recursive=False)
             except FileNotFoundError:
                 continue
             except (OSError, RuntimeError) as error:
                 self._unwatched(error)
                 continue
-            self._watched.add(folder)
             self._wanted.set()  # nothing noticed what changed since that save
 
     def _unwatched(self, error: Exception) -> None:
         self.problem = UNWATCHED.format(getattr(error, "strerror", None) or error, self._interval)
+
+
+def nearest(folder: Path) -> Path | None:
+    """The folder itself, or the nearest above it that exists; not as far up as the root, where everything happens."""
+    return next((each for each in (folder, *folder.parents[:-1]) if each.is_dir()), None)
 
 
 class _Poke(FileSystemEventHandler):

@@ -84,6 +84,7 @@ class Child:
         self.exit: Exit | None = None
         self._now = now
         self._ended = 0.0
+        self._waits = False
         self._passed: dict[int, float] = {}  # when each signal came that was its to take
 
     @property
@@ -91,6 +92,11 @@ class Child:
         """Signals that were its to take and came just before its end: what it survived long ago is not why."""
         until = self._now() if self.exit is None else self._ended
         return frozenset(number for number, at in self._passed.items() if until - at <= RECENT)
+
+    def wake(self) -> None:
+        """Have `wait` call `tick` now, from any thread."""
+        if self._waits and sys.platform == "linux":
+            os.kill(os.getpid(), signal.SIGALRM)  # which `_next_signal` takes for the end of its time
 
     def send(self, number: int) -> None:
         """Signal the agent; gone is fine."""
@@ -122,6 +128,7 @@ class Child:
         """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called
         at least every `every()` seconds and may end the agent."""
         terminations, last = 0, (0, 0.0)
+        self._waits = True
         while self.exit is None:
             number, from_terminal, sender = _next_signal(every())
             if number == signal.SIGTERM:
@@ -137,6 +144,7 @@ class Child:
             self.reap()
             if self.exit is None:
                 tick()
+        self._waits = False
         return self.exit
 
 

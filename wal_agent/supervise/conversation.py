@@ -24,7 +24,7 @@ from wal_agent.agents.base import (
 from wal_agent.clock import Clock
 from wal_agent.errors import WalAgentError
 from wal_agent.happened import PhaseChanged, Tell
-from wal_agent.records import AgentStarted, AnyRecord, Payload, PhaseChange, Turn
+from wal_agent.records import AgentStarted, AnyRecord, Ending, Payload, PhaseChange, Turn
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.phases import Action, Event, Phase, event_of, next_phase
 from wal_agent.wal.writer import Writer
@@ -109,6 +109,8 @@ class Conversation:
                 decision = self._begin_call(event)
             case ToolEnded():
                 if not self._gate.after(event):
+                    how: Ending = "failed" if event.failed else "done"
+                    self._gate.unlogged(event.session, event.tool, event.input, event.call_id, how)
                     self._unseen(event.tool)
                 self._poke()
                 self._advance(event)

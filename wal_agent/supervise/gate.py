@@ -23,6 +23,7 @@ from wal_agent.wal.writer import Writer
 
 RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
 IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
+UNLOGGED = "it ran before it was logged: no hook announced it"
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
 
 
@@ -213,6 +214,29 @@ class Gate:
             self._tell(CallEnded(call, running.tool, how, max(0.0, now - running.began)))
             if running.changes and how != "denied":
                 self.changed()
+
+    def unlogged(self, session: str, tool: str, input: bytes, call_id: str, how: Ending | None) -> None:
+        """I5: log a call that no before-hook announced. `how` it ended; None: it may have run, and stays open."""
+        payload = self._result(input)
+        found = classify(tool, input, self._rules)
+        with self._lock:
+            call, now = self._writer.next_call(), self._clock.now()
+            intent = Intent(
+                time=now,
+                call=call,
+                tool=tool,
+                input=payload,
+                cls=found.cls,
+                rule=found.rule,
+                session=session,
+                agent_call=call_id,
+                unlogged=True,
+            )
+            end = [End(time=now, call=call, how=how, by="session", why=UNLOGGED)] if how is not None else []
+            with suppress(WalAgentError):  # fenced: that ends the run by itself
+                self._writer.append(intent, *end)
+            self.begun[tool] += 1
+            self._ids[call_id] = None
 
     def _result(self, data: bytes) -> Payload:
         """`data`, or what of it needs no blob where the bucket takes none: the end counts, and nobody waits for it."""

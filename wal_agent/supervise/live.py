@@ -55,6 +55,7 @@ from wal_agent.supervise.pulse import Pulse
 from wal_agent.supervise.resuming import Resuming
 from wal_agent.supervise.saver import Saver
 from wal_agent.supervise.server import Asked, HookServer
+from wal_agent.supervise.switches import Switches
 from wal_agent.supervise.take import check_signals
 from wal_agent.supervise.treesaver import PAUSE, TreeSaver
 from wal_agent.supervise.watchdog import STUCK, Bounds, Watch, waited_for
@@ -77,6 +78,7 @@ class Launch:
     skip: tuple[str, ...]
     turn_open: bool  # the session has a turn that is not completed
     interactive: bool = True  # a person sits before it
+    args: tuple[str, ...] = ()  # the user's own
 
 
 class Live:
@@ -318,8 +320,8 @@ class Live:
     def _unseen(self, tool: str) -> None:
         self._stop(
             ConfigError(
-                f"{self._agent.name} ran {tool} and no hook told of it, so it was not logged. The run was stopped.",
-                "Check with `wal-agent doctor` that hooks work here.",
+                f"{self._agent.name} ran {tool}, which no hook announced, so not logged before. The run was stopped.",
+                f"See what ran: wal-agent log. Whether hooks work here: wal-agent doctor {self._agent.name}",
             )
         )
 
@@ -337,6 +339,8 @@ class Live:
             self._tell(LeaseLost(error.what))
         self._stopped = self._stopped or error
         self.gate.close()
+        if self._child is not None:
+            self._child.wake()
 
     def _fail(self, error: BaseException) -> None:
         """A failure of ours. Fenced and damage end the run; anything else is told at its end."""
@@ -355,6 +359,7 @@ class Live:
         check_signals()  # a ^C until here had no agent to reach
         if (going := self._descent.down) is not None and going.kind == "drain":
             raise Preempted(going, begun=True)
+        self._switches = Switches(self._agent, launch.args, self._workspace, self._env)
         kills, words = cgroup.oom_kills(self._oom), LastWords() if lastwords.wanted() else None
         argv, no_stdin = launch.command.argv, launch.command.no_stdin
         with self._callers.starting() as began:
@@ -467,6 +472,8 @@ class Live:
         child = self._child
         assert child is not None
         self._pulse.beat(self._clock.awake())
+        if self._stopped is None and (off := self._switches.look()) is not None:
+            self._stop(off)
         if self._stopped is not None:
             child.kill()
             return

@@ -12,7 +12,7 @@ from wal_agent.errors import Damaged
 from wal_agent.records import Host, Verdict
 from wal_agent.recovery.case import LocalFacts, Policy
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
-from wal_agent.recovery.inflight import in_flight
+from wal_agent.recovery.inflight import Unannounced, in_flight
 from wal_agent.recovery.plan import plan
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.recovery.prompt import Pause, Told, recovery_prompt
@@ -108,6 +108,9 @@ def told(
             (home.workspace, str(workspace)),
         ),
         finished=finished(at, decided.finished),
+        unannounced=tuple(
+            Unannounced(c.intent.tool, at.inputs.get(c.intent.call), c.intent.cls, c.how) for c in at.before.unlogged
+        ),
         leftovers=tuple(ended),
         moved=None if home.workspace == str(workspace) else (home.workspace, str(workspace)),
         turn_completed=at.before.turn == "completed",

@@ -35,6 +35,7 @@ from wal_agent.recovery.report import (
     resuming_line,
     row,
     stopped_line,
+    unannounced_lines,
 )
 from wal_agent.recovery.restore import Place, Restored, plant, prune, restore
 from wal_agent.recovery.settle import Asked
@@ -212,7 +213,7 @@ class Preparation:
         else:
             prompt, restored = self._begin_again(place, decided, told, templates), None
             rows(self._tree_alone())
-        rows(in_flight_lines(told.calls))
+        rows([*in_flight_lines(told.calls), *unannounced_lines(told.unannounced)])
         self._record(alert, verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
         return Prepared(

@@ -333,7 +333,9 @@ class _Run:
                 resumed = isinstance(session, ResumeSession)
                 notice = session.prompt if isinstance(session, ResumeSession) else ""
                 open_before = resumed and open_turn
-                launch = Launch(command, session.id, resumed, notice, wish.settings.skip, open_before, self.interactive)
+                launch = Launch(
+                    command, session.id, resumed, notice, wish.settings.skip, open_before, self.interactive, args
+                )
                 live = Live(
                     agent,
                     {**env, **command.env},

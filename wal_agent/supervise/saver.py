@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.agents.base import Agent, EndsItsCalls, Env, Hookless, Journals, SeenCall, SessionFile, Trails
+from wal_agent.agents.base import (
+    Agent,
+    EndsItsCalls,
+    Env,
+    Hookless,
+    Journals,
+    NamesCallsOnce,
+    SeenCall,
+    SessionFile,
+    Trails,
+)
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.happened import Saved, Tell
 from wal_agent.records import Ending, FileDelta, FileGone
 from wal_agent.supervise.gate import Gate
+from wal_agent.supervise.unlogged import Unlogged
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.writer import Writer
 
 MAX_BACKLOG = 32 << 20  # bytes waiting for the bucket above which captures wait (I9)
 KNOWN = 4096  # ids of told calls that are remembered (I9); a message is written again soon or never
 _UNHOOKED = ("refused", "cancelled")  # such a call has no after-hook
-_PIECE = 1 << 20
 _ENDINGS: dict[str, tuple[Ending, str]] = {
     "done": ("done", ""),
     "failed": ("failed", "the session says that it failed"),
@@ -108,9 +118,7 @@ class Saver:
         self._told: list[_Told] = []
         self._known: dict[str, None] = {}  # ids of calls that were told, oldest first
         self._begin(self._files())
-        self._seen_done: Counter[str] = Counter()
-        self._skip = skip
-        self._unseen = unseen
+        self._unlogged = Unlogged(agent, gate, skip, unseen)
         self._look = look
         self.saved = 0.0  # wall time of the last complete save
 
@@ -143,6 +151,7 @@ class Saver:
             self._capture = SessionCapture(session, self._blobs.put_payload)
             self._session = session
             self._known.clear()
+            self._unlogged.begin()
             self._begin(self._files())  # `--continue`, or /resume to an old session
 
     def save(self, last: bool = False, completed: bool = False) -> list[Path]:
@@ -159,8 +168,18 @@ class Saver:
                 told = self._gate.told_upto() if self._trails or last else self._over(upto)
                 self._append(self._capture.capture(files, self._clock.now(), told, last), began)
                 self.saved = self._clock.now()
-            more = self._agent.folders(self._workspace, self._env) if isinstance(self._agent, Hookless) else ()
-            return sorted({*(f.path.parent for f in files), *more})
+            return sorted({*(f.path.parent for f in files), *self._expected(files)})
+
+    def _expected(self, files: list[SessionFile]) -> list[Path]:
+        """Folders in which files of the session may appear."""
+        agent, at = self._agent, (self._workspace, self._env)
+        if isinstance(agent, Hookless):
+            return agent.folders(*at)
+        with suppress(ValueError):
+            names = [*(() if files else [agent.main_file])]
+            names += agent.other_files if isinstance(agent, NamesCallsOnce) else ()
+            return [agent.restore_path(name, self._session, *at).parent for name in names]
+        return []  # an id that only the agent's own is to replace
 
     def _over(self, upto: int) -> int:
         """`upto`, once every call up to there has ended."""
@@ -193,10 +212,13 @@ class Saver:
         main = next((f for f in files if f.name == self._agent.main_file), None)
         appended = self._tail(main).read(main.path, self._caught_up) if main else b""
         self._look(appended)
-        told = [seen for seen in self._agent.seen_calls(appended) if self._is_news(seen)]
-        for seen in told:
-            self._count(seen, main)
-        inner = list(self._inner(files)) if self._gate.had_inner else []
+        seen_here = self._unlogged.read(appended, self._agent.seen_calls(appended))
+        told = [seen for seen in seen_here if self._is_news(seen)]
+        inner = list(self._inner(files)) if self._gate.had_inner or self._unlogged.by_file else []
+        for seen in [*told, *(inner if self._unlogged.by_file else [])]:
+            self._unlogged.count(seen, self._session, main.path if main else None, self._old)
+        if last:
+            self._unlogged.finish(self._session, main.path if main else None, self._old)
         newest = self._gate.newest()
         self._told += [_Told(seen, newest, inner=False) for seen in told]
         self._told += [_Told(seen, newest, inner=True) for seen in inner]
@@ -220,7 +242,9 @@ class Saver:
             if file.name != self._agent.main_file and self._is_told(file):
                 tail = self._tail(file)
                 if _size(file.path) != tail.upto:
-                    yield from (seen for seen in self._agent.seen_calls(tail.read(file.path)) if seen.call_id)
+                    appended = tail.read(file.path)
+                    found = self._unlogged.read(appended, self._agent.seen_calls(appended))
+                    yield from (seen for seen in found if seen.call_id)
 
     def _match(self, boundary: int, last: bool) -> None:
         """End calls by what the session has told of them. What tells of a call behind the boundary waits for the next.
@@ -277,20 +301,6 @@ class Saver:
         self._gate.end(running.call, how, why, by="session")
         return True
 
-    def _count(self, seen: SeenCall, main: SessionFile | None) -> None:
-        """I5: the hooks are off where a finished call's id was told by no before-hook, or, without ids, where more of a
-        tool has finished than before-hooks fired."""
-        if seen.status != "done" or not seen.tool or seen.tool in self._skip:
-            return  # a result alone, whose call was told earlier, does not name its tool
-        if seen.call_id:  # hooks may know it under another tool's name: Codex takes a shell's patch for one
-            before = main is not None and _has(main.path, seen.call_id, self._old)  # of before this run, told again
-            if not before and not self._gate.knows(seen.call_id):
-                self._unseen(seen.tool)
-            return
-        self._seen_done[seen.tool] += 1
-        if self._seen_done[seen.tool] > self._gate.begun[seen.tool]:
-            self._unseen(seen.tool)
-
     def finish(self, completed: bool = False) -> None:
         """The last save of a run: everything is re-read and compared. `completed`: the agent ended in good order, after
         its turn."""
@@ -311,19 +321,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _has(path: Path, text: str, size: int) -> bool:
-    """Do the first `size` bytes of a file have `text`?"""
-    wanted, kept = text.encode("utf-8", "replace"), b""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    with os.fdopen(fd, "rb") as file:
-        while size > 0 and (piece := file.read(min(_PIECE, size))):
-            size -= len(piece)
-            if wanted in kept + piece:
-                return True
-            kept = piece[-len(wanted) :]
-    return False

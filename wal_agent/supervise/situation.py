@@ -87,8 +87,9 @@ def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Openi
 
 def inputs_of(state: State, blobs: Blobs) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
-    for intent in [*(o.intent for o in state.open), *(e.intent for e in state.unsettled)]:
-        data = fetched(blobs, intent.input)
+    ended = [*(e.intent for e in state.unsettled), *(c.intent for c in state.unlogged)]
+    for intent in [*(o.intent for o in state.open), *ended]:
+        data = fetched(blobs, intent.input) if intent.call not in found else None
         if data is not None:
             found[intent.call] = data
     return found

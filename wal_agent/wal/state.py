@@ -11,6 +11,7 @@ from wal_agent.records import (
     AgentStarted,
     AnyRecord,
     End,
+    Ending,
     FileDelta,
     FileGone,
     Intent,
@@ -28,6 +29,7 @@ MOST_OPEN = 20_000  # calls in flight, far above what an agent has; a state with
 MOST_FILES = 20_000
 MOST_PACKS = 1000  # of the captured working tree, which is sent whole again long before
 MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
+KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
 KEEP_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
@@ -53,6 +55,14 @@ class EndedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     intent: Intent
     end: End
+
+
+class UnloggedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call that ran before it was logged, under `epoch`, and how it ended."""
+
+    epoch: int
+    intent: Intent
+    how: Ending
 
 
 class FileState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +95,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ended: RunEnded | None = None  # of that epoch
     ends: tuple[RunEnded, ...] = ()  # the newest KEEP_ENDS, of all epochs
     recovery: Recovery | None = None  # the newest
+    unlogged: tuple[UnloggedCall, ...] = ()  # until a later run, whose recovery reports them, has completed a turn
     next_call: int = 1
     calls: int = 0
     recoveries: int = 0
@@ -132,7 +143,10 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             if record.state == "started" and record.prompt is not None:
                 asked = record
             turned = max(state.turned, epoch)
-            return replace(state, turn=record.state, session=record.session, prompt=asked, turned=turned)
+            new = replace(state, turn=record.state, session=record.session, prompt=asked, turned=turned)
+            if record.state == "started":
+                return new
+            return replace(new, unlogged=tuple(c for c in state.unlogged if c.epoch >= epoch))
         case Intent():
             return replace(
                 state,
@@ -145,10 +159,12 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             )
         case End():
             mine = [c for c in state.open if c.intent.call == record.call]
+            ran = [UnloggedCall(c.epoch, c.intent, record.how) for c in mine if c.intent.unlogged]
             return replace(
                 state,
                 open=tuple(c for c in state.open if c.intent.call != record.call),
                 unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine))[-KEEP_UNSETTLED:],
+                unlogged=(*state.unlogged, *(c for c in ran if record.by == "session"))[-KEEP_UNLOGGED:],
             )
         case FileDelta():
             old = state.files.get(record.path)

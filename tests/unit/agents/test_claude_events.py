@@ -134,7 +134,7 @@ def test_the_settings_of_a_run(tmp_path: Path) -> None:
     made = CLAUDE.inject(HookSetup("r1", tmp_path, ("client",), ("Read", "a.b"), "The protocol."), {})
     assert made.paths == () and Path(made.env[inject.SETTINGS]).parent == tmp_path
     values = json.loads(Path(made.env[inject.SETTINGS]).read_text())
-    assert "disableAllHooks" not in values, "it would switch on hooks that the user has off, a repository's too"
+    assert values["disableAllHooks"] is False and set(values["env"].values()) == {"0"}, "against writes in mid-run"
     assert set(values["hooks"]) == set(events.EVENTS)
     for event, [group] in values["hooks"].items():
         [hook] = group["hooks"]

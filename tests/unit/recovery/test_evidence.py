@@ -178,6 +178,18 @@ def test_a_clock_that_steps_back_makes_nothing_alone(tmp_path: Path, ended: floa
     assert said.finding == "unknown"
 
 
+def test_a_call_that_was_not_logged_before_it_ran_is_never_not_started(tmp_path: Path) -> None:
+    """Issue 12.3: whatever facts stand beside it, they are not of before it could begin."""
+    file = tmp_path / "a"
+    file.write_bytes(b"old")
+    data = write(file)
+    late = intent(1, "write_file", data, "idempotent", before=told(file, tmp_path))
+    late = msgspec.structs.replace(late, unlogged=True)
+    state = state_of(opening(workspace=str(tmp_path)), started(), turn(), late)
+    (said,) = verdicts(state, {1: data}, HOST, tmp_path, [], True, Ticking())
+    assert said.finding == "unknown" and "may have run" in said.why
+
+
 def shell(command: str, file: str = "x", newline: str = "\n") -> str:
     """The command line of Gemini's shell around a command."""
     rows = [

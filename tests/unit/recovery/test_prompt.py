@@ -15,7 +15,7 @@ from wal_agent.records import Verdict
 from wal_agent.recovery import deny
 from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.evidence.paths import told_folder
-from wal_agent.recovery.inflight import InFlight, in_flight
+from wal_agent.recovery.inflight import InFlight, Unannounced, in_flight
 from wal_agent.recovery.prompt import MAX_TOKENS, Finished, Pause, Told, recovery_prompt, tokens
 from wal_agent.recovery.quote import cut, escape, fenced, inline, safe, shown_input
 from wal_agent.recovery.rules import load_rules
@@ -140,6 +140,17 @@ def test_a_task_that_begins_anew_is_given_whole_behind_what_is_known() -> None:
     text = recovery_prompt(replace(TOLD, task=task, finished=(done,) * 30))
     assert text.endswith(task) and "git push origin main" in text and "file_path: a" in text
     assert "10 more" in text
+
+
+@pytest.mark.parametrize("alert", ["cut_off", "preempted", "paused", "crash"])
+def test_calls_that_ran_unlogged_are_reported_whatever_happened(alert: Alert) -> None:
+    """Issue 12.3: with tool, input, class and end, beside calls in flight or without; capped."""
+    late = tuple(Unannounced("Bash", b'{"command":"echo %d"}' % n, "mutation", "done") for n in range(12))
+    for calls in ((), (PUSH,)):
+        text = recovery_prompt(replace(TOLD, alert=alert, calls=calls, unannounced=late))
+        assert "Ran without being logged first" in text and "- 2 more: see `wal-agent log`" in text
+        assert "echo 9" in text and "echo 10" not in text and text.count("class mutation, done") == 10
+    assert "Ran without" not in recovery_prompt(replace(TOLD, alert=alert))
 
 
 def test_identical_calls_are_one_counter() -> None:

@@ -64,6 +64,9 @@ class ScriptAgent:
         paths = sorted(folder.iterdir(), key=lambda p: (p.name != self.main_file, p)) if folder.is_dir() else []
         return [SessionFile(p.name, p) for p in paths]
 
+    def restore_path(self, name: str, session: str, workspace: Path, env: Mapping[str, str]) -> Path:
+        return self.folder(session) / name
+
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         found = [json.loads(line) for line in appended.splitlines() if line.startswith(b"{")]
         return [

@@ -157,9 +157,12 @@ def test_an_end_is_logged_and_saved_soon(talk: Talk) -> None:
 
 
 def test_an_end_that_no_beginning_was_told_of_is_reported(talk: Talk) -> None:
-    """I5."""
+    """I5, issue 12.3: it is in the log as a call that ran before it was logged."""
     talk.on.on(ended("write_file", file_path="a"))
     assert talk.did == ["unseen write_file", "poke"]
+    talk.post.commit()
+    assert [(i.tool, i.unlogged) for i in talk.post.intents()] == [("write_file", True)]
+    assert [(e.how, e.by) for e in talk.post.ends()] == [("done", "session")]
 
 
 def test_the_next_model_request_is_a_boundary_for_every_call_before_it(talk: Talk) -> None:

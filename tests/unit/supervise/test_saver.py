@@ -17,6 +17,7 @@ from wal_agent.capture.session import SessionCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import FileDelta, FileGone
 from wal_agent.supervise import saver as saver_module
+from wal_agent.supervise import unlogged as unlogged_module
 from wal_agent.supervise.saver import Saver
 
 RESULT = '{"result": 1}\n'
@@ -481,7 +482,7 @@ def test_a_call_of_before_this_run_that_is_told_again_is_not_missed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I6: a row of an old call is written again when the agent clears its result; the run is healthy."""
-    monkeypatch.setattr(saver_module, "_PIECE", 7)
+    monkeypatch.setattr(unlogged_module, "_PIECE", 7)
     told_with_id(desk, "old-call")
     desk.saver = desk.make()
     told_with_id(desk, "old-call")

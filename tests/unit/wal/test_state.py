@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.test_segment import some_records
 from tests.unit.wal.world import World, end, intent
-from wal_agent.records import AgentStarted, AnyRecord, FileDelta, FileGone, Intent, Payload, Recovery, Turn
-from wal_agent.wal.state import KEEP_OPENINGS, KEEP_UNSETTLED, State, apply, apply_all, of_older
+from wal_agent.records import AgentStarted, AnyRecord, End, FileDelta, FileGone, Intent, Payload, Recovery, Turn
+from wal_agent.wal.state import (
+    KEEP_OPENINGS,
+    KEEP_UNLOGGED,
+    KEEP_UNSETTLED,
+    State,
+    apply,
+    apply_all,
+    of_older,
+)
 
 session = st.builds(intent, st.integers(1, 6)) | st.builds(end, st.integers(1, 6)) | some_records
 
@@ -175,3 +183,20 @@ def test_a_snapshot_of_an_older_wal_agent_may_hold_the_session_befores_turn() ->
     recovery = Recovery(time=201.0, from_epoch=1, verdicts=(), told="")
     begun = older(recovery, began("s2", resumed=True))
     assert begun.turn == "completed" and begun.prompt is not None, "a recovery's new session has the words of before"
+def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn() -> None:
+    """Issue 12.3: a recovery that is cut off before its turn is over reports them again. Bounded (I9)."""
+    late = [msgspec.structs.replace(intent(n), unlogged=True) for n in range(1, KEEP_UNLOGGED + 3)]
+    ends = [End(time=1.0, call=i.call, how="done", by="session") for i in late]
+    completed = Turn(time=2.0, state="completed", session="s")
+    state = apply_all(State(), 1, 1, [intent(90), end(90), *late, *ends, completed])
+    assert [c.intent.call for c in state.unlogged] == list(range(3, KEEP_UNLOGGED + 3))
+    assert {c.how for c in state.unlogged} == {"done"}
+    state = apply_all(state, 2, 2, [Turn(time=3.0, state="started", session="s")])
+    assert len(state.unlogged) == KEEP_UNLOGGED
+    assert apply(state, 3, 2, completed).unlogged == ()
+
+
+def test_an_unlogged_call_that_evidence_or_a_person_settled_is_reported_as_in_flight_only() -> None:
+    """Issue 12.3: it was open, so a recovery has told of it."""
+    late = msgspec.structs.replace(intent(1), unlogged=True)
+    assert apply_all(State(), 1, 1, [late, End(time=1.0, call=1, how="interrupted", by="recovery")]).unlogged == ()

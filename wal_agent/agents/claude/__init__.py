@@ -40,6 +40,11 @@ class Claude:
             "A refused call does not end the turn: Claude Code has no word for both at once.",
             "Hooks that only a running Claude Code knows to be off are found when the session shows a turn without a "
             "handshake; a model that answers within about 100 ms could run one tool first.",
+            "Claude Code reads its settings again while it runs. The user's, the project's and the local ones cannot "
+            "switch hooks off then; the organisation's and this run's own are watched, and a change ends the run in "
+            "0.1 s, where Claude waits a second.",
+            "Were hooks off all the same, the run ends at the first result in the file. Claude writes it 0.1 s late; "
+            "more calls of that answer may run until then (up to 4 did). All of them are logged as unlogged.",
             "Commands that a person types behind `!` fire no hook.",
             "Where Claude Code shortens what it resumed before it asks, the recovery's words are said again behind the "
             "summary; more than 10,000 characters of them as a file that it names to the model.",
@@ -53,6 +58,9 @@ class Claude:
 
     locate = staticmethod(launch.locate)
     hooks_off = staticmethod(settings.hooks_off)
+    own_switches = staticmethod(inject.own_switches)
+    switches = staticmethod(settings.switches)
+    switched_off = staticmethod(settings.switched_off)
     passthrough = staticmethod(launch.passthrough)
     is_interactive = staticmethod(launch.is_interactive)
     session_of = staticmethod(launch.session_of)
@@ -85,6 +93,8 @@ class Claude:
 
     tell = staticmethod(notice.tell)
     seen_calls = staticmethod(seen.seen_calls)
+    other_files = files.OTHERS
+    asked_calls = staticmethod(seen.asked_calls)
     unhooked = staticmethod(seen.unhooked)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:

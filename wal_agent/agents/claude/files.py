@@ -16,6 +16,7 @@ from wal_agent.agents.claude.settings import SESSION
 from wal_agent.agents.walk import parts_of, walk
 
 MAIN = "session.jsonl"
+OTHERS = ("subagents/any.jsonl",)  # a name in the folder of the session's other files with calls
 _BESIDE = ("subagents", "tool-results")  # in a folder of the session's name beside its main file
 _OWN = ("tasks", "file-history")  # in a folder of the session's name in theirs
 _LONGEST = 200  # characters of a folder's name for a project, before the hash

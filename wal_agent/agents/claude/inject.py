@@ -18,6 +18,10 @@ from wal_agent.agents.line import GONE, HOOK_SECONDS, sh_line
 from wal_agent.errors import ConfigError
 
 SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # tells `command` where our settings are, and the standing protocol beside them
+SWITCHES = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SKIP_PROMPT_HISTORY")
+# What a settings file that is written while Claude runs must not change: it reads them again, and these count more than
+# the user's, the project's and the local ones. At the start none of those has them on, or nothing is run (settings.py).
+STAY_ON: dict[str, Any] = {"disableAllHooks": False, "env": dict.fromkeys(SWITCHES, "0")}
 FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once
 
 
@@ -30,11 +34,22 @@ def claude_home(env: Env) -> Path:
 def inject(setup: HookSetup, env: Env) -> Injected:
     place = setup.run_dir / "claude-settings.json"
     try:
-        place.write_text(json.dumps({"hooks": hook_table(setup)}, indent=1))
+        place.write_text(json.dumps({"hooks": hook_table(setup), **STAY_ON}, indent=1))
         protocol_beside(place).write_text(setup.protocol)
     except OSError as e:
         raise ConfigError(f"Claude Code's hooks could not be placed in {place}: {e.strerror or e}.") from e
     return Injected(env={SETTINGS: str(place)})
+
+
+def merged_beside(settings: Path) -> Path:
+    return settings.with_name("claude-settings-merged.json")
+
+
+def own_switches(env: Env) -> list[Path]:
+    """This run's settings, one file with the user's where `--settings` names one: Claude reads it again when another
+    one changes."""
+    ours = Path(env[SETTINGS])
+    return [ours, merged_beside(ours)]
 
 
 def protocol_beside(settings: Path) -> Path:
@@ -60,6 +75,7 @@ def merged(ours: Path, users: dict[str, Any]) -> Path:
     hooks = {event: list(groups) for event, groups in users.get("hooks", {}).items()}
     for event, groups in own["hooks"].items():
         hooks[event] = [*hooks.get(event, []), *groups]
-    place = ours.with_name("claude-settings-merged.json")
-    place.write_text(json.dumps({**users, "hooks": hooks}, indent=1))
+    place = merged_beside(ours)
+    both = {**users, **own, "hooks": hooks, "env": {**users.get("env", {}), **own["env"]}}
+    place.write_text(json.dumps(both, indent=1))
     return place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from wal_agent.agents.base import SeenCall
+from wal_agent.agents.base import AskedCall, SeenCall
 from wal_agent.agents.claude.lines import Entry, is_turn
 from wal_agent.agents.jsonl import Json, encode, records
 
@@ -37,6 +37,18 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             input = call.get("input")
             spelled = encode(input if isinstance(input, dict) else {})
             found.append(SeenCall(str(call.get("name", "")), spelled, _status(result), f"{uuid}/{id}", id))
+    return found
+
+
+def asked_calls(appended: bytes) -> dict[str, AskedCall]:
+    """The calls in these bytes, by id."""
+    found: dict[str, AskedCall] = {}
+    for record, line in records(appended):
+        if record is not None and record.get("type") == "assistant":
+            for block in Entry(record, line).blocks("tool_use"):
+                if isinstance(id := block.get("id"), str):
+                    input = block.get("input")
+                    found[id] = AskedCall(str(block.get("name", "")), encode(input if isinstance(input, dict) else {}))
     return found
 
 

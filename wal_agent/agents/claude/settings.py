@@ -1,10 +1,10 @@
 """Would our hooks fire here, and would the session be saved? Read from Claude Code's settings and arguments, before
 anything is started (I5).
 
-`disableAllHooks` is refused wherever it stands. Ours could say the contrary and would count more; but then a
-repository's own hooks would run too, against the user's word. What only a running Claude can know (settings that an
-organisation sends, a settings file that does not validate) is left to the handshake and to the watch for calls that the
-log did not see.
+`disableAllHooks` is refused wherever it is set. Ours says the contrary, which counts more, for what is written while
+Claude runs; at the start that would run a repository's own hooks too, against the user's word. What only a running
+Claude can know (settings that an organisation sends, a settings file that does not validate) is left to the handshake
+and to the watch for calls that no hook announced.
 """
 
 from __future__ import annotations
@@ -86,17 +86,37 @@ def _by_variable(given: list[options.Arg], workspace: Path, env: Env) -> str | N
 
 
 def _by_organisation(given: list[options.Arg]) -> str | None:
+    found = _organisation(given)
+    return found and f"Claude Code's hooks are off by the organisation ({found}), {_NOTHING}"
+
+
+def _organisation(given: list[options.Arg]) -> str | None:
+    """The file and the key by which an organisation's settings switch off what is not its own."""
     for shown, values in _managed(given):
         locked = values.get("strictPluginOnlyCustomization")
         for key, off in (
-            ("disableAllHooks", values.get("disableAllHooks") is True),
+            ("disableAllHooks", _off(values.get("disableAllHooks"))),
             ("allowManagedHooksOnly", values.get("allowManagedHooksOnly") is True),
             ("strictPluginOnlyCustomization", locked is True or (isinstance(locked, list) and "hooks" in locked)),
         ):
             if off:
-                told = json.dumps(values[key])
-                return f"Claude Code's hooks are off by the organisation ({shown}: {key} is {told}), {_NOTHING}"
+                return f"{shown}: {key} is {json.dumps(values[key])}"
     return None
+
+
+def _off(value: Any) -> bool:
+    """As 2.1.330 reads an organisation's `disableAllHooks`; elsewhere, and in 2.1.197, only `true` counts."""
+    return value not in (None, False, "false")
+
+
+def switches(args: Sequence[str], workspace: Path, env: Env) -> list[Path]:
+    """Of what a running Claude Code reads again, the files that count more than this run's own: the organisation's."""
+    return _managed_files()
+
+
+def switched_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    """What this run's own settings say of hooks (inject.STAY_ON) counts more than the user's and the project's."""
+    return _organisation(options.read(args))
 
 
 def _not_merged(given: list[options.Arg], workspace: Path) -> str | None:
@@ -151,13 +171,17 @@ def _layers(given: list[options.Arg], workspace: Path, env: Env) -> Iterator[tup
         yield "--settings", given_settings(users, workspace)
 
 
-def _managed(given: list[options.Arg]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _managed_files() -> list[Path]:
     more = MANAGED / "managed-settings.d"
     try:
         extra = sorted(p for p in more.iterdir() if p.suffix == ".json")
     except OSError:
         extra = []
-    for path in (MANAGED / "managed-settings.json", *extra):
+    return [MANAGED / "managed-settings.json", *extra]
+
+
+def _managed(given: list[options.Arg]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in _managed_files():
         if (values := _read(path)) is not None:
             yield str(path), values
     for arg in given:

@@ -19,6 +19,7 @@ from wal_agent.wal.state import OpenCall, State
 
 NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
 _SYSTEM = SystemClock()
+_UNLOGGED = Found("unknown", "No hook announced it, so it was not logged before it could begin; it may have run.")
 
 
 LookUp = Callable[[Step, str, float], InnerRun | None]
@@ -76,6 +77,8 @@ def verdicts(
                 said = Found("unknown", "Nothing of it runs any more; how it ended was not kept.")
         elif o.intent.call in ended_now:
             said = judge((), (), Around(running=True), covers, share)
+        if o.intent.unlogged and said.finding != "completed":
+            said = _UNLOGGED
         look = "" if verify is None or data is None else verify(o.intent.tool, data)
         found.append(Verdict(call=o.intent.call, finding=said.finding, why=said.why, verify=look))
     return tuple(found)
