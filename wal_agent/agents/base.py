@@ -491,6 +491,9 @@ class Hookless(Protocol):
         """The folder that a restore of the file `path` stays in; its files may be under several."""
 
 
+ADOPTING = 120.0  # seconds at most for `Journals.adopt`
+
+
 @runtime_checkable
 class Journals(Protocol):
     """An agent whose sessions are in a database: `session_files` names journals that we write from it, JSON lines that

@@ -15,6 +15,7 @@ from wal_agent.agents.base import Cli, Env
 from wal_agent.errors import ConfigError
 from wal_agent.limits import exhausted
 
+ASKING = 30.0  # seconds for `--version`
 _VERSION = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
 
 
@@ -57,7 +58,7 @@ class Program:
 def _asked_version(path: Path, env: Mapping[str, str]) -> str:
     try:
         done = subprocess.run(
-            [path, "--version"], env=dict(env), capture_output=True, text=True, timeout=30, check=False
+            [path, "--version"], env=dict(env), capture_output=True, text=True, timeout=ASKING, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise exhausted(e) or ConfigError(f"{path} does not start: {e}.") from e

@@ -143,6 +143,7 @@ def run(
     from wal_agent.errors import UsageError
     from wal_agent.supervise.done import came_to_its_end
     from wal_agent.supervise.keep import keep
+    from wal_agent.supervise.waiting import Waiting
     from wal_agent.supervise.wish import Screen, Wish
 
     if agent not in AGENTS:
@@ -174,7 +175,7 @@ def run(
         "log_level": log_level,
         "accept_logged_args": "on" if accept_logged_args else None,
     }
-    screen = Screen(say, lines)
+    screen = Screen(say, lines, Waiting(say).on)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with refusals_told(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)

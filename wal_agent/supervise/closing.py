@@ -18,7 +18,7 @@ from wal_agent.recovery.words import wherever
 from wal_agent.supervise.ended import Ended, ended_record, hooks_unheard, word_of
 from wal_agent.supervise.exits import Word, asked_again_after, settles, waits_in_vain
 from wal_agent.supervise.leftcalls import end_of_calls, goes_on, left_open
-from wal_agent.supervise.wish import Wish
+from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.supervise.within import within
 from wal_agent.wal.job import OpenedJob, after_left, close_job
 
@@ -50,11 +50,8 @@ class Left(Unavailable):
         self.finished = finished
 
 
-def close(
-    wish: Wish, opened: OpenedJob, ended: Ended, clock: Clock, say: Callable[[str], None], watcher: str
-) -> Finished:
-    """Settle the job and tell what is left to tell. `say`: a line for the person at the terminal; `watcher`: what
-    failed at watching for the machine's end.
+def close(wish: Wish, opened: OpenedJob, ended: Ended, clock: Clock, screen: Screen, watcher: str) -> Finished:
+    """Settle the job and tell what is left to tell. `watcher`: what failed at watching for the machine's end.
 
     Raises why we ended the agent, if we had to (Fenced: before anything is written), and Left."""
     if isinstance(ended.stopped, Fenced):
@@ -64,9 +61,10 @@ def close(
     failpoint("run.before_seal")
     word = word_of(wish.agent, ended, wish.interactive, clock.now())
     closing = _Closing(wish, opened, ended, word, clock)
-    settled, until = closing.settle()
+    with screen.on("the bucket, to end the job", 2 * SEAL_BUDGET):
+        settled, until = closing.settle()
     failpoint("run.after_seal")
-    closing.tell(settled, until, watcher, say)
+    closing.tell(settled, until, watcher, screen.say)
     if ended.stopped is not None:
         raise ended.stopped
     finished = closing.finished(until)

@@ -8,6 +8,7 @@ import select
 import signal
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -58,13 +59,13 @@ from wal_agent.supervise.server import Asked, HookServer
 from wal_agent.supervise.switches import Switches
 from wal_agent.supervise.take import check_signals
 from wal_agent.supervise.treesaver import PAUSE, TreeSaver
+from wal_agent.supervise.waiting import AGENT_SAID_AFTER, On, of_the_agent, silent
 from wal_agent.supervise.watchdog import STUCK, Bounds, Watch, waited_for
 from wal_agent.wal.job import OpenedJob
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
 BY_AGENT = "Only a person may do this, in a terminal of their own: it was asked for by the agent or one of its tools."
-GRACE = 2.0  # seconds from SIGTERM to SIGKILL, for what the agent left running
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,13 @@ class Live:
         tell: Tell = lambda _: None,
         pulse: Pulse | None = None,
         oom: Path | None = None,
+        on: On = silent,
     ) -> None:
         """`tree`: captures of the working tree, None where they are off. `oom`: the file that counts OOM kills, if not
         our cgroup's."""
         self._pulse = pulse or Pulse()
         self._tell = tell
+        self._on = on
         self._agent = agent
         self._env = dict(env)
         self._workspace = workspace
@@ -123,6 +126,7 @@ class Live:
         self._resuming = Resuming(agent, launch.session, workspace, env) if launch.resumed else None
         self._oom = oom or cgroup.counter()
         self._ready = False
+        self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
         writer = opened.writer
         writer.on_end = self._stop
@@ -389,11 +393,15 @@ class Live:
             processes.end_run(self._run_dir.run, adopted=True)
             raise
         finally:
+            self._await.close()
             self._pulse.rest()
-        processes.let_hooks_end(self._run_dir.run, HOOKS_END, self._urgent)
+        with self._on(f"hooks of {self._agent.name} to end", HOOKS_END):
+            processes.let_hooks_end(self._run_dir.run, HOOKS_END, self._urgent)
         if self.tree:
-            self.tree.pause(self._descent.left(PAUSE))
-        leftovers = processes.end_run(self._run_dir.run, self._descent.left(GRACE), adopted=True)
+            with self._on("git to end", PAUSE):
+                self.tree.pause(self._descent.left(PAUSE))
+        with self._on("what the agent left running to end", processes.ENDING):
+            leftovers = processes.end_run(self._run_dir.run, self._descent.left(processes.GRACE), adopted=True)
         child.reap()
         self.gate.close()
         self.server.close()
@@ -445,11 +453,14 @@ class Live:
         fenced = isinstance(self._stopped, Fenced)
         if self.tree:
             self.tree.finish(last=not fenced)
-        in_time = self.autosave.stop(budget, self.saver.close if fenced else self._finish)
+        with self._on("the bucket, to save the session", budget):
+            in_time = self.autosave.stop(budget, self.saver.close if fenced else self._finish)
         self.saver.close()
         if not in_time:
             self._unsaved = unsaved(f"the bucket did not answer for {budget:.0f} s")
-        tree_saved = not self.tree or (self.tree.stop(max(0.0, until - self._clock.boot())) and not self.tree.missed)
+        left = max(0.0, until - self._clock.boot())
+        with self._on("the bucket, to save the files of this folder", left):
+            tree_saved = not self.tree or (self.tree.stop(left) and not self.tree.missed)
         self._saved = fenced or (tree_saved and not self._unsaved)
 
     def _finish(self) -> None:
@@ -482,12 +493,25 @@ class Live:
         elif not self._ready:
             self._ready = True
             self._tell(Ready())
+        self._say_what_is_awaited()
         self._look_after()
         match self._descent.step(bool(self.gate.running()), bool(self.gate.changing())):
             case "terminate":
                 child.terminate()
             case "kill":
                 child.kill()
+
+    def _say_what_is_awaited(self) -> None:
+        """Of an agent that talks to nobody: that it has not begun, or has not ended behind its turn."""
+        at, awaited = self.conversation, ""
+        if not self._launch.interactive and not isinstance(self._agent, Hookless):
+            idle = at.phase == "awaiting_user" and not fed()
+            awaited = of_the_agent(self._agent.name, at.hooks_live.is_set(), idle and at.turned and not at.turn_open)
+        if awaited != self._awaited:
+            self._awaited = awaited
+            self._await.close()
+            if awaited:
+                self._await.enter_context(self._on(awaited, after=AGENT_SAID_AFTER))
 
     def _look_after(self) -> None:
         """Tell what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""

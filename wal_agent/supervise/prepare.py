@@ -175,7 +175,8 @@ class Preparation:
     def _put_tree_back(self) -> None:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
         began = self.clock.boot()
-        self.done = self.tree.do(self.opened.blobs, self.clock.now())
+        with self.screen.on("the files of this folder to be put back"):
+            self.done = self.tree.do(self.opened.blobs, self.clock.now())
         if self.done.put_back:
             self.seconds["tree"] = round(self.clock.boot() - began, 3)
         self.check()
@@ -195,7 +196,8 @@ class Preparation:
         rows([fenced_line(report)])
         rows([row("note", plain(text, 300)) for text in decided.warnings])
         self.check()
-        ended = processes.end_run(home.run) if running else []
+        with self.screen.on("what the old run left running to end", processes.ENDING):
+            ended = processes.end_run(home.run) if running else []
         if ended:
             rows([stopped_line(ended)])
         gone = lock_state(home.host, self.here) == "dead" and not processes.marked(home.run)
@@ -278,7 +280,8 @@ class Preparation:
             place.agent.journal(place.session, place.workspace, place.env)
         if place.foreign:
             self._whose(place.session).give(NOBODY)  # a crash in between must not make them ours
-        restored = restore(place, self.at.before.files, self.opened.blobs, calls, tell)
+        with self.screen.on("the session to be put back"):
+            restored = restore(place, self.at.before.files, self.opened.blobs, calls, tell)
         if place.foreign:
             self._whose(place.session).give(self.opened.keys.job)
         done = restored.reconciled
@@ -335,7 +338,9 @@ class Preparation:
                 seconds={**self.seconds, "all": round(self._elapsed(), 3)},
             )
         )
-        if ticket.wait(RECORD_DEADLINE) == "undecided":
+        with self.screen.on("the bucket, to record the recovery", RECORD_DEADLINE):
+            word = ticket.wait(RECORD_DEADLINE)
+        if word == "undecided":
             raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
         failpoint("recovery.after_record")
         self.wish.tell(

@@ -19,6 +19,10 @@ from wal_agent.hookwire import LINE_SIGN
 
 MARKER = "WAL_AGENT_RUN"
 CHAIN = "WAL_AGENT_RUNS"  # of a run inside another one's tool: both ids and more, the outermost first, between colons
+GRACE = 2.0  # seconds from SIGTERM to SIGKILL
+KILLED = 5.0  # seconds in which what was killed is gone, unless the kernel holds it
+ROUNDS = 5  # in which a run is ended: what was young then may have made more
+ENDING = ROUNDS * (GRACE + KILLED)  # seconds that `end_run` takes at most
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -102,7 +106,7 @@ def _words(process: psutil.Process) -> str:
     return ""
 
 
-def end(processes: Iterable[psutil.Process], grace: float = 2.0) -> None:
+def end(processes: Iterable[psutil.Process], grace: float = GRACE) -> None:
     """SIGTERM, up to `grace` seconds, then SIGKILL for what is left."""
     alive = list(processes)
     for process in alive:
@@ -118,7 +122,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     for process in alive:
         with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(alive, timeout=5)
+    psutil.wait_procs(alive, timeout=KILLED)
 
 
 def let_hooks_end(run: str, seconds: float, urgent: Callable[[], bool]) -> None:
@@ -132,13 +136,13 @@ def let_hooks_end(run: str, seconds: float, urgent: Callable[[], bool]) -> None:
         _, hooks = psutil.wait_procs(hooks, timeout=0.05)
 
 
-def end_run(run: str, grace: float = 2.0, adopted: bool = False) -> list[str]:
+def end_run(run: str, grace: float = GRACE, adopted: bool = False) -> list[str]:
     """End everything that carries the run's marker, again until nothing new appears; gives their command lines.
 
     `adopted`: and every child of ours, which the sub-reaper took over; for the run itself, when its agent is gone.
     What has ended by itself meanwhile, and hooks of ours, are not told."""
     told: list[str] = []
-    for _ in range(5):
+    for _ in range(ROUNDS):
         found = _left(run, adopted)
         if not found:
             break

@@ -14,14 +14,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from wal_agent import __version__
-from wal_agent.agents.base import Agent, Cli, Env, Hookless, HookSetup, Injected, Journals, NewSession, ResumeSession
+from wal_agent.agents.base import (
+    ADOPTING,
+    Agent,
+    Cli,
+    Env,
+    Hookless,
+    HookSetup,
+    Injected,
+    Journals,
+    NewSession,
+    ResumeSession,
+)
+from wal_agent.agents.found import ASKING
 from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
 from wal_agent.bucket.known import known_epoch, remember
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
-from wal_agent.encryption import id_of, load_key
+from wal_agent.encryption import COMMAND_BUDGET, id_of, load_key
 from wal_agent.errors import BucketError, ConfigError, Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.happened import (
     DrainFinished,
@@ -61,6 +73,7 @@ from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER
 
 PATIENCE = 0.5  # seconds for a thread of ours that may hang in the bucket, when the machine goes away
+SWEEP = 10.0  # seconds for the removal of what dead runs left; what is left of it goes on beside the run
 MIRRORS = "mirrors"
 SPOOLING = (
     "--on-outage spool: while the bucket is away, tools run on records that are only on this machine's disk; who loses "
@@ -76,25 +89,29 @@ SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (
 def run(wish: Wish, screen: Screen) -> Finished:
     """Run the agent under the log, once. Raises WalAgentError where ours is the last word."""
     agent, env = wish.agent, wish.env
-    cli = agent.locate(env)
+    with screen.on(f"the version of {agent.name}", ASKING):
+        cli = agent.locate(env)
     if agent.passthrough(wish.args):
         os.execve(cli.path, [str(cli.path), *wish.args], env)
     problem = agent.hooks_off(wish.args, wish.workspace, env)
     if problem is not None:
         raise ConfigError(problem)
-    on_trial(agent, cli, env, screen.say)
+    on_trial(agent, cli, env, screen)
     if isinstance(agent, Hookless):
         for line in agent.start_lines(wish.workspace, env):
             screen.say(line)
     timing = Timing(wish.settings.ttl)
-    key = load_key(wish.settings.encryption_key_file, wish.settings.encryption_key_command, env)
+    with screen.on("the key command", COMMAND_BUDGET):
+        key = load_key(wish.settings.encryption_key_file, wish.settings.encryption_key_command, env)
     block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C
     with suppress(RuntimeError):  # no thread is left; the first hook pays the 0.1 s then
         threading.Thread(target=load_rules, name="rules", daemon=True).start()
     runtime = local.runtime_dir(env)
-    local.sweep(runtime)
-    sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))
-    agent.sweep(env, runtime)
+    with screen.on("the removal of what ended runs left here", SWEEP):
+        try:
+            within(SWEEP, lambda: sweep(agent, env, runtime), None)  # a disk that hangs holds up no start
+        except RuntimeError:  # no thread is left
+            sweep(agent, env, runtime)
     run_dir = local.RunDir.create(runtime, secrets.token_hex(8))
     screen.once(wish.settings.origin)
     bucket = EncryptedBucket(wish.metered(open_bucket(wish.settings.bucket)), key)
@@ -103,6 +120,13 @@ def run(wish: Wish, screen: Screen) -> Finished:
     finally:
         bucket.close()
         run_dir.end()
+
+
+def sweep(agent: Agent, env: Env, runtime: Path) -> None:
+    """Remove what dead runs left on this machine."""
+    local.sweep(runtime)
+    sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))
+    agent.sweep(env, runtime)
 
 
 class _Run:
@@ -163,7 +187,7 @@ class _Run:
                 self._give_up(opened, error)
                 raise
             ended = replace(ended, trouble=ended.trouble or self.trouble)
-            return close(self.wish, opened, ended, self.clock, self.screen.say, self.preemption.problem)
+            return close(self.wish, opened, ended, self.clock, self.screen, self.preemption.problem)
 
     # ---- the job
 
@@ -202,6 +226,7 @@ class _Run:
                 "refuse" if self.wish.exit_on_pause else "wait",
                 self.early.unbroken,
                 known_epoch(self.bucket.url, self.keys.job, self.wish.env),
+                self.screen.on,
             )
         except Stopped as stopped:
             if stopped.lease is not None:
@@ -261,7 +286,8 @@ class _Run:
         finally:
             stop.set()
             self.preemption.stop()
-            heartbeat.stop(PATIENCE if self.hasty else None)
+            with self.screen.on("the lease's renewal to end", 2 * self.timing.period):
+                heartbeat.stop(PATIENCE if self.hasty else None)
 
     def _may_start(self) -> None:
         """Raises when this machine was asked to end, or is about to."""
@@ -322,13 +348,15 @@ class _Run:
             self.run_dir.write("session", prepared.session.id + "\n")
             session: NewSession | ResumeSession = prepared.session
             args = prepared.args
-            tree = capture_of(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
+            with self.screen.on("git, for the files of this folder"):
+                tree = capture_of(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
             answers = Answers(prepared.asked, str(wish.workspace))
             open_turn = opened.replay.state.turn == "started"
             turned = False
             while True:
                 if isinstance(session, ResumeSession) and isinstance(agent, Journals):
-                    agent.adopt(self.cli, session.id, wish.workspace, env)
+                    with self.screen.on(f"{agent.name} to take the session in", ADOPTING):
+                        agent.adopt(self.cli, session.id, wish.workspace, env)
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)
                 notice = session.prompt if isinstance(session, ResumeSession) else ""
@@ -351,6 +379,7 @@ class _Run:
                     tree,
                     wish.tell,
                     wish.pulse,
+                    on=self.screen.on,
                 )
                 if not live.autosave.watches:
                     self.screen.say(live.autosave.problem)

@@ -31,6 +31,7 @@ from wal_agent.recovery.admit import (
 from wal_agent.recovery.damage import explained
 from wal_agent.supervise.child import handled
 from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.waiting import On, silent
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.job import Fields, OpenedJob, Stopped, open_job
@@ -97,6 +98,7 @@ def take(
     pauses: Pauses = "wait",
     unbroken: Callable[[], AbstractContextManager[None]] = nullcontext,
     known: int = 0,
+    on: On = silent,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `pauses` says otherwise. LeaseHeld (75)
     when a live owner has it and `wait` is not set; UsageError when this run was started inside that one, and would wait
@@ -107,11 +109,12 @@ def take(
     while True:
         check_signals()
         try:
-            seen = leases.read(bucket, keys)
-            if seen is None and known and reader.tail(bucket, keys).seq == 0:
-                raise missing(bucket.url, keys.job, known)
-            if seen is None:
-                require_conditions(bucket, f"{keys.job}/probe")
+            with on("the bucket, for the job's lease"):
+                seen = leases.read(bucket, keys)
+                if seen is None and known and reader.tail(bucket, keys).seq == 0:
+                    raise missing(bucket.url, keys.job, known)
+                if seen is None:
+                    require_conditions(bucket, f"{keys.job}/probe")
         except Unavailable as error:
             if not wait and not paused:
                 raise
@@ -134,7 +137,10 @@ def take(
             case Try(cause):
                 failpoint("run.before_lease")
                 try:
-                    with spool_for(seen, local, spooling, claim.run, owner, tell) as folder:
+                    with (
+                        spool_for(seen, local, spooling, claim.run, owner, tell) as folder,
+                        on("the bucket, to open the job and read its log"),
+                    ):
                         opened = open_job(
                             bucket,
                             keys,

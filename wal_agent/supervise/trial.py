@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,26 +22,24 @@ from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 from wal_agent.plainfile import read_plain
 from wal_agent.recovery.report import plain
+from wal_agent.supervise.wish import Screen
 
 if TYPE_CHECKING:
     from wal_agent.selftest import Proof
 
-QUIET = 1.0  # seconds before it is said what takes so long
 AGAIN = 600.0  # seconds after which what failed is tried again
 MOST = 20  # programs of one agent that are remembered
 _FAILED = decoders.of_json(dict[str, tuple[float, str, str]])
 _BIG = 64 << 10  # bytes; ours is smaller
 
-Say = Callable[[str], None]
 
-
-def on_trial(agent: Agent, cli: Cli, env: Mapping[str, str], say: Say) -> None:
+def on_trial(agent: Agent, cli: Cli, env: Mapping[str, str], screen: Screen) -> None:
     """Say that `cli` was not tested, and prove that it can be trusted, unless that was done. ConfigError: it cannot."""
     if cli.version == agent.tested:
         return
-    what = f"{agent.name} {cli.version or 'of unknown version'}"
+    say, what = screen.say, f"{agent.name} {cli.version or 'of unknown version'}"
     say(f"{what} was not tested, {agent.tested} was.")
-    from wal_agent.selftest import IN_PROOF, in_proof, prove  # 20 ms
+    from wal_agent.selftest import IN_PROOF, SECONDS, in_proof, prove  # 20 ms
 
     if in_proof(env) or agent.rehearsal() is None:
         return
@@ -59,7 +56,7 @@ def on_trial(agent: Agent, cli: Cli, env: Mapping[str, str], say: Say) -> None:
         again = f"It is tried again {AGAIN / 60:.0f} minutes after that; at once when {failures} is removed."
         raise ConfigError(f"{lately[mark][1]} (As it was found lately.)", f"{lately[mark][2]} {again}")
     program = {f"WAL_AGENT_{agent.name.upper()}": str(cli.path)}
-    with _after(QUIET, lambda: say(f"proving that the hooks of {what} allow and deny; once for this version ...")):
+    with screen.on(f"the proof that the hooks of {what} allow and deny; once for this version", 2 * SECONDS):
         failed = [proof for proof in prove(agent, {**env, **program}) if not proof.ok]
     if failed:
         said, hint = _refusal(agent, cli, what, failed)
@@ -118,14 +115,3 @@ def _remember(note: Path, marks: object) -> None:
         new = note.with_name(f".{note.name}.{os.getpid()}")
         new.write_text(json.dumps(marks))
         new.replace(note)
-
-
-@contextmanager
-def _after(seconds: float, what: Callable[[], None]) -> Iterator[None]:
-    timer = threading.Timer(seconds, what)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -12,6 +12,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.config import Settings
 from wal_agent.happened import Tell
 from wal_agent.supervise.pulse import Pulse
+from wal_agent.supervise.waiting import On, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,11 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where people read: `say` begins a message, `rows` are further lines of it."""
+    """Where people read: `say` begins a message, `rows` are further lines of it. `on` says what is waited for."""
 
     say: Callable[[str], None]
     rows: Callable[[list[str]], None]
+    on: On = silent
     said: set[str] = field(default_factory=set)
 
     def once(self, text: str) -> None:

@@ -116,12 +116,16 @@ def short_path() -> Iterator[Path]:
         yield path
 
 
-def run(folder: Path, agent: str, body: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """`wal-agent run AGENT -- ARGS` with a shell script for the agent."""
+def run(
+    folder: Path, agent: str, body: str, *args: str, version: str = ":", **more: str
+) -> subprocess.CompletedProcess[str]:
+    """`wal-agent run AGENT -- ARGS` with a shell script for the agent. `version`: what it does before it names its."""
     home, work, program = folder / "home", folder / "work", folder / agent
     for made in (home, work):
         made.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ echo {AGENTS[agent].tested}; exit; }}\n{body}\n')
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && {{ {version}; echo {AGENTS[agent].tested}; exit; }}\n{body}\n'
+    )
     program.chmod(0o755)
     env = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
     env |= {
@@ -129,6 +133,7 @@ def run(folder: Path, agent: str, body: str, *args: str) -> subprocess.Completed
         f"WAL_AGENT_{agent.upper()}": str(program),
         "WAL_AGENT_BUCKET": f"file://{folder}/bucket",
         "WAL_AGENT_RUNTIME_DIR": str(folder / "run"),
+        **more,
     }
     argv = [sys.executable, "-m", "wal_agent", "run", agent, "--", *args]
     return subprocess.run(
@@ -173,3 +178,26 @@ def test_exit_code_199_starts_a_new_session_where_nothing_was_said(short_path: P
     first, second = seen.read_text().splitlines()
     assert "--session-id" in first and "--session-id" in second and first != second
     assert "do it" in first and "do it" in second
+
+
+SLOW = {
+    "version": "waiting for the version of gemini (since 2 s; gives up after 30 s)",
+    "key": "waiting for the key command (since 2 s; gives up after 30 s)",
+    "bucket": "waiting for the bucket, for the job's lease (since 2 s)",
+    "leftovers": "waiting for what the agent left running to end (since 2 s; gives up after 35 s)",
+}
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_what_is_waited_for_is_said(short_path: Path, slow: str) -> None:
+    """Issue 12.20: each of these takes more than two seconds here; what is quick is not said."""
+    body, faults, more = "exit 0", short_path / "faults.toml", dict[str, str]()
+    if slow == "leftovers":
+        body = "(trap '' TERM; while :; do sleep 0.1; done) & exit 0"
+    if slow == "key":
+        more["WAL_AGENT_ENCRYPTION_KEY_COMMAND"] = f"sleep 2.5; echo {'ab' * 32}"
+    if slow == "bucket":
+        faults.write_text('latency = [2.5, 2.5]\nops = ["get"]\nprefixes = ["gemini-work/lease"]\n')
+        more["WAL_AGENT_BUCKET_FAULTS"] = str(faults)
+    done = run(short_path, "gemini", body, "-i", "do it", version="sleep 2.5" if slow == "version" else ":", **more)
+    assert f"wal-agent: {SLOW[slow]}" in done.stderr.splitlines(), done.stderr

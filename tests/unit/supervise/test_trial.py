@@ -14,7 +14,8 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli
 from wal_agent.errors import ConfigError
 from wal_agent.selftest import IN_PROOF, Proof, Unreached
-from wal_agent.supervise import trial
+from wal_agent.supervise import trial, waiting
+from wal_agent.supervise.wish import Screen
 
 GEMINI = AGENTS["gemini"]
 
@@ -27,6 +28,7 @@ class Bench:
         self.program.write_text("one")
         self.env = {"HOME": str(base / "home")}
         self.said: list[str] = []
+        self.screen = Screen(self.said.append, self.said.extend)
         self.asked: list[Mapping[str, str]] = []
         self.answer = [Proof("it denies", True)]
 
@@ -37,7 +39,7 @@ class Bench:
     def start(self, version: str = "9.9.9", **env: str) -> int:
         """How many proofs this start took."""
         before = len(self.asked)
-        trial.on_trial(GEMINI, Cli(self.program, version), {**self.env, **env}, self.said.append)
+        trial.on_trial(GEMINI, Cli(self.program, version), {**self.env, **env}, self.screen)
         return len(self.asked) - before
 
     @property
@@ -136,7 +138,8 @@ def test_only_so_many_programs_are_remembered(bench: Bench) -> None:
 
 
 def test_what_takes_long_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "QUIET", 0.0)
+    on = waiting.Waiting(bench.said.append).on
+    bench.screen = Screen(bench.said.append, bench.said.extend, lambda what, most=0.0, after=0.0: on(what, most, 0.0))
 
     def slow(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
         while len(bench.said) < 2:
@@ -145,9 +148,10 @@ def test_what_takes_long_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(selftest, "prove", slow)
     bench.start()
-    assert bench.said[1] == "proving that the hooks of gemini 9.9.9 allow and deny; once for this version ..."
+    assert "the proof that the hooks of gemini 9.9.9 allow and deny; once for this version" in bench.said[1]
+    assert f"gives up after {2 * selftest.SECONDS:.0f} s" in bench.said[1]
 
 
 def test_an_agent_without_hooks_has_nothing_to_prove(bench: Bench) -> None:
-    trial.on_trial(AGENTS["generic"], Cli(Path(os.devnull), ""), bench.env, bench.said.append)
+    trial.on_trial(AGENTS["generic"], Cli(Path(os.devnull), ""), bench.env, bench.screen)
     assert bench.said == [] and bench.asked == []

@@ -183,6 +183,8 @@ def test_a_snapshot_of_an_older_wal_agent_may_hold_the_session_befores_turn() ->
     recovery = Recovery(time=201.0, from_epoch=1, verdicts=(), told="")
     begun = older(recovery, began("s2", resumed=True))
     assert begun.turn == "completed" and begun.prompt is not None, "a recovery's new session has the words of before"
+
+
 def test_calls_that_ran_unlogged_are_kept_until_a_later_run_has_completed_a_turn() -> None:
     """Issue 12.3: a recovery that is cut off before its turn is over reports them again. Bounded (I9)."""
     late = [msgspec.structs.replace(intent(n), unlogged=True) for n in range(1, KEEP_UNLOGGED + 3)]

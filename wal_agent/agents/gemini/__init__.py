@@ -39,6 +39,8 @@ class Gemini:
             "Gemini gives calls no ids: of equal parallel calls it is known how many ended, not which.",
             "Hooks that only a running Gemini knows to be off are found when the session shows a turn without a "
             "handshake; a model that answers within about 50 ms could run one tool first.",
+            "Gemini ends when its last name look-up does: with `privacy.usageStatisticsEnabled` on and a name server "
+            "that does not answer that is long after its turn. Without a terminal wal-agent says so after 10 s.",
             "MCP tools are unknown without a rule of the project: hooks hand on no hints.",
         ),
     )

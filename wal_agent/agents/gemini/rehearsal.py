@@ -8,13 +8,18 @@ from wal_agent.agents.base import Rehearsal
 from wal_agent.loopback.gemini import Gemini
 from wal_agent.loopback.model import Call, Dialect
 
+# With statistics on, its end waits for a look-up of the name that they go to, as long as the resolver tries.
+SETTINGS = """\
+{"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": false}}
+"""
+
 
 class GeminiRehearsal(Rehearsal):
     dialect: Dialect = Gemini()
 
     def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
         (home / ".gemini").mkdir(parents=True, exist_ok=True)
-        (home / ".gemini" / "settings.json").write_text('{"security": {"auth": {"selectedType": "gemini-api-key"}}}\n')
+        (home / ".gemini" / "settings.json").write_text(SETTINGS)
         return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": url, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
 
     def args(self, prompt: str) -> tuple[str, ...]:

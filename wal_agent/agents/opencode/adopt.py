@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from wal_agent.agents.base import Cli, Env
+from wal_agent.agents.base import ADOPTING, Cli, Env
 from wal_agent.agents.jsonl import Json, encode
 from wal_agent.agents.opencode import inject, journal, place, store
 from wal_agent.agents.opencode.rows import Key, Rows, digest, load
@@ -117,7 +117,7 @@ def _import(cli: Cli, export: Json, session: str, workspace: Path, env: Env) -> 
                 cwd=workspace,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=120,
+                timeout=ADOPTING,
                 check=False,
             )
     except (OSError, subprocess.TimeoutExpired) as e:
