@@ -209,6 +209,17 @@ class FileGone(Record, frozen=True, kw_only=True, tag="file_gone"):
     path: str
 
 
+class Pending(Data, frozen=True, kw_only=True):
+    """Files that a capture does not hold yet, or holds as they were before: the next captures go on with them.
+
+    `names`: the first ones, for people. `repository`: so do the commits and the index."""
+
+    files: int
+    size: int
+    names: tuple[str, ...] = ()
+    repository: bool = False
+
+
 class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
     """A capture of the working tree (DESIGN 6): `commit` of our own object directory, whole in `packs` and those of the
     captures before it, back to the last one that says `whole`; `replaces`: without that many of them, from the newest
@@ -216,7 +227,9 @@ class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
 
     `holds`: every call numbered up to this had ended when the capture began, so it has their effects. `files` and
     `size` (bytes) count what the tree has. `left_out`: what is not saved, for people, the first ones; `left_out_more`
-    counts the others."""
+    counts the others. `also`: calls above `holds` that had ended as well. `pending`: None when all files are saved.
+    `parts`: so many packs, from the first on, hold what was saved in parts, and are not sent again as one; `grown`:
+    bytes of the packs behind the first that took in new files, so that they replace nothing."""
 
     holds: int
     commit: str
@@ -228,6 +241,10 @@ class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
     size: int = 0
     left_out: tuple[str, ...] = ()
     left_out_more: int = 0
+    also: tuple[int, ...] = ()
+    pending: Pending | None = None
+    parts: int = 1
+    grown: int = 0
 
 
 class Recovery(Record, frozen=True, kw_only=True, tag="recovery"):

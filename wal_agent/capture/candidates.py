@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wal_agent.capture import left_out
 from wal_agent.capture.left_out import LeftOut
+
+FILE_COST = 1024  # bytes that a file counts for beside its own
+_SIZES = (64 << 10, 1 << 20, 8 << 20)  # bytes; smaller files are saved first
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +24,23 @@ class Caps:
     file: int = 50 << 20
 
 
+class Add(NamedTuple):
+    """A file to be hashed. `new`: our index has none at this path. Times are seconds since 1970."""
+
+    path: bytes
+    size: int
+    new: bool = False
+    modified: float = 0.0
+    changed: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """`adds`: to be hashed, each with its size. `removes`: what leaves the index. `nested`: repositories inside."""
+    """`adds`: to be hashed. `removes`: what leaves the index. `nested`: repositories inside."""
 
-    adds: list[tuple[bytes, int]]
+    adds: list[Add]
     removes: list[bytes]
-    nested: list[tuple[bytes, int]]
+    nested: list[Add]
 
 
 def judge(
@@ -41,10 +55,10 @@ def judge(
     scan. What is left out goes to `out`. `edited`: files that the user tracks and that are not as git has them; asked
     where not all have room."""
     top = os.fsencode(folder)
-    adds: list[tuple[bytes, int]] = []
-    fresh: list[tuple[bytes, int]] = []
+    adds: list[Add] = []
+    fresh: list[Add] = []
     removes: list[bytes] = []
-    nested: list[tuple[bytes, int]] = []
+    nested: list[Add] = []
     links: set[bytes] = set()
     for path, letter in found.items():
         path = path.rstrip(b"/")
@@ -61,7 +75,7 @@ def judge(
             links.add(path)
         elif stat.S_ISDIR(info.st_mode):
             if os.path.lexists(top + b"/" + path + b"/.git"):
-                nested.append((path, 0))
+                nested.append(Add(path, 0))
             else:
                 removes.append(path)
             continue
@@ -69,13 +83,47 @@ def judge(
             out.add(path, why)
             removes.append(path)
             continue
-        (fresh if letter == b"?" else adds).append((path, info.st_size))
-    if fresh and sum(size for _, size in fresh) > caps.total - total:
+        add = Add(path, info.st_size, letter == b"?", info.st_mtime, info.st_ctime)
+        (fresh if add.new else adds).append(add)
+    if fresh and sum(add.size for add in fresh) > caps.total - total:
         edits = edited()
-        adds += [each for each in fresh if each[0] in edits]
-        fresh = _fit([each for each in fresh if each[0] not in edits], caps.total - total, removes, out)
-    chosen = [(path, size) for path, size in (*adds, *fresh) if not within(path, links, itself=False)]
+        adds += [add for add in fresh if add.path in edits]
+        fresh = _fit([add for add in fresh if add.path not in edits], caps.total - total, removes, out)
+    chosen = [add for add in (*adds, *fresh) if not within(add.path, links, itself=False)]
     return Candidates(chosen, removes, nested)
+
+
+def cost(adds: Iterable[Add]) -> int:
+    return sum(add.size + FILE_COST for add in adds)
+
+
+def first_of(
+    adds: list[Add], budget: int, clean: Callable[[], Collection[bytes]] = frozenset
+) -> tuple[list[Add], list[Add]]:
+    """What one capture takes of `adds`, at most about `budget` bytes, and what is left for the next ones: small files
+    before big ones, and the newest first. Half of the budget is for files that are new here, so that one which is
+    written all the time does not keep them waiting. `clean`: files that the user's repository has as they are; they
+    come last. Asked where not all fit."""
+    if cost(adds) <= budget:
+        return adds, []
+    theirs = clean()
+    ordered = sorted(adds, key=lambda add: (add.path in theirs, _bucket(add.size), -add.modified, add.path))
+    taken, later = _within([add for add in ordered if not add.new], budget // 2)
+    new, waiting = _within([add for add in ordered if add.new], budget - cost(taken))
+    return [*taken, *new], [*later, *waiting]
+
+
+def _within(ordered: list[Add], budget: int) -> tuple[list[Add], list[Add]]:
+    """At least the first one."""
+    for n, add in enumerate(ordered):
+        budget -= add.size + FILE_COST
+        if budget < 0 and n:
+            return ordered[:n], ordered[n:]
+    return ordered, []
+
+
+def _bucket(size: int) -> int:
+    return sum(size > most for most in _SIZES)
 
 
 def _why_not(path: bytes, info: os.stat_result, caps: Caps) -> str | None:
@@ -86,17 +134,17 @@ def _why_not(path: bytes, info: os.stat_result, caps: Caps) -> str | None:
     return None if os.access(path, os.R_OK) else left_out.UNREADABLE
 
 
-def _fit(fresh: list[tuple[bytes, int]], room: int, removes: list[bytes], out: LeftOut) -> list[tuple[bytes, int]]:
+def _fit(fresh: list[Add], room: int, removes: list[bytes], out: LeftOut) -> list[Add]:
     """Of the files that are new here, the smallest first, so that a few giants do not cost the many small ones their
     place. Work on a file that is captured, or tracked, is never dropped for room: the bound of one file bounds it."""
-    kept: list[tuple[bytes, int]] = []
-    for path, size in sorted(fresh, key=lambda each: (each[1], each[0])):
-        if size > room:
-            out.add(path, left_out.FULL)
-            removes.append(path)
+    kept: list[Add] = []
+    for add in sorted(fresh, key=lambda add: (add.size, add.path)):
+        if add.size > room:
+            out.add(add.path, left_out.FULL)
+            removes.append(add.path)
         else:
-            room -= size
-            kept.append((path, size))
+            room -= add.size
+            kept.append(add)
     return kept
 
 

@@ -25,7 +25,7 @@ class History:
         self._git = shadow.git
         self._identity: tuple[object, tuple[str, ...]] | None = None
         self._weighed: dict[str, None] = {}  # commits, the newest last
-        self._weight = 0  # bytes of what they hold
+        self.weight = 0  # bytes of what they hold
 
     def commits(
         self, place: Place, head: str, roots: tuple[str, ...], remotes: tuple[str, ...]
@@ -53,11 +53,11 @@ class History:
         known = trees_of(list(self._weighed)[-1:])
         try:
             listed = [line.split(b" ", 1)[0].decode() for line in reached(self._git, at, trees_of(new), known, False)]
-            self._weight += sum(object_sizes(self._git, at, listed, "objectsize:disk"))
+            self.weight += sum(object_sizes(self._git, at, listed, "objectsize:disk"))
         except GitFailed:
             return {}
         self._weighed.update(dict.fromkeys(reversed(new)))
-        return chosen if self._weight <= MOST_HISTORY else {}
+        return chosen if self.weight <= MOST_HISTORY else {}
 
     def _own(
         self, place: Place, roots: list[str], remotes: tuple[str, ...], most: int = MOST_COMMITS

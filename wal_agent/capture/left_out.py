@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from wal_agent.shown import shown
@@ -17,6 +17,7 @@ class LeftOut:
     """Paths (raw bytes, below the workspace) and why; a path counts once, the first reason stands."""
 
     why: dict[bytes, str] = field(default_factory=dict)
+    later: list[bytes] = field(default_factory=list)  # new files that a later capture saves
 
     def add(self, path: bytes, why: str) -> None:
         self.why.setdefault(path.rstrip(b"/"), why)
@@ -24,7 +25,7 @@ class LeftOut:
     def lines(self) -> tuple[str, ...]:
         """The first ones, by reason: what nobody chose to leave out comes first."""
         ordered = sorted(self.why.items(), key=lambda item: (item[1] in WISHED, item[1], item[0]))
-        return tuple(f"{shown(path.decode(errors='backslashreplace'), LENGTH)}: {why}" for path, why in ordered[:MOST])
+        return tuple(f"{named(path)}: {why}" for path, why in ordered[:MOST])
 
     @property
     def more(self) -> int:
@@ -32,12 +33,17 @@ class LeftOut:
 
     @property
     def stays(self) -> tuple[bytes, ...]:
-        """What a restore must leave alone: nobody chose to leave it out, and no tree has it. Where the names are too
-        many, the folders that they are in."""
-        paths = sorted(path for path, why in self.why.items() if why not in (IGNORED, NESTED))
+        """What a restore must leave alone: nobody chose to leave it out, and the tree does not have it. Where the names
+        are too many, the folders that they are in."""
+        paths = sorted([*(path for path, why in self.why.items() if why not in (IGNORED, NESTED)), *self.later])
         if sum(map(len, paths)) > MOST_PATHS:
             paths = sorted({path.partition(b"/")[0] for path in paths})
         return bounded(paths)
+
+
+def named(path: bytes) -> str:
+    """A path for people."""
+    return shown(path.decode(errors="backslashreplace"), LENGTH)
 
 
 def bounded(paths: Iterable[bytes]) -> tuple[bytes, ...]:
@@ -59,6 +65,15 @@ SPECIAL = "not a file, folder or link"
 PRIVATE = "wal-agent's own, or the agent's"
 WISHED = (IGNORED, PRIVATE)
 FULL = "no room: the workspace is over its cap"
+
+
+def nobody_chose(lines: Sequence[str], more: int, shown: int = 3) -> str:
+    """Of what a capture left out, the files that a person may take for saved: the first ones, and how many more. "" for
+    none. `lines` and `more`: as in records.Workspace, where what is ignored comes last."""
+    wished = tuple(f": {why}" for why in WISHED)
+    found = [line for line in lines if not line.endswith((*wished, f": {NESTED}"))]
+    count = len(found) + (0 if lines and lines[-1].endswith(wished) else more)
+    return ", ".join(found[:shown]) + (f" and {count - shown} more" if count > shown and found else "")
 
 
 def too_big(most: int) -> str:

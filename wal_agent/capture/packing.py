@@ -1,7 +1,8 @@
 """What of a capture goes into a pack, and the pack into blobs (I9: what is sent is what is new).
 
 The first pack holds everything; each later one only what the packs before it lack. When there are many, all but the
-first are sent again as one; when they outgrow the first, everything is.
+first are sent again as one; when they outgrow the first, everything is. A tree that is saved in parts has several first
+packs.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from wal_agent.capture.git import At
 from wal_agent.capture.objects import changes, reached, trees_of
 from wal_agent.capture.repository import Around
 from wal_agent.capture.shadow import Contents, Shadow
-from wal_agent.records import Pack, Payload, Repository
+from wal_agent.records import Pack, Payload, Pending, Repository
 
 PART = 4 << 20  # bytes
 PACK = "pack"  # the last one that was made, until the next capture
-MANY = 50  # packs
+MANY = 50  # packs behind those that hold the first capture
+MOST = 800  # packs; wal/state.py takes no more than 1000
 SLACK = 4 << 20  # bytes that later packs may always have in all
 EXACT = 500  # changed objects above which it is worth to look which of them are elsewhere already
 
@@ -37,6 +39,16 @@ class Saved:
     size: int
     left_out: tuple[str, ...]
     more: int
+    also: tuple[int, ...] = ()
+    pending: Pending | None = None
+    parts: int = 1
+    grown: int = 0
+
+    @property
+    def wasted(self) -> bool:
+        """Whether what the later packs replaced outgrows what the first ones hold."""
+        kept = self.packs[0] + self.grown
+        return sum(self.packs) - kept > max(SLACK, kept) or len(self.packs) >= MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +66,15 @@ class Packer:
     def __init__(self, shadow: Shadow, put: Callable[[bytes], Payload]) -> None:
         self._shadow, self._git, self._put = shadow, shadow.git, put
 
-    def pack(self, at: At, saved: Saved | None, made: Contents, around: Around) -> Packing:
-        """The pack that this capture needs: of what is new, of all that is new since the first pack, or of all."""
-        if saved is not None and sum(saved.packs[1:]) <= max(SLACK, saved.packs[0]):
+    def pack(self, at: At, saved: Saved | None, made: Contents, around: Around, filling: bool = False) -> Packing:
+        """The pack that this capture needs: of what is new, of all that is new since the first packs, or of all.
+        `filling`: a tree is being saved in parts; then always of what is new, so that nothing is sent again."""
+        if saved is not None and (filling or not saved.wasted):
             since, dropped = saved.contents, 0
-            if len(saved.packs) >= MANY and saved.base is not None:
-                since, dropped = saved.base, len(saved.packs) - 1
-            if len(saved.packs) < MANY or dropped:
+            many = len(saved.packs) - saved.parts >= MANY - 1
+            if many and saved.base is not None and not filling:
+                since, dropped = saved.base, len(saved.packs) - saved.parts
+            if not many or dropped or filling:
                 return Packing(self._packed(at, self._needed(at, since, made, around)), False, dropped)
         return Packing(self._packed(at, self._needed(at, None, made, around)), True, 0)
 
@@ -83,7 +97,7 @@ class Packer:
                 yield from (c.new.encode() + b" " + c.path for c in changed if c.new_blob or c.new_tree)
         if since is not None:
             known = [t for t in (since.work, since.index) if t]
-            if since.state.head:
+            if since.state.head in since.state.commits:
                 known += trees_of([since.state.head])
         had = set(since.state.commits) if since is not None else set()
         commits = [id for id in made.state.commits if id not in had]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from wal_agent.capture.history import History
 from wal_agent.capture.place import Place
 from wal_agent.capture.progress import busy, heads, progress_files
-from wal_agent.capture.shadow import GitState, Shadow, is_id
+from wal_agent.capture.shadow import GitState, Shadow, is_id, read_state
 from wal_agent.capture.user_index import UserIndex
 from wal_agent.plainfile import read_plain
 from wal_agent.records import Repository
@@ -33,6 +33,12 @@ class Around:
     index: str = ""
     state: bytes = b""
     extra: tuple[str, ...] = ()
+    weight: int = 0  # bytes, as git stores them, of the files of the commits that it names
+
+    def without_history(self) -> Around:
+        """With the commits and the index left for a later capture."""
+        state = msgspec.structs.replace(read_state(self.state), commits=(), shallow=(), unmerged=b"")
+        return replace(self, index="", state=msgspec.json.encode(state), extra=())
 
 
 class Surroundings:
@@ -81,7 +87,8 @@ class Surroundings:
             remote=remote,
             busy=busy(files),
         )
-        return Around(repository, index, msgspec.json.encode(state), tuple(_stages(unmerged)))
+        state_bytes = msgspec.json.encode(state)
+        return Around(repository, index, state_bytes, tuple(_stages(unmerged)), self._history.weight)
 
     def _refs(self, place: Place) -> tuple[dict[str, str], tuple[str, ...], str, str]:
         """Local branches and stash, what remote-tracking refs name, HEAD's commit and branch."""

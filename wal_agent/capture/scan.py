@@ -10,20 +10,24 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.capture import ignore, left_out
-from wal_agent.capture.candidates import Caps, judge, within
+from wal_agent.capture.candidates import Add, Caps, cost, first_of, judge, within
 from wal_agent.capture.git import At, GitFailed, GitStopped
-from wal_agent.capture.left_out import LeftOut, bounded
+from wal_agent.capture.left_out import LeftOut, bounded, named
 from wal_agent.capture.place import Place
 from wal_agent.capture.shadow import Shadow
+from wal_agent.records import Pending
 
 BATCH = 4000  # files that are hashed by one process
 BATCH_BYTES = 128 << 20
+NO_BUDGET = 1 << 62  # bytes
+MOST_PENDING = 5  # files that are not saved yet and are named
 MOST_IGNORED = 1 << 20  # bytes of their list
 MOST_MODES = 10_000  # files; where there are more, only those that changed are asked for their modes again
 _CLOSED = re.compile(r"warning: could not open directory '(.*)/': .*")
@@ -33,12 +37,18 @@ _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 @dataclass(frozen=True, slots=True)
 class Scanned:
     """`work`: tree of the workspace folder. `candidates`: how many files were looked at closer. `private`: as in
-    shadow.GitState."""
+    shadow.GitState. `pending`: files that were not taken this time; the newest change of one was at `changed` (seconds
+    since 1970). Those that were taken cost `cost` bytes (candidates.cost), and hashing them took `seconds`."""
 
     work: str
     left_out: LeftOut
     candidates: int
     private: tuple[bytes, ...]
+    pending: Pending | None = None
+    changed: float = 0.0
+    taken: int = 0
+    cost: int = 0
+    seconds: float = 0.0
 
 
 class Scanner:
@@ -57,9 +67,9 @@ class Scanner:
         self._theirs: set[bytes] | None = None  # files of which only their owner may open any; None: not known yet
         self._many = False
 
-    def scan(self, place: Place, index_stamp: object, total: int) -> Scanned:
+    def scan(self, place: Place, index_stamp: object, total: int, budget: int = NO_BUDGET) -> Scanned:
         """Bring our index up to date and write its tree. `index_stamp`: changes with the user's index; `total`: bytes
-        of the files as of the last scan. GitFailed."""
+        of the files as of the last scan; `budget`: bytes of changed files that are taken this time. GitFailed."""
         at = self._begin(place)
         prefix = os.fsencode(place.prefix) + b"/" if place.prefix else b""
         where = [place.prefix] if place.prefix else []
@@ -84,20 +94,29 @@ class Scanner:
         for path in gone:
             del found[path]
         todo = judge(place.top, found, total, self._caps, out, lambda: self._edited(place, where))
+        now, later = first_of(todo.adds, budget, lambda: self._clean(place, where))
         self._remove(at, [*todo.removes, *gone])
         self._add(at, place.top, todo.nested, out)
-        self._links |= {path for path, _ in todo.nested} - out.why.keys()
-        self._add(at, place.top, todo.adds, out)
+        self._links |= {add.path for add in todo.nested} - out.why.keys()
+        began = time.monotonic()
+        self._add(at, place.top, now, out)
+        seconds = time.monotonic() - began
         for link in sorted(self._links):
             out.add(link, left_out.NESTED)
         for path in self._ignored:
             out.add(path, left_out.PRIVATE if within(path, private) else left_out.IGNORED)
-        self._look_at_modes(at, place.top, where, [path for path, _ in todo.adds], bool(todo.removes or gone))
+        self._look_at_modes(at, place.top, where, [add.path for add in now], bool(todo.removes or gone))
         told = LeftOut()
         for path, why in out.why.items():
             told.add(path.removeprefix(prefix), why)
+        told.later = [add.path.removeprefix(prefix) for add in later if add.new]
         theirs = bounded(path.removeprefix(prefix) for path in sorted(self._theirs or ()))
-        return Scanned(self._tree(at, place), told, len(found), theirs)
+        pending = None
+        if later:
+            names = tuple(named(add.path.removeprefix(prefix)) for add in later[:MOST_PENDING])
+            pending = Pending(files=len(later), size=sum(add.size for add in later), names=names)
+        changed = max((add.changed for add in later), default=0.0)
+        return Scanned(self._tree(at, place), told, len(found), theirs, pending, changed, len(now), cost(now), seconds)
 
     def _begin(self, place: Place) -> At:
         """Our index stands for one top folder and prefix; elsewhere it begins anew."""
@@ -146,6 +165,17 @@ class Scanner:
         theirs = self._shadow.at(*place.alternates, work_tree=place.top, index=tracked)
         try:
             return set(self._list(theirs, "-m", "--", *where))
+        except GitFailed:
+            return set()
+
+    def _clean(self, place: Place, where: list[str]) -> set[bytes]:
+        """Files that the user tracks and that are as their index has them."""
+        tracked = self._shadow.folder / "user-index"
+        if place.git_dir is None or not tracked.exists():
+            return set()
+        theirs = self._shadow.at(*place.alternates, work_tree=place.top, index=tracked)
+        try:
+            return set(self._list(theirs, "--", *where)) - self._edited(place, where)
         except GitFailed:
             return set()
 
@@ -198,12 +228,12 @@ class Scanner:
         self._git.run("update-index", "--force-remove", "-z", "--stdin", at=at, input=_lines(paths))
         self._links.difference_update(paths)
 
-    def _add(self, at: At, top: Path, paths: Sequence[tuple[bytes, int]], out: LeftOut) -> None:
+    def _add(self, at: At, top: Path, adds: Sequence[Add], out: LeftOut) -> None:
         batch: list[bytes] = []
         size = 0
-        for path, bytes_ in paths:
-            batch.append(path)
-            size += bytes_
+        for add in adds:
+            batch.append(add.path)
+            size += add.size
             if len(batch) >= BATCH or size > BATCH_BYTES:
                 self._hash(at, top, batch, out)
                 batch, size = [], 0

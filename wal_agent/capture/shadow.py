@@ -266,14 +266,18 @@ class Shadow:
         said = self.git.text("for-each-ref", "--format=%(refname) %(objectname)", prefix, at=self.at())
         return dict(line.split(" ", 1) for line in filter(None, said.split("\n")))
 
+    def take_in(self, pack: Path, *alternates: Path) -> None:
+        """Keep a pack that was made of loose objects instead of them. Under the lock."""
+        with pack.open("rb") as file:
+            self.git.run("index-pack", "--stdin", at=self.at(*alternates), given=file)
+        self.git.run("prune-packed", "-q", at=self.at())
+
     def tidy(self, pack: Path | None, *alternates: Path) -> None:
         """Drop objects that no capture which is saved here needs any more, nor our index: one pack is left. `pack`: one
         with what is loose, made already. Under the lock."""
         at = self.at(*alternates)
         if pack is not None:
-            with pack.open("rb") as file:
-                self.git.run("index-pack", "--stdin", at=at, given=file)
-            self.git.run("prune-packed", "-q", at=self.at())
+            self.take_in(pack, *alternates)
         folder = self.objects / "pack"
         before = [path.stem for path in folder.glob("pack-*.pack")]
         if len(before) > (pack is not None):

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from wal_agent.capture.candidates import Caps
-from wal_agent.capture.git import At, Busy, Git, GitFailed
+from wal_agent.capture.git import At, Busy, Git, GitFailed, GitStopped
 from wal_agent.capture.mark import MOST, mark, marked
 from wal_agent.capture.objects import changes, file_sizes, object_sizes
 from wal_agent.capture.packing import PACK, Packer, Saved
@@ -21,10 +21,15 @@ from wal_agent.capture.repository import Around, Surroundings
 from wal_agent.capture.scan import Scanned, Scanner
 from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, read_state
 from wal_agent.errors import Damaged
-from wal_agent.records import Pack, Payload, Workspace
+from wal_agent.records import Pack, Payload, Pending, Workspace
 
 PATIENCE = 2.0  # seconds, for another run in the same workspace
 PAUSE = 300.0  # seconds after which something that cannot be captured is tried again
+MARGIN = 2.0  # seconds by which a file may look older than it is
+LEAST_PART, MOST_PART = 4 << 20, 64 << 20  # bytes of files that one capture takes in
+MOST_PARTS = 256  # of a tree that is as big as its cap
+PART_SECONDS = 3.0
+MANY_LOOSE = 500  # files of one part, above which our repository keeps a pack instead of a file for each
 
 
 class WorkspaceCapture:
@@ -50,10 +55,16 @@ class WorkspaceCapture:
         self._saved: Saved | None = None
         self._next: Saved | None = None
         self._tidy: Place | None = None
+        self._loose: Place | None = None
         self._logged: Workspace | None = None
         self._failed: tuple[GitFailed, float] | None = None
         self._recent = marked(workspace, job)  # captures that the log may have as its newest
         self._born = ""
+        self._began = time.time() - MARGIN  # file times are by the same clock
+        self._held: tuple[int, tuple[int, ...]] = (0, ())  # by the newest capture: Workspace.holds and .also
+        self._lags = False
+        self._least = max(LEAST_PART, self._caps.total // MOST_PARTS)
+        self._budget = self._least
         self._anew()
 
     def _anew(self) -> None:
@@ -65,6 +76,8 @@ class WorkspaceCapture:
         """At the beginning of a run: the log's newest capture is this one. If it is here too, what is sent builds on
         it."""
         self._logged = logged
+        if logged is not None:
+            self._held = (logged.holds, logged.also)
 
     def _go_on(self, place: Place) -> None:
         logged, self._logged = self._logged, None
@@ -89,6 +102,10 @@ class WorkspaceCapture:
             logged.size,
             logged.left_out,
             logged.left_out_more,
+            logged.also,
+            logged.pending,
+            min(max(1, logged.parts), len(logged.packs)),
+            logged.grown,
         )
         self._total = logged.size
 
@@ -105,9 +122,23 @@ class WorkspaceCapture:
         """Whether the log has not taken as many captures as can be remembered."""
         return len(self._recent) >= MOST
 
-    def capture(self, holds: int, now: float) -> Workspace | None:
+    @property
+    def pending(self) -> Pending | None:
+        """What the newest capture does not hold yet: another one goes on with it."""
+        return self._saved.pending if self._saved is not None else None
+
+    @property
+    def lags(self) -> bool:
+        """Whether something that changed in this run may be among what is pending."""
+        return self.pending is not None and self._lags
+
+    def in_small_parts(self) -> None:
+        """From now on: time is short, and what is cut off is lost."""
+        self._budget = self._least
+
+    def capture(self, holds: int, now: float, also: tuple[int, ...] = ()) -> Workspace | None:
         """What is new, as a record to append; then `commit` it. None: nothing is. `holds`: every call up to this number
-        has ended. `now`: seconds since 1970.
+        has ended, and so have those in `also`. `now`: seconds since 1970. Bounded: what does not fit is `pending`.
 
         Busy: another run is at work on this workspace. GitMissing, GitStopped, GitFailed; BucketError when bulk bytes
         could not be stored: the next call finds everything again."""
@@ -115,14 +146,14 @@ class WorkspaceCapture:
             if self._failed is not None and abs(now - self._failed[1]) < PAUSE:
                 raise self._failed[0]
             try:
-                return self._capture(holds, now)
+                return self._capture(holds, also, now)
             except (GitFailed, Damaged):
                 # Objects that a gc of the user's took, or something broken in our repository: all from nothing.
                 self._shadow.wipe()
                 self._saved = None
                 self._anew()
                 try:
-                    return self._capture(holds, now)
+                    return self._capture(holds, also, now)
                 except GitFailed as error:
                     self._failed = (error, now)  # to hash everything again and again would help nobody
                     raise
@@ -146,12 +177,16 @@ class WorkspaceCapture:
             return
         moved = self._saved is None or self._saved.contents.commit != self._next.contents.commit
         self._saved, self._next = self._next, None
+        self._held = (self._saved.holds, self._saved.also)
         if not moved:
             return
         self._recent = self._with(self._saved.contents.commit)
-        with suppress(Busy, GitFailed), self._alone():  # without it the next run sends all
+        with suppress(Busy, GitFailed, GitStopped), self._alone():  # without it the next run sends all
             base = self._saved.base
             self._shadow.keep(self._saved.contents.commit, base.commit if base else "", self._recent)
+            if self._loose is not None:
+                place, self._loose = self._loose, None
+                self._shadow.take_in(self._shadow.tmp / PACK, *place.alternates)
             if self._tidy is not None:
                 place, self._tidy = self._tidy, None
                 # Outside of git all that is hashed is loose in our repository; the first pack holds it as well.
@@ -167,7 +202,7 @@ class WorkspaceCapture:
 
     # ---- one capture
 
-    def _capture(self, holds: int, now: float) -> Workspace | None:
+    def _capture(self, holds: int, also: tuple[int, ...], now: float) -> Workspace | None:
         self._next = None
         place = find(self.git, self._workspace)
         self._shadow.ensure(place.object_format)
@@ -177,30 +212,43 @@ class WorkspaceCapture:
         self._born = self._shadow.born
         self._go_on(place)
         around = self._around.look(place)
-        scanned = self._scanner.scan(place, self._around.index_stamp, self._total)
+        scanned = self._scanner.scan(place, self._around.index_stamp, self._total, self._budget)
         saved = self._saved
         lines, more = scanned.left_out.lines(), scanned.left_out.more
+        pending = scanned.pending
+        if pending is not None and around.weight > self._budget and (saved is None or not saved.contents.index):
+            around = around.without_history()
+            pending = msgspec.structs.replace(pending, repository=True)
+        self._lags = pending is not None and scanned.changed >= self._began
+        if self._lags:
+            holds, also = self._held  # what waits may be of a call of this run
+        filling = pending is not None or (saved is not None and saved.pending is not None)
         state = _state(around.state, scanned)
         same = saved is not None and self._is_same(saved, scanned, around, state)
-        if saved is not None and same and (holds, lines, more) == (saved.holds, saved.left_out, saved.more):
+        told = (holds, also, lines, more, pending)
+        if saved is not None and same and told == (saved.holds, saved.also, saved.left_out, saved.more, saved.pending):
             return None
         if saved is not None and same:
-            self._next = replace(saved, holds=holds, left_out=lines, more=more)
+            self._next = replace(saved, holds=holds, also=also, left_out=lines, more=more, pending=pending)
             return _record(self._next, now, ())
         made = self._shadow.commit(scanned.work, around.index, state, now, *place.alternates)
         self._shadow.hold(made.commit)
         mark(self._workspace, self._with(made.commit), self._shadow.job)
         at = self._shadow.at(*place.alternates)
-        packing = self._packer.pack(at, saved, made, around)
-        files, size = self._counted(at, saved, scanned.work)
+        began = time.monotonic()
+        packing = self._packer.pack(at, saved, made, around, filling)
+        self._adapt(scanned.cost, scanned.seconds + time.monotonic() - began)
+        files, size, replaced = self._counted(at, saved, scanned.work)
         pack = packing.pack
+        grows = filling and saved is not None and not packing.whole
         self._total = size
         whole, dropped = packing.whole, packing.dropped
         packs = saved.packs if saved is not None and not whole else ()
         self._tidy = place if whole or dropped else None
+        self._loose = place if grows and scanned.taken > MANY_LOOSE else None
         self._next = Saved(
             contents=made,
-            base=made if whole or saved is None else saved.base,
+            base=made if whole or grows or saved is None else saved.base,
             packs=(*packs[: len(packs) - dropped], pack.size),
             repository=around.repository,
             holds=holds,
@@ -208,7 +256,14 @@ class WorkspaceCapture:
             size=size,
             left_out=lines,
             more=more,
+            also=also,
+            pending=pending,
+            parts=1 if whole or saved is None else saved.parts,
+            grown=0 if whole or saved is None else saved.grown,
         )
+        if grows:
+            grown = pack.size if replaced * 4 <= scanned.cost else 0
+            self._next = replace(self._next, parts=len(self._next.packs), grown=self._next.grown + grown)
         return _record(self._next, now, (pack,), whole=whole, replaces=dropped)
 
     def _is_same(self, saved: Saved, scanned: Scanned, around: Around, state: bytes) -> bool:
@@ -217,16 +272,22 @@ class WorkspaceCapture:
             return False
         return state == b"" if not old.state_id else state != b"" and read_state(state) == old.state
 
-    def _counted(self, at: At, saved: Saved | None, work: str) -> tuple[int, int]:
-        """How many files the tree has, and their bytes."""
+    def _adapt(self, cost: int, seconds: float) -> None:
+        """The next capture takes as much as this machine and its bucket take in about PART_SECONDS."""
+        if 4 * cost >= self._budget:
+            fits = int(cost / max(seconds, 0.001) * PART_SECONDS)
+            self._budget = max(self._least, min(fits, 4 * self._budget, MOST_PART))
+
+    def _counted(self, at: At, saved: Saved | None, work: str) -> tuple[int, int, int]:
+        """How many files the tree has, their bytes, and those of the files before that are replaced."""
         if saved is None:
             all_sizes = [*file_sizes(self.git, at, work)]
-            return len(all_sizes), sum(all_sizes)
+            return len(all_sizes), sum(all_sizes), 0
         changed = [*changes(self.git, at, saved.contents.work, work)]
         minus, plus = [c.old for c in changed if c.old_blob], [c.new for c in changed if c.new_blob]
         sizes = object_sizes(self.git, at, [*minus, *plus])
-        grown = sum(sizes[len(minus) :]) - sum(sizes[: len(minus)])
-        return saved.files + len(plus) - len(minus), saved.size + grown
+        before = sum(sizes[: len(minus)])
+        return saved.files + len(plus) - len(minus), saved.size + sum(sizes[len(minus) :]) - before, before
 
 
 def _state(around: bytes, scanned: Scanned) -> bytes:
@@ -251,4 +312,8 @@ def _record(saved: Saved, now: float, packs: tuple[Pack, ...], *, whole: bool = 
         size=saved.size,
         left_out=saved.left_out,
         left_out_more=saved.more,
+        also=saved.also,
+        pending=saved.pending,
+        parts=saved.parts,
+        grown=saved.grown,
     )

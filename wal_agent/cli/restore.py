@@ -110,6 +110,7 @@ def _rows(found: Replay) -> list[str]:
     """What one must know of that place: which calls ran then, and which call's effects the tree has."""
     from wal_agent.cli.view import preview
     from wal_agent.recovery.report import plain, row
+    from wal_agent.recovery.tree_words import pending_words
     from wal_agent.recovery.words import counted, stamp
 
     state = found.state
@@ -121,6 +122,8 @@ def _rows(found: Replay) -> list[str]:
         rows.append(row("tree", "no working tree had been saved then"))
     else:
         rows.append(row("tree", f"saved at {stamp(tree.time)}, with the effects of calls up to #{tree.holds}"))
+        if tree.pending is not None:
+            rows.append(row("", f"not in it yet: {pending_words(tree.pending, plain)}"))
         if tree.left_out:
             more = f", and {tree.left_out_more} more" if tree.left_out_more else ""
             rows.append(row("", f"not in it: {'; '.join(plain(text, 80) for text in tree.left_out[:3])}{more}"))

@@ -17,7 +17,7 @@ from wal_agent.redact import redact
 from wal_agent.shown import shown
 
 if TYPE_CHECKING:
-    from wal_agent.cli.view import Call, Crash, View
+    from wal_agent.cli.view import Call, Crash, Files, View
 
 WIDEST = 500  # characters of one row
 _LATE = {
@@ -117,12 +117,39 @@ def table(view: View) -> list[str]:
                 f"{size(view.session_bytes)} saved",
             )
         )
+    if view.files is not None:
+        rows += files(view.files, now, view.state == "running")
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
         rows += [("", crash(c)) for c in view.crashes[-5:]]
     rows += [in_flight(call, view) for call in view.unsettled]
     rows += [("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged") for c in view.unlogged]
     return [f"{name:<11} {shown(redact(text), WIDEST)}" for name, text in rows]
+
+
+def files(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
+    """What of the working tree is saved, and what is not."""
+    from wal_agent.capture.left_out import nobody_chose
+
+    if f.off:
+        return [("files", "not saved: captures are off in this run")]
+    if not f.saved:
+        never = "not saved yet" if running else "never saved"
+        return [("files", f"{never}{f': {f.problem}' if f.problem else ''}")]
+    rows = [("files", f"{f'saved {span(now - f.saved)} ago':<19} {counted(f.files, 'file')}, {size(f.bytes)}")]
+    if f.to_go:
+        rows.append(
+            ("", f"not saved yet: {counted(f.to_go, 'file')} ({size(f.to_go_bytes)}): {', '.join(f.to_go_names)}")
+        )
+    if left := nobody_chose(f.left_out, f.left_out_more):
+        rows.append(("", f"left out: {left}"))
+    if f.behind:
+        count = counted(len(f.behind) + f.behind_more, "call")
+        newest = f"the newest is #{f.behind[-1]}"
+        rows.append(("", f"has the changes of calls up to #{f.holds}; {count} ended since, {newest}"))
+    if f.problem:
+        rows.append(("", f.problem))
+    return rows
 
 
 def state(view: View) -> str:

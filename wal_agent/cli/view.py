@@ -79,6 +79,27 @@ class Late(msgspec.Struct, frozen=True):
     tool: str = ""  # redacted
 
 
+class Files(msgspec.Struct, frozen=True):
+    """The saved working tree. `saved`: when, 0 for never; `holds`: with the changes of calls up to this number.
+    `behind`: calls that ended since, whose changes it lacks; `behind_more` counts the others. `to_go`: files that are
+    not saved yet, `to_go_bytes` of them, some of them named in `to_go_names`. `left_out`: what is not saved, and why.
+    `problem`: why the newest try failed, where the live run was asked; `off`: it saves no files."""
+
+    saved: float = 0.0
+    files: int = 0
+    bytes: int = 0
+    holds: int = 0
+    behind: tuple[int, ...] = ()
+    behind_more: int = 0
+    to_go: int = 0
+    to_go_bytes: int = 0
+    to_go_names: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    left_out_more: int = 0
+    problem: str = ""
+    off: bool = False
+
+
 _late = decoders.of_values(tuple[Late, ...])
 
 
@@ -110,6 +131,7 @@ class View(msgspec.Struct, frozen=True):
     record: int = 0
     last_record: float = 0.0
     waiting: Waiting | None = None  # None: the run cannot be asked from here
+    files: Files | None = None  # None: the job has run nothing yet, or the log was not read
     session: str = ""
     session_bytes: int = 0
     calls: int = 0
@@ -185,6 +207,7 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         record=found.seq,
         last_record=found.time,
         waiting=Waiting(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
+        files=files(state, answer),
         session=state.session,
         session_bytes=sum(f.size for f in state.files.values()),
         calls=state.calls,
@@ -193,6 +216,33 @@ def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict
         unsettled=tuple(unsettled(state)),
         unlogged=tuple(_call(c.intent) for c in state.unlogged),
         damage=redact(str(damaged(found.damage))) if found.damage else "",
+    )
+
+
+def files(state: State, answer: Mapping[str, Any] | None) -> Files | None:
+    if not state.session:
+        return None
+    problem = answer.get("tree", "") if answer else ""
+    off = problem is None
+    said = printable(redact(str(problem))) if problem else ""
+    behind = tuple(ended.intent.call for ended in state.unheld)
+    if (saved := state.workspace) is None:
+        return Files(behind=behind, behind_more=state.unheld_more, problem=said, off=off)
+    pending = saved.pending
+    return Files(
+        saved=saved.time,
+        files=saved.files,
+        bytes=saved.size,
+        holds=saved.holds,
+        behind=behind,
+        behind_more=state.unheld_more,
+        to_go=pending.files if pending else 0,
+        to_go_bytes=pending.size if pending else 0,
+        to_go_names=tuple(redact(name) for name in pending.names) if pending else (),
+        left_out=tuple(redact(line) for line in saved.left_out),
+        left_out_more=saved.left_out_more,
+        problem=said,
+        off=off,
     )
 
 

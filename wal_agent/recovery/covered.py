@@ -22,6 +22,8 @@ from wal_agent.shown import shown
 
 def covering(shadow: Shadow, folder: Path, captured: Workspace) -> Callable[[str], bool]:
     """Whether an absolute path is of the tree that was put back into `folder`, and would be in it if it were there."""
+    if captured.pending is not None:  # any file may be older than the capture
+        return lambda path: False
     try:
         tree = listed(shadow, shadow.contents(captured.commit).work)
     except (Damaged, GitMissing):

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from wal_agent.capture.left_out import IGNORED
-from wal_agent.records import Repository, Workspace
+from wal_agent.records import Pending, Repository, Workspace
 from wal_agent.recovery.prompt import TREE_NOT_SAVED
 from wal_agent.recovery.quote import inline
 from wal_agent.recovery.report import plain, row
 from wal_agent.recovery.target import Keep, PutBack
-from wal_agent.recovery.words import clock_time
+from wal_agent.recovery.words import clock_time, counted, size
 from wal_agent.recovery.workspace import Done
 from wal_agent.recovery.worktree import Changes
 
@@ -22,15 +22,20 @@ HOME = "this folder is your home folder or above it; nothing is put back here"
 @dataclass(frozen=True, slots=True)
 class Effects:
     """Which finished calls have left their file changes somewhere else: those numbered above `holds` (None: none).
-    `sure`: so it is; else so it may be."""
+    and are not in `also`. `sure`: so it is; else so it may be."""
 
     holds: int | None = None
     sure: bool = True
     elsewhere: bool = False
+    also: tuple[int, ...] = ()
+
+    def lacks(self, call: int) -> bool:
+        """Whether the files here may be without the changes of a call that ran."""
+        return self.holds is not None and call > self.holds and call not in self.also
 
     def note(self, call: int) -> str:
         """For a call that completed; "" where its changes are here."""
-        if self.holds is None or call <= self.holds:
+        if not self.lacks(call):
             return ""
         where = "completed on the lost host" if self.elsewhere else "completed"
         return f"{where}; its file changes {'are not' if self.sure else 'may not be'} in this workspace"
@@ -40,7 +45,7 @@ def effects(done: Done, elsewhere: bool, put_back_before: bool) -> Effects:
     """`elsewhere`: the calls ran on another host. `put_back_before`: an earlier start put this tree back, and no agent
     was started since."""
     if (done.put_back or put_back_before) and done.captured is not None:
-        return Effects(done.captured.holds, True, elsewhere)
+        return Effects(done.captured.holds, True, elsewhere, done.captured.also)
     if done.captured is not None:
         return Effects()  # the folder that they changed
     return Effects(0, False, elsewhere) if elsewhere else Effects()
@@ -81,10 +86,19 @@ def rows(done: Done) -> list[str]:
         lines.append(
             row("git", f"a {plain(busy, 20)} is in progress in the repository that was made{_runs(done, plain)}")
         )
+    if done.put_back and done.captured is not None and (pending := done.captured.pending) is not None:
+        lines.append(row("not saved", pending_words(pending, plain)))
     if left := _left_out(done.captured) if done.put_back else ():
         more = f"; and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
         lines.append(row("not saved", f"{'; '.join(plain(line, 120) for line in left[:_SHOWN])}{more}"))
     return lines
+
+
+def pending_words(pending: Pending, quoted: Callable[[str, int], str]) -> str:
+    """ "37 files (380 MB), for example a, b, c"."""
+    names = ", ".join(quoted(name, 80) for name in pending.names[:_SHOWN])
+    git = "; the repository's commits and index" if pending.repository else ""
+    return f"{counted(pending.files, 'file')} ({size(pending.size)}), for example {names}{git}"
 
 
 def _in_progress(done: Done) -> str:
@@ -136,6 +150,9 @@ def told(done: Done, put_back_before: bool) -> str:
     if done.aside:
         more = f" and {len(done.aside) - _SHOWN} more" if len(done.aside) > _SHOWN else ""
         parts.append(f"In the way, and renamed: {', '.join(inline(p, 80) for p in done.aside[:_SHOWN])}{more}.")
+    if captured.pending is not None:
+        words = pending_words(captured.pending, inline)
+        parts.append(f"Not all files had been saved. Missing here, or older: {words}.")
     left = _left_out(captured)
     if left:
         more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""

@@ -217,7 +217,7 @@ class _Restore:
         saves = kept.trees(shadow) if kept else []
         files = here is not None and found.any and not here.clean and _is_more(old, tree, saves)
         head = contents.state.head
-        offers = bool(head) and not self.decided.make_repository and not self._has(place, head)
+        offers = head in contents.state.commits and not self.decided.make_repository and not self._has(place, head)
         if files or offers:
             kept = kept or self._new_kept()
             local = here.contents.commit if here is not None and files else ""

@@ -22,6 +22,7 @@ from wal_agent.wal.ticket import Ticket
 from wal_agent.wal.writer import Writer
 
 RESULT_BUDGET = 2.0  # seconds for a result's blob: the agent waits for its after-hook
+MOST_BEYOND = 256  # calls
 IDS = 4096  # ids of begun calls that are remembered (I9); an end comes soon after its beginning
 UNLOGGED = "it ran before it was logged: no hook announced it"
 PATIENCE = 3  # denials in a row after which the agent's turn is ended: an outage must not burn turns (facts, S15)
@@ -272,6 +273,14 @@ class Gate:
         """Every call numbered up to this has ended, so whatever it did is done."""
         with self._lock:
             return min(self._calls.running, default=(self.last.call if self.last else self._before) + 1) - 1
+
+    def ended_beyond(self) -> tuple[int, ...]:
+        """The newest calls above `ended_upto` that have ended, while an earlier one still runs."""
+        with self._lock:
+            running = self._calls.running
+            newest = self.last.call if self.last else self._before
+            first = max(min(running, default=newest + 1), newest - MOST_BEYOND)
+            return tuple(call for call in range(first, newest + 1) if call not in running)
 
     def changing(self) -> list[Running]:
         with self._lock:

@@ -103,9 +103,10 @@ class Live:
         pulse: Pulse | None = None,
         oom: Path | None = None,
         on: On = silent,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`tree`: captures of the working tree, None where they are off. `oom`: the file that counts OOM kills, if not
-        our cgroup's."""
+        our cgroup's. `progress`: takes a line for people, where the agent does not own the screen."""
         self._pulse = pulse or Pulse()
         self._tell = tell
         self._on = on
@@ -157,7 +158,17 @@ class Live:
             tell,
         )
         self.autosave = Autosave(self._save, settings.autosave, self._fail)
-        self.tree = tree and TreeSaver(tree, writer, self.gate.ended_upto, clock, settings.autosave, self._fail, tell)
+        self.tree = tree and TreeSaver(
+            tree,
+            writer,
+            self.gate.ended_upto,
+            clock,
+            settings.autosave,
+            self._fail,
+            tell,
+            self.gate.ended_beyond,
+            progress,
+        )
         if self.tree:
             self.gate.changed = self.tree.poke
         self.conversation = Conversation(
@@ -255,6 +266,7 @@ class Live:
             "age": backlog.age,
             "saved": self.saver.saved,
             "spooled": writer.spooled,
+            "tree": self.tree.problem if self.tree else None,
         }
 
     def _pause(self, question: dict[str, Any]) -> dict[str, Any]:
@@ -413,7 +425,7 @@ class Live:
                 self.conversation.on(TurnCompleted(launch.session))
             self.conversation.ended()
         completed = not self.conversation.turn_open
-        tree = self.tree.problem if self.tree else ""
+        tree = self.tree.not_saved() if self.tree else ""
         unwatched = self.autosave.problem if self.autosave.watches else ""  # else it was said before the start
         problems = (*filter(None, [self._unsaved, tree, unwatched, self._refused]), *self.saver.problems)
         if isinstance(self._agent, Hookless):

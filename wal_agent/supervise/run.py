@@ -380,6 +380,7 @@ class _Run:
                     wish.tell,
                     wish.pulse,
                     on=self.screen.on,
+                    progress=(lambda _: None) if self.interactive else self.screen.say,
                 )
                 if not live.autosave.watches:
                     self.screen.say(live.autosave.problem)

@@ -14,11 +14,11 @@ from wal_agent.capture.place import find
 from wal_agent.capture.repository import Surroundings
 from wal_agent.capture.shadow import Shadow
 from wal_agent.config import Settings
-from wal_agent.records import Host, Workspace
+from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery.covered import covering
-from wal_agent.recovery.report import row
+from wal_agent.recovery.report import plain, row
 from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
-from wal_agent.recovery.tree_words import HOME, Effects, effects, told
+from wal_agent.recovery.tree_words import HOME, Effects, effects, pending_words, told
 from wal_agent.recovery.words import clock_time, counted, size
 from wal_agent.recovery.workspace import Done, put_back, put_back_note
 from wal_agent.supervise.local import state_dir
@@ -40,6 +40,7 @@ class TreePlan:
     size: int = 0
     holds: int = 0
     left_out: tuple[str, ...] = ()
+    pending: Pending | None = None
     keeps_what_is_here: bool = False
     makes_repository: bool = False
 
@@ -51,7 +52,10 @@ class TreePlan:
         first = "what is here would be kept, and then " if self.keeps_what_is_here else ""
         git = ", with a repository like the lost one" if self.makes_repository else ""
         what = f"{counted(self.files, 'file')} ({size(self.size)}) as of {clock_time(self.saved)}"
-        return [row("tree", f"{first}the saved one would be put back: {what}{git}")]
+        lines = [row("tree", f"{first}the saved one would be put back: {what}{git}")]
+        if self.pending is not None:
+            lines.append(row("not saved", pending_words(self.pending, plain)))
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class Foreseen:
             size=saved.size,
             holds=saved.holds,
             left_out=saved.left_out,
+            pending=saved.pending,
             keeps_what_is_here=not self.empty,
             makes_repository=decided.make_repository,
         )

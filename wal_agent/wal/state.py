@@ -16,6 +16,7 @@ from wal_agent.records import (
     FileGone,
     Intent,
     Opening,
+    Payload,
     PhaseChange,
     Recovery,
     RunEnded,
@@ -30,6 +31,8 @@ MOST_FILES = 20_000
 MOST_PACKS = 1000  # of the captured working tree, which is sent whole again long before
 MOST_CALL = 10**18  # number of a call; the next one must still fit what snapshots are written in
 KEEP_UNLOGGED = 16  # calls that ran without being logged; a run ends at the first one
+KEEP_UNHELD = 64
+MOST_BRIEF = 2048  # bytes of such a call's input
 KEEP_UNSETTLED = (
     256  # ended calls; with their payloads inline (64 KiB each) they fit a snapshot, whatever the agent does
 )
@@ -91,6 +94,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
     files: dict[str, FileState] = {}
     workspace: Workspace | None = None  # the newest capture, with the packs of all that it stands on
+    unheld: tuple[EndedCall, ...] = ()  # changing calls that ran and whose changes it may lack; the newest KEEP_UNHELD
+    unheld_more: int = 0  # further ones
     home: int = 0  # the newest epoch under which the agent was started; a refused run opens too
     ended: RunEnded | None = None  # of that epoch
     ends: tuple[RunEnded, ...] = ()  # the newest KEEP_ENDS, of all epochs
@@ -160,8 +165,11 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case End():
             mine = [c for c in state.open if c.intent.call == record.call]
             ran = [UnloggedCall(c.epoch, c.intent, record.how) for c in mine if c.intent.unlogged]
+            unheld = (*state.unheld, *(_brief(c, record) for c in mine if _changed(c.intent, record, state.workspace)))
             return replace(
                 state,
+                unheld=unheld[-KEEP_UNHELD:],
+                unheld_more=state.unheld_more + max(0, len(unheld) - KEEP_UNHELD),
                 open=tuple(c for c in state.open if c.intent.call != record.call),
                 unsettled=(*state.unsettled, *(EndedCall(c.intent, record) for c in mine))[-KEEP_UNSETTLED:],
                 unlogged=(*state.unlogged, *(c for c in ran if record.by == "session"))[-KEEP_UNLOGGED:],
@@ -181,7 +189,13 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case Workspace():
             before = state.workspace.packs if state.workspace and not record.whole else ()
             kept = before[: max(0, len(before) - max(0, record.replaces))]
-            return replace(state, workspace=replace(record, packs=(*kept, *record.packs), replaces=0))
+            unheld = tuple(e for e in state.unheld if not _holds(record, e.intent.call))
+            return replace(
+                state,
+                workspace=replace(record, packs=(*kept, *record.packs), replaces=0),
+                unheld=unheld,
+                unheld_more=state.unheld_more if len(unheld) == KEEP_UNHELD else 0,
+            )
         case Recovery():
             return replace(state, recovery=record, recoveries=state.recoveries + 1)
         case PhaseChange():
@@ -203,6 +217,26 @@ def of_older(state: State) -> State:
     if prompt.time >= home.time or mine or state.ended is not None:
         return msgspec.structs.replace(state, prompt=None)
     return msgspec.structs.replace(state, prompt=None, turn="none", turned=0)
+
+
+def _holds(saved: Workspace, call: int) -> bool:
+    return call <= saved.holds or call in saved.also
+
+
+def _changed(intent: Intent, end: End, saved: Workspace | None) -> bool:
+    """Whether the call may have changed files that the newest capture does not have."""
+    ran = end.how in ("done", "failed") and intent.cls != "read_only"
+    return ran and not (saved is not None and _holds(saved, intent.call))
+
+
+def _brief(open: OpenCall, end: End) -> EndedCall:
+    """Without what its evidence and its result are; of a long input the beginning."""
+    data = open.intent.input.data
+    input = open.intent.input
+    if data is not None and len(data) > MOST_BRIEF:
+        input = Payload(size=MOST_BRIEF, data=data[:MOST_BRIEF])
+    intent = msgspec.structs.replace(open.intent, input=input, before=())
+    return EndedCall(intent, msgspec.structs.replace(end, result=None, why=""))
 
 
 def excess(state: State) -> str:

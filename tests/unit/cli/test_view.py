@@ -16,14 +16,25 @@ from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.cli.entries import as_line, entries
 from wal_agent.cli.status import in_flight, table
-from wal_agent.cli.view import Call, JobState, Late, View, Waiting, late, look, phase_age, preview, view
-from wal_agent.records import AgentStarted, ExitClass, Opening, Payload, RunEnded
+from wal_agent.cli.view import Call, JobState, Late, View, Waiting, files, late, look, phase_age, preview, view
+from wal_agent.records import (
+    AgentStarted,
+    AnyRecord,
+    End,
+    ExitClass,
+    Opening,
+    Payload,
+    Pending,
+    RunEnded,
+    Workspace,
+)
 from wal_agent.supervise import local
 from wal_agent.supervise.control import STATUS
 from wal_agent.supervise.server import HookServer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
+from wal_agent.wal.state import State
 
 
 def shown(found: View) -> str:
@@ -110,6 +121,59 @@ def test_what_the_agent_said_itself_is_judged_by_how_it_ended(tmp_path: Path, cl
     commit(job)
     close_job(job, "released", "no such model")
     assert row in shown(look(shelf.bucket, KEYS, {}))
+
+
+def saved_as(tmp_path: Path, *records: AnyRecord) -> Shelf:
+    shelf = Shelf(tmp_path)
+    job = shelf.open()
+    job.writer.append(AgentStarted(time=1.0, pid=7, session="s", resumed=False), *records)
+    commit(job)
+    return shelf
+
+
+def test_what_of_the_files_is_saved_and_what_is_not(tmp_path: Path) -> None:
+    """Issue 12.10: as of when, what is to go, what is left out; 12.9: which calls ended since."""
+    saved = Workspace(
+        time=time.time() - 100,
+        holds=1,
+        commit="1" * 40,
+        files=12,
+        size=5000,
+        left_out=("big: bigger than 51.2 MiB", "node_modules: ignored"),
+        left_out_more=7,
+        pending=Pending(files=3, size=400 << 20, names=("a", f"key={SECRET}")),
+    )
+    shelf = saved_as(
+        tmp_path,
+        intent(1),
+        End(time=2.0, call=1, how="done", by="hook"),
+        saved,
+        intent(2),
+        End(time=3.0, call=2, how="done", by="hook"),
+    )
+    found = look(shelf.bucket, KEYS, {}).files
+    assert found is not None
+    assert (found.files, found.holds, found.behind, found.to_go, found.to_go_bytes) == (12, 1, (2,), 3, 400 << 20)
+    text = shown(look(shelf.bucket, KEYS, {}))
+    assert "files       saved 1" in text
+    assert "not saved yet: 3 files (" in text
+    assert "left out: big: bigger than 51.2 MiB\n" in text
+    assert "ignored" not in text
+    assert "calls up to #1; 1 call ended since, the newest is #2" in text
+    assert SECRET not in text and SECRET not in json.dumps(msgspec.to_builtins(look(shelf.bucket, KEYS, {})))
+
+
+def test_a_tree_that_was_never_saved(tmp_path: Path) -> None:
+    shelf = saved_as(tmp_path)
+    assert "files       not saved yet" in shown(look(shelf.bucket, KEYS, {}))
+    state = replay(shelf.bucket, KEYS).state
+    asked = files(state, {"tree": "no git"})
+    assert asked is not None
+    assert (asked.problem, asked.off) == ("no git", False)
+    off = files(state, {"tree": None})
+    assert off is not None
+    assert off.off
+    assert files(State(), None) is None
 
 
 def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:

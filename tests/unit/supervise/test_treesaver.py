@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, on_disk
 from tests.unit.supervise.crew import PATIENCE, Post, ended, short_folder, starting, until
+from wal_agent.capture import workspace as captures
+from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import OWN, Git
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
@@ -22,13 +25,25 @@ from wal_agent.places import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes
 from wal_agent.supervise.child import Child
-from wal_agent.supervise.treesaver import NO_GIT, TreeSaver, capture_of, never_captured, too_wide
+from wal_agent.supervise.treesaver import (
+    BEHIND,
+    DEBOUNCE,
+    NEVER,
+    NO_GIT,
+    TreeSaver,
+    capture_of,
+    due,
+    is_quick,
+    never_captured,
+    rest_after,
+    too_wide,
+)
 
 
 class Desk:
     """A run's gate and tree saver over one workspace; the log is in memory."""
 
-    def __init__(self, root: Path, interval: float = 3600.0) -> None:
+    def __init__(self, root: Path, interval: float = 3600.0, progress: Callable[[str], None] = lambda _: None) -> None:
         self.user = User(root)
         self.user.write("a", "1\n")
         self.post = Post(self.user.top)
@@ -36,7 +51,16 @@ class Desk:
         self.capture = WorkspaceCapture(root / "state", self.user.top.resolve(), self.user.env, self._put)
         self.put: Callable[[bytes], Payload] = self.post.job.blobs.put_payload
         gate, writer = self.post.gate, self.post.job.writer
-        self.saver = TreeSaver(self.capture, writer, gate.ended_upto, SystemClock(), interval, self.errors.append)
+        self.saver = TreeSaver(
+            self.capture,
+            writer,
+            gate.ended_upto,
+            SystemClock(),
+            interval,
+            self.errors.append,
+            ended_beyond=gate.ended_beyond,
+            progress=progress,
+        )
         gate.changed = self.saver.poke
 
     def _put(self, data: bytes) -> Payload:
@@ -107,8 +131,10 @@ def test_a_capture_names_no_call_that_still_runs(desk: Desk) -> None:
     third = desk.post.begin("read_file", file_path="c")
     gate.after(ended("write_file", file_path="b"))
     assert gate.ended_upto() == first - 1
+    assert gate.ended_beyond() == (second,)
     gate.after(ended("write_file", file_path="a"))
     assert gate.ended_upto() == second
+    assert gate.ended_beyond() == ()
     gate.after(ended("read_file", file_path="c"))
     assert gate.ended_upto() == third
     again = Post(desk.user.top)
@@ -212,6 +238,149 @@ def test_a_bug_is_told_and_is_not_the_last_try(desk: Desk) -> None:
     desk.put = kept
     desk.saver._told()
     assert desk.saver.problem == ""
+
+
+# ---- in parts
+
+PART = 40_000
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captures, "LEAST_PART", PART)
+    monkeypatch.setattr(captures, "MOST_PART", PART)
+    monkeypatch.setattr(captures, "Caps", lambda: Caps(total=PART * captures.MOST_PARTS))
+
+
+def fill(desk: Desk) -> None:
+    """Files from before the run, more than one part takes, and one that is edited now."""
+    for n in range(10):
+        path = desk.user.write(f"old-{n}", os.urandom(20_000))
+        os.utime(path, (1000.0 + n, 1000.0 + n))
+    desk.user.write("edited", "x\n")
+    desk.capture._began = time.time() + 60
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_big_workspace_is_saved_to_its_end_without_being_asked(tmp_path: Path) -> None:
+    """Issue 12.10."""
+    desk = Desk(tmp_path)
+    fill(desk)
+    with desk.running():
+        desk.saver.poke()
+        until(lambda: desk.captures() and desk.captures()[-1].pending is None, "all parts")
+    assert len(desk.captures()) > 2
+    assert desk.restored(tmp_path) == on_disk(desk.user.top)
+    assert desk.saver.not_saved() == ""
+    assert desk.saver.whole
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_end_of_a_run_saves_what_was_edited_first_and_names_the_rest(tmp_path: Path) -> None:
+    """Issue 12.10: no time is left after the first part of the last capture."""
+    desk = Desk(tmp_path)
+    fill(desk)
+    go = threading.Event()
+    capture = desk.capture.capture
+
+    def once(*words: object) -> Workspace | None:
+        if desk.saver._newest is not None:
+            go.wait(PATIENCE)
+        return capture(*words)  # type: ignore[arg-type]
+
+    desk.capture.capture = once  # type: ignore[method-assign, assignment]
+    with desk.post.committing():
+        desk.saver.start()
+        desk.saver.pause()
+        desk.saver.finish(last=True)
+        until(lambda: desk.saver._ended, "the first part")
+        assert desk.saver.stop(0.0), "nothing that this run changed is missing"
+        go.set()
+        desk.saver._thread.join(PATIENCE)
+    desk.post.commit()
+    assert len(desk.captures()) == 1
+    assert b"edited" in desk.restored(tmp_path)
+    assert not desk.saver.missed
+    said = desk.saver.not_saved()
+    assert "old-" in said
+    assert said.startswith("Not saved, only on this machine: ")
+
+
+@pytest.mark.usefixtures("parts")
+def test_files_of_this_run_that_are_left_at_the_end_make_it_no_good_end(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    fill(desk)
+    desk.capture._began = 0.0
+    desk.saver.save()
+    assert not desk.saver.stop(0.0) or desk.saver.missed
+    assert desk.saver.missed
+    assert "no time" in desk.saver.not_saved()
+
+
+def test_a_tree_that_was_never_saved_is_reported_at_the_end(desk: Desk, tmp_path: Path) -> None:
+    """Issue 12.10."""
+    desk.capture.git.env = {"PATH": str(tmp_path / "nothing")}
+    desk.saver._told()
+    assert desk.saver.not_saved() == f"{NEVER} {NO_GIT}"
+
+
+def test_what_is_left_out_is_reported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 12.10: a file over the cap; not what the project ignores."""
+    monkeypatch.setattr(captures, "Caps", lambda: Caps(file=1000))
+    desk = Desk(tmp_path)
+    desk.user.write("big", b"x" * 2000)
+    desk.user.write(".wal-agentignore", "ignored\n")
+    desk.user.write("ignored", "x")
+    desk.saver._told()
+    desk.post.commit()
+    said = desk.saver.not_saved()
+    assert said == "Not saved, only on this machine: big: bigger than 0.000954 MiB."
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_long_first_save_reports_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_agent.supervise.treesaver.PROGRESS", 0.0)
+    said: list[str] = []
+    desk = Desk(tmp_path, progress=said.append)
+    fill(desk)
+    with desk.running():
+        desk.saver.poke()
+        until(lambda: desk.saver.whole, "all parts")
+        count = len(said)
+        desk.user.write("later", "y\n")
+        desk.saver.poke()
+        until(lambda: b"later" in desk.restored(tmp_path / str(time.monotonic())), "a capture behind it")
+    assert said
+    assert said[0].startswith("saving the files of this folder: ")
+    assert len(said) == count, "later captures report nothing"
+
+
+def test_a_log_that_has_ended_ends_the_parts(tmp_path: Path, parts: None) -> None:
+    desk = Desk(tmp_path)
+    fill(desk)
+    desk.saver.save()
+    desk.post.commit()
+    desk.post.job.writer.seal(1.0)
+    desk.saver._told()
+    assert desk.capture.pending is not None
+    assert not desk.saver._goes_on
+
+
+@pytest.mark.parametrize("work", [0.01, 0.1, 0.4, 0.8, 0.99])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_quick_capture_is_at_most_two_seconds_behind_a_call(work: float, share: float) -> None:
+    """Issue 12.9: the call ends somewhere in the rest, or in the capture before it."""
+    assert is_quick(work)
+    ended = -work + share * (work + rest_after(work, False))  # the rest begins at 0
+    begins = max(0.0, min(rest_after(work, False), due(work, ended)), ended) + DEBOUNCE
+    assert begins + work <= ended + BEHIND + DEBOUNCE or begins == DEBOUNCE
+
+
+def test_a_slow_capture_rests_four_times_as_long() -> None:
+    assert not is_quick(1.0)
+    assert rest_after(1.5, False) == 6.0
+    assert rest_after(100.0, False) == 60.0
+    assert rest_after(3.0, True) == 3.0
 
 
 # ---- beside the agent's processes
