@@ -2,6 +2,8 @@
 
 The time of the first capture, and of one after a changed file; the time that a changing tool call is blocked while a
 capture runs and while none does, turn by turn; and the bytes put a call. Git, gate, log and bucket are the real ones.
+
+Then: how soon is a small edited file safe beside 400 MB of untracked files, in a repository and outside of one?
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from wal_agent.wal.job import OpenedJob
 FILES = scaled(100_000, 300)
 PER_FOLDER = 100
 ROUNDS = scaled(30, 2)
+BULK = scaled(400 << 20, 1 << 20)  # bytes
 
 
 def repository(top: Path, count: int) -> None:
@@ -48,10 +51,14 @@ class Bench:
 
     def __init__(self, top: Path, root: Path, opened: OpenedJob, gate: Gate, meter: MeterBucket) -> None:
         self.top, self.opened, self.gate, self.meter = top, opened, gate, meter
-        capture = WorkspaceCapture(root / "state", top.resolve(), os.environ, opened.blobs.put_payload)
+        self.capture = WorkspaceCapture(root / "state", top.resolve(), os.environ, opened.blobs.put_payload)
         clock = SystemClock()
-        self.tree = TreeSaver(capture, opened.writer, gate.ended_upto, clock, 10.0, self.failed)
+        self.tree = TreeSaver(self.capture, opened.writer, gate.ended_upto, clock, 10.0, self.failed)
         self.count = 0
+
+    @property
+    def pending(self) -> bool:
+        return self.capture.pending is not None
 
     def failed(self, error: BaseException) -> None:
         raise error
@@ -91,7 +98,42 @@ class Bench:
         return blocked
 
 
+def beside(bulk: int, each: int, in_git: bool) -> None:
+    """`bulk` bytes of untracked files of `each` bytes, and one that is edited while they are saved."""
+    with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
+        root, top = Path(folder), Path(folder) / "work"
+        if in_git:
+            repository(top, PER_FOLDER)
+        else:
+            top.mkdir()
+        (top / "data").mkdir()
+        for n in range(bulk // each):
+            (top / "data" / str(n)).write_bytes(os.urandom(each))
+        meter = MeterBucket(open_bucket(f"file://{folder}/bucket"))
+        with owned(root, meter) as (opened, gate, _):
+            bench = Bench(top, root, opened, gate, meter)
+            (top / "edited").write_text("x = 0\n")
+            began = time.perf_counter()
+            seconds, edits, sent = [], 0, bench.drained()
+            while not seconds or bench.pending:
+                edits += 1
+                (top / "edited").write_text(f"x = {edits}\n")
+                edited = time.perf_counter()
+                bench.save()
+                bench.drained()
+                seconds.append(time.perf_counter() - edited)
+            where = "in git" if in_git else "without git"
+            print(
+                f"  {bulk >> 20} MB in files of {each >> 10} KB, {where}: edited file safe after {seconds[0]:.1f} s, "
+                f"later edits at most {max(seconds):.1f} s; all in {time.perf_counter() - began:.0f} s, "
+                f"{len(seconds)} captures, {(bench.drained() - sent) / 1e6:.0f} MB put"
+            )
+
+
 def main() -> None:
+    for each in (1 << 20, 20 << 20):
+        for in_git in (True, False):
+            beside(BULK, each, in_git)
     with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
         root, top = Path(folder), Path(folder) / "work"
         repository(top, FILES)
@@ -100,6 +142,8 @@ def main() -> None:
             bench = Bench(top, root, opened, gate, meter)
             sent = bench.drained()
             first = bench.save()
+            while bench.pending:
+                first += bench.save()
             whole = bench.drained() - sent
             print(f"  {FILES} files: first capture {first / 1000:.2f} s, {whole / 1e6:.2f} MB put")
             alone, busy, captures, bytes_ = [], [], [], []

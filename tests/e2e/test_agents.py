@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -135,6 +137,47 @@ def test_a_lost_machine(scene: Scene) -> None:
     assert "late" in result_of(scene.model.history(1), "cat side")
     check_log(scene, two, before)
     check_exact(scene, two)
+
+
+@pytest.mark.parametrize("scene", ["claude"], indirect=True)
+def test_a_lost_disk_and_a_completed_call_whose_files_did_not_travel(scene: Scene) -> None:
+    """Issue 12.9: the agent's own session file has the call's result, and its file is not on the new machine."""
+    rule = scene.root / "no-captures"
+    slow = scene.root / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text(f"#!/bin/sh\n[ -e '{rule}' ] && exec sleep 600\nexec {shutil.which('git')} \"$@\"\n")
+    slow.chmod(0o755)
+    one = scene.machine("vm-1")
+    shell, args = one.rehearsal.shell, one.rehearsal.args(TASK)
+    scene.script(Turn("First.", [shell("echo 1 > one")]), Turn("Then.", [shell("echo 2 > two")]), Turn("never said"))
+    second, third = scene.hold_turn(1), scene.hold_turn(2)
+    run = one.run(*args, PATH=f"{slow.parent}:{os.environ['PATH']}")
+    until(lambda: (tree := scene.replay().state.workspace) is not None and tree.holds >= 1, "the tree with call 1")
+    rule.touch()
+    second.set()
+    until(lambda: [e.intent.call for e in scene.replay().state.unheld] == [2], "call 2 ended")
+    until(lambda: scene.replay().state.unsettled == (), "the session that has its result is saved")
+    assert one.status()["files"]["behind"] == [2]
+    run.kill(signal.SIGKILL)
+    one.lost()
+    shutil.rmtree(scene.workspace)
+    third.set()
+    rule.unlink()
+
+    scene.model.requests.clear()
+    scene.script(Turn("It is done."))
+    new = scene.root / "new" / "work"
+    new.mkdir(parents=True)
+    two = scene.machine("vm-2", workspace=new)
+    again = two.run(*args, options=["--wait"], wait=True)
+    assert again.process.returncode == 0, again.stderr()
+    assert ((new / "one").exists(), (new / "two").exists()) == (True, False)
+    heard = scene.model.history(0)
+    notice = next(part.text for part in heard if isinstance(part, Said) and NOTICE in part.text)
+    assert "Their changes to files are not in this workspace" in notice
+    assert "- #2 `Bash` `echo 2 > two`" in notice
+    assert "#1 " not in notice
+    assert "lost" in again.stderr()
 
 
 @pytest.mark.parametrize("scene", DRAINED, indirect=True)

@@ -53,6 +53,23 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """Calls that ran, and whose changes to files are not in this workspace: the newest ones, and how many there are in
+    all. `sure`: so it is; else so it may be."""
+
+    calls: tuple[LostCall, ...] = ()
+    count: int = 0
+    sure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LostCall:
+    call: int
+    tool: str
+    input: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """What the job rested for, in the pauser's words, and until when (since 1970)."""
 
@@ -89,6 +106,7 @@ class Told:
     unlogged: bool = False
     pause: Pause | None = None  # where the alert is "paused"
     given_up: str = ""  # why, where the alert is "preempted" and it is known (words.given_up)
+    lost: Lost = Lost()
 
 
 def recovery_prompt(told: Told, templates: Templates = _OURS) -> str:
@@ -97,7 +115,8 @@ def recovery_prompt(told: Told, templates: Templates = _OURS) -> str:
     name = _name(told)
     calls = [_call(c) for c in told.calls[: _SIZES[0][0]]]
     finished = [(inline(f.tool, 60), shown_input(f.tool, f.input), f.how) for f in told.finished[: _SIZES[0][1]]]
-    texts = (templates.render(name, _values(told, calls, finished, *size)) for size in _SIZES)
+    lost = [(f"#{c.call} {inline(c.tool, 60)}", shown_input(c.tool, c.input)) for c in told.lost.calls[-_SIZES[0][1] :]]
+    texts = (templates.render(name, _values(told, calls, finished, lost, *size)) for size in _SIZES)
     try:
         notice = next((text for text in texts if tokens(text) <= MAX_TOKENS), None)
         why = f"{FOLDER}/{name}: it has more than {MAX_TOKENS} tokens" if notice is None else ""
@@ -128,6 +147,7 @@ def _values(
     told: Told,
     calls: list[dict[str, str]],
     finished: list[tuple[str, str, str]],
+    lost: list[tuple[str, str]],
     most: int,
     most_finished: int,
     chars: int,
@@ -145,6 +165,9 @@ def _values(
         "finished_more": len(told.finished[most_finished:]),
         "unannounced": [_unannounced(c, chars) for c in told.unannounced[:most]],
         "unannounced_more": len(told.unannounced[most:]),
+        "lost": [f"{tool} {inline(data, min(chars, 160))}" for tool, data in lost[-most_finished:] if most_finished],
+        "lost_more": told.lost.count - min(len(lost), most_finished),
+        "lost_sure": told.lost.sure,
         "put_back": told.put_back,
         "leftovers": [inline(text, 80) for text in told.leftovers[:5]],
         "leftovers_more": len(told.leftovers[5:]),

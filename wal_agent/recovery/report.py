@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from wal_agent.records import Finding
 from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.inflight import InFlight, Unannounced
+from wal_agent.recovery.prompt import Lost
 from wal_agent.recovery.quote import safe, shown_input
 from wal_agent.recovery.words import clock_time, counted, size, span
 
 _SHOWN = 5  # calls in flight
+_SHOWN_LOST = 3
 _ENDED: dict[Alert, str] = {
     "crash": "was cut off",
     "cut_off": "was cut off",
@@ -102,6 +104,16 @@ def unannounced_lines(calls: Sequence[Unannounced]) -> list[str]:
         lines.append(row("unlogged" if n == 0 else "", f"{what}  {call.cls}  {call.how}; it ran before it was logged"))
     more = len(calls) - _SHOWN
     return [*lines, row("", f"and {more} more: see wal-agent log")] if more > 0 else lines
+
+
+def lost_lines(lost: Lost) -> list[str]:
+    """Which calls left their file changes behind: the newest ones."""
+    if not lost.count:
+        return []
+    shown = ", ".join(f"#{c.call} {plain(shown_input(c.tool, c.input), 40)}" for c in lost.calls[-_SHOWN_LOST:])
+    more = f", and {lost.count - _SHOWN_LOST} more" if lost.count > _SHOWN_LOST else ""
+    are = "are not" if lost.sure else "may not be"
+    return [row("lost", f"file changes that {are} here, of {counted(lost.count, 'call')}: {shown}{more}")]
 
 
 def resuming_line(text: str, seconds: float) -> str:

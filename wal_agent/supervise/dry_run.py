@@ -24,7 +24,7 @@ from wal_agent.recovery.decided import Plan, Resume, StartAgain
 from wal_agent.recovery.decided import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
 from wal_agent.recovery.proven import standing
-from wal_agent.recovery.report import in_flight_lines, plain, row, unannounced_lines
+from wal_agent.recovery.report import in_flight_lines, lost_lines, plain, row, unannounced_lines
 from wal_agent.recovery.restore import Place, check
 from wal_agent.recovery.templates import load_templates
 from wal_agent.recovery.tree_words import Effects
@@ -139,12 +139,15 @@ def foresee(
         rows.append(row("spool", plain(carried(seen.doc.spool), 300)))
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return Foreseen(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
-    told = notice.told(at, here, workspace, agent, decided, verdicts, running, tree.told(tree.then), clock.now())
+    effects = tree.effects(tree.then)
+    told = notice.told(
+        at, here, workspace, agent, decided, verdicts, running, tree.told(tree.then), effects, clock.now()
+    )
     rows += [row("note", plain(text, 300)) for text in decided.warnings]
     rows += tree.plan.rows()
-    rows += [*in_flight_lines(told.calls), *unannounced_lines(told.unannounced)]
+    rows += [*lost_lines(told.lost), *in_flight_lines(told.calls), *unannounced_lines(told.unannounced)]
     prompt = (
-        _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts, tree.effects(tree.then))
+        _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts, effects)
         if isinstance(decided, Resume)
         else recovery_prompt(told, load_templates(workspace, env))
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from wal_agent.recovery.decided import Refuse, Resume, StartAgain
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.quote import cut, shown_input
@@ -24,7 +26,10 @@ def facts(seen: Foreseen) -> dict[str, Any]:
         "prompt": seen.prompt,
     }
     if seen.tree is not None:
-        found["tree"] = {**asdict(seen.tree), "left_out": [redact(text) for text in seen.tree.left_out]}
+        left, pending = [redact(text) for text in seen.tree.left_out], msgspec.to_builtins(seen.tree.pending)
+        if pending is not None:
+            pending["names"] = [redact(name) for name in pending.get("names", ())]
+        found["tree"] = {**asdict(seen.tree), "left_out": left, "pending": pending}
     if told is not None and isinstance(decided, Resume | StartAgain):
         found |= {
             "alert": told.alert,
@@ -33,6 +38,7 @@ def facts(seen: Foreseen) -> dict[str, Any]:
             "same_host": told.same_host,
             "calls": [_call(call) for call in told.calls],
             "finished": [e.intent.call for e in decided.finished],
+            "lost": [call.call for call in told.lost.calls],
             "leftovers": [redact(text) for text in told.leftovers],
             "warnings": [redact(text) for text in told.warnings],
         }

@@ -15,9 +15,10 @@ from wal_agent.recovery.decided import Plan, Resume, StartAgain
 from wal_agent.recovery.inflight import Unannounced, in_flight
 from wal_agent.recovery.plan import plan
 from wal_agent.recovery.project_rules import rules_in
-from wal_agent.recovery.prompt import Pause, Told, recovery_prompt
+from wal_agent.recovery.prompt import Lost, LostCall, Pause, Told, recovery_prompt
 from wal_agent.recovery.restore import MOST_MAIN
 from wal_agent.recovery.templates import Templates
+from wal_agent.recovery.tree_words import Effects
 from wal_agent.recovery.words import given_up
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.situation import Situation, finished
@@ -83,10 +84,12 @@ def told(
     verdicts: Sequence[Verdict],
     ended: Sequence[str],
     tree: str,
+    effects: Effects,
     now: float,
 ) -> Told:
-    """What the prompt is made of. `ended`: the old run's processes that were ended. `tree`: on the working tree.
-    `now`: seconds since 1970. ConfigError: the project's rules in wal-agent.toml are wrong."""
+    """What the prompt is made of. `ended`: the old run's processes that were ended. `tree`: on the working tree;
+    `effects`: of which calls it has the changes. `now`: seconds since 1970. ConfigError: the project's rules in
+    wal-agent.toml are wrong."""
     home = at.home
     assert home is not None
     main = at.before.files.get(agent.main_file)
@@ -119,8 +122,17 @@ def told(
         warnings=decided.warnings,
         unlogged=isinstance(agent, Hookless),
         pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
+        lost=lost(at, effects),
         given_up=given_up(end.why) if decided.alert == "preempted" and end is not None else "",
     )
+
+
+def lost(at: Situation, effects: Effects) -> Lost:
+    """The calls that ran and whose changes to files are not here, whoever told their results."""
+    state = at.before
+    lacking = [ended.intent for ended in state.unheld if effects.lacks(ended.intent.call)]
+    calls = tuple(LostCall(intent.call, intent.tool, at.inputs.get(intent.call)) for intent in lacking)
+    return Lost(calls, len(calls) + (state.unheld_more if calls else 0), effects.sure)
 
 
 def prompt(

@@ -29,6 +29,7 @@ from wal_agent.recovery.report import (
     fenced_line,
     headline,
     in_flight_lines,
+    lost_lines,
     plain,
     put_back_line,
     restored_line,
@@ -204,7 +205,9 @@ class Preparation:
         self._put_tree_back()
         verdicts = self._verdicts(ended, gone)  # again: what still ran may have changed something, or ended by itself
         tree = self.tree.told(self.done)
-        told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, self.clock.now())
+        effects = self.tree.effects(self.done)
+        now = self.clock.now()
+        told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, effects, now)
         verify = {call: c.verify for c in told.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
         templates = load_templates(self.wish.workspace, self.wish.env)
@@ -215,7 +218,7 @@ class Preparation:
         else:
             prompt, restored = self._begin_again(place, decided, told, templates), None
             rows(self._tree_alone())
-        rows([*in_flight_lines(told.calls), *unannounced_lines(told.unannounced)])
+        rows([*lost_lines(told.lost), *in_flight_lines(told.calls), *unannounced_lines(told.unannounced)])
         self._record(alert, verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
         return Prepared(

@@ -16,7 +16,16 @@ from wal_agent.recovery import deny
 from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.evidence.paths import told_folder
 from wal_agent.recovery.inflight import InFlight, Unannounced, in_flight
-from wal_agent.recovery.prompt import MAX_TOKENS, Finished, Pause, Told, recovery_prompt, tokens
+from wal_agent.recovery.prompt import (
+    MAX_TOKENS,
+    Finished,
+    Lost,
+    LostCall,
+    Pause,
+    Told,
+    recovery_prompt,
+    tokens,
+)
 from wal_agent.recovery.quote import cut, escape, fenced, inline, safe, shown_input
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.words import given_up
@@ -153,6 +162,24 @@ def test_calls_that_ran_unlogged_are_reported_whatever_happened(alert: Alert) ->
     assert "Ran without" not in recovery_prompt(replace(TOLD, alert=alert))
 
 
+LOST = Lost(tuple(LostCall(n, "Bash", b'{"command":"echo %d > f"}' % n) for n in range(40, 65)), 30)
+
+
+@pytest.mark.parametrize("alert", ["crash", "cut_off", "preempted", "paused"])
+@pytest.mark.parametrize("task", [None, "go"])
+def test_calls_whose_file_changes_are_not_here_are_named(alert: Alert, task: str | None) -> None:
+    """Issue 12.9: in every kind of prompt; many are capped with a pointer."""
+    for calls in ((), TOLD.calls):
+        told = replace(TOLD, alert=alert, calls=calls, task=task)
+        text = recovery_prompt(replace(told, lost=LOST))
+        assert "Their changes to files are not in this workspace" in text
+        assert "- #64 `Bash` `echo 64 > f`\n" in text
+        assert "#44 " not in text
+        assert "- 10 more: see `wal-agent log`" in text
+        assert "may not be in this workspace" in recovery_prompt(replace(told, lost=replace(LOST, sure=False)))
+        assert "changes to files" not in recovery_prompt(told)
+
+
 def test_identical_calls_are_one_counter() -> None:
     twice = recovery_prompt(replace(TOLD, calls=(replace(PUSH, calls=(1, 2), issued=3),)))
     assert "(2 of 3 identical calls; which of them cannot be told)" in twice and "2 tool calls were in flight" in twice
@@ -187,6 +214,7 @@ def test_never_more_than_the_cap(texts: list[str], times: int, name: str, other:
         leftovers=(other,) * times,
         moved=(name, other),
         calls=calls_of(inputs * times, tool=name, because=other),
+        lost=Lost(tuple(LostCall(n, name, i) for n, i in enumerate(inputs * times)), 10**6),
     )
     assert tokens(recovery_prompt(told)) <= MAX_TOKENS
     again = replace(told, task="go", finished=tuple(Finished(name, i, "done") for i in inputs * times))

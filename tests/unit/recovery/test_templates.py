@@ -77,7 +77,7 @@ def test_a_projects_own_text_is_used(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("{% for c in calls %}{% for d in calls %}x{% endfor %}{% endfor %}", "not inside another"),
-        ("{% for c in range(10**9) %}x{% endfor %}", "a loop can only go over calls, finished, leftovers"),
+        ("{% for c in range(10**9) %}x{% endfor %}", "a loop can only go over calls, finished, leftovers, lost"),
         ("{% for c in what_happened %}x{% endfor %}", "a loop can only go over"),
         ("{% for c in calls recursive %}{{ c.x }}{% endfor %}", "a loop can only go over"),
         ("{{ 'x' * 10**10 }}{% include '_calls.md' %}", "line 1: Mul is not possible"),

@@ -9,21 +9,22 @@ from typing import Literal
 import msgspec
 import pytest
 
-from tests.unit.recovery.cases import opening
+from tests.unit.recovery.cases import end, intent, opening
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Reconciled
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import Cause, Payload, Recovery, Turn
-from wal_agent.recovery.prompt import Told
+from wal_agent.recovery.prompt import Lost, LostCall, Told
 from wal_agent.recovery.templates import Templates
+from wal_agent.recovery.tree_words import Effects
 from wal_agent.supervise.conversation import MAX_PROMPT
-from wal_agent.supervise.notice import LOST, prompt, task
+from wal_agent.supervise.notice import LOST, lost, prompt, task
 from wal_agent.supervise.situation import Situation, observe
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay
-from wal_agent.wal.state import OpeningAt, State
+from wal_agent.wal.state import OpeningAt, State, apply_all
 
 TOLD = Told("cut_off", "vm-17", "vm-22", False, stopped=50_533.0, saved=50_531.0, now=50_773.0)
 TASK = "charge the customer, once"
@@ -56,6 +57,16 @@ def told(at: Situation, heard: tuple[str, ...] | None, *args: str) -> str:
 
 def as_given(text: str) -> str:
     return f"\n{LOST} The task, as it was given:\n\n{text}\n"
+
+
+def test_the_calls_whose_changes_to_files_are_not_here() -> None:
+    """Issue 12.9: by what the tree that was put back holds, whoever wrote the calls' results."""
+    state = apply_all(State(), 1, 1, [call for n in (1, 2, 3) for call in (intent(n), end(n))])
+    at = Situation(opening(2, "dead"), state, HOME, None, {3: b"{}"})
+    assert lost(at, Effects(1, True, True, (2,))) == Lost((LostCall(3, "run_shell_command", b"{}"),), 1, True)
+    assert [c.call for c in lost(at, Effects(0, False, True)).calls] == [1, 2, 3], "no tree was saved"
+    assert not lost(at, Effects(0, False, True)).sure
+    assert lost(at, Effects()) == Lost(), "the folder that they changed"
 
 
 def test_a_session_that_was_saved_before_it_had_the_task() -> None:

@@ -8,11 +8,24 @@ from hypothesis import strategies as st
 
 from tests.unit.wal.test_segment import some_records
 from tests.unit.wal.world import World, end, intent
-from wal_agent.records import AgentStarted, AnyRecord, End, FileDelta, FileGone, Intent, Payload, Recovery, Turn
+from wal_agent.records import (
+    AgentStarted,
+    AnyRecord,
+    End,
+    FileDelta,
+    FileGone,
+    Intent,
+    Payload,
+    Recovery,
+    Turn,
+    Workspace,
+)
 from wal_agent.wal.state import (
     KEEP_OPENINGS,
+    KEEP_UNHELD,
     KEEP_UNLOGGED,
     KEEP_UNSETTLED,
+    MOST_BRIEF,
     State,
     apply,
     apply_all,
@@ -47,6 +60,39 @@ def test_a_captured_file_settles_what_it_tells() -> None:
     state = apply_all(State(), 1, 1, [*map(intent, (1, 2, 3, 4)), end(1), end(2), end(3), captured(2)])
     assert [c.intent.call for c in state.unsettled] == [3]
     assert [c.intent.call for c in state.open] == [4]
+
+
+def tree(holds: int, also: tuple[int, ...] = ()) -> Workspace:
+    return Workspace(time=1.0, holds=holds, commit="1" * 40, also=also)
+
+
+def unheld(state: State) -> list[int]:
+    return [e.intent.call for e in state.unheld]
+
+
+def test_calls_whose_changes_no_capture_has() -> None:
+    """Issue 12.9: whether or not the session has told them."""
+    state = apply_all(State(), 1, 1, [*map(intent, range(1, 7)), *map(end, (1, 2, 4, 5)), captured(5)])
+    assert unheld(state) == [1, 2, 4, 5]
+    assert state.unsettled == ()
+    assert unheld(apply(state, 1, 1, tree(2))) == [4, 5]
+    assert unheld(apply(state, 1, 1, tree(2, (5,)))) == [4]
+    later = apply_all(state, 1, 1, [tree(5, (6,)), end(6), end(3)])
+    assert unheld(later) == [], "a call that the capture has; one that was settled behind it"
+    reads: list[AnyRecord] = [msgspec.structs.replace(intent(9), cls="read_only"), end(9)]
+    assert unheld(apply_all(later, 1, 1, [*reads, intent(10), msgspec.structs.replace(end(10), how="denied")])) == []
+
+
+def test_what_is_kept_of_such_calls_is_bounded() -> None:
+    state = State()
+    data = b"x" * 60_000
+    for n in range(1, KEEP_UNHELD + 11):
+        begun = msgspec.structs.replace(intent(n), input=Payload(size=len(data), data=data))
+        state = apply_all(state, n, 1, [begun, end(n)])
+    assert unheld(state) == list(range(11, KEEP_UNHELD + 11))
+    assert state.unheld_more == 10
+    assert sum(e.intent.input.size for e in state.unheld) == KEEP_UNHELD * MOST_BRIEF
+    assert apply(state, 1, 1, tree(20)).unheld_more == 0
 
 
 def test_a_file_begun_anew_has_nothing_of_the_old_one() -> None:
