@@ -38,7 +38,7 @@ class Terminal:
         self.name = f"wa-{uuid.uuid4().hex[:12]}"
         self.notes = machine.root / self.name
         self.notes.mkdir()
-        command = [sys.executable, "-m", "wal_agent", "run", "gemini", "--ttl", TTL, *options, "--", *args]
+        command = [sys.executable, "-m", "wal_agent", "run", machine.agent, "--ttl", TTL, *options, "--", *args]
         config, play = self.notes / "tmux.conf", self.notes / "play.sh"
         config.write_text(CONFIG)
         play.write_text(PLAY.format(notes=self.notes, command=shlex.join(command)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.scene import Scene, check_exact, check_log, until
+from tests.e2e.terminal import Terminal
 from wal_agent.agents import AGENTS
 from wal_agent.loopback.model import Called, Heard, Model, Returned, Said, Turn
 
@@ -39,6 +41,41 @@ def test_doctor_proves_that_an_allow_runs_and_a_deny_does_not(scene: Scene) -> N
     done = scene.machine("vm-1").cli("doctor", scene.agent)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a denied tool call does not run" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("scene", [name for name in HOOKED if name != "opencode"], indirect=True)
+def test_no_arguments_without_a_terminal(scene: Scene) -> None:
+    """Issue 12.14, I6: the exit code is the agent's own for no arguments and an empty stdin. (OpenCode alone waits for
+    a terminal for ever.)"""
+    machine = scene.machine("vm-1")
+    scene.script(Turn("bye"))
+    run = machine.run(wait=True)
+    bare = subprocess.run(
+        [scene.program],
+        cwd=scene.workspace,
+        env=machine.env(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.process.returncode == bare.returncode, run.stderr() + bare.stderr
+
+
+def test_no_arguments_on_a_terminal(scene: Scene) -> None:
+    """Issue 12.14: `wal-agent run AGENT` starts the agent's own screen; what ends it is the person's Ctrl-C."""
+    machine = scene.machine("vm-1")
+    terminal = Terminal(machine, [])
+    try:
+        until(lambda: [r for r in scene.records() if r["type"] == "agent_started"], "the agent is started")
+        for _ in range(60):
+            terminal.press("C-c", "C-c")  # some want two within half a second
+            if terminal.ended(within=1):
+                break
+        assert not 64 <= terminal.code() <= 80, terminal.screen()
+    finally:
+        terminal.close()
 
 
 BEHIND = """\

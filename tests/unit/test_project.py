@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -144,6 +145,37 @@ def test_the_installed_clis_are_the_tested_ones() -> None:
     clis = json.loads((ROOT / "tests" / "agents.json").read_text())
     tested = {agent.name: agent.tested for agent in AGENTS.values() if agent.rehearsal() is not None}
     assert {name: clis[name]["version"] for name in tested} == tested
+
+
+# ---- types --------------------------------------------------------------------------------------------------------
+
+
+def literal_comparisons(source: str) -> list[int]:
+    """Lines that compare a parameter of type Sequence, or a slice of it, with a list or tuple literal."""
+    found: list[int] = []
+    for function in ast.walk(ast.parse(source)):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        args = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        names = {a.arg for a in args if a.annotation and ast.unparse(a.annotation).startswith("Sequence[")}
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Compare):
+                continue
+            sides = [node.left, *node.comparators]
+            sliced = [s.value if isinstance(s, ast.Subscript) and isinstance(s.slice, ast.Slice) else s for s in sides]
+            given = any(isinstance(s, ast.Name) and s.id in names for s in sliced)
+            if given and any(isinstance(s, ast.List | ast.Tuple) for s in sides):
+                found.append(node.lineno)
+    return found
+
+
+def test_no_sequence_is_compared_with_a_list_or_a_tuple() -> None:
+    """Issue 12.14: mypy accepts `Sequence[str] != []`, since a Sequence may be a list; a tuple is never equal to it."""
+    assert literal_comparisons("def f(a: Sequence[str]) -> bool:\n    return a[:1] != [] and () == a") == [2, 2]
+    assert literal_comparisons("def f(a: list[str]) -> bool:\n    return a[:1] != []") == []
+    code = [path for path in committed() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"]
+    found = {path.relative_to(ROOT).as_posix(): literal_comparisons(path.read_text()) for path in code}
+    assert {name: at for name, at in found.items() if at} == {}
 
 
 # ---- the wheel ----------------------------------------------------------------------------------------------------

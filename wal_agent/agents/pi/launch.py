@@ -28,7 +28,7 @@ def locate(env: Env) -> Cli:
 
 
 def passthrough(args: Sequence[str]) -> bool:
-    return (args[:1] != [] and args[0] in options.COMMANDS) or any(
+    return (len(args) > 0 and args[0] in options.COMMANDS) or any(
         a.name in options.NO_SESSION for a in options.read(args)
     )
 
