@@ -114,7 +114,8 @@ def beside(bulk: int, each: int, in_git: bool) -> None:
             bench = Bench(top, root, opened, gate, meter)
             (top / "edited").write_text("x = 0\n")
             began = time.perf_counter()
-            seconds, edits, sent = [], 0, bench.drained()
+            seconds: list[float] = []
+            edits, sent = 0, bench.drained()
             while not seconds or bench.pending:
                 edits += 1
                 (top / "edited").write_text(f"x = {edits}\n")

@@ -92,10 +92,10 @@ def inputs_of(state: State, blobs: Blobs) -> dict[int, bytes]:
         data = fetched(blobs, intent.input) if intent.call not in found else None
         if data is not None:
             found[intent.call] = data
-    for ended in state.unheld:  # of a long one the beginning
-        data = fetched(blobs, ended.intent.input)
+    for call in state.unheld:  # of a long one the beginning
+        data = fetched(blobs, call.intent.input)
         if data is not None:
-            found.setdefault(ended.intent.call, data)
+            found.setdefault(call.intent.call, data)
     return found
 
 

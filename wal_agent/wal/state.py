@@ -177,13 +177,13 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
         case FileDelta():
             old = state.files.get(record.path)
             fresh = FileState(session=record.session, size=record.size, sha256=record.sha256, layers=(record,))
-            new = (
+            layered = (
                 fresh
                 if old is None
                 else replace(fresh, base_size=old.base_size, chunks=old.chunks, layers=(*old.layers, record))
             )
             unsettled = tuple(c for c in state.unsettled if c.intent.call > record.settled)
-            return replace(state, files={**state.files, record.path: new}, unsettled=unsettled)
+            return replace(state, files={**state.files, record.path: layered}, unsettled=unsettled)
         case FileGone():
             return replace(state, files={k: v for k, v in state.files.items() if k != record.path})
         case Workspace():
