@@ -27,7 +27,7 @@ PERSONS = {  # each also where the tool has stripped its environment or left its
     "claim": "fleet claim",
     "watch": "fleet watch --on-crash true --once",
     "restore": "restore --to ./restored",
-    "replace": "restore --to /tmp/anywhere --force",
+    "replace": "restore --to ../anywhere --force",
 }
 ANYBODYS = {
     "status": "status",
@@ -55,7 +55,8 @@ def test_an_agent_types_a_persons_commands(scene: Scene) -> None:
     bare = " ".join(["env", "-i", *(f'{name}="${name}"' for name in kept)])
     ways = {name: f"{program} {words}" for name, words in {**PERSONS, **ANYBODYS}.items()}
     ways |= {f"bare {name}": f"{bare} {program} {PERSONS[name]}" for name in ("ack", "unlock")}
-    ways["away"] = f"(setsid {program} {PERSONS['ack']} </dev/null &) ; sleep 3"
+    away = f"{program} {PERSONS['ack']}; touch gone"
+    ways["away"] = f"(setsid sh -c {shlex.quote(away)} </dev/null &); while ! [ -e gone ]; do sleep 0.1; done"
     lines = [f'{{ {words}; }} >>said 2>&1; echo "{name}=$?" >>codes' for name, words in ways.items()]
     (scene.workspace / "type.sh").write_text("\n".join(lines) + "\n")
     scene.script(Turn(calls=[shell("sh type.sh")]), Turn("That was it."))
