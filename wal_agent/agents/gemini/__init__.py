@@ -41,7 +41,7 @@ class Gemini:
             "handshake; a model that answers within about 50 ms could run one tool first.",
             "Gemini ends when its last name look-up does: with `privacy.usageStatisticsEnabled` on and a name server "
             "that does not answer that is long after its turn. Without a terminal wal-agent says so after 10 s.",
-            "MCP tools are unknown without a rule of the project: hooks hand on no hints.",
+            "MCP tools are unknown, as hooks hand on no hints; a rule of the project can make one a mutation.",
         ),
     )
 
