@@ -204,6 +204,7 @@ class WorkspaceCapture:
 
     def _capture(self, holds: int, also: tuple[int, ...], now: float) -> Workspace | None:
         self._next = None
+        started = time.monotonic()
         place = find(self.git, self._workspace)
         self._shadow.ensure(place.object_format)
         if self._born and self._born != self._shadow.born:  # another job had to begin anew
@@ -237,7 +238,8 @@ class WorkspaceCapture:
         at = self._shadow.at(*place.alternates)
         began = time.monotonic()
         packing = self._packer.pack(at, saved, made, around, filling)
-        self._adapt(scanned.cost, scanned.seconds + time.monotonic() - began)
+        ended = time.monotonic()
+        self._adapt(scanned.cost, scanned.seconds + ended - began, ended - started)
         files, size, replaced = self._counted(at, saved, scanned.work)
         pack = packing.pack
         grows = filling and saved is not None and not packing.whole
@@ -272,10 +274,11 @@ class WorkspaceCapture:
             return False
         return state == b"" if not old.state_id else state != b"" and read_state(state) == old.state
 
-    def _adapt(self, cost: int, seconds: float) -> None:
-        """The next capture takes as much as this machine and its bucket take in about PART_SECONDS."""
+    def _adapt(self, cost: int, seconds: float, all_seconds: float) -> None:
+        """The next capture takes as much as this machine and its bucket take in about PART_SECONDS, or in as long as
+        the rest of a capture takes. `seconds` of `all_seconds` went into files that cost `cost`."""
         if 4 * cost >= self._budget:
-            fits = int(cost / max(seconds, 0.001) * PART_SECONDS)
+            fits = int(cost / max(seconds, 0.001) * max(PART_SECONDS, all_seconds - seconds))
             self._budget = max(self._least, min(fits, 4 * self._budget, MOST_PART))
 
     def _counted(self, at: At, saved: Saved | None, work: str) -> tuple[int, int, int]:

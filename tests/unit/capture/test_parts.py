@@ -213,10 +213,12 @@ def test_a_part_is_as_big_as_fits_in_its_time(user: User, log: Log, tmp_path: Pa
         tmp_path / "state", user.top.resolve(), user.env, lambda data: Payload(size=len(data), data=data), (), CAPS
     )
     module.MOST_PART = 64 << 20  # the fixture puts it back
-    capture._adapt(PART, 0.1)
+    capture._adapt(PART, 0.1, 0.2)
     assert capture._budget == 4 * PART
-    capture._adapt(4 * PART, 3600.0)
+    capture._adapt(4 * PART, 3600.0, 3600.0)
     assert capture._budget == PART
+    capture._adapt(PART, 3.0, 9.0)
+    assert capture._budget == 2 * PART
 
 
 # ---- which are first
