@@ -20,7 +20,7 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint unit contract faults e2e pins tools bench clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint unit contract faults e2e pins tools latest bench clean have-python have-agents have-cc have-systemd have-all
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -58,6 +58,9 @@ pins: have-python ## Make requirements/release.txt anew: the hashes of what runt
 
 tools: $(CLIS) $(SERVERS) ## Just the real CLIs (tests/agents.json) and object store servers that tests use.
 
+latest: have-all $(DEV) $(CLIS) $(SERVERS) ## Test what npm serves today; what passes becomes the tested version (AGENT=... for one).
+	@$(BIN)/python -m scripts.latest $(if $(filter command line,$(origin AGENT)),$(AGENT))
+
 bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## The measured claims (SHORT=1: only that each still runs).
 	$(BIN)/python -m bench $(if $(SHORT),--short)
 
@@ -94,16 +97,15 @@ $(DEV): requirements/dev.txt $(RUNTIME)
 # No lock files: they would hold the addresses of whatever registry was asked. The versions are exact.
 NPM_INSTALL := npm install --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --loglevel error
 NAMES := import json, sys; print(*("%(package)s@%(version)s" % a for a in json.load(open(sys.argv[1])).values()))
+# Of each older version that is tested too: its folder and its package.
+ALSO := import json, sys; [print(n + "@" + v, a["package"] + "@" + v) for n, a in json.load(open(sys.argv[1])).items() for v in a.get("also", ())]
 
-# No package's scripts are run, but for those whose own put their program for this machine into place. Copilot unpacks
-# itself, 235 MB, at its first start: here, once, not in several tests at a time.
-NATIVE := @anthropic-ai/claude-code opencode-ai
-
-$(CLIS): tests/agents.json | have-agents
-	@echo 'make: the agents of tests/agents.json in $(NPM)'
-	@mkdir -p $(NPM)
-	@$(NPM_INSTALL) --prefix $(NPM) $$($(PYTHON) -c '$(NAMES)' $<) >/dev/null
-	@npm rebuild --prefix $(NPM) --loglevel error $(NATIVE) >/dev/null
+# Copilot unpacks itself, 235 MB, at its first start: here, once, not in several tests at a time.
+$(CLIS): tests/agents.json scripts/install-agents | have-agents
+	@echo 'make: the agents of tests/agents.json in $(NPM) and .tools/also'
+	@sh scripts/install-agents $(NPM) $$($(PYTHON) -c '$(NAMES)' $<)
+	@also=$$($(PYTHON) -c '$(ALSO)' $<) && printf '%s\n' "$$also" | while read -r folder package; do \
+		[ -z "$$folder" ] || sh scripts/install-agents ".tools/also/$$folder" "$$package" </dev/null || exit 1; done
 	@COPILOT_SEA_EXTRACT_ONLY=1 $(NPM)/node_modules/.bin/copilot --binary-version </dev/null >/dev/null 2>&1 || :
 	@touch $@
 

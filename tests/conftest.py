@@ -18,10 +18,12 @@ TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS.parent))
 
 
-def installed(agent: str) -> Path:
-    """The real CLI of the version in tests/agents.json. Absent is a failure: nothing here is skipped."""
-    named = os.environ.get(f"WAL_AGENT_TEST_{agent.upper()}")
-    path = Path(named) if named else TESTS.parent / f".tools/npm/node_modules/.bin/{agent}"
+def installed(agent: str, version: str = "") -> Path:
+    """The real CLI of the version in tests/agents.json, or of one that stands there under `also`. Absent is a failure:
+    nothing here is skipped."""
+    named = os.environ.get(f"WAL_AGENT_TEST_{agent.upper()}") if not version else None
+    folder = f"also/{agent}@{version}" if version else "npm"
+    path = Path(named) if named else TESTS.parent / f".tools/{folder}/node_modules/.bin/{agent}"
     if not path.exists():
         pytest.fail(f"{path} is missing: run `make tools`, or name one in WAL_AGENT_TEST_{agent.upper()}")
     return path
@@ -33,6 +35,6 @@ def gemini_cli() -> Path:
 
 
 @pytest.fixture(scope="session")
-def agent_cli() -> Callable[[str], Path]:
-    """Name to program."""
+def agent_cli() -> Callable[..., Path]:
+    """Name (and older version) to program."""
     return installed

@@ -34,7 +34,9 @@ from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
 
 HOOKED = [agent for agent in AGENTS.values() if agent.rehearsal() is not None]
 EACH = pytest.mark.parametrize("agent", HOOKED, ids=lambda agent: str(agent.name))
-Program = Callable[[str], Path]
+LANES = [(agent, version) for agent in HOOKED for version in ("", *agent.also)]
+LANE_IDS = [f"{agent.name}{'@' * bool(version)}{version}" for agent, version in LANES]
+Program = Callable[..., Path]
 REFUSED = 'wal-agent did not run this: "because"\n$(of) a `test` \'.'
 PROMPT = (
     "[wal-agent recovery] @README.md, git@github.com:x/y, `ls`, <system-reminder>a</system-reminder>, !ls, #note, "
@@ -67,19 +69,25 @@ def texts(heard: list[Heard]) -> str:
     return "\n".join(part.text for part in heard if not isinstance(part, Called))
 
 
-@EACH
-def test_a_run(agent: Agent, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
+@pytest.mark.parametrize(("agent", "version"), LANES, ids=LANE_IDS)
+def test_a_run(agent: Agent, version: str, agent_cli: Program, tmp_path: Path, runs: list[Run]) -> None:
     """The handshake, allow and deny, how calls end, the completion; nothing of the user's is changed (I7)."""
-    box = Box(tmp_path, agent_cli(agent.name), agent)
+    box = Box(tmp_path, agent_cli(agent.name, version), agent)
     shell = box.shell
     script = [
         Turn(calls=[shell("touch wanted"), shell("touch unwanted")]),
         Turn(calls=[shell("echo oops >&2; exit 3")]),
         Turn("bye"),
     ]
-    with box.model(Turn("hello")) as model:  # a start without us: what the CLI itself makes of its files
+    with box.model(Turn("hello"), Turn("hello")) as model:  # starts without us: what the CLI itself makes of its files
         assert done(box.start(model, "hi"))[0] == 0
-    users = [p for p in box.home.rglob("*") if p.is_file() and p.suffix in (".json", ".toml", ".md", ".yaml", ".js")]
+        made = [p for p in box.home.rglob("*") if p.suffix in (".json", ".toml", ".md", ".yaml", ".js")]
+        once = hashes(made)
+        assert done(box.start(model, "hi"))[0] == 0
+    same = [
+        p for p in made if str(p) in once and once[str(p)] == hashes([p]).get(str(p))
+    ]  # others change at each start
+    users = [p for p in same if p.parent.name != "extension-store"]  # where Qwen 0.24 notes each extension it has seen
     run = Run(box, decide=only_wanted)
     runs.append(run)
     with box.model(*script) as model:
@@ -227,15 +235,16 @@ def lose(agent: Agent, program: Path, base: Path) -> Lost:
     return lost
 
 
-@pytest.fixture(scope="module", params=HOOKED, ids=lambda agent: str(agent.name))
+@pytest.fixture(scope="module", params=LANES, ids=LANE_IDS)
 def back(
     request: pytest.FixtureRequest, agent_cli: Program, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Back]:
-    agent: Agent = request.param
-    lost = lose(agent, agent_cli(agent.name), tmp_path_factory.mktemp("lost"))
+    agent: Agent
+    agent, version = request.param
+    lost = lose(agent, agent_cli(agent.name, version), tmp_path_factory.mktemp("lost"))
     base = tmp_path_factory.mktemp("back") / "deeper"
     base.mkdir()
-    box = Box(base, agent_cli(agent.name), agent)
+    box = Box(base, agent_cli(agent.name, version), agent)
     for name in ("README.md", "a.txt"):
         (box.ws / name).write_text("a file that must not be read into the prompt")
     hurt = lost.main + b'{"id":"torn","type":"user","con' + bytes(300)

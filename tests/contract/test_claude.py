@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,11 +37,17 @@ CLAUDE = AGENTS["claude"]
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 PROMPT = "/clear\n@README.md `ls` $HOME \u2028 ünï 😀\n!ls\n"
 ACT = "Act on the wal-agent recovery notice above."
+WAIT = {"run_in_background": False}  # since 2.1.330 a subagent runs in the background where this is not said
 
 
 @pytest.fixture
-def box(tmp_path: Path, agent_cli: Callable[[str], Path]) -> Box:
-    return Box(tmp_path, agent_cli("claude"), CLAUDE)
+def box(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[..., Path]) -> Box:
+    return Box(tmp_path, agent_cli("claude", getattr(request, "param", "")), CLAUDE)
+
+
+EACH_VERSION = pytest.mark.parametrize(
+    "box", ["", *CLAUDE.also], ids=lambda version: version or CLAUDE.tested, indirect=True
+)
 
 
 @pytest.fixture
@@ -84,7 +91,9 @@ def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
     assert CLAUDE.hooks_off(["--settings", own], box.ws, {"HOME": str(box.home)}) is None
     script = [
         Turn(calls=[box.shell("echo one"), ("Read", {"file_path": str(box.ws / "a.txt")}), box.shell("exit 3")]),
-        Turn(calls=[("Agent", {"description": "d", "prompt": "go inside", "subagent_type": "general-purpose"})]),
+        Turn(
+            calls=[("Agent", {"description": "d", "prompt": "go inside", "subagent_type": "general-purpose", **WAIT})]
+        ),
         Turn(calls=[box.shell("echo inside")]),
         Turn("inside is done"),
         Turn(calls=[("Bash", {"command": f"until [ -e {go} ]; do sleep 0.1; done", "run_in_background": True})]),
@@ -103,7 +112,7 @@ def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
     with box.model(*script) as model:
         code, out, err = done(run.start(model, "do it", *more))
         system, first = "\n".join(said(model.history(0))), model.history(1)
-    assert (code, out) == (0, "bye\n"), err
+    assert (code, out[-4:]) == (0, "bye\n"), err  # 2.1.330 prints what each of its turns said
     assert "Be brief." in system and "[wal-agent recovery]" in system
     assert (box.base / "theirs").read_text() == "x\n" * 4
     assert "text of a" in result(first, "a.txt")
@@ -185,6 +194,7 @@ def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pyte
     assert sum("wal-agent did not run this" in text for text in told.values()) == len(ROWS) + 2
 
 
+@EACH_VERSION
 def test_a_denial_beats_the_users_own_allow(box: Box, runs: list[Run]) -> None:
     """Hooks run at once, and what one of them refuses is refused."""
     allow = json.dumps({"hookSpecificOutput": {"hookEventName": "PreToolUse", "permissionDecision": "allow"}})
@@ -199,10 +209,11 @@ def test_a_denial_beats_the_users_own_allow(box: Box, runs: list[Run]) -> None:
     runs.append(run)
     with box.model(Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
         assert done(run.start(model, "do it", "--settings", str(own)))[:2] == (0, "bye\n")
-        assert result(model.history(-1), "touch ran") == "not now"
+        assert result(model.history(-1), "touch ran").removeprefix("PreToolUse:Bash hook error: ") == "not now"
     assert list(box.ws.iterdir()) == []
 
 
+@EACH_VERSION
 def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     """By an argument before the start; else by a turn on disk without a handshake, before a tool can run."""
     why = CLAUDE.hooks_off(["--bare", "-p", "x"], box.ws, {"HOME": str(box.home)})
@@ -221,6 +232,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     assert run.heard.events == []
 
 
+@EACH_VERSION
 def test_one_bad_hook_of_the_users_voids_the_file(box: Box, runs: list[Run]) -> None:
     """Claude drops the whole settings file without a word, with our hooks in it: so it is refused before."""
     bad = json.dumps({"hooks": {"PreToolUse": [{"hooks": [{"type": "nonsense", "command": "true"}]}]}})
@@ -241,6 +253,7 @@ def test_one_bad_hook_of_the_users_voids_the_file(box: Box, runs: list[Run]) -> 
 # ---- the machine is lost -------------------------------------------------------------------------------------------
 
 
+@EACH_VERSION
 def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[Run], tmp_path: Path) -> None:
     """Claude writes a result when its after-hook is over, and a call when its whole message is there: killed in
     between, the file knows less than the log. It would drop the one and never have heard of the other."""
@@ -290,8 +303,48 @@ def test_a_call_that_ended_and_one_that_was_never_written(box: Box, runs: list[R
             heard = model.history(0)
         assert "result-of-one" in result(heard, "result-of-one")
         assert result(heard, "result-of-two") == "result-of-two"
-        assert said(heard)[-3:] == [PROMPT, "No response requested.", ACT]
+        words = [part.text for part in heard if isinstance(part, Said) and part.role != "system"]
+        assert words[-3:] == [PROMPT, "No response requested.", ACT]
         assert "not to be read" not in str(heard)
+
+
+def test_what_it_writes_itself_for_a_call_in_flight(box: Box, runs: list[Run], tmp_path: Path) -> None:
+    """Issue 12.15, I4, I8: killed in a tool and resumed by the user, without wal-agent. 2.1.330 then writes a result of
+    its own, whose words settle nothing; the log's result replaces it, once, and every other line keeps its bytes."""
+    run = Run(box)
+    runs.append(run)
+    script = [Turn(calls=[box.shell("echo one")]), Turn(calls=[box.shell("echo in-flight > flying; sleep 60")])]
+    with box.model(*script) as model:
+        process = run.start(model, "do it")
+        main = box.main
+        wait_until(lambda: (box.ws / "flying").exists())
+        wait_until(lambda: b"echo in-flight" in main(run.session).read_bytes())
+        box.kill(process)
+    with box.model(Turn("I looked.")) as model:
+        plain = popen((str(box.program), "--resume", run.session, *box.rehearsal.args("go on")), box.env(model), box.ws)
+        assert done(plain)[0] == 0
+        own = [text for input, text in results(model.history(0)).items() if "in-flight" in input]
+    written = main(run.session).read_bytes()
+    assert [call.status for call in CLAUDE.seen_calls(written)] == ["done"], "its own word is no outcome"
+    assert len(own) == 1 and "outcome is unknown" in own[0]
+    dangling = run.calls()
+    known = [*dangling[:-1], replace(dangling[-1], result=b'{"stdout":"the real one","stderr":""}')]
+    for n, calls, words in ((0, dangling, "outcome unknown: "), (1, known, "the real one")):
+        mended = CLAUDE.reconcile(written, run.session, box.ws, calls)
+        assert mended.put_back == 1
+        again = CLAUDE.reconcile(mended.data, run.session, box.ws, calls)
+        assert (again.data, again.put_back) == (mended.data, 0)
+        lines, new = written.splitlines(), mended.data.splitlines()
+        assert len(set(lines) - set(new)) == 1, "only its own result is another now"
+        (tmp_path / str(n)).mkdir()
+        other = Box(tmp_path / str(n), box.program, CLAUDE)
+        back = Run(other, session=run.session)
+        runs.append(back)
+        with other.model(Turn("verified")) as model:
+            other.env(model)
+            other.restore(mended.data, run.session)
+            assert done(back.start(model, "and now?", resume=""))[0] == 0
+            assert result(model.history(0), "in-flight").startswith(words)
 
 
 def test_what_it_shortens_before_its_first_turn_has_the_notice(box: Box, runs: list[Run], tmp_path: Path) -> None:
@@ -314,7 +367,7 @@ def test_what_it_shortens_before_its_first_turn_has_the_notice(box: Box, runs: l
 
     back = Run(there, session=run.session, decide=decide)
     runs.append(back)
-    with there.model(Turn("A summary."), Turn("verified")) as model:
+    with there.model(Turn("<summary>A summary.</summary>"), Turn("verified")) as model:
         there.env(model)
         there.restore(told, run.session)
         assert done(back.start(model, "do it", resume=notice))[:2] == (0, "verified\n")
@@ -393,7 +446,7 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
     run = Run(box)
     runs.append(run)
     with box.model(Turn("I will.", [box.shell("touch ran")]), Turn("Cleared.")) as model:
-        tty = run.on_tty(model, ["do it now"])
+        tty = run.on_tty(model, ["--permission-mode", "default", "do it now"])
         wait_until(lambda: any(isinstance(e, AwaitingApproval) for e in run.heard.events))
         wait_until(lambda: "proceed" in tty.screen)
         main = box.main(run.session)
@@ -427,7 +480,7 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
         texts = said(model.history(0))
         tty.process.kill()
         tty.quit()
-    assert PROMPT in texts and texts[-1] == ACT and texts.count("do it now") == 1
+    assert PROMPT in texts and ACT in texts and texts.count("do it now") == 1
     assert any("[wal-agent recovery]" in text for text in texts), "the standing protocol, on a terminal too"
     assert "Iwill." in "".join(tty.screen.split())
     assert [e.session for e in back.heard.events if isinstance(e, SessionStarted)] == [run.session]

@@ -145,7 +145,8 @@ def test_the_version_that_is_told_is_the_one_that_runs(tmp_path: Path, agent_cli
     ran = subprocess.run([cli.path, "--version"], env=env, capture_output=True, text=True, timeout=150, check=True)
     assert (cli.version, ran.stdout) == ("9.9.9", "GitHub Copilot CLI 9.9.9.\n")
     fixed = {"WAL_AGENT_COPILOT": str(cli.path), "COPILOT_AUTO_UPDATE": "false"}
-    assert COPILOT.locate(env | fixed).version == COPILOT.tested
+    package = json.loads((agent_cli("copilot").resolve().parent / "package.json").read_text())
+    assert COPILOT.locate(env | fixed).version == package["version"]
 
 
 def test_an_api_error_is_no_completion(box: Box, runs: list[Run]) -> None:

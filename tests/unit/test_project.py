@@ -143,8 +143,8 @@ def test_the_hashes_are_of_all_files_of_a_version() -> None:
 
 def test_the_installed_clis_are_the_tested_ones() -> None:
     clis = json.loads((ROOT / "tests" / "agents.json").read_text())
-    tested = {agent.name: agent.tested for agent in AGENTS.values() if agent.rehearsal() is not None}
-    assert {name: clis[name]["version"] for name in tested} == tested
+    tested = {agent.name: (agent.tested, agent.also) for agent in AGENTS.values() if agent.rehearsal() is not None}
+    assert {name: (cli["version"], tuple(cli.get("also", ()))) for name, cli in clis.items()} == tested
 
 
 # ---- types --------------------------------------------------------------------------------------------------------

@@ -352,6 +352,7 @@ class Agent(Protocol):
 
     name: str
     tested: str  # the version that the contract suite ran on
+    also: tuple[str, ...]  # older versions that a part of it still runs on
     traits: Traits
     boundary: Literal["hooks", "file"]
     """Who tells that the main file has all calls of a batch: the hooks (`ModelRequest`), or only the file itself."""

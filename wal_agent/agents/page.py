@@ -49,7 +49,7 @@ WORDS = """
 | resume | how the session goes on, and how the recovery notice gets there |
 | interactive | whether it works on a terminal as without one |
 | subagents | what is known of calls that an agent's own agents make |
-| tested | the version that the contract suite runs on |
+| tested | the version that the contract suite runs on, then older ones that a part of it runs on |
 
 """
 LIMITS = """
@@ -91,7 +91,14 @@ Then make this page again.
 
 
 def facts(agents: Sequence[Agent]) -> list[dict[str, Any]]:
-    return [{"name": agent.name, "tested": agent.tested, **asdict(agent.traits)} for agent in agents]
+    return [
+        {"name": agent.name, "tested": agent.tested, "also": list(agent.also), **asdict(agent.traits)}
+        for agent in agents
+    ]
+
+
+def versions(agent: Agent) -> str:
+    return ", ".join(filter(None, (agent.tested, *agent.also)))
 
 
 def markdown(agents: Sequence[Agent]) -> str:
@@ -102,7 +109,7 @@ def markdown(agents: Sequence[Agent]) -> str:
 def _table(agents: Sequence[Agent]) -> str:
     heads = ["agent", *(HEADS.get(name, name) for name in COLUMNS), "tested"]
     rows = [
-        [agent.name, *(getattr(agent.traits, name) for name in COLUMNS), agent.tested or "any command"]
+        [agent.name, *(getattr(agent.traits, name) for name in COLUMNS), versions(agent) or "any command"]
         for agent in agents
     ]
     return "".join(f"| {' | '.join(_cell(text) for text in row)} |\n" for row in (heads, ["---"] * len(heads), *rows))
@@ -128,7 +135,7 @@ def rows(agents: Sequence[Agent]) -> list[str]:
     """For a terminal."""
     out: list[str] = []
     for agent in agents:
-        out.append(f"{agent.name}  ({f'tested with {agent.tested}' if agent.tested else 'any command'})")
+        out.append(f"{agent.name}  ({f'tested with {versions(agent)}' if agent.tested else 'any command'})")
         out += [f"  {HEADS.get(name, name):<12} {getattr(agent.traits, name)}" for name in COLUMNS]
         out += [f"  {'not held' if n == 0 else '':<12} {text}" for n, text in enumerate(agent.traits.limits)]
     return out

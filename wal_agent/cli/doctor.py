@@ -115,7 +115,7 @@ def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
         return
     slow = "Python (no C compiler was there at installation; each hook takes some 10 ms more)"
     yield Proof(f"hook client: {'native' if native_client() else slow}", True)
-    tested = "the tested version" if cli.version == agent.tested else f"tested with {agent.tested}"
+    tested = "a tested version" if cli.version in (agent.tested, *agent.also) else f"tested with {agent.tested}"
     yield Proof(f"{name} {cli.version} ({tested})", True, str(cli.path))
     off = agent.hooks_off((), workspace, os.environ)
     yield Proof(f"{name}'s hooks are on in {workspace}", off is None, off or "")

@@ -35,7 +35,7 @@ _BIG = 64 << 10  # bytes; ours is smaller
 
 def on_trial(agent: Agent, cli: Cli, env: Mapping[str, str], screen: Screen) -> None:
     """Say that `cli` was not tested, and prove that it can be trusted, unless that was done. ConfigError: it cannot."""
-    if cli.version == agent.tested:
+    if cli.version in (agent.tested, *agent.also):
         return
     say, what = screen.say, f"{agent.name} {cli.version or 'of unknown version'}"
     say(f"{what} was not tested, {agent.tested} was.")

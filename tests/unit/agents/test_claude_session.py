@@ -89,6 +89,41 @@ def test_a_call_in_flight_gets_a_result_behind_it() -> None:
     assert last_of_chain(found) == found[2]
 
 
+LOST = "[Tool call interrupted: the session ended before this call's result was recorded, so its outcome is unknown.]"
+
+
+@pytest.mark.parametrize("kind", ["interrupted", ""])
+def test_what_claude_writes_for_a_lost_call_settles_nothing(kind: str) -> None:
+    """Issue 12.15, I8: 2.1.330's own result at a resume. The log's takes its place; lines of unknown types, and calls
+    that the log does not know, keep their bytes (I4)."""
+    book = Book()
+    book.add("user", "do it")
+    for id in ("t1", "t2"):
+        book.call(id)
+        book.result(id, LOST, error=True)
+        book.lines[-1] |= {"toolDenialKind": kind, "toolUseResult": LOST} if kind else {}
+    book.lines.append({"type": "api-request-blob", "sessionId": ID, "hash": "x", "message": {"content": LOST}})
+    assert CLAUDE.seen_calls(book.data) == []
+    for call, result in ((logged(1, "t1"), told("t1", "out")), (logged(1, "t1", None), None)):
+        found = mend(book.data, call)
+        assert [line for n, line in enumerate(found) if n != 2] == [line for n, line in enumerate(book.lines) if n != 2]
+        (content,) = found[2]["message"]["content"]
+        assert content == result if result else content["content"].startswith("outcome unknown: ")
+        assert not {"toolDenialKind", "toolUseResult"} & found[2].keys()
+    assert CLAUDE.reconcile(book.data, ID, WS, []).data == book.data
+
+
+def test_what_its_auto_mode_blocks_is_refused() -> None:
+    """2.1.330 marks it beside the result, unless the tool had run by then."""
+    book = Book()
+    book.call("t1")
+    book.result("t1", "blocked", error=True)
+    book.lines[-1]["toolDenialKind"] = "automode-blocked"
+    assert [seen.status for seen in CLAUDE.seen_calls(book.data)] == ["refused"]
+    book.lines[-1]["toolDenialAfterRun"] = True
+    assert [seen.status for seen in CLAUDE.seen_calls(book.data)] == ["failed"]
+
+
 def test_parallel_calls() -> None:
     """Each result hangs on its own call, as Claude writes them; the one that never began stays as it is."""
     book = Book()

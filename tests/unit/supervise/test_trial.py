@@ -58,6 +58,14 @@ def test_the_tested_version_is_not_on_trial(bench: Bench) -> None:
     assert bench.start(GEMINI.tested) == 0 and bench.said == []
 
 
+@pytest.mark.parametrize("name", [name for name, agent in AGENTS.items() if agent.also])
+def test_an_older_tested_version_is_not_on_trial(bench: Bench, name: str) -> None:
+    """Issue 12.15: the contract suite runs on it too."""
+    for version in AGENTS[name].also:
+        trial.on_trial(AGENTS[name], Cli(bench.program, version), bench.env, bench.screen)
+    assert (bench.asked, bench.said) == ([], [])
+
+
 def test_another_version_proves_itself_once(bench: Bench) -> None:
     assert bench.start() == 1
     assert bench.asked[0]["WAL_AGENT_GEMINI"] == str(bench.program)

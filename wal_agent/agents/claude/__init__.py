@@ -22,7 +22,8 @@ from wal_agent.agents.claude import events, files, inject, launch, notice, recon
 
 class Claude:
     name = "claude"
-    tested = "2.1.197"
+    tested = "2.1.330"
+    also: tuple[str, ...] = ("2.1.197",)
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "file"
     hook_caller: HookCaller = "wrapped"  # CLAUDE_CODE_SHELL_PREFIX
@@ -46,6 +47,9 @@ class Claude:
             "Were hooks off all the same, the run ends at the first result in the file. Claude writes it 0.1 s late; "
             "more calls of that answer may run until then (up to 4 did). All of them are logged as unlogged.",
             "Commands that a person types behind `!` fire no hook.",
+            "Since 2.1.330 a subagent runs in the background unless the call says otherwise: its call ends when it has "
+            "started. After a crash the notice names those of its calls that were in flight; that it did not finish, "
+            "Claude Code itself tells the model.",
             "Where Claude Code shortens what it resumed before it asks, the recovery's words are said again behind the "
             "summary; more than 10,000 characters of them as a file that it names to the model.",
         ),

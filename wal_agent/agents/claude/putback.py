@@ -11,7 +11,7 @@ from typing import Any
 
 from wal_agent.agents.base import LoggedCall
 from wal_agent.agents.claude.lines import Entry, Session, after, entry, later, leaf, seconds
-from wal_agent.agents.claude.seen import text_of
+from wal_agent.agents.claude.seen import has_no_outcome, text_of
 from wal_agent.agents.jsonl import Json, decode
 from wal_agent.agents.putback import input_of, noted, unknown
 
@@ -22,6 +22,7 @@ _KEPT = ("userType", "entrypoint", "version", "gitBranch")
 
 def put_back(read: Session, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
     """Give calls without a result theirs, and add those that are missing, in the log's order; say how many."""
+    replaced = _replace_unknown(read, calls)
     like = Like.of(read, session, workspace)
     time = after(read)
     places = _places(read)
@@ -46,7 +47,26 @@ def put_back(read: Session, session: str, workspace: Path, calls: Sequence[Logge
         told = like.line("user", str(said["uuid"]), _result(call), f"result {id_of(call)}", time)
         read.entries.append(entry({**told, "sourceToolAssistantUUID": said["uuid"]}))
         time = later(time)
-    return len(lacking) + len(missing)
+    return replaced + len(lacking) + len(missing)
+
+
+def _replace_unknown(read: Session, calls: Sequence[LoggedCall]) -> int:
+    """Give the log's result to each call for which Claude wrote a result of its own that tells no outcome."""
+    logged = {id_of(call): call for call in calls}
+    replaced = 0
+    for e in read.entries:
+        lost = [id for r in e.results() if (id := str(r["tool_use_id"])) in logged and has_no_outcome(e.value, r)]
+        if not lost:
+            continue
+        results = {id: _result(logged[id])[0] for id in lost}
+        content = [
+            results.get(str(block.get("tool_use_id")), block) if isinstance(block, dict) else block
+            for block in e.message["content"]
+        ]
+        kept = {key: value for key, value in e.value.items() if key not in ("toolUseResult", "toolDenialKind")}
+        e.change({**kept, "message": {**e.message, "content": content}})
+        replaced += len(lost)
+    return replaced
 
 
 def id_of(call: LoggedCall) -> str:

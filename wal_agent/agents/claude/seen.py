@@ -13,7 +13,10 @@ from wal_agent.agents.jsonl import Json, encode, records
 # in the words of a refusal at the dialog: they may have.
 _CANCELLED = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
 _REFUSED = ("Claude requested permissions to ", "Permission to use ", "Permission for this action ")
-_HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # one of the user's refused it; what it says in JSON is not marked
+_HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # a hook refused it; up to 2.1.197 only one that exited with 2
+# At a resume, 2.1.330 writes a result of its own for each call that has none: the outcome is unknown, so it settles
+# nothing (I8), and what the log knows replaces it. A fork does the same for calls that the copied session had open.
+_NO_OUTCOME = ("[Tool call interrupted", "[Tool call result not in this copy")
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
@@ -33,10 +36,12 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         for result in e.blocks("tool_result") if e.kind == "user" else ():
             if not isinstance(id := result.get("tool_use_id"), str):
                 continue
+            if has_no_outcome(record, result):
+                continue
             call = calls.get(id, {})
             input = call.get("input")
             spelled = encode(input if isinstance(input, dict) else {})
-            found.append(SeenCall(str(call.get("name", "")), spelled, _status(result), f"{uuid}/{id}", id))
+            found.append(SeenCall(str(call.get("name", "")), spelled, _status(record, result), f"{uuid}/{id}", id))
     return found
 
 
@@ -52,13 +57,24 @@ def asked_calls(appended: bytes) -> dict[str, AskedCall]:
     return found
 
 
-def _status(result: Json) -> Literal["done", "failed", "refused", "cancelled"]:
+def has_no_outcome(record: Json, result: Json) -> bool:
+    """Is this result Claude's own word for a call whose result it never got?"""
+    if result.get("is_error") is not True:
+        return False
+    return record.get("toolDenialKind") == "interrupted" or text_of(result.get("content")).startswith(_NO_OUTCOME)
+
+
+def _status(record: Json, result: Json) -> Literal["done", "failed", "refused", "cancelled"]:
     if result.get("is_error") is not True:
         return "done"
     text = text_of(result.get("content"))
     if text.startswith(_CANCELLED):
         return "cancelled"
-    return "refused" if text.startswith(_REFUSED) or _HOOK.match(text) else "failed"
+    if text.startswith(_REFUSED) or _HOOK.match(text):
+        return "refused"
+    kind = record.get("toolDenialKind")  # 2.1.330: its auto mode refuses in other words
+    before = isinstance(kind, str) and kind.startswith("automode-") and record.get("toolDenialAfterRun") is not True
+    return "refused" if before else "failed"
 
 
 def text_of(content: Any) -> str:

@@ -13,6 +13,7 @@ from wal_agent.agents.codex import events, fatal, files, home, inject, launch, n
 class Codex:
     name = "codex"
     tested = "0.169.0"
+    also: tuple[str, ...] = ()
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
     hook_caller: HookCaller = "session"

@@ -23,6 +23,7 @@ from wal_agent.agents.copilot import events, fatal, files, home, inject, launch,
 class Copilot:
     name = "copilot"
     tested = "1.0.102"
+    also: tuple[str, ...] = ()
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "file"
     hook_caller: HookCaller = "shell"

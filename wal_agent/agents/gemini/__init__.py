@@ -23,6 +23,7 @@ from wal_agent.agents.gemini import events, fatal, files, inject, launch, notice
 class Gemini:
     name = "gemini"
     tested = "0.61.0"
+    also: tuple[str, ...] = ()
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
     hook_caller: HookCaller = "shell"

@@ -36,6 +36,7 @@ UNLOGGED = (
 class Generic(Journals, Hookless):
     name = "generic"
     tested = ""
+    also: tuple[str, ...] = ()
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "file"
     hook_caller: HookCaller = "agent"

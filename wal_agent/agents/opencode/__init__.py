@@ -24,6 +24,7 @@ from wal_agent.agents.opencode import adopt, events, fatal, inject, journal, lau
 class OpenCode:
     name = "opencode"
     tested = "1.18.33"
+    also: tuple[str, ...] = ()
     main_file = place.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
     hook_caller: HookCaller = "agent"

@@ -13,6 +13,7 @@ from wal_agent.agents.pi import events, fatal, files, inject, launch, notice, re
 class Pi:
     name = "pi"
     tested = "0.73.1"
+    also: tuple[str, ...] = ()
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
     hook_caller: HookCaller = "agent"

@@ -35,7 +35,8 @@ from wal_agent.agents.qwen import (
 
 class Qwen:
     name = "qwen"
-    tested = "0.15.10"
+    tested = "0.24.4"
+    also: tuple[str, ...] = ("0.15.10",)
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
     hook_caller: HookCaller = "shell"
@@ -55,7 +56,9 @@ class Qwen:
             "its hooks for so long (^Z, a paused container).",
             "A hook cannot end Qwen's turn: while nothing can be saved each call is refused, and the model may go on.",
             "Calls of Qwen's hidden memory run are logged under a name of their own, and are not put back.",
-            "At its first start Qwen itself rewrites settings.json (it adds `$version` and keeps settings.json.orig).",
+            "Qwen 0.24 notes each extension that it has seen in `~/.qwen/extension-store/state.json`: the name of each "
+            "run's own stays there, after its folder is gone.",
+            "At its first start Qwen itself rewrites settings.json (adds `$version`; 0.15 keeps settings.json.orig).",
             "Hooks that only a running Qwen knows to be off are found when the session shows a turn without a "
             "handshake; a model that answers within about 50 ms could run one tool first.",
         ),

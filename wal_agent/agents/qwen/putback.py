@@ -115,8 +115,14 @@ def _batch(record: Record, tail: bool) -> list[Told]:
     for n, call in enumerate(record.inside("functionCall")):
         name = str(call.get("name"))
         place = f"{record.uuid} {n}"
-        found.append(Told(str(call.get("id")), name, _key(name, call.get("args")), place, tail=tail))
+        found.append(Told(str(call.get("id")), name, _key(*_hooked(name, call.get("args"))), place, tail=tail))
     return found
+
+
+def _hooked(name: str, args: Any) -> tuple[str, Any]:
+    """The tool and input that hooks report: since 0.24, `tool_call` runs another tool, whose hooks they are."""
+    inner = isinstance(args, dict) and isinstance(args.get("name"), str) and isinstance(args.get("arguments"), dict)
+    return (args["name"], args["arguments"]) if name == "tool_call" and inner else (name, args)
 
 
 def _some_open(batch: list[Told]) -> bool:

@@ -1,0 +1,50 @@
+"""scripts/latest.py (Issue 12.15): what `make latest` writes when a new version passes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scripts.latest import PINS, ROOT, Pin, failures, moved, renamed, spelled, suite
+from wal_agent.agents import AGENTS
+
+PIN: Pin = {"package": "@a/b", "version": "1.2.3", "also": ["1.0.0"]}
+
+
+def test_the_version_before_goes_to_the_second_lane() -> None:
+    assert moved(PIN, "2.0.0") == {"package": "@a/b", "version": "2.0.0", "also": ["1.2.3"]}
+    assert moved({"package": "b", "version": "1.2.3"}, "2.0.0")["also"] == ["1.2.3"]
+    assert moved(PIN, "1.0.0")["also"] == ["1.2.3"], "back to the older one"
+
+
+def test_the_pins_keep_their_form() -> None:
+    pins = json.loads(PINS.read_text())
+    assert spelled(pins) == PINS.read_text()
+
+
+@pytest.mark.parametrize("name", json.loads(PINS.read_text()))
+def test_each_module_is_rewritten_as_it_stands(name: str) -> None:
+    """With its own versions a module keeps its bytes; with others only those two lines change."""
+    text = (ROOT / f"wal_agent/agents/{name}/__init__.py").read_text()
+    pin: Pin = json.loads(PINS.read_text())[name]
+    assert renamed(text, pin) == text
+    made = renamed(text, moved(pin, "99.0.0"))
+    new = [line for line in made.splitlines() if line not in text.splitlines()]
+    assert new == ['    tested = "99.0.0"', f'    also: tuple[str, ...] = ("{AGENTS[name].tested}",)']
+    with pytest.raises(ValueError):
+        renamed(text.replace("    tested = ", "    other = "), pin)
+
+
+def test_the_suite_of_an_agent() -> None:
+    words, files = suite("gemini", list(AGENTS))
+    assert words == "gemini"
+    assert files[:2] == ["tests/contract/test_gemini.py", "tests/contract/test_gemini_resume.py"]
+    assert all((ROOT / name).is_file() for name in files)
+    assert suite("pi", list(AGENTS))[0] == "pi and not copilot"
+
+
+def test_what_failed_is_read_from_the_summary() -> None:
+    said = "F.\nFAILED tests/a.py::test_b[x] - AssertionError\nERROR tests/c.py::test_d\n2 failed, 1 passed in 3 s\n"
+    assert failures(said) == ["tests/a.py::test_b[x]", "tests/c.py::test_d"]
+    assert failures("3 passed in 1 s\n") == []
