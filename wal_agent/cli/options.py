@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import Settings, load
 from wal_agent.consent import ConsentNeeded
 from wal_agent.errors import UsageError
+from wal_agent.redact import redact
 from wal_agent.wal.keys import Keys
 
 AgentName = Annotated[
@@ -63,6 +65,17 @@ class Place:
     workspace: Path
     key_id: str
     """Of the encryption key that was given; empty for none."""
+
+    def options(self, agent: str) -> str:
+        """What a command for this very job has to say, with a blank before each; never a secret."""
+        said = {"agent": agent, "job": self.keys.job}
+        if self.settings.sources.get("bucket") == "flag" and redact(self.settings.bucket) == self.settings.bucket:
+            said["bucket"] = self.settings.bucket
+        for name in ("encryption_key_file", "encryption_key_command"):
+            value = getattr(self.settings, name)
+            if self.settings.sources.get(name) == "flag" and value and redact(value) == value:
+                said[name.replace("_", "-")] = value
+        return "".join(f" --{name} {shlex.quote(value)}" for name, value in said.items())
 
 
 def settings_for(

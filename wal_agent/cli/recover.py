@@ -23,7 +23,8 @@ def recover(
 ) -> None:
     """What the next `wal-agent run` would do, and the prompt that the agent would get.
 
-    Reads only: the job is not opened, nothing is restored, no process is ended. The recovery itself is `wal-agent run`.
+    Reads only, and all that a restore would: the job is not opened, nothing is restored, no process is ended. The
+    recovery itself is `wal-agent run`.
     """
     from wal_agent.cli.options import place
     from wal_agent.errors import UsageError
@@ -36,7 +37,7 @@ def recover(
             "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
         )
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
-    seen = foresee(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id)
+    seen = foresee(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id, at.options(agent))
     if as_json:
         print(json.dumps(facts(seen)))
         return

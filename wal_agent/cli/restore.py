@@ -42,15 +42,18 @@ def restore(
 ) -> None:
     """Write a job's session and working tree, as they were at a place in its log, into a folder.
 
-    Also the way out of a damaged log. Reads only: the job is not opened, and goes on beside it if it runs.
+    Also the way out of a damaged log: where not all is whole it writes what can be had, names the newest record that
+    can be had whole, and exits with 73. Reads only: the job is not opened, and goes on beside it if it runs.
     """
     from wal_agent.agents import AGENTS
     from wal_agent.cli.options import place
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged
     from wal_agent.recovery.copy_out import copy_out
+    from wal_agent.recovery.damage import offer
     from wal_agent.recovery.point import replay_at
     from wal_agent.supervise.caller import refusal, runs_above
+    from wal_agent.wal.stored import Known, newest_whole
 
     folder = Path(os.path.realpath(to))
     for above in runs_above():  # an agent may look at what was saved, beside its own work
@@ -77,7 +80,11 @@ def restore(
     told = _told(found, done, to.absolute())
     if done.short:
         more = f", and {len(done.short) - 3} more" if len(done.short) > 3 else ""
-        raise Damaged(f"{told} Not whole: {'; '.join(done.short[:3])}{more}.")
+        whole = newest_whole(chosen.bucket, chosen.keys, found.seq, Known(), blobs_of(chosen))
+        if whole is not None and whole.seq == found.seq:
+            whole = None  # the bytes are those that were saved, and yet make no session or tree
+        hint = offer(whole, chosen.keys, chosen.options(agent))
+        raise Damaged(f"{told} Not whole: {'; '.join(done.short[:3])}{more}.", hint)
     say(told)
     lines(_rows(found))
     if as_json:

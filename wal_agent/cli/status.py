@@ -41,7 +41,8 @@ def status(
 ) -> None:
     """Who holds the job, what is it doing, what is not saved or not settled yet, and how often it crashed.
 
-    Where the log is damaged it shows what the log says up to there; the exit code is 73.
+    Where the log is damaged it shows what the log says up to there; where a blob that a restore needs is missing, what
+    can still be had whole. The exit code is 73 then.
     """
     from json import dumps
 
@@ -59,8 +60,8 @@ def status(
     if watch:
         from wal_agent.cli.watching import watching
 
-        watching(at, every, os.environ, json=json)
-    view = look(at.bucket, at.keys, os.environ, at.key_id)
+        watching(at, every, os.environ, at.options(agent), json=json)
+    view = look(at.bucket, at.keys, os.environ, at.key_id, at.options(agent))
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
     elif view.state == "none":

@@ -15,7 +15,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.encryption import wrong_key
 from wal_agent.records import Intent, Opening, Payload
 from wal_agent.recovery.admit import age, owner_is_dead, pause_left, paused_until
-from wal_agent.recovery.damage import damaged, lease_missing
+from wal_agent.recovery.damage import damaged, lease_missing, lost
 from wal_agent.recovery.died import CRASHES
 from wal_agent.recovery.settled import Way, way
 from wal_agent.redact import redact
@@ -25,6 +25,7 @@ from wal_agent.supervise.local import spools_dir, this_host
 from wal_agent.supervise.standing import local_view
 from wal_agent.supervise.watchdog import Bounds
 from wal_agent.wal import lease as leases
+from wal_agent.wal import stored
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
 from wal_agent.wal.reader import Reached, Replay, reaching, read_on, replay
@@ -143,14 +144,24 @@ class View(msgspec.Struct, frozen=True):
     locked: str = ""  # why the log was not read: it is encrypted. What is only in the log is then not known, not absent
 
 
-def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "") -> View:
-    """One look: read lease and log (without the job's key the lease alone); ask the live run, if it is here.
+def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "", options: str = "") -> View:
+    """One look: read lease and log (without the job's key the lease alone), and look whether the blobs are there that a
+    restore needs; ask the live run, if it is here. `options`: see damage.to_restore.
     Damaged: the lease cannot be read, or is missing while there is a log."""
-    return looked(bucket, keys, env, key_id, Replay())[0]
+    return looked(bucket, keys, env, key_id, Replay(), options=options)[0]
 
 
-def looked(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str, before: Replay) -> tuple[View, Replay]:
-    """A look that reads on from what the one `before` found, and what it found itself."""
+def looked(
+    bucket: Bucket,
+    keys: Keys,
+    env: Mapping[str, str],
+    key_id: str,
+    before: Replay,
+    known: stored.Known | None = None,
+    options: str = "",
+) -> tuple[View, Replay]:
+    """A look that reads on from what the one `before` found, and what it found itself. `known`: of blobs; added to."""
+    known = stored.Known() if known is None else known
     seen = leases.read(bucket, keys)
     if seen is None:
         if missing := lease_missing(bucket, keys):
@@ -169,7 +180,13 @@ def looked(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str, befo
         locked = view(keys.job, bucket.url, seen, dead, unread, answer)
         return msgspec.structs.replace(locked, locked=redact(str(problem))), before
     found = read_on(bucket, keys, before) if before.seq else replay(bucket, keys)
-    return view(keys.job, bucket.url, seen, dead, reaching(found, keys.job, Reached.by(seen)), answer), found
+    seen_at = view(keys.job, bucket.url, seen, dead, reaching(found, keys.job, Reached.by(seen)), answer)
+    if not seen_at.damage and stored.missing(bucket, keys, stored.needs(found.state), known):
+        found = replay(bucket, keys)  # again: retention may have passed between the two
+        if lacks := stored.missing(bucket, keys, stored.needs(found.state), known):
+            whole = stored.newest_whole(bucket, keys, found.seq, known)
+            seen_at = msgspec.structs.replace(seen_at, damage=redact(str(lost(lacks, whole, keys, options))))
+    return seen_at, found
 
 
 def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:

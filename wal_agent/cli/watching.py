@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NoReturn
 
 from wal_agent.cli.entries import Entry, as_json, as_line, entries
@@ -13,19 +13,31 @@ from wal_agent.cli.screen import lines
 from wal_agent.cli.view import View, looked
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.wal.reader import Replay
+from wal_agent.wal.stored import Known
 
 SHORTEST, LONGEST = 0.2, 86_400.0  # seconds between two looks
+Look = Callable[[Replay], tuple[View | None, Replay, str]]
 FOLLOW = 1.0  # seconds between two looks for new records
 
 
-def watching(at: Place, every: float, env: Mapping[str, str], json: bool = False) -> NoReturn:
+def watching(at: Place, every: float, env: Mapping[str, str], options: str = "", json: bool = False) -> NoReturn:
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
     check_every(every)
+    known = Known()
+
+    def look(before: Replay) -> tuple[View | None, Replay, str]:
+        """The job, or why the bucket could not be asked now."""
+        try:
+            view, found = looked(at.bucket, at.keys, env, at.key_id, before, known, options)
+        except Unavailable as error:
+            return None, before, str(error)
+        return view, found, ""
+
     if json or not sys.stderr.isatty():
-        _in_turn(at, every, env, json)
+        _in_turn(look, every, json)
     else:
-        _in_place(at, every, env)
+        _in_place(look, every)
 
 
 def check_every(every: float) -> None:
@@ -34,16 +46,7 @@ def check_every(every: float) -> None:
         raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to {LONGEST:g}.")
 
 
-def _look(at: Place, env: Mapping[str, str], before: Replay) -> tuple[View | None, Replay, str]:
-    """The job, or why the bucket could not be asked now."""
-    try:
-        view, found = looked(at.bucket, at.keys, env, at.key_id, before)
-    except Unavailable as error:
-        return None, before, str(error)
-    return view, found, ""
-
-
-def _in_turn(at: Place, every: float, env: Mapping[str, str], json: bool) -> NoReturn:
+def _in_turn(look: Look, every: float, json: bool) -> NoReturn:
     from json import dumps
 
     import msgspec
@@ -52,7 +55,7 @@ def _in_turn(at: Place, every: float, env: Mapping[str, str], json: bool) -> NoR
 
     before, waits = Replay(), False
     while True:
-        view, before, trouble = _look(at, env, before)
+        view, before, trouble = look(before)
         if view is None:
             lines([f"wal-agent: waiting: {trouble}"])
         elif json:
@@ -66,7 +69,7 @@ def _in_turn(at: Place, every: float, env: Mapping[str, str], json: bool) -> NoR
         time.sleep(every)
 
 
-def _in_place(at: Place, every: float, env: Mapping[str, str]) -> NoReturn:
+def _in_place(look: Look, every: float) -> NoReturn:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -76,7 +79,7 @@ def _in_place(at: Place, every: float, env: Mapping[str, str]) -> NoReturn:
     before, shown = Replay(), ""
     with Live(console=Console(stderr=True), auto_refresh=False, transient=False) as live:
         while True:
-            view, before, trouble = _look(at, env, before)
+            view, before, trouble = look(before)
             if view is not None:
                 shown = "\n".join([none(view)] if view.state == "none" else table(view))
             rows = f"{shown}\n\nwaiting: {trouble}" if trouble else shown

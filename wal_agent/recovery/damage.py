@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import BucketError, Damaged
 from wal_agent.recovery.words import stamp
+from wal_agent.shown import shown
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
-from wal_agent.wal.reader import Damage, Reached, reaching, replay, tail
+from wal_agent.wal.reader import Damage, Reached, Replay, reaching, replay, tail
+from wal_agent.wal.stored import Lack
 
 RESCUE = "Write what can be had into a new folder with `wal-agent restore --to DIR`"
 ANEW = "work on under another name: --job NAME."
@@ -24,6 +28,26 @@ def damaged(d: Damage) -> Damaged:
 def offered(error: Damaged) -> Damaged:
     """`error`, of a session whose log is sound, with the way out."""
     return Damaged(error.what, f"{RESCUE}; {ANEW}")
+
+
+def lost(lacks: Sequence[Lack], whole: Replay | None, keys: Keys, options: str = "") -> Damaged:
+    """Blobs that a restore needs cannot be had. `whole`: the newest place that can; `options`: see `to_restore`."""
+    first, others = lacks[0], len(lacks) - 1
+    more = f" So {'is 1 more' if others == 1 else f'are {others} more'}." if others else ""
+    what = f"{first.why[:-1]}, and {shown(first.what, 100)} needs it.{more}"
+    return Damaged(what, offer(whole, keys, options) or f"{RESCUE}; {ANEW}")
+
+
+def offer(whole: Replay | None, keys: Keys, options: str = "") -> str:
+    """The command for the newest place that can be had whole; "" where there is none."""
+    if whole is None:
+        return ""
+    return f"Record {whole.seq} ({stamp(whole.time)}) can be had whole: `{to_restore(keys, whole.seq, options)}`"
+
+
+def to_restore(keys: Keys, seq: int, options: str = "") -> str:
+    """`options`: which job in which bucket is meant, as `Place.options` gives them."""
+    return f"wal-agent restore{options} --at {seq} --to {keys.job}-record-{seq}"
 
 
 def lease_missing(bucket: Bucket, keys: Keys) -> Damaged | None:

@@ -19,7 +19,7 @@ from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
 from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left, pause_words
 from wal_agent.recovery.case import Policy
-from wal_agent.recovery.damage import lease_missing, offered
+from wal_agent.recovery.damage import lease_missing, lost, offered
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
 from wal_agent.recovery.decided import Refuse as Halt
 from wal_agent.recovery.prompt import Told, recovery_prompt
@@ -36,6 +36,7 @@ from wal_agent.supervise.situation import Situation, logged_calls, observe
 from wal_agent.supervise.standing import local_view
 from wal_agent.supervise.worktree import TreePlan
 from wal_agent.wal import lease as leases
+from wal_agent.wal import stored
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.keys import Keys
@@ -68,8 +69,10 @@ def foresee(
     settings: Settings,
     env: Mapping[str, str],
     key_id: str = "",
+    options: str = "",
 ) -> Foreseen:
-    """What `wal-agent run` would do now. Raises BucketError and Damaged, as the start would."""
+    """What `wal-agent run` would do now. Raises BucketError and Damaged, as the start would: each blob that it would
+    read is read. `options`: see damage.to_restore."""
     seen = leases.read(bucket, keys)
     if seen is None:
         if missing := lease_missing(bucket, keys):
@@ -99,7 +102,7 @@ def foresee(
         version="",
         workspace=str(workspace),
     )
-    at = observe(reaching(replay(bucket, keys), keys.job, Reached.by(seen)), opening, blobs)
+    at = observe(log := reaching(replay(bucket, keys), keys.job, Reached.by(seen)), opening, blobs)
     found = processes.marked(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
@@ -137,6 +140,12 @@ def foresee(
         rows.insert(0, row("paused", plain(f"until {pause_words(seen)}: a start would wait for that", 300)))
     if carries_spool(seen, local):
         rows.append(row("spool", plain(carried(seen.doc.spool), 300)))
+    if isinstance(decided, Resume | StartAgain):
+        put_back = tree.plan.action == "put_back"
+        wanted = stored.needs(log.state, session=isinstance(decided, Resume), tree=put_back)
+        known = stored.Known()
+        if lacks := stored.missing(bucket, keys, wanted, known) or stored.damaged(blobs, wanted, known):
+            raise lost(lacks, stored.newest_whole(bucket, keys, log.seq, known, blobs), keys, options)
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return Foreseen(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
     effects = tree.effects(tree.then)

@@ -7,6 +7,7 @@ before it says "damaged".
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -279,19 +280,39 @@ def _begin(bucket: Bucket, keys: Keys, upto: int | None) -> Replay:
     return Replay()
 
 
+def earlier(bucket: Bucket, keys: Keys, upto: int) -> Iterator[Replay]:
+    """What `replay` says up to each record that can be read, from `upto` down."""
+    while upto > 0:
+        begin = _begin(bucket, keys, upto)
+        found = [begin, *_steps(bucket, keys, begin, upto, PARALLEL)]
+        yield from (at for at in reversed(found) if at.seq > 0 and at.damage is None)
+        upto = begin.seq - 1
+
+
 def _read_on(bucket: Bucket, keys: Keys, at: Replay, upto: int | None, parallel: int) -> Replay:
+    last = deque([at], maxlen=1)
+    last.extend(_steps(bucket, keys, at, upto, parallel))
+    return last[0]
+
+
+def _steps(bucket: Bucket, keys: Keys, at: Replay, upto: int | None, parallel: int) -> Iterator[Replay]:
+    """What the log says at each record behind `at`; where that ends in damage, the last one says so."""
     listed = (keys.seq_of(e.key) for e in bucket.list(keys.log, keys.segment(at.seq) if at.seq else ""))
     seqs = [s for s in listed if s is not None and s > at.seq and (upto is None or s <= upto)]
     for seq, found in zip(seqs, _fetch(bucket, keys, seqs, parallel), strict=True):
         try:
             if seq != at.seq + 1 or found is None:
-                return _missing(at, keys)
+                yield _missing(at, keys)
+                return
             if isinstance(found, Damaged):
                 raise found
             at = follow(at, keys.job, seq, found)
         except Damaged as error:
-            return replace(at, damage=Damage(at.seq + 1, error.what, at.seq, at.time))
-    return at if upto is None or at.seq >= upto else _missing(at, keys)
+            yield replace(at, damage=Damage(at.seq + 1, error.what, at.seq, at.time))
+            return
+        yield at
+    if upto is not None and at.seq < upto:
+        yield _missing(at, keys)
 
 
 def _missing(at: Replay, keys: Keys) -> Replay:

@@ -1,0 +1,100 @@
+"""wal/stored.py: whether the blobs that a restore needs are in the bucket, and what it costs to know (issue 12.13)."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pytest
+
+from tests.unit.wal.world import KEYS
+from wal_agent.bucket import encrypted
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.bucket.meter import MeterBucket
+from wal_agent.clock import SystemClock
+from wal_agent.encryption import Key
+from wal_agent.records import Edit, FileDelta, Pack, Payload, Workspace
+from wal_agent.wal import stored
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.files import CHUNK
+from wal_agent.wal.state import FileState, State
+from wal_agent.wal.stored import Known, damaged, missing, needs
+
+
+class Far(MemoryBucket):
+    """Asked one by one, as a store far away is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = "s3://far"
+
+
+def blobs_on(bucket: Bucket) -> Blobs:
+    return Blobs(bucket, KEYS, SystemClock(), random.Random(1), epoch=1)
+
+
+def a_state(blobs: Blobs, count: int) -> State:
+    """A file of `count` chunks and a delta, and a tree of one pack."""
+    chunks = blobs.put_each(n.to_bytes(2) * (CHUNK // 2 if n < count - 1 else 5) for n in range(count))
+    delta = blobs.put_payload(b"d" * 100_000)
+    size = (count - 1) * CHUNK + 10
+    layer = FileDelta(time=1, path="f", size=size, sha256="", edits=(Edit(offset=9, data=delta),), session="s")
+    file = FileState(session="s", size=size, sha256="", base_size=size, chunks=tuple(chunks), layers=(layer,))
+    pack = Pack(size=200_000, sha256="", parts=(blobs.put_payload(b"p" * 200_000), Payload(size=1, data=b"x")))
+    return State(files={"f": file}, workspace=Workspace(time=1, holds=0, commit="c", packs=(pack,), whole=True))
+
+
+@pytest.mark.parametrize("near", [True, False])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_what_is_there_is_found_whatever_is_around_it(near: bool, sealed: bool) -> None:
+    inner = MemoryBucket() if near else Far()
+    bucket: Bucket = EncryptedBucket(inner, Key(bytes(range(32)))) if sealed else inner
+    blobs = blobs_on(bucket)
+    wanted, known = needs(a_state(blobs, 3)), Known()
+    assert len(wanted) == 5 and missing(bucket, KEYS, wanted, known) == [] and known.there == wanted.keys()
+    assert damaged(blobs, wanted, known) == []
+    more = encrypted.OVERHEAD if sealed else 0
+    for name, (size, what) in sorted(wanted.items()):
+        data = inner.get(KEYS.blob(name)).data
+        assert len(data) == size + more
+        inner.delete(KEYS.blob(name))
+        (lack,) = missing(bucket, KEYS, wanted, Known())
+        assert (lack.name, lack.what) == (name, what) and "is missing" in lack.why
+        inner.put(KEYS.blob(name), data[:-1])
+        (lack,) = missing(bucket, KEYS, wanted, Known())
+        assert lack.name == name and "is damaged" in lack.why
+        inner.delete(KEYS.blob(name))
+        inner.put(KEYS.blob(name), data[:-1] + bytes([data[-1] ^ 1]))
+        assert missing(bucket, KEYS, wanted, Known()) == [], "its length is right"
+        (lack,) = damaged(blobs, wanted, Known())
+        assert lack.name == name and "damaged" in lack.why
+        inner.delete(KEYS.blob(name))
+        inner.put(KEYS.blob(name), data)
+
+
+@pytest.mark.parametrize(("count", "requests"), [(20, 22), (stored.EACH, 1)])
+def test_the_requests_are_bounded(count: int, requests: int) -> None:
+    """One for each blob, or one listing; what is known is not asked again."""
+    bucket = MeterBucket(Far())
+    state = a_state(blobs_on(bucket), count)
+    before, known = bucket.snapshot(), Known()
+    assert missing(bucket, KEYS, needs(state), known) == [] == missing(bucket, KEYS, needs(state), known)
+    after = bucket.snapshot()
+    assert (after.list.requests - before.list.requests, after.get.requests) == (requests, before.get.requests)
+
+
+def test_what_a_later_delta_wrote_over_is_not_needed() -> None:
+    whole = FileDelta(
+        time=1, path="f", size=9, sha256="", edits=(Edit(offset=0, data=Payload(size=9, data=bytes(9))),), session="s"
+    )
+    name = hashlib.sha256(b"").hexdigest()
+    file = FileState(session="s", size=9, sha256="", base_size=5, chunks=(name,), layers=(whole,))
+    assert needs(State(files={"f": file})) == {}
+
+
+def test_a_name_that_is_none_is_missing() -> None:
+    file = FileState(session="s", size=5, sha256="", base_size=5, chunks=("../../x",))
+    (lack,) = missing(MemoryBucket(), KEYS, needs(State(files={"f": file})), Known())
+    assert "is missing" in lack.why

@@ -1,0 +1,129 @@
+"""Whether the bucket still has the blobs that a state is restored from: the session's files and the working tree."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from wal_agent.ahead import ahead
+from wal_agent.bucket import encrypted, frame
+from wal_agent.bucket.base import Bucket
+from wal_agent.errors import Damaged
+from wal_agent.records import Payload
+from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.files import CHUNK, needed
+from wal_agent.wal.keys import Keys, is_blob
+from wal_agent.wal.reader import Replay, earlier
+from wal_agent.wal.state import FileState, State
+
+PARALLEL = 16
+EACH = 200  # up to so many blobs are asked for one by one, some at a time; more by one listing of all blobs
+_AROUND = {a + b for a in (0, encrypted.OVERHEAD) for b in (0, frame.OVERHEAD)}  # bytes that a stored object has more
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A blob that cannot be had, and one of the things that need it."""
+
+    name: str
+    what: str
+    why: str
+
+
+@dataclass(slots=True)
+class Known:
+    """What was found out of blobs: which are there, and of which the content is right (`read`) or not (`bad`)."""
+
+    there: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+    bad: dict[str, str] = field(default_factory=dict)
+
+
+def needs(state: State, session: bool = True, tree: bool = True) -> dict[str, tuple[int, str]]:
+    """Bytes of each blob that a restore of the state reads, and what needs it."""
+    found: dict[str, tuple[int, str]] = {}
+    for path, file in state.files.items() if session else ():
+        found |= {name: (size, f"the session's file {path}") for name, size in _of_file(needed(file))}
+    if tree and state.workspace is not None:
+        parts = (part for pack in state.workspace.packs for part in pack.parts)
+        found |= {part.blob: (part.size, "the working tree") for part in parts if part.blob is not None}
+    return found
+
+
+def _of_file(file: FileState) -> Iterator[tuple[str, int]]:
+    for n, name in enumerate(file.chunks):
+        yield name, min(CHUNK, max(0, file.base_size - n * CHUNK))
+    for delta in file.layers:
+        for edit in delta.edits:
+            if edit.data.blob is not None:
+                yield edit.data.blob, edit.data.size
+
+
+def missing(bucket: Bucket, keys: Keys, needed: dict[str, tuple[int, str]], known: Known) -> list[Lack]:
+    """Those of the blobs that are not there, or are not as long as they should be. No blob is read. `known` is added
+    to; what it has is not looked up again."""
+    names = sorted(name for name in needed if name not in known.there)
+    sizes = _sizes(bucket, keys, [name for name in names if is_blob(name)])
+    lacks = []
+    for name in names:
+        size, what = needed[name]
+        if name not in sizes:
+            lacks.append(Lack(name, what, f"Blob {name[:64]} of job {keys.job} is missing."))
+        elif sizes[name] - size not in _AROUND:
+            why = f"Blob {name} of job {keys.job} is damaged: it has not the {size} bytes that it should have."
+            lacks.append(Lack(name, what, why))
+        else:
+            known.there.add(name)
+    return lacks
+
+
+def _sizes(bucket: Bucket, keys: Keys, names: Collection[str]) -> dict[str, int]:
+    """Bytes as stored, of those that are there. A listing of a folder reads all of it, so there one is enough."""
+    if not names:
+        return {}
+    if len(names) > EACH or bucket.url.startswith(("file:", "memory:")):
+        listed = ((e.key.rpartition("/")[2], e.size) for e in bucket.list(keys.blobs))
+        wanted = set(names)
+        return {name: size for name, size in listed if name in wanted}
+
+    def one(name: str) -> int | None:
+        found = next(iter(bucket.list(keys.blob(name))), None)  # names that go on come behind it
+        return found.size if found is not None and found.key == keys.blob(name) else None
+
+    sizes = zip(names, ahead(one, names, min(PARALLEL, len(names))), strict=True)
+    return {name: size for name, size in sizes if size is not None}
+
+
+def damaged(blobs: Blobs, needed: dict[str, tuple[int, str]], known: Known) -> list[Lack]:
+    """Those of the blobs whose content is not what it should be: each is read, once for one `known`."""
+
+    def one(name: str) -> str:
+        size, _ = needed[name]
+        try:
+            blobs.fetch(Payload(size=size, blob=name))
+        except Damaged as error:
+            return error.what
+        return ""
+
+    names = sorted(needed.keys() - known.read - known.bad.keys())
+    for name, why in zip(names, ahead(one, names, blobs.parallel), strict=True):
+        if why:
+            known.bad[name] = why
+        else:
+            known.read.add(name)
+    return [Lack(name, needed[name][1], known.bad[name]) for name in sorted(needed) if name in known.bad]
+
+
+def newest_whole(bucket: Bucket, keys: Keys, upto: int, known: Known, blobs: Blobs | None = None) -> Replay | None:
+    """The newest place in the log, at record `upto` or before, whose session and working tree can be had whole; None:
+    there is none. `blobs`: their content is read, too."""
+    listed = {e.key.rpartition("/")[2]: e.size for e in bucket.list(keys.blobs)}
+    for at in earlier(bucket, keys, upto):
+        state, wanted = at.state, needs(at.state)
+        if not (state.files or state.workspace):
+            continue
+        if any(name in known.bad or listed.get(name, -1) - size not in _AROUND for name, (size, _) in wanted.items()):
+            continue
+        if blobs is None or not damaged(blobs, wanted, known):
+            return at
+    return None
