@@ -179,7 +179,7 @@ class End(Record, frozen=True, kw_only=True, tag="end"):
     by: Teller
     why: str = ""
     result: Payload | None = None  # JSON, as the agent's after-hook gave it
-    duration_ms: int = 0
+    duration_ms: int = 0  # by the monotonic clock of the run that it began in; 0: it began in another one, or not known
     finding: Finding | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from wal_agent.redact import redact
 from wal_agent.shown import shown
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import readable
+from wal_agent.wal.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,20 @@ def entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None, st
     """All kept records from segment `start` on, oldest first. Reads them once and holds them (not the blobs) in memory.
 
     What cannot be read is passed over and put into `damaged`; without that it is raised."""
-    found: list[tuple[int, int, AnyRecord]] = []
+    found: list[tuple[int, Segment]] = []
     for seq, segment in readable(bucket, keys, start):
         if not isinstance(segment, Damaged):
-            found += [(seq, segment.epoch, record) for record in segment.records]
+            found.append((seq, segment))
         elif damaged is None:
             raise segment
         else:
             damaged.append(segment)
+    yield from entries_of(found)
+
+
+def entries_of(segments: Sequence[tuple[int, Segment]]) -> Iterator[Entry]:
+    """Those of the segments, in order."""
+    found = [(seq, segment.epoch, record) for seq, segment in segments for record in segment.records]
     ends: dict[int, End] = {}
     for _, _, record in found:
         if isinstance(record, End):

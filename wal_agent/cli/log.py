@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
-
-if TYPE_CHECKING:
-    from wal_agent.bucket.base import Bucket
-    from wal_agent.wal.keys import Keys
-    from wal_agent.wal.reader import Reached
 
 CRASHES = ("opening", "recovery", "run_ended")
 
@@ -36,23 +31,18 @@ def log(
 ) -> None:
     """The job's records, newest first (with --json: oldest first, one object a line). Secrets are redacted.
 
-    Where some cannot be read the others are shown, and the exit code is 73.
+    It reads the log from its end, as far as it shows it; with -n 0 the whole log is read and checked. Where some
+    records cannot be read or are missing the others are shown, and the exit code is 73.
     """
-    from wal_agent.cli.entries import Entry, as_json, as_line, entries
+    from wal_agent.cli.entries import as_json, as_line, entries_of
     from wal_agent.cli.options import place
     from wal_agent.errors import Damaged
+    from wal_agent.wal.browse import newest as read_newest
 
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
-    reached = how_far(at.bucket, at.keys)
-    newest: deque[Entry] = deque(maxlen=n or None)
-    damaged: list[Damaged] = []
-    seen = 0
-    for entry in entries(at.bucket, at.keys, damaged):
-        seen = entry.seq
-        if not crashes or entry.kind in CRASHES:
-            newest.append(entry)
-    if not damaged and seen < reached.seq:
-        damaged.append(Damaged(reached.lacks(at.keys.job, seen, b"")))
+    page = read_newest(at.bucket, at.keys, n, crashes)
+    newest = deque((e for e in entries_of(page.segments) if not crashes or e.kind in CRASHES), maxlen=n or None)
+    damaged = page.damaged
     if json:
         for entry in newest:
             sys.stdout.write(as_json(entry) + "\n")
@@ -62,22 +52,15 @@ def log(
         lines([as_line(entry) for entry in (newest if follow else reversed(newest))])
     elif not damaged:
         say(f"no records of job {at.keys.job} in {at.bucket.url}.")
+    if not json and not (page.whole and page.passed == 0):
+        passed = f", but for {page.passed} that the snapshots say hold none of these" if page.passed else ""
+        whole = f"wal-agent log{at.options(agent)} -n 0"
+        lines([f"Only records {page.since} to {page.last} were read and checked{passed}. To check all: {whole}"])
     if damaged:
-        more = f" So are {len(damaged) - 1} more." if len(damaged) > 1 else ""
-        raise Damaged(f"{damaged[0].what}{more}", "What can still be had: wal-agent status")
+        more = f" So are {len(damaged) - 3} more." if len(damaged) > 3 else ""
+        what = " ".join(f"{found.what[:1].upper()}{found.what[1:]}" for found in damaged[:3])
+        raise Damaged(f"{what}{more}", f"What can still be had: wal-agent status{at.options(agent)}")
     if follow:
         from wal_agent.cli.watching import following
 
-        following(at, seen, CRASHES if crashes else None, json=json)
-
-
-def how_far(bucket: Bucket, keys: Keys) -> Reached:
-    """How far the log had come by the lease; nothing is known where that cannot be read: the records are shown."""
-    from wal_agent.errors import Damaged
-    from wal_agent.wal import lease as leases
-    from wal_agent.wal.reader import Reached
-
-    try:
-        return Reached.by(leases.read(bucket, keys))
-    except Damaged:
-        return Reached()
+        following(at, page.last, CRASHES if crashes else None, json=json)

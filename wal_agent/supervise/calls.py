@@ -21,9 +21,10 @@ from wal_agent.records import Class
 @dataclass(frozen=True, slots=True)
 class Running:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
-    `began` is wall time, seconds. `inner`: a subagent makes it, so the main file need not tell of it. `cwd`: where
-    the agent said that it runs. `cls`: by what it is watched (watchdog.py). `nested`: the agent below this one that
-    makes it, "" for none; no word of the outer agent or its files is about such a call."""
+    `began` is wall time in seconds, `since` the same moment by the boot clock, which says how long the call took.
+    `inner`: a subagent makes it, so the main file need not tell of it. `cwd`: where the agent said that it runs.
+    `cls`: by what it is watched (watchdog.py). `nested`: the agent below this one that makes it, "" for none; no word
+    of the outer agent or its files is about such a call."""
 
     call: int
     tool: str
@@ -35,6 +36,7 @@ class Running:
     cwd: str = ""
     cls: Class = "unknown"
     nested: str = ""
+    since: float = 0.0
 
 
 class Known(NamedTuple):

@@ -97,7 +97,17 @@ class Gate:
             call = self._writer.next_call()
             now = self._clock.now()
             running = Running(
-                call, event.tool, event.input, event.call_id, not reads, now, bool(inner), event.cwd, found.cls, nested
+                call,
+                event.tool,
+                event.input,
+                event.call_id,
+                not reads,
+                now,
+                bool(inner),
+                event.cwd,
+                found.cls,
+                nested,
+                self._clock.boot(),
             )
             try:
                 ticket = self._writer.append(
@@ -184,7 +194,7 @@ class Gate:
         settled = self.on_clean_end(running.call, event.tool, event.input, running.cwd) if well else ()
         now = self._clock.now()
         how: Ending = "failed" if event.failed else "done"
-        took = max(0.0, now - running.began)
+        took = began - running.since
         ticket = self._writer.append(
             End(
                 time=now,
@@ -212,7 +222,7 @@ class Gate:
         if running is not None:
             now = self._clock.now()
             self._writer.append(End(time=now, call=call, how=how, by=by, why=why, finding=finding))
-            self._tell(CallEnded(call, running.tool, how, max(0.0, now - running.began)))
+            self._tell(CallEnded(call, running.tool, how, self._clock.boot() - running.since))
             if running.changes and how != "denied":
                 self.changed()
 

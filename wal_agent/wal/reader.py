@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from wal_agent.ahead import ahead
@@ -91,19 +91,43 @@ def records(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, S
 
 
 def readable(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment | Damaged]]:
-    """`records`, with what is wrong in the place of each that cannot be read."""
-    for entry in bucket.list(keys.log, keys.segment(start - 1) if start > 1 else ""):
-        seq = keys.seq_of(entry.key)
-        if seq is None:
-            continue
-        try:
-            data = bucket.get(entry.key).data
-        except NotFound:
-            continue  # retention passed here
-        except Damaged as error:
-            yield seq, unreadable(keys, seq, error)
-            continue
-        yield seq, _decoded(data, keys, seq)
+    """`records`, with what is wrong in the place of each that cannot be read or does not follow the one before."""
+    listed = bucket.list(keys.log, keys.segment(start - 1) if start > 1 else "")
+    yield from chained(fetched(bucket, keys, [s for e in listed if (s := keys.seq_of(e.key)) is not None]), keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A segment that could be decoded, and the hash of its bytes."""
+
+    segment: Segment
+    hash: bytes
+
+
+def fetched(bucket: Bucket, keys: Keys, seqs: list[int]) -> Iterator[tuple[int, Fetched | Damaged]]:
+    """The segments, some at a time; what retention has taken meanwhile is left out."""
+    near = bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
+    for seq, data in zip(seqs, _fetch(bucket, keys, seqs, 1 if near else PARALLEL), strict=True):
+        if data is not None:
+            yield seq, data if isinstance(data, Damaged) else _decoded(data, keys, seq)
+
+
+def chained(found: Iterable[tuple[int, Fetched | Damaged]], keys: Keys) -> Iterator[tuple[int, Segment | Damaged]]:
+    """Segments in the order of their numbers; Damaged in the place of one that does not chain to the one before it."""
+    last = 0
+    before: Fetched | None = None
+    for seq, one in found:
+        why = ""
+        if isinstance(one, Fetched) and before is not None and seq == last + 1:
+            if one.segment.prev != before.hash:
+                why = f"it does not chain to record {last}"
+            elif one.segment.epoch < before.segment.epoch:
+                why = f"epoch {one.segment.epoch} follows epoch {before.segment.epoch}"
+        last, before = seq, one if isinstance(one, Fetched) else None
+        if why:
+            yield seq, Damaged(f"record {seq} of job {keys.job} is damaged: {why}.")
+        else:
+            yield seq, one.segment if isinstance(one, Fetched) else one
 
 
 def unreadable(keys: Keys, seq: int, error: Damaged) -> Damaged:
@@ -111,9 +135,9 @@ def unreadable(keys: Keys, seq: int, error: Damaged) -> Damaged:
     return Damaged(f"record {seq} of job {keys.job} is damaged: {error.what}")
 
 
-def _decoded(data: bytes, keys: Keys, seq: int) -> Segment | Damaged:
+def _decoded(data: bytes, keys: Keys, seq: int) -> Fetched | Damaged:
     try:
-        return codec.decode(data, job=keys.job, seq=seq)
+        return Fetched(codec.decode(data, job=keys.job, seq=seq), digest(data))
     except Damaged as error:
         return error
 

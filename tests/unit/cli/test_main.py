@@ -173,8 +173,10 @@ def test_the_log_is_cut_at_its_old_end(run: Run, tmp_path: Path) -> None:
     where = ["--bucket", full(tmp_path / "b").url, "--job", "shop"]
     assert [json.loads(x)["record"] for x in run("log", *where, "--json", "-n", "2")[1].splitlines()] == [11, 12]
     assert len(run("log", *where, "--json", "-n", "0")[1].splitlines()) == 12
-    newest = run("log", *where, "-n", "2")[2].splitlines()
+    *newest, unread = run("log", *where, "-n", "2")[2].splitlines()
     assert [line.split()[0] for line in newest] == ["12", "11"]
+    assert unread.startswith("Only records 11 to 12 were read") and unread.endswith(f"{' '.join(where[:2])} -n 0")
+    assert "Only records" not in run("log", *where, "-n", "0")[2]
     told = [json.loads(x)["type"] for x in run("log", *where, "--crashes", "--json")[1].splitlines()]
     assert told == ["opening", "recovery", "run_ended"]
 

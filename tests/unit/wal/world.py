@@ -21,13 +21,14 @@ FIELDS = Fields(agent_version="0.61.0", version="0")
 
 
 class FakeClock:
-    """Moves only when told, or slept on."""
+    """Moves only when told, or slept on. `ahead`: of the wall clock, which somebody may set."""
 
     def __init__(self, at: float = 1_000_000.0) -> None:
         self.at = at
+        self.ahead = 0.0
 
     def now(self) -> float:
-        return self.at
+        return self.at + self.ahead
 
     def boot(self) -> float:
         return self.at

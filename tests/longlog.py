@@ -1,0 +1,126 @@
+"""A long log, written at once as a run writes it: one record a segment, a snapshot after each 200 (issue 12.17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from wal_agent.bucket.base import Bucket, Entry, Object
+from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.records import AgentStarted, AnyRecord, End, Host, Intent, Opening, Payload, Recovery, RunEnded, Turn
+from wal_agent.wal import segment as codec
+from wal_agent.wal import snapshot_codec
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease_doc import LeaseDoc
+from wal_agent.wal.segment import START
+from wal_agent.wal.state import State, apply
+
+KEYS = Keys("long")
+HOST = Host(name="vm-1", boot="b", pidns="1", pid=7, lock="/nowhere")
+PAGE = 1000  # keys that a store lists in one request
+
+
+def records(count: int, runs: tuple[int, ...]) -> Iterator[tuple[int, AnyRecord]]:
+    """(epoch, record) of each of `count` segments. `runs`: numbers at which one run has ended and the next one opens;
+    the record before is its end, the one behind the recovery of it."""
+    epoch = 0
+    for seq in range(1, count + 1):
+        if seq == 1 or seq in runs:
+            epoch += 1
+            yield epoch, opening(epoch, seq)
+        elif seq + 1 in runs:
+            yield epoch, RunEnded(time=float(seq), code=-9, completed=False, cls="killed")
+        elif seq - 1 in runs:
+            yield epoch, Recovery(time=float(seq), from_epoch=epoch - 1, verdicts=(), told="")
+        elif seq == 2:
+            yield epoch, AgentStarted(time=2.0, pid=7, session="s", resumed=False)
+        elif seq == 3:
+            yield epoch, Turn(time=3.0, state="started", session="s")
+        elif seq % 2 == 0:
+            command = Payload(size=9, data=b'{"a":"b"}')
+            yield epoch, Intent(time=float(seq), call=seq, tool="t", input=command, cls="unknown", rule="", session="s")
+        else:
+            yield epoch, End(time=float(seq), call=seq - 1, how="done", by="hook", result=Payload(size=2, data=b"{}"))
+
+
+def opening(epoch: int, seq: int) -> Opening:
+    return Opening(
+        time=float(seq),
+        run=f"run-{epoch}",
+        epoch=epoch,
+        cause="first" if epoch == 1 else "dead",
+        host=HOST,
+        agent="gemini",
+        agent_version="0.61.0",
+        version="0",
+        workspace="/w",
+    )
+
+
+def write(
+    bucket: Bucket, count: int, runs: tuple[int, ...] = (), every: int = 200, behind: int = 0, parallel: int = 1
+) -> None:
+    """A log of `count` segments with its lease, which says `behind` fewer; `every`: segments to a snapshot."""
+    state, before = State(), START
+    objects: list[tuple[str, bytes]] = []
+    epoch = 0
+    for seq, (epoch, record) in enumerate(records(count, runs), 1):
+        data = codec.encode(
+            job=KEYS.job,
+            epoch=epoch,
+            seq=seq,
+            run=f"run-{epoch}",
+            prev=before,
+            time=float(seq),
+            records=[codec.encode_record(record)[0]],
+        )
+        state, before = apply(state, seq, epoch, record), codec.digest(data)
+        objects.append((KEYS.segment(seq), data))
+        if every and seq % every == 0:
+            made = snapshot_codec.Snapshot(format=1, job=KEYS.job, seq=seq, hash=before, state=state, time=float(seq))
+            objects.append((KEYS.snapshot(seq), snapshot_codec.encode(made)))
+    lease = LeaseDoc(
+        format=1,
+        job=KEYS.job,
+        epoch=epoch,
+        run=f"run-{epoch}",
+        nonce="n",
+        state="released",
+        host=HOST,
+        agent="gemini",
+        workspace="/w",
+        started=0.0,
+        time=0.0,
+        ttl=30.0,
+        seq=count - behind,
+    )
+    objects.append((KEYS.lease, msgspec.json.encode(lease)))
+    with ThreadPoolExecutor(parallel) as pool:
+        for _ in pool.map(lambda one: bucket.put(*one), objects):
+            pass
+
+
+class Counted(MemoryBucket):
+    """Counts requests as a store does: a listing costs one for each page of keys of which one is looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = "s3://counted"
+        self.requests = 0
+        self.read: list[str] = []  # keys
+
+    def get(self, key: str) -> Object:
+        self.requests += 1
+        self.read.append(key)
+        return super().get(key)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        self.requests += 1
+        return self._pages(super().list(prefix, start_after))
+
+    def _pages(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        for n, entry in enumerate(entries):
+            self.requests += n > 0 and n % PAGE == 0
+            yield entry
