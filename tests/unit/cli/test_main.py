@@ -35,6 +35,7 @@ PROMISED = {
     "Damaged": 73,
     "Newer": 78,
     "LeaseHeld": 75,
+    "Exhausted": 75,
     "Fenced": 76,
     "ConfigError": 78,
     "Misconfigured": 78,
