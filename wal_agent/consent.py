@@ -61,7 +61,7 @@ _NOTE = decoders.of_json(_Note)
 
 
 def typed_by_agent(env: Mapping[str, str]) -> bool:
-    """Whether this command was typed inside an agent's run, so that no person stands behind an answer."""
+    """What the environment says; supervise/caller.py looks at the processes as well."""
     return bool(env.get(MARKER))
 
 

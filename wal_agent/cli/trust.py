@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from wal_agent.cli.screen import lines, say
-from wal_agent.consent import Consents, Want, typed_by_agent
+from wal_agent.consent import Consents, Want
 
 
 def trust(
@@ -28,6 +28,7 @@ def trust(
     """
     from wal_agent.config import wants_of
     from wal_agent.errors import ConfigError, Denied, UsageError
+    from wal_agent.supervise.caller import typed_by_agent
 
     if show + revoke + yes > 1:
         raise UsageError("--show, --revoke and --yes go alone.")
@@ -63,6 +64,7 @@ def trust(
 def asked(wants: Sequence[Want], workspace: Path) -> bool:
     """Ask the person, and keep a yes; False where nobody can be asked. ConfigError: the answer is no."""
     from wal_agent.errors import ConfigError
+    from wal_agent.supervise.caller import typed_by_agent
 
     if typed_by_agent(os.environ) or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
         return False

@@ -21,13 +21,13 @@ import msgspec
 
 from wal_agent.bucket import folder_of
 from wal_agent.config import Settings
-from wal_agent.consent import typed_by_agent
 from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 from wal_agent.plainfile import read_plain
 from wal_agent.records import Opening
 from wal_agent.recovery.moves import private, sync, write_new
 from wal_agent.redact import redact
+from wal_agent.supervise.caller import typed_by_agent
 from wal_agent.supervise.wish import Screen, Wish
 
 KEEP = 1000  # notes; the oldest go
