@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -33,8 +34,12 @@ class Said:
 
     @property
     def ours(self) -> list[str]:
-        """The lines that are a message of wal-agent's."""
-        return [line for line in self.err.split("\n") if line.startswith("wal-agent:")]
+        """The lines that are a message of wal-agent's, but for the one that says who named the bucket."""
+        lines = [line for line in self.err.split("\n") if line.startswith("wal-agent:")]
+        return [line for line in lines if not NAMED.fullmatch(line)]
+
+
+NAMED = re.compile(r"wal-agent: bucket \S+ \(from WAL_AGENT_BUCKET\)")
 
 
 class Prober:
