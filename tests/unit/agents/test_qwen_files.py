@@ -13,6 +13,7 @@ import pytest
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Cli, HookSetup, Installs, NewSession, ResumeSession
+from wal_agent.agents.qwen import launch
 from wal_agent.agents.qwen.dotenv import parse
 from wal_agent.agents.qwen.line import MARKER
 from wal_agent.agents.qwen.places import fixed, project, qwen_home, runtime
@@ -341,3 +342,21 @@ def test_installed_hooks_leave_where_the_run_s_own_are(named: str | None, home: 
         ["bash", "-c", line], env=env, cwd=home, input="{}", capture_output=True, text=True, check=False
     )
     assert (done.returncode, "did not run this" in done.stdout + done.stderr) == (0, named == "~/other")
+
+
+def test_the_launcher_of_0_24_is_skipped(tmp_path: Path) -> None:
+    """Issue 12.15: it waits for Qwen in a second process and passes no signal on. 0.15 has only cli.js."""
+    entry, inner, link = tmp_path / "cli-entry.js", tmp_path / "cli.js", tmp_path / "qwen"
+    inner.write_text("#!/usr/bin/env node\n")
+    link.symlink_to(inner)
+    assert launch._program(link, ()) == (str(link),)
+    entry.write_text("#!/usr/bin/env node\n")
+    link.unlink()
+    link.symlink_to(entry)
+    assert launch._program(link, ()) == ("node", "--expose-gc", str(inner))
+    assert launch._program(link, ("node", "--max-old-space-size=9")) == (
+        "node",
+        "--max-old-space-size=9",
+        "--expose-gc",
+        str(inner),
+    )

@@ -39,7 +39,7 @@ class Qwen:
     also: tuple[str, ...] = ("0.15.10",)
     main_file = files.MAIN
     boundary: Literal["hooks", "file"] = "hooks"
-    hook_caller: HookCaller = "shell"
+    hook_caller: HookCaller = "session"  # since 0.24 each hook leads a session; 0.15 runs it in Qwen's own
     again = frozenset((42,))
     traits = Traits(
         hooks="an extension of this run's own in `~/.qwen/extensions`",

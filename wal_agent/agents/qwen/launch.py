@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from wal_agent.agents import node
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
@@ -82,8 +83,17 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     heap = node.interpreter(cli.path, env) if _wants_heap(env) else ()
     # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
     # Qwen again at exit code 42, is then the supervisor's (`again`).
-    argv = (*heap, str(cli.path), *ours, *options.words(given))
+    argv = (*_program(cli.path, heap), *ours, *options.words(given))
     return Command(argv, {"QWEN_CODE_NO_RELAUNCH": "true"}, told and not interactive)
+
+
+def _program(path: Path, heap: tuple[str, ...]) -> tuple[str, ...]:
+    """Since 0.24 the program on npm is a launcher, which waits for Qwen in a second process and passes no signal on."""
+    real = path.resolve()
+    inner = real.with_name("cli.js")
+    if real.name != "cli-entry.js" or not inner.is_file():
+        return (*heap, str(path))
+    return (*(heap or ("node",)), "--expose-gc", str(inner))
 
 
 def _wants_heap(env: Env) -> bool:
