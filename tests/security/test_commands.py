@@ -34,6 +34,7 @@ COMMANDS = {
     "unlock": ("unlock", "--epoch", "1"),
     "unlock --damaged": ("unlock", "--damaged"),
     "doctor": ("doctor",),
+    "doctor --forget": ("doctor", "--forget"),
     "fleet ls": ("fleet", "ls"),
     "fleet claim": ("fleet", "claim"),
     "fleet watch": ("fleet", "watch", "--on-crash", "true", "--once"),

@@ -67,10 +67,11 @@ def _forget(name: str, url: str | None, job: str | None) -> None:
     """Of the bucket that a run here would use, nothing is read: it may be away."""
     from wal_agent.bucket import open_bucket
     from wal_agent.bucket.known import forget
-    from wal_agent.config import load
+    from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.errors import ConfigError
 
-    settings = load(name, Path.cwd().resolve(), os.environ, {"bucket": url, "job": job})
+    settings = settings_for(name, Path.cwd().resolve(), {"bucket": url, "job": job}, NAMES)
+    say_bucket(settings)
     bucket = open_bucket(settings.bucket).url
     what = f"bucket {bucket}" if job is None else f"job {settings.job} in {bucket}"
     try:
