@@ -22,7 +22,6 @@ from wal_agent.places import state_dir
 from wal_agent.plainfile import open_plain
 from wal_agent.textfile import replace_file
 
-MARKER = "WAL_AGENT_RUN"  # in the environment of everything that an agent starts
 BIG = 256 << 10  # bytes
 
 
@@ -58,11 +57,6 @@ class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _NOTE = decoders.of_json(_Note)
-
-
-def typed_by_agent(env: Mapping[str, str]) -> bool:
-    """What the environment says; supervise/caller.py looks at the processes as well."""
-    return bool(env.get(MARKER))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ import pytest
 from tests.security.conftest import Clone
 from wal_agent.config import load
 from wal_agent.consent import Consents
+from wal_agent.supervise import caller
+from wal_agent.supervise.local import RunDir, runtime_dir
 
 COMMANDS = {
     "run": ("run", "generic", "--", "true"),
@@ -155,9 +157,9 @@ def test_nothing_to_allow(clone: Clone) -> None:
 def test_an_agent_allows_nothing(clone: Clone) -> None:
     """What the agent types in its own run is no person's word."""
     clone.says('restart = "on"')
-    clone.monkeypatch.setenv("WAL_AGENT_RUN", "0123456789abcdef")
+    clone.monkeypatch.setattr(caller, "runs_above", lambda: (caller.Above("0123456789abcdef", 1),))
     for words in ((), ("--yes",), ("--revoke",)):
-        assert clone.run("trust", *words)[0] == 77
+        assert clone.run("trust", *words)[0] == 79
     assert clone.run("trust", "--show")[0] == 0 and allowed(clone) == {}
 
 
@@ -200,7 +202,10 @@ def test_at_a_terminal_the_person_is_asked_and_no_is_the_default(clone: Clone) -
 
 
 def test_an_agent_at_a_terminal_of_its_own_is_not_asked(clone: Clone) -> None:
-    """Gemini's shell tool is a terminal."""
+    """Gemini's shell tool is a terminal. This process holds a run's lock, so what it starts is below that run."""
     clone.says('bucket = "s3://attacker/loot"')
-    code, said = at_terminal(clone, "y\n", "status", WAL_AGENT_RUN="0123456789abcdef")
+    run = RunDir.create(runtime_dir(clone.env), "0123456789abcdef")
+    run.socket.touch()
+    code, said = at_terminal(clone, "y\n", "status")
+    run.end()
     assert code == 78 and "[y/N]" not in said and allowed(clone) == {}

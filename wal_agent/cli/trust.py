@@ -24,18 +24,18 @@ def trust(
     """Allow what this folder's wal-agent.toml and .wal-agent/prompts ask for beyond what a project may decide.
 
     A consent is for this folder and for these values: what changes is asked again. It is kept in your own state folder.
-    Not for agents: inside a run it is refused (77).
+    Not for agents: inside a run it is refused (79).
     """
     from wal_agent.config import wants_of
-    from wal_agent.errors import ConfigError, Denied, UsageError
-    from wal_agent.supervise.caller import typed_by_agent
+    from wal_agent.errors import ConfigError, UsageError
+    from wal_agent.supervise.caller import only_a_person
 
     if show + revoke + yes > 1:
         raise UsageError("--show, --revoke and --yes go alone.")
     workspace = Path.cwd().resolve()
     consents = Consents(workspace, os.environ)
-    if typed_by_agent(os.environ) and not show:
-        raise Denied("An agent's run typed this, and only a person may allow a project anything.", "Use a terminal.")
+    if not show:
+        only_a_person("wal-agent trust")
     if revoke:
         had = consents.revoke()
         say(f"{'nothing is allowed any more' if had else 'nothing was allowed'} for {workspace}.")
@@ -64,9 +64,9 @@ def trust(
 def asked(wants: Sequence[Want], workspace: Path) -> bool:
     """Ask the person, and keep a yes; False where nobody can be asked. ConfigError: the answer is no."""
     from wal_agent.errors import ConfigError
-    from wal_agent.supervise.caller import typed_by_agent
+    from wal_agent.supervise.caller import runs_above
 
-    if typed_by_agent(os.environ) or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+    if runs_above() or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
         return False
     say(f"the project in {workspace} wants to decide what is yours to decide:")
     lines([row for want in wants for row in rows(want)])

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent import consent
 from wal_agent.errors import PersonNeeded
 from wal_agent.flock import flock_state
 from wal_agent.supervise.peers import chain_of
@@ -44,11 +43,6 @@ def runs_above(pid: int | None = None) -> tuple[Above, ...]:
     return tuple(
         Above(run, process.pid) for process in chain_of(own, 0) if process.pid != own and (run := _run_of(process.pid))
     )
-
-
-def typed_by_agent(env: Mapping[str, str]) -> bool:
-    """Whether no person stands behind an answer: a run is above, or the environment says so."""
-    return consent.typed_by_agent(env) or bool(runs_above())
 
 
 def only_a_person(command: str) -> None:

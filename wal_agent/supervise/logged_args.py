@@ -27,7 +27,7 @@ from wal_agent.plainfile import read_plain
 from wal_agent.records import Opening
 from wal_agent.recovery.moves import private, sync, write_new
 from wal_agent.redact import redact
-from wal_agent.supervise.caller import typed_by_agent
+from wal_agent.supervise.caller import runs_above
 from wal_agent.supervise.wish import Screen, Wish
 
 KEEP = 1000  # notes; the oldest go
@@ -76,7 +76,7 @@ def admit(
         return
     if wish.settings.accept_logged_args == "on":
         screen.say(f"{len(args)} arguments for {wish.agent.name} are taken from the log (--accept-logged-args).")
-    elif wish.attended and not typed_by_agent(wish.env) and sum(map(len, args)) <= READABLE:
+    elif wish.attended and not runs_above() and sum(map(len, args)) <= READABLE:
         _ask(wish, args, screen, check)
     else:
         raise refusal(wish.agent.name, wish.settings, args, screen)
