@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs/SECURITY.md").read_text()
-NAMED = re.compile(r"([a-z_/]+\.py)(?:::(test_\w+))?")
+NAMED = re.compile(r"([a-z0-9_/]+\.py)(?:::(test_\w+))?")
 
 
 def test_each_line_names_a_test_that_is_there() -> None:
