@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, Damaged
@@ -19,7 +20,8 @@ from wal_agent.records import Host, Opening
 from wal_agent.recovery.case import Before, typed_before
 from wal_agent.recovery.restore import Place, check
 from wal_agent.supervise import logged_args
-from wal_agent.supervise.logged_args import admit, noted, quoted, remember
+from wal_agent.supervise.local import RunDir, runtime_dir
+from wal_agent.supervise.logged_args import admit, may_end_leftovers, noted, quoted, remember
 from wal_agent.supervise.wish import Screen, Wish
 from wal_agent.wal.state import FileState, OpeningAt, State
 
@@ -114,6 +116,20 @@ def test_who_accepts_what_the_log_says_is_asked_nothing(tmp_path: Path) -> None:
 def test_arguments_of_a_log_that_switch_the_hooks_off_are_refused_all_the_same(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="hooks"):
         Start(tmp_path, accept_logged_args="on").admits(("--bare", "-p", "x"), opening(("--bare", "-p", "x")))
+
+
+def test_a_log_cannot_have_the_processes_of_another_jobs_run_ended(start: Start) -> None:
+    """A live run is ended only by a start of its own job, which this machine has noted (a supervisor that hangs)."""
+    with short_folder() as folder:
+        env = {**start.env, "WAL_AGENT_RUNTIME_DIR": str(folder / "run")}
+        assert may_end_leftovers(env, "gs://b", "job", opening()), "nobody knows the run, so it is over"
+        live = RunDir.create(runtime_dir(env), RUN)
+        assert not may_end_leftovers(env, "gs://b", "job", opening())
+        remember(env, "gs://b", "another", RUN, ())
+        assert not may_end_leftovers(env, "gs://b", "job", opening(()))
+        assert may_end_leftovers(env, "gs://b", "another", opening(()))
+        live.end()
+        assert may_end_leftovers(env, "gs://b", "job", opening())
 
 
 def test_the_notes_are_private_and_few(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

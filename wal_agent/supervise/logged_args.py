@@ -28,6 +28,7 @@ from wal_agent.records import Opening
 from wal_agent.recovery.moves import private, sync, write_new
 from wal_agent.redact import redact
 from wal_agent.supervise.caller import runs_above
+from wal_agent.supervise.local import is_live, runtime_dir
 from wal_agent.supervise.wish import Screen, Wish
 
 KEEP = 1000  # notes; the oldest go
@@ -38,9 +39,9 @@ _STEP = 0.2  # seconds between two looks for a signal while a person thinks
 
 
 def remember(env: Mapping[str, str], url: str, job: str, run: str, args: Sequence[str]) -> None:
-    """Before the run's opening: these arguments were typed, or confirmed, here. A disk that refuses costs a question at
-    the next start, no more."""
-    if not args or not _RUN.fullmatch(run):
+    """Before the run's opening: these arguments, or none, were typed or confirmed here. A disk that refuses costs a
+    question at the next start, no more."""
+    if not _RUN.fullmatch(run):
         return
     folder = _folder(env)
     with suppress(OSError):
@@ -56,6 +57,14 @@ def noted(env: Mapping[str, str], url: str, job: str, opening: Opening) -> bool:
         return False
     mark = _mark(url, job, opening.run, opening.args)
     return read_plain(_folder(env) / opening.run, 200) == mark.encode()
+
+
+def may_end_leftovers(env: Mapping[str, str], url: str, job: str, opening: Opening) -> bool:
+    """Whether processes that carry this opening's run may be ended: the run is over, or was one of this job by the word
+    of this machine. Who writes the bucket could name a live run of another job."""
+    if not _RUN.fullmatch(opening.run):
+        return True  # it is no run's
+    return noted(env, url, job, opening) or not is_live(runtime_dir(env) / opening.run)
 
 
 def vouched(env: Mapping[str, str], url: str, job: str, openings: Iterable[Opening], args: tuple[str, ...]) -> bool:

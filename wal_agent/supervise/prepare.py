@@ -46,7 +46,7 @@ from wal_agent.redact import redact
 from wal_agent.supervise import notice, processes
 from wal_agent.supervise.innerrun import InnerRuns
 from wal_agent.supervise.local import lock_state, state_dir
-from wal_agent.supervise.logged_args import admit
+from wal_agent.supervise.logged_args import admit, may_end_leftovers
 from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
 from wal_agent.supervise.whose import NOBODY, Whose
 from wal_agent.supervise.wish import Screen, Wish
@@ -122,7 +122,11 @@ class Preparation:
     def go(self) -> Prepared:
         """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
         at, wish = self.at, self.wish
-        leftovers = processes.marked(at.home.run) if at.home and at.same_host(self.here) else []
+        settings = wish.settings
+        leftovers = []
+        here = at.same_host(self.here)
+        if at.home and here and may_end_leftovers(wish.env, settings.bucket, settings.job, at.home):
+            leftovers = processes.marked(at.home.run)
         running = [processes.command_line(p) for p in leftovers]
         verdicts = self._verdicts(running, gone=False)
         decided = notice.decide(
