@@ -34,12 +34,12 @@ class Said:
 
     @property
     def ours(self) -> list[str]:
-        """The lines that are a message of wal-agent's, but for the one that says who named the bucket."""
+        """The lines that are a message of wal-agent's, but for who named the bucket and what is waited for."""
         lines = [line for line in self.err.split("\n") if line.startswith("wal-agent:")]
-        return [line for line in lines if not NAMED.fullmatch(line)]
+        return [line for line in lines if not ASIDE.fullmatch(line)]
 
 
-NAMED = re.compile(r"wal-agent: bucket \S+ \(from WAL_AGENT_BUCKET\)")
+ASIDE = re.compile(r"wal-agent: (bucket \S+ \(from WAL_AGENT_BUCKET\)|waiting for .*)")
 
 
 class Prober:

@@ -128,6 +128,8 @@ def _unknown_of(value: dict[object, object], structs: list[inspect.StructType]) 
 
 def _unknown_in(value: dict[object, object], info: inspect.StructType) -> str:
     fields = {each.encode_name: each.type for each in info.fields}
+    if not all(each.encode_name in value for each in info.fields if each.required):
+        return ""  # an object of another kind, or damage: a later version adds fields
     for name, part in value.items():
         if name == info.tag_field and info.tag_field is not None:
             continue

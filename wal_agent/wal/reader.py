@@ -83,17 +83,22 @@ def newest_behind(bucket: Bucket, keys: Keys, seq: int) -> Tail:
 
 
 def records(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment]]:
-    """The segments that are there from `start` on, in order (retention leaves gaps); for people to look at. Damaged."""
-    for seq, found in readable(bucket, keys, start):
+    """The segments that are there from `start` on, in order (retention leaves gaps). Each is fetched when it is
+    asked for: callers stop at the first one that they look for. Damaged."""
+    for seq, found in readable(bucket, keys, start, parallel=1):
         if isinstance(found, Damaged):
             raise found
         yield seq, found
 
 
-def readable(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment | Damaged]]:
-    """`records`, with what is wrong in the place of each that cannot be read or does not follow the one before."""
+def readable(
+    bucket: Bucket, keys: Keys, start: int = 1, parallel: int = PARALLEL
+) -> Iterator[tuple[int, Segment | Damaged]]:
+    """`records`, with what is wrong in the place of each that cannot be read or does not follow the one before; for
+    people to look at, so `parallel` are fetched at a time."""
     listed = bucket.list(keys.log, keys.segment(start - 1) if start > 1 else "")
-    yield from chained(fetched(bucket, keys, [s for e in listed if (s := keys.seq_of(e.key)) is not None]), keys)
+    seqs = [s for e in listed if (s := keys.seq_of(e.key)) is not None]
+    yield from chained(fetched(bucket, keys, seqs, parallel), keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +109,12 @@ class Fetched:
     hash: bytes
 
 
-def fetched(bucket: Bucket, keys: Keys, seqs: list[int]) -> Iterator[tuple[int, Fetched | Damaged]]:
-    """The segments, some at a time; what retention has taken meanwhile is left out."""
+def fetched(
+    bucket: Bucket, keys: Keys, seqs: list[int], parallel: int = PARALLEL
+) -> Iterator[tuple[int, Fetched | Damaged]]:
+    """The segments, `parallel` at a time; what retention has taken meanwhile is left out."""
     near = bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
-    for seq, data in zip(seqs, _fetch(bucket, keys, seqs, 1 if near else PARALLEL), strict=True):
+    for seq, data in zip(seqs, _fetch(bucket, keys, seqs, 1 if near else parallel), strict=True):
         if data is not None:
             yield seq, data if isinstance(data, Damaged) else _decoded(data, keys, seq)
 
