@@ -24,7 +24,6 @@ from wal_agent.bucket.overlap import overlap
 from wal_agent.consent import ConsentNeeded, Consents, Want, digest
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.places import config_dir
-from wal_agent.shown import shown
 
 FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
@@ -326,7 +325,7 @@ def _wanted(key: str, value: object, path: Path, env: Mapping[str, str]) -> Want
     read = setting.read(value, origin)
     if setting.tightens(read) or getattr(_DEFAULTS, key) == read:
         return None
-    return Want(key, json.dumps(read), path, shown(json.dumps(read), 300), setting.means)
+    return Want(key, json.dumps(read), path, _shown(json.dumps(read), 300), setting.means)
 
 
 def generic_want(table: object, path: Path, env: Mapping[str, str]) -> Want:
@@ -335,7 +334,7 @@ def generic_want(table: object, path: Path, env: Mapping[str, str]) -> Want:
 
     named = project_table(table, path, env)
     text = json.dumps(table, sort_keys=True)
-    return Want("generic", digest(text.encode()), path, shown(f"session {[*map(str, named)]}", 1000), GENERIC_MEANS)
+    return Want("generic", digest(text.encode()), path, _shown(f"session {[*map(str, named)]}", 1000), GENERIC_MEANS)
 
 
 def prompt_wants(workspace: Path) -> list[Want]:
@@ -349,8 +348,14 @@ def prompt_wants(workspace: Path) -> list[Want]:
     ]
 
 
+def _shown(text: str, most: int) -> str:
+    from wal_agent.shown import shown  # redaction is loaded only where something is shown
+
+    return shown(text, most)
+
+
 def _begins(text: str) -> str:
-    return f"{len(text.encode())} bytes, {shown(text, 120)!r}"
+    return f"{len(text.encode())} bytes, {_shown(text, 120)!r}"
 
 
 def default_job(agent: str, workspace: Path) -> str:

@@ -73,13 +73,11 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_it_proves_itself_before_its_first_tool_and_only_once(desk: Desk) -> None:
     code, said, asked = desk.run()
     assert (code, asked) == (0, 2), said
-    assert said[:2] == [
-        f"wal-agent: gemini 99.0.0 was not tested, {AGENT.tested} was.",
-        "wal-agent: proving that the hooks of gemini 99.0.0 allow and deny; once for this version ...",
-    ]
+    assert said[0] == f"wal-agent: gemini 99.0.0 was not tested, {AGENT.tested} was."
+    assert said[1].startswith("wal-agent: waiting for the proof that the hooks of gemini 99.0.0 allow and deny;")
     assert (desk.work / "ran").exists()
     code, said, asked = desk.run()
-    assert (code, asked) == (0, 2) and not any("proving" in line for line in said)
+    assert (code, asked) == (0, 2) and not any("the proof" in line for line in said)
 
 
 def test_where_deny_does_not_hold_nothing_is_run(desk: Desk) -> None:

@@ -54,8 +54,8 @@ def leave(term: Terminal) -> None:
 def ours(screen: str) -> list[str]:
     """Lines of wal-agent's, but for those before the agent's screen began (it may have cleared them)."""
     lines = re.findall(r"^(?:wal-agent: |  (?:fenced|restored|in flight|resuming) ).*", screen, re.MULTILINE)
-    began = [line for line in lines if line.startswith("wal-agent: job job")]
-    assert len(began) <= 1
+    began = [line for line in lines if line.startswith(("wal-agent: job job", "wal-agent: bucket "))]
+    assert len(began) <= 2
     return [line for line in lines if line not in began]
 
 

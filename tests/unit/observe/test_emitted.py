@@ -124,6 +124,7 @@ class Captured:
     """Gives the records that it was made with, one after the other."""
 
     many_waiting = False
+    pending: None = None
 
     def __init__(self, *records: Workspace | None) -> None:
         self.records = list(records)
@@ -131,7 +132,7 @@ class Captured:
     def acked(self, commit: str) -> None:
         return
 
-    def capture(self, holds: int, now: float) -> Workspace | None:
+    def capture(self, holds: int, now: float, also: tuple[int, ...] = ()) -> Workspace | None:
         return self.records.pop(0)
 
     def commit(self) -> None:

@@ -246,12 +246,13 @@ def test_the_settings_take_right_rules(shop: Path) -> None:
     write(
         shop,
         "wal-agent.toml",
-        'job = "x"\n\n[[rules]]\nname = "deploy"\nmatch = "./deploy.sh"\nclass = "mutation"\nwhy = "ships\\n it"'
+        'durability = "sync"\n\n'
+        '[[rules]]\nname = "deploy"\nmatch = "./deploy.sh"\nclass = "mutation"\nwhy = "ships\\n it"'
         "\n"
         'verify = "./deploy.sh --status"\non_ambiguity = "ask Eve"\n'
         '[[rules]]\ntool = "mcp__a__b"\nclass = "read_only"\n',
     )
-    assert load("gemini", shop, {"HOME": "/h"}, {}).job == "x"
+    assert load("gemini", shop, {"HOME": "/h"}, {}).durability == "sync"
     assert load_project_rules(shop).rules == (
         Declared(
             "deploy",

@@ -192,10 +192,13 @@ def test_the_first_speaker_stays_the_agent() -> None:
 
 
 def test_a_process_and_its_ancestors_are_read() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()", "a\nb", ""], stdin=subprocess.PIPE)
+    script = "print(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", script, "a\nb", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
     try:
+        child.stdout.readline()  # its words are there only some moments after its exec
         found = read(child.pid)
-        assert found is not None and found.argv[1:4] == ("-c", "input()", "a\nb") and found.parent == os.getpid()
+        assert found is not None and found.argv[1:4] == ("-c", script, "a\nb") and found.parent == os.getpid()
         assert found.session == os.getsid(child.pid) and found.is_(read(child.pid))
         assert chain_of(child.pid, os.getpid()) == (found,)
         assert [p.pid for p in chain_of(child.pid, os.getppid())] == [child.pid, os.getpid()]
