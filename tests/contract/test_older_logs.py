@@ -1,0 +1,85 @@
+"""Logs of each kind, written before the packages were reorganized (f4d5374): a later version reads the same (I3).
+
+`older_logs/` holds buckets of the demo's story on each agent: `killed` in its first change, `ended` after three
+recoveries (gemini's with snapshots), one of a generic command, one encrypted with KEY. The JSON beside each archive is
+what f4d5374 printed: records, status, restored files, open calls. A change of the format that fails here needs a reader
+for the old bytes, not a new fixture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wal_agent.cli.main import main
+
+LOGS = Path(__file__).parent / "older_logs"
+KEY = bytes(range(32)).hex() + "\n"
+NOT_OF_THE_LOG = {"bucket", "heartbeat_age", "phase_age", "left", "locked", "key"}  # of this machine, or of now
+OF_A_CALL = ("calls", "tool", "input", "class", "rule", "finding")
+Command = Callable[..., str]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`wal-agent ARGS` in this process, in an empty folder and HOME: what it prints."""
+    work = tmp_path / "shop"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    own = tmp_path / "home/.config/wal-agent/wal-agent.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('[generic]\nsession = ["~/.toy", "state/*.json"]\n')
+
+    def run(*args: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["wal-agent", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert ended.value.code == 0, err
+        return out
+
+    return run
+
+
+def printed(command: Command, folder: Path, name: str) -> dict[str, Any]:
+    """What the commands print of the log in `folder`, as far as it does not depend on machine and time."""
+    kind = name.partition("-")[0]
+    agent = "gemini" if kind == "encrypted" else kind
+    job = "job" if kind == "generic" else f"{agent}-shop"
+    at = ["--agent", agent, "--job", job, "--bucket", f"file://{folder / 'bucket'}"]
+    if kind == "encrypted":
+        key = folder / "key"
+        key.touch(mode=0o600)
+        key.write_text(KEY)
+        at += ["--encryption-key-file", str(key)]
+    status = json.loads(command("status", *at, "--json"))
+    command("restore", *at, "--to", str(folder / "restored"))
+    found: dict[str, Any] = {
+        "records": [json.loads(line) for line in command("log", *at, "-n", "1000", "--json").splitlines()],
+        "status": {name: value for name, value in status.items() if name not in NOT_OF_THE_LOG},
+        "restored": {
+            str(path.relative_to(folder / "restored")): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted((folder / "restored").rglob("*"))
+            if path.is_file() and ".git" not in path.relative_to(folder).parts
+        },
+    }
+    if name.endswith("-killed"):
+        plan = json.loads(command("recover", *at, "--dry-run", "--json"))
+        found["start"], found["tree"] = plan["start"], plan.get("tree", {}).get("action")
+        found["calls"] = [{field: call[field] for field in OF_A_CALL} for call in plan.get("calls", [])]
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(path.name.removesuffix(".tar.xz") for path in LOGS.glob("*.tar.xz")))
+def test_an_older_log_reads_as_it_did(command: Command, tmp_path: Path, name: str) -> None:
+    with tarfile.open(LOGS / f"{name}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert printed(command, tmp_path, name) == json.loads((LOGS / f"{name}.json").read_text())
