@@ -30,7 +30,7 @@ MAX_FILE = 256 * 1024
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 MAX_JOB = 100
 MOST_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
-APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/line.py)
+APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/hook_line.py)
 
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
 

@@ -319,7 +319,7 @@ def test_the_calls_that_were_logged_are_those_that_the_file_tells(back: Back) ->
     seen = agent.seen_calls(back.lost.main)
     assert {call.tool for call in seen} <= known
     assert any(b"one-is-done" in call.input and call.status == "done" for call in seen)
-    assert agent.unhooked(back.lost.main)
+    assert agent.proves_turn(back.lost.main)
 
 
 @EACH
@@ -330,7 +330,7 @@ def test_a_session_that_is_not_there(agent: Agent, tmp_path: Path, agent_cli: Pr
     session = str(uuid.uuid4())
     assert agent.session_files(session, box.ws, env) == []
     assert not agent.resumable(session, box.ws, env)
-    assert agent.existing(session, box.ws, env) == []
+    assert agent.existing_files(session, box.ws, env) == []
 
 
 HOSTILE = ("../x", "/etc/passwd", "a/../../x", "", "x\0y", "auth.json", "a" * 300, "sub/" * 40 + "x", ".", "a//b")
@@ -348,6 +348,6 @@ def test_a_hostile_name_has_no_place(agent: Agent, name: str, tmp_path: Path) ->
 def test_a_hostile_session_has_no_files(agent: Agent, session: str, tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
     assert agent.session_files(session, tmp_path, env) == []
-    assert agent.existing(session, tmp_path, env) == []
+    assert agent.existing_files(session, tmp_path, env) == []
     with pytest.raises(ValueError):
         agent.restore_path(agent.main_file, session, tmp_path, env)

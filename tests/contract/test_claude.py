@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, popen, wait_until
-from tests.unit.agents.test_claude_launch import GOOD
-from wal_agent.agents import AGENTS, line
+from tests.unit.agents.test_claude_cli import GOOD
+from wal_agent.agents import AGENTS, hook_line
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    ContextRequested,
     Decision,
     Deny,
     HookEvent,
     SessionStarted,
-    Shortened,
     ToolEnded,
     ToolStarting,
     TurnCompleted,
@@ -88,7 +88,7 @@ def test_beside_the_users_own_settings(box: Box, runs: list[Run]) -> None:
     own = json.dumps(
         {**settings, "hooks": {**settings["hooks"], "PreToolUse": [{"matcher": "Bash", "hooks": [theirs]}]}}
     )
-    assert CLAUDE.hooks_off(["--settings", own], box.ws, {"HOME": str(box.home)}) is None
+    assert CLAUDE.hooks_off_reason(["--settings", own], box.ws, {"HOME": str(box.home)}) is None
     script = [
         Turn(calls=[box.shell("echo one"), ("Read", {"file_path": str(box.ws / "a.txt")}), box.shell("exit 3")]),
         Turn(
@@ -161,8 +161,8 @@ def test_a_persons_command_before_every_hook(box: Box, runs: list[Run], tmp_path
 
 def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """I5, one row each; then the client is deleted, then bash itself does not live. Only the sound one's call runs."""
-    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 8, False: 2})
-    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 7, False: 1})
+    monkeypatch.setattr(hook_line, "SHELL_SECONDS", {True: 8, False: 2})
+    monkeypatch.setattr(hook_line, "CLIENT_SECONDS", {True: 7, False: 1})
     client = tmp_path / "client.py"
     client.write_text(FAILING_CLIENT.read_text())
     shim = tmp_path / "bin"
@@ -216,7 +216,7 @@ def test_a_denial_beats_the_users_own_allow(box: Box, runs: list[Run]) -> None:
 @EACH_VERSION
 def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     """By an argument before the start; else by a turn on disk without a handshake, before a tool can run."""
-    why = CLAUDE.hooks_off(["--bare", "-p", "x"], box.ws, {"HOME": str(box.home)})
+    why = CLAUDE.hooks_off_reason(["--bare", "-p", "x"], box.ws, {"HOME": str(box.home)})
     assert why == "--bare switches Claude Code's hooks off, so no tool call could be logged. Nothing was run."
     run = Run(box)
     runs.append(run)
@@ -226,7 +226,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
         model.wait_for(1, 120)
         wait_until(lambda: bool(CLAUDE.session_files(run.session, box.ws, box.user_env)))
         main = box.main(run.session)
-        wait_until(lambda: CLAUDE.unhooked(main.read_bytes()))
+        wait_until(lambda: CLAUDE.proves_turn(main.read_bytes()))
         process.kill()
         process.communicate()
     assert run.heard.events == []
@@ -236,7 +236,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
 def test_one_bad_hook_of_the_users_voids_the_file(box: Box, runs: list[Run]) -> None:
     """Claude drops the whole settings file without a word, with our hooks in it: so it is refused before."""
     bad = json.dumps({"hooks": {"PreToolUse": [{"hooks": [{"type": "nonsense", "command": "true"}]}]}})
-    why = CLAUDE.hooks_off(["--settings", bad], box.ws, {"HOME": str(box.home)})
+    why = CLAUDE.hooks_off_reason(["--settings", bad], box.ws, {"HOME": str(box.home)})
     assert why is not None and "its hooks for PreToolUse are none that Claude Code takes" in why
     run = Run(box)
     runs.append(run)
@@ -363,7 +363,7 @@ def test_what_it_shortens_before_its_first_turn_has_the_notice(box: Box, runs: l
     there.extra = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "150000"}
 
     def decide(event: HookEvent) -> Decision:
-        return Allow(notice if isinstance(event, Shortened) else "")
+        return Allow(notice if isinstance(event, ContextRequested) else "")
 
     back = Run(there, session=run.session, decide=decide)
     runs.append(back)
@@ -372,7 +372,7 @@ def test_what_it_shortens_before_its_first_turn_has_the_notice(box: Box, runs: l
         there.restore(told, run.session)
         assert done(back.start(model, "do it", resume=notice))[:2] == (0, "verified\n")
         heard = model.history(-1)
-    assert any(isinstance(e, Shortened) for e in back.heard.events)
+    assert any(isinstance(e, ContextRequested) for e in back.heard.events)
     assert "echo one" not in str(heard), "it was shortened"
     assert notice in "".join(said(heard))
 
@@ -474,7 +474,7 @@ def test_on_a_terminal(box: Box, runs: list[Run], tmp_path: Path) -> None:
     with other.model(Turn("verified")) as model:
         other.env(model)
         other.restore(told, run.session)
-        tty = back.on_tty(model, other.rehearsal.talking("do it now") or (), resume=PROMPT)
+        tty = back.on_tty(model, other.rehearsal.interactive_args("do it now") or (), resume=PROMPT)
         wait_until(lambda: "TurnCompleted" in back.heard.names())
         wait_until(lambda: "verified" in tty.screen)
         texts = said(model.history(0))

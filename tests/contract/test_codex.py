@@ -16,9 +16,9 @@ from tests.contract.agent_box import Box, Run, done, popen, wait_until
 from tests.processes import still_runs
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, OtherEvent, ToolEnded, ToolStarting, TurnStarted
-from wal_agent.agents.codex import inject
+from wal_agent.agents.codex import hooks
 from wal_agent.agents.codex.launch import ACT
-from wal_agent.agents.codex.reconcile import NOT_BEGUN
+from wal_agent.agents.codex.resume import NOT_BEGUN
 from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
 
 CODEX = AGENTS["codex"]
@@ -245,8 +245,8 @@ def test_a_turn_that_a_stop_hook_keeps_going(box: Box, runs: list[Run]) -> None:
     with box.model(Turn("first"), Turn(calls=[box.shell("touch ran")]), Turn("bye")) as model:
         made = run.command(model, box.rehearsal.args("do it"), None, tty=False)
         config = box.home / ".codex/config.toml"
-        hook = inject.toml({"hooks": [inject.handler(line)]})
-        state = inject.toml({f"{config}:stop:0:0": {"trusted_hash": inject.trust("stop", line, None)}})
+        hook = hooks.toml_value({"hooks": [hooks.hook_handler(line)]})
+        state = hooks.toml_value({f"{config}:stop:0:0": {"trusted_hash": hooks.trust_hash("stop", line, None)}})
         config.write_text(f"{config.read_text()}\n[hooks]\nStop = [{hook}]\nstate = {state}\n")
         assert done(popen(made.argv, made.env, box.ws))[0] == 0
     turn = ["SessionStarted", "TurnStarted", "ModelRequest", "TurnCompleted"]
@@ -262,7 +262,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     no handshake tells which it is, before a tool can run."""
     (box.ws / ".codex").mkdir()
     (box.ws / ".codex/config.toml").write_text("[features]\nhooks = false\n")
-    why = CODEX.hooks_off(["exec", "do it"], box.ws, box.user_env)
+    why = CODEX.hooks_off_reason(["exec", "do it"], box.ws, box.user_env)
     assert why is not None and ".codex/config.toml: features.hooks is false" in why
 
     run = Run(box)
@@ -278,7 +278,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
         appended = file.path.read_bytes()
         box.kill(process)
     assert run.heard.events == []
-    assert CODEX.unhooked(appended)
+    assert CODEX.proves_turn(appended)
     assert CODEX.session_files(run.session, box.ws, box.user_env) == []
 
 
@@ -291,9 +291,9 @@ def test_the_users_own_hooks_and_tools_without_one(box: Box, runs: list[Run]) ->
         box.env(model)
         config = box.home / ".codex/config.toml"
         key = f"{config}:post_tool_use:0:0"
-        theirs = inject.trust("post_tool_use", line, None)
-        hook = inject.toml({"hooks": [inject.handler(line)]})
-        state = inject.toml({key: {"trusted_hash": theirs}})
+        theirs = hooks.trust_hash("post_tool_use", line, None)
+        hook = hooks.toml_value({"hooks": [hooks.hook_handler(line)]})
+        state = hooks.toml_value({key: {"trusted_hash": theirs}})
         users = f"\n[hooks]\nPostToolUse = [{hook}]\nstate = {state}\n"
         made = run.command(model, box.rehearsal.args("do it"), None, tty=False)
         config.write_text(config.read_text() + users)
@@ -310,7 +310,7 @@ def test_a_hook_of_ours_that_the_user_switched_off(box: Box, runs: list[Run]) ->
     with box.model(Turn(calls=[box.shell("true")]), Turn("bye")) as model:
         made = run.command(model, box.rehearsal.args("do it"), None, tty=False)
         config = box.home / ".codex/config.toml"
-        state = f'[hooks.state."{inject.SOURCE}:pre_tool_use:0:0"]\nenabled = false\n'
+        state = f'[hooks.state."{hooks.SOURCE}:pre_tool_use:0:0"]\nenabled = false\n'
         config.write_text(f"{config.read_text()}\n{state}")
         assert done(popen(made.argv, made.env, box.ws))[:2] == (0, "bye\n")
     assert run.heard.names().count("ToolStarting") == 1
@@ -390,7 +390,7 @@ def test_on_a_terminal(box: Box, runs: list[Run]) -> None:
     run = Run(box)
     runs.append(run)
     with box.model(Turn("First.", [box.shell("echo one")]), Turn(calls=[box.shell("sleep 60")])) as model:
-        tty = run.on_tty(model, box.rehearsal.talking("do it") or ())
+        tty = run.on_tty(model, box.rehearsal.interactive_args("do it") or ())
         wait_until(lambda: starting(run, b"sleep"))
         tty.process.kill()
         tty.quit()
@@ -403,7 +403,7 @@ def test_on_a_terminal(box: Box, runs: list[Run]) -> None:
     again = Run(there, session=session)
     runs.append(again)
     with there.model(Turn("verified")) as model:
-        tty = again.on_tty(model, there.rehearsal.talking("do it") or (), resume=PROMPT)
+        tty = again.on_tty(model, there.rehearsal.interactive_args("do it") or (), resume=PROMPT)
         wait_until(lambda: "TurnCompleted" in again.heard.names())
         assert tty.quit() == 0
         heard = model.history(0)

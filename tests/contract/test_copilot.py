@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
-from wal_agent.agents import AGENTS, line
+from wal_agent.agents import AGENTS, hook_line
 from wal_agent.agents.base import (
     AwaitingApproval,
     LoggedCall,
@@ -25,7 +25,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.copilot.home import builds
+from wal_agent.agents.copilot.home import platform_builds
 from wal_agent.loopback.model import Called, Returned, Said, Turn
 
 COPILOT = AGENTS["copilot"]
@@ -63,8 +63,8 @@ def test_a_hook_that_hangs_or_talks_nonsense_denies(
 ) -> None:
     """Copilot lets the tool run on a timeout and on words that are no JSON; our line answers before, and in JSON. Its
     hooks of one batch come one after the other, each with a time of its own."""
-    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 8, False: 2})
-    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 7, False: 1})
+    monkeypatch.setattr(hook_line, "SHELL_SECONDS", {True: 8, False: 2})
+    monkeypatch.setattr(hook_line, "CLIENT_SECONDS", {True: 7, False: 1})
     client = tmp_path / "client.py"
     client.write_text(FAILING_CLIENT.read_text())
     run = Run(box, client=(sys.executable, "-I", "-S", "-E", str(client)))
@@ -137,7 +137,7 @@ def test_how_calls_end(box: Box, runs: list[Run]) -> None:
 
 def test_the_version_that_is_told_is_the_one_that_runs(tmp_path: Path, agent_cli: Program) -> None:
     """Copilot's program hands over to a newer one in its cache, unless it is told not to."""
-    newer = tmp_path / "cache/pkg" / builds()[0] / "9.9.9"
+    newer = tmp_path / "cache/pkg" / platform_builds()[0] / "9.9.9"
     newer.mkdir(parents=True)
     (newer / "index.js").write_text('console.log("GitHub Copilot CLI 9.9.9.")')
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COPILOT_PKG_CACHE_HOME": str(tmp_path / "cache")}
@@ -162,13 +162,13 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     place = box.ws / ".github/copilot/settings.json"
     place.parent.mkdir(parents=True)
     place.write_text('{"disableAllHooks": true}')
-    assert "disableAllHooks" in str(COPILOT.hooks_off([], box.ws, box.user_env))
+    assert "disableAllHooks" in str(COPILOT.hooks_off_reason([], box.ws, box.user_env))
     run = Run(box)
     runs.append(run)
     with box.model(Turn(calls=[box.shell("true")]), Turn("bye")) as model:
         assert done(run.start(model, "do it"))[0] == 0
     assert run.heard.events == []
-    assert COPILOT.unhooked(box.main(run.session).read_bytes())
+    assert COPILOT.proves_turn(box.main(run.session).read_bytes())
 
 
 def test_trust_folder_learns_its_session(box: Box, runs: list[Run]) -> None:

@@ -19,7 +19,7 @@ from tests.contract.agent_box import popen
 from tests.contract.gemini_box import GEMINI, Box, Run, Tty, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
 from wal_agent import hookwire
-from wal_agent.agents import line
+from wal_agent.agents import hook_line
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -131,8 +131,8 @@ ROWS = ("killed", "hung", "stopped", "failed", "silent", "garbage", "truncated",
 
 def test_every_broken_client_denies(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """I5, one row each, all in one batch; then the client is deleted. Only the sound client's call runs."""
-    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 8, False: 2})
-    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 7, False: 1})
+    monkeypatch.setattr(hook_line, "SHELL_SECONDS", {True: 8, False: 2})
+    monkeypatch.setattr(hook_line, "CLIENT_SECONDS", {True: 7, False: 1})
     client = tmp_path / "client.py"
     client.write_text(FAILING_CLIENT.read_text())
     deleted = threading.Event()
@@ -216,7 +216,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
     """Before the start by the project's settings; and by a turn on disk without a handshake, before a tool can run."""
     (box.ws / ".gemini").mkdir()
     (box.ws / ".gemini/settings.json").write_text('{"hooksConfig": {"enabled": false}} // off')
-    why = GEMINI.hooks_off([], box.ws, {"HOME": str(box.home)})
+    why = GEMINI.hooks_off_reason([], box.ws, {"HOME": str(box.home)})
     assert why is not None
     assert "(.gemini/settings.json: hooksConfig.enabled is false)" in why
 
@@ -230,7 +230,7 @@ def test_hooks_that_are_off_are_found(box: Box, runs: list[Run]) -> None:
         process.kill()
         process.communicate()
     assert run.heard.events == []
-    assert GEMINI.unhooked(appended)
+    assert GEMINI.proves_turn(appended)
 
 
 def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
@@ -265,8 +265,8 @@ def test_an_approval_that_is_refused(box: Box, runs: list[Run]) -> None:
 
 def test_s14_another_start_deletes_a_young_session(box: Box, runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     """Gemini goes on in a file without the head: what stands there is the session, and resumes once it is mended."""
-    monkeypatch.setattr(line, "SHELL_SECONDS", {True: 125, False: 125})
-    monkeypatch.setattr(line, "CLIENT_SECONDS", {True: 120, False: 120})
+    monkeypatch.setattr(hook_line, "SHELL_SECONDS", {True: 125, False: 125})
+    monkeypatch.setattr(hook_line, "CLIENT_SECONDS", {True: 120, False: 120})
     young, may_begin = threading.Event(), threading.Event()
 
     def decide(event: HookEvent) -> Decision:

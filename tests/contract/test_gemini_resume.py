@@ -169,9 +169,9 @@ def test_s2_s3_stubs(lost: Lost, back: Back) -> None:
     assert back.main.name == f"session-1970-01-01T00-00-{lost.session[:8]}.jsonl"
     env = {"HOME": str(back.box.home)}
     assert GEMINI.session_files(lost.session, back.box.ws, env)[0].path == back.main
-    assert len(GEMINI.existing(lost.session, back.box.ws, env)) == 2, "the second resume made one again"
+    assert len(GEMINI.existing_files(lost.session, back.box.ws, env)) == 2, "the second resume made one again"
     GEMINI.tidy(lost.session, back.box.ws, env)
-    assert GEMINI.existing(lost.session, back.box.ws, env) == [back.main]
+    assert GEMINI.existing_files(lost.session, back.box.ws, env) == [back.main]
     with GeminiModel([Turn(text="other")]) as model:
         assert done(back.box.begin(model, ["-p", "another session", "-m", "gemini-2.5-pro"]))[0] == 0
     assert back.main.exists()

@@ -85,7 +85,7 @@ def test_a_turn_without_our_plugin_shows(box: Box) -> None:
         assert done(box.start(model, "hi"))[0] == 0
         OPENCODE.journal(wish, box.ws, box.user_env)
     [file] = OPENCODE.session_files(wish, box.ws, box.user_env)
-    assert OPENCODE.unhooked(file.path.read_bytes())
+    assert OPENCODE.proves_turn(file.path.read_bytes())
 
 
 def test_subagents(box: Box, runs: list[Run]) -> None:

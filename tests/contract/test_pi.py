@@ -199,7 +199,7 @@ def test_a_turn_that_is_cut_short_keeps_the_next_one_waiting_for_nothing(box: Bo
     """pi tells no end of a turn that was under way at a /compact."""
     with box.model(Turn("one"), Turn("never"), Turn("in short"), Turn("two")) as model:
         hold = model.turns[1].hold = threading.Event()
-        command = waiting(run.command(model, box.rehearsal.talking("do it") or (), None, tty=True), "1000")
+        command = waiting(run.command(model, box.rehearsal.interactive_args("do it") or (), None, tty=True), "1000")
         tty = Tty(command.argv, command.env, box.ws)
         wait_until(lambda: "TurnCompleted" in run.heard.names())
         tty.send(b"again\r")
@@ -265,7 +265,7 @@ def test_a_kill_before_the_first_answer_leaves_nothing_to_resume(box: Box, run: 
 def test_on_a_terminal(box: Box, run: Run) -> None:
     """Hooks, another session of `/new`, and a resume of the first."""
     with box.model(Turn("one", [box.shell("touch made")]), Turn("two"), Turn("three"), Turn("four")) as model:
-        tty = run.on_tty(model, box.rehearsal.talking("do it") or ())
+        tty = run.on_tty(model, box.rehearsal.interactive_args("do it") or ())
         wait_until(lambda: "TurnCompleted" in run.heard.names())
         wait_until(lambda: "two" in tty.screen)
         tty.send(b"/new\r")
@@ -288,7 +288,7 @@ def test_on_a_terminal(box: Box, run: Run) -> None:
         assert told is not None
         main.write_bytes(told)
         before = len(run.heard.events)
-        tty = run.on_tty(model, box.rehearsal.talking("do it") or (), resume=PROMPT)
+        tty = run.on_tty(model, box.rehearsal.interactive_args("do it") or (), resume=PROMPT)
         wait_until(lambda: run.heard.names()[before:].count("TurnCompleted") == 1)
         assert tty.quit() == 0
         assert {e.session for e in run.heard.events[before:] if isinstance(e, TurnStarted)} == {run.session}

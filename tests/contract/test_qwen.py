@@ -119,7 +119,7 @@ def test_a_relative_home_is_another_one_in_each_project(box: Box) -> None:
     (box.ws / "qh/settings.json").write_text(json.dumps(SETTINGS))
     with box.model(Turn("bye")) as model:
         env = box.env(model)
-        assert "QWEN_HOME='qh' is no absolute path" in str(QWEN.hooks_off([], box.ws, env))
+        assert "QWEN_HOME='qh' is no absolute path" in str(QWEN.hooks_off_reason([], box.ws, env))
         with pytest.raises(ConfigError):
             QWEN.inject(HookSetup("r1", box.base, ("client",)), env)
         assert [path.name for path in (box.ws / "qh").iterdir()] == ["settings.json"]
@@ -211,7 +211,7 @@ def test_a_tool_that_tool_call_runs(box: Box, run: Run) -> None:
 def told(main: bytes) -> int:
     """Of how many calls these lines tell with their results."""
     assert isinstance(QWEN, Trails)
-    return len(QWEN.seen_calls(main[: QWEN.caught_up(main)]))
+    return len(QWEN.seen_calls(main[: QWEN.settled_length(main)]))
 
 
 def check_told(main: bytes, calls: int) -> None:
@@ -246,7 +246,7 @@ def test_whatever_the_file_is_said_to_tell_has_its_result_in_it(box: Box, run: R
 def test_on_a_terminal(box: Box, run: Run) -> None:
     """SessionStart is a handshake too, the turn begins and completes; Ctrl-C leaves."""
     with box.model(Turn(calls=[box.rehearsal.write(box.ws / "c.txt", "x")]), Turn("all done")) as model:
-        args = box.rehearsal.talking("do it")
+        args = box.rehearsal.interactive_args("do it")
         assert args is not None
         tty = run.on_tty(model, args)
         try:
@@ -273,6 +273,6 @@ def test_hooks_that_are_off_run_no_hook(where: str, box: Box, run: Run) -> None:
         (box.ws / ".qwen/settings.json").write_text('{"disableAllHooks": true, "$version": 4}')
     with box.model(Turn("bye")) as model:
         assert done(run.start(model, "hi"))[0] == 0
-        why = QWEN.hooks_off([], box.ws, run.box.user_env)
+        why = QWEN.hooks_off_reason([], box.ws, run.box.user_env)
     assert run.heard.events == [] and "disableAllHooks is true" in str(why)
-    assert QWEN.unhooked(box.main(run.session).read_bytes())
+    assert QWEN.proves_turn(box.main(run.session).read_bytes())

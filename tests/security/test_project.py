@@ -200,8 +200,8 @@ def test_a_projects_generic_table_is_used_only_as_it_was_allowed(clone: Clone) -
     clone.says('[generic]\nsession = ["state/*"]')
 
     def named() -> list[str]:
-        generic.forget()
-        return [str(each) for each in generic.load(clone.folder, clone.env).session]
+        generic.clear_cache()
+        return [str(each) for each in generic.load_settings(clone.folder, clone.env).session]
 
     with pytest.raises(ConsentNeeded, match="generic in"):
         loaded(clone, "generic")

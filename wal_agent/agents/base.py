@@ -91,7 +91,7 @@ class Compacting:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortened:
+class ContextRequested:
     """The agent has shortened its conversation, and asks what must be said in it all the same."""
 
     session: str
@@ -130,7 +130,7 @@ HookEvent = (
     | ToolEnded
     | AwaitingApproval
     | Compacting
-    | Shortened
+    | ContextRequested
     | TurnFailed
     | SessionEnded
     | OtherEvent
@@ -228,7 +228,7 @@ HookTable = dict[str, list[dict[str, Any]]]  # event -> groups, as an agent's se
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class HooksToInstall:
     """Hooks for the user's own settings of an agent (`configure-hooks --install`). `title`: the agent, for people."""
 
     agent: str
@@ -283,7 +283,7 @@ class SeenCall:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedCall:
+class RequestedCall:
     """A call as the model asked for it, in the session file."""
 
     tool: str
@@ -334,7 +334,7 @@ class Rehearsal(Protocol):
     def args(self, prompt: str) -> tuple[str, ...]:
         """Headless, every tool approved."""
 
-    def talking(self, prompt: str) -> tuple[str, ...] | None:
+    def interactive_args(self, prompt: str) -> tuple[str, ...] | None:
         """The same on a terminal, with a first prompt; None where the agent has no such mode."""
 
     def shell(self, command: str) -> Call:
@@ -366,7 +366,7 @@ class Agent(Protocol):
     def locate(self, env: Env) -> Cli:
         """The program on PATH; ConfigError when it is missing or its version is known to be unusable."""
 
-    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    def hooks_off_reason(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
         """Why hooks would not fire in this project or with these arguments, in words (named file and key), or None."""
 
     def passthrough(self, args: Sequence[str]) -> bool:
@@ -375,10 +375,10 @@ class Agent(Protocol):
     def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
         """Will it talk to a person? `tty`: its stdin and its stdout are a terminal."""
 
-    def session_of(self, args: Sequence[str]) -> str | None:
+    def session_from_args(self, args: Sequence[str]) -> str | None:
         """The session that the user's own arguments choose: its id, "" where only the handshake tells it, else None."""
 
-    def prompt_of(self, args: Sequence[str]) -> str | None:
+    def prompt_from_args(self, args: Sequence[str]) -> str | None:
         """What the user's own arguments ask the agent to do, if they do."""
 
     def sweep(self, env: Env, runtime: Path) -> None:
@@ -409,7 +409,7 @@ class Agent(Protocol):
     def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
         """Where the logical file belongs so that a resume finds it. ValueError for a name that is not this module's."""
 
-    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
+    def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
         """Every file here that a resume of `session` could take for it: to be moved away before a restore."""
 
     def resumable(self, session: str, workspace: Path, env: Env) -> bool:
@@ -429,7 +429,7 @@ class Agent(Protocol):
         """Calls with an outcome told by bytes appended to the main file (whole lines; junk lines are passed over).
         Where calls that are `inner` have a `call_id`, also of the session's other .jsonl files: only it counts then."""
 
-    def unhooked(self, appended: bytes) -> bool:
+    def proves_turn(self, appended: bytes) -> bool:
         """Do bytes appended to the main file prove that a turn began? If so and the handshake (`SessionStarted`) has
         not come, hooks are off: stop the whole tree before a tool runs (I5), exit 78."""
 
@@ -456,7 +456,7 @@ class NamesCallsOnce(Protocol):
     other_files: tuple[str, ...]
     """A logical name in each folder of such other files."""
 
-    def asked_calls(self, appended: bytes) -> dict[str, AskedCall]:
+    def requested_calls(self, appended: bytes) -> dict[str, RequestedCall]:
         """The calls that these bytes ask for, by id. Pure."""
 
 
@@ -464,13 +464,13 @@ class NamesCallsOnce(Protocol):
 class RereadsSettings(Protocol):
     """An agent that, while it runs, reads files again that may switch its hooks off."""
 
-    def own_switches(self, env: Env) -> list[Path]:
+    def run_settings_files(self, env: Env) -> list[Path]:
         """Files that `inject` or `command` made for this run: any change of one switches the hooks off."""
 
     def switches(self, args: Sequence[str], workspace: Path, env: Env) -> list[Path]:
         """Other files that may; some may not exist."""
 
-    def switched_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    def switch_off_reason(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
         """Why one of those would switch off the hooks of a run that has begun (named file and key), or None."""
 
 
@@ -492,7 +492,7 @@ class Hookless(Protocol):
         """The folder that a restore of the file `path` stays in; its files may be under several."""
 
 
-ADOPTING = 120.0  # seconds at most for `Journals.adopt`
+IMPORT_TIMEOUT = 120.0  # seconds at most for `Journals.adopt`
 
 
 @runtime_checkable
@@ -521,13 +521,13 @@ class EndsItsCalls(Protocol):
 class Trails(Protocol):
     """An agent whose hooks tell of a boundary before its main file surely has the batch."""
 
-    def caught_up(self, appended: bytes) -> int:
+    def settled_length(self, appended: bytes) -> int:
         """How many of these bytes (whole lines of the main file) tell nothing of a call whose result may still come.
         What is behind them is read again with what follows. Pure."""
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ExitCause:
     """What an agent's last words say that it died of. `retry_after`: seconds until its provider serves it again, 0
     where it did not say."""
 
@@ -540,7 +540,7 @@ class Death:
 class Fatal(Protocol):
     """An agent that says on stderr why it gives up."""
 
-    def fatal(self, said: bytes, now: float) -> Death | None:
+    def fatal(self, said: bytes, now: float) -> ExitCause | None:
         """`said`: the end of what it wrote there, of a run that did not end well; foreign text. None: nothing known.
         `now`: since 1970, for words such as "try again at 2:17 PM"."""
 
@@ -549,5 +549,5 @@ class Fatal(Protocol):
 class Installs(Protocol):
     """An agent whose settings can hold hooks that stay, beside those that each run brings."""
 
-    def standing(self, env: Env) -> Standing:
+    def standing(self, env: Env) -> HooksToInstall:
         """Ours, and where they would go. Each leaves at once outside of a run, and where the run's own hooks are."""

@@ -31,7 +31,7 @@ _MINE = '[ "$%(marker)s" = %(run)s ] || { IFS= read -r p <%(pid)s && [ "$p" = "$
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ExtensionKind:
     """One agent's extensions. `marker`: the variable that tells an agent's process whose it is. `more`: files that
     this agent wants beside its manifest, made for a place."""
 
@@ -76,7 +76,7 @@ class Kind:
         }
 
 
-def mine(setup: HookSetup, marker: str) -> str:
+def owner_guard(setup: HookSetup, marker: str) -> str:
     """The first line of a hook: it leaves at once in a process of the agent that is not this run's."""
     pid = shlex.quote(str(setup.run_dir / "agent.pid"))
     return _MINE % {"marker": marker, "run": shlex.quote(setup.run), "pid": pid}

@@ -36,7 +36,7 @@ class Program:
             raise ConfigError(f"{wanted} was not found on PATH.", f"Install it: npm install -g {self.package}")
         path = Path(found)
         cli = Cli(path.absolute(), self._package_version(path) or _asked_version(path, env))
-        if self.broken is not None and cli.version and _number(cli.version) < _number(self.broken[0]):
+        if self.broken is not None and cli.version and _version_number(cli.version) < _version_number(self.broken[0]):
             below, why = self.broken
             raise ConfigError(
                 f"{self.name} {cli.version} cannot be used: {why}",
@@ -66,5 +66,5 @@ def _asked_version(path: Path, env: Mapping[str, str]) -> str:
     return found[0].rstrip(".") if found else ""  # some end a sentence with it
 
 
-def _number(version: str) -> tuple[int, ...]:
+def _version_number(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", version.partition("-")[0])[:3])

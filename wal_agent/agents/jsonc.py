@@ -51,7 +51,7 @@ class Node:
         return self.scalar
 
 
-def parse(text: str) -> Node:
+def parse_jsonc(text: str) -> Node:
     """The tree; ValueError (with line and column) when the text is not JSON, RecursionError when it is too deep."""
     node, at = _value(text, _gap(text, 0))
     if (at := _gap(text, at)) != len(text):
@@ -59,7 +59,7 @@ def parse(text: str) -> Node:
     return node
 
 
-def without(text: str, container: Node, gone: Iterable[Child]) -> list[tuple[int, int]]:
+def ranges_without(text: str, container: Node, gone: Iterable[Child]) -> list[tuple[int, int]]:
     """The ranges to cut so that `gone` leave `container`, with their commas and lines of their own. Comments stay."""
     names = {id(child) for child in gone}
     cuts: list[tuple[int, int]] = []
@@ -73,11 +73,11 @@ def without(text: str, container: Node, gone: Iterable[Child]) -> list[tuple[int
             comma = kept.comma
         if comma >= 0:
             cuts.append((comma, comma + 1))
-        cuts.append(_lines(text, child.start, child.node.end, comma))
+        cuts.append(_whole_lines(text, child.start, child.node.end, comma))
     return cuts
 
 
-def _lines(text: str, start: int, end: int, comma: int) -> tuple[int, int]:
+def _whole_lines(text: str, start: int, end: int, comma: int) -> tuple[int, int]:
     """From `start` to `end`, or whole lines where nothing else is on them (the newline before may end a comment)."""
     while text[start - 1] in " \t":
         start -= 1
@@ -85,7 +85,7 @@ def _lines(text: str, start: int, end: int, comma: int) -> tuple[int, int]:
     return start, rest.end() if rest and text[start - 1] == "\n" else end
 
 
-def cut(text: str, ranges: Iterable[tuple[int, int]]) -> str:
+def cut_ranges(text: str, ranges: Iterable[tuple[int, int]]) -> str:
     """The text without these ranges, which may overlap."""
     kept, at = [], 0
     for start, end in sorted(ranges):

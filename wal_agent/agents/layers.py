@@ -21,7 +21,7 @@ class Layer:
     values: dict[str, Any]
 
 
-def layer(shown: str, path: Path) -> Layer | None:
+def read_layer(shown: str, path: Path) -> Layer | None:
     """None where it is absent; or damaged, and then the agent itself says so or starts without it."""
     try:
         with path.open("rb") as f:
@@ -32,7 +32,7 @@ def layer(shown: str, path: Path) -> Layer | None:
     return Layer(shown, values) if isinstance(values, dict) else None
 
 
-def effective(layers: Sequence[Layer], *keys: str) -> tuple[Layer, Any] | None:
+def effective_setting(layers: Sequence[Layer], *keys: str) -> tuple[Layer, Any] | None:
     """The last file that says something of this key, and what. A group that is no object has no keys at all."""
     found: tuple[Layer, Any] | None = None
     *groups, key = keys

@@ -9,15 +9,15 @@ import psutil
 
 from wal_agent.agents.base import Env
 
-_FLAG = "--max-old-space-size"
+_HEAP_FLAG = "--max-old-space-size"
 
 
-def interpreter(program: Path, env: Env) -> tuple[str, ...]:
+def node_command(program: Path, env: Env) -> tuple[str, ...]:
     """What to put before `program`: node and half of the memory as its heap. Nothing where it is no node script, or
     where NODE_OPTIONS say otherwise."""
-    if _FLAG in env.get("NODE_OPTIONS", "") or not _is_node_script(program):
+    if _HEAP_FLAG in env.get("NODE_OPTIONS", "") or not _is_node_script(program):
         return ()
-    return ("node", f"{_FLAG}={psutil.virtual_memory().total // 2 // (1 << 20)}")
+    return ("node", f"{_HEAP_FLAG}={psutil.virtual_memory().total // 2 // (1 << 20)}")
 
 
 def _is_node_script(program: Path) -> bool:

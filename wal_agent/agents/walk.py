@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 _PART = re.compile(r"[^/\0-\x1f\x7f]{1,255}")
-DEEP = 6
+MAX_FOLDERS = 6
 
 
-def parts_of(name: str, deep: int = DEEP) -> tuple[str, ...]:
+def name_parts(name: str, deep: int = MAX_FOLDERS) -> tuple[str, ...]:
     """The parts of a logical name. ValueError for one that no session of ours has."""
     path = PurePosixPath(name)
     parts = path.parts
@@ -23,7 +23,7 @@ def parts_of(name: str, deep: int = DEEP) -> tuple[str, ...]:
     return parts
 
 
-def walk(base: Path, deep: int = DEEP) -> Iterator[Path]:
+def walk_files(base: Path, deep: int = MAX_FOLDERS) -> Iterator[Path]:
     """Regular files under a real folder."""
     try:
         if not stat.S_ISDIR(base.lstat().st_mode):
@@ -38,10 +38,10 @@ def walk(base: Path, deep: int = DEEP) -> Iterator[Path]:
         if entry.is_file(follow_symlinks=False):
             yield Path(entry.path)
         elif deep > 1 and entry.is_dir(follow_symlinks=False):
-            yield from walk(Path(entry.path), deep - 1)
+            yield from walk_files(Path(entry.path), deep - 1)
 
 
-def largest(paths: Iterable[Path]) -> Path | None:
+def largest_file(paths: Iterable[Path]) -> Path | None:
     """Of those that are still there: an agent may delete one while we look."""
     sizes: dict[Path, int] = {}
     for path in paths:

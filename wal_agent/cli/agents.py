@@ -19,12 +19,12 @@ def agents(
     the tested version, and what could not be held."""
     from json import dumps
 
-    from wal_agent.agents import AGENTS, page
+    from wal_agent.agents import AGENTS, docs_page
 
     known = list(AGENTS.values())
     if json:
-        sys.stdout.write(dumps(page.facts(known)) + "\n")
+        sys.stdout.write(dumps(docs_page.facts(known)) + "\n")
     elif markdown:
-        sys.stdout.write(page.markdown(known))
+        sys.stdout.write(docs_page.markdown(known))
     else:
-        lines(page.rows(known))
+        lines(docs_page.rows(known))

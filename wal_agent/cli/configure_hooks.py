@@ -15,7 +15,7 @@ from wal_agent.cli.options import AsJson
 from wal_agent.cli.screen import lines, say
 
 if TYPE_CHECKING:
-    from wal_agent.agents.base import Standing
+    from wal_agent.agents.base import HooksToInstall
 
 T = TypeVar("T")
 
@@ -160,26 +160,26 @@ def _names(given: Sequence[str] | None) -> list[str]:
 
 
 def _install(agent: str) -> None:
-    from wal_agent.agents import installed
+    from wal_agent.agents import installed_hooks
     from wal_agent.supervise.local import state_dir
 
-    path = installed.install(_standing(agent), state_dir(os.environ))
+    path = installed_hooks.install_hooks(_standing(agent), state_dir(os.environ))
     say(f"hooks put into {path}. They do nothing outside a run; take them out again with --uninstall.")
 
 
 def _uninstall(agent: str) -> None:
-    from wal_agent.agents import installed
+    from wal_agent.agents import installed_hooks
     from wal_agent.supervise.local import state_dir
 
     wanted = _standing(agent)
-    path = installed.uninstall(wanted, state_dir(os.environ))
+    path = installed_hooks.uninstall_hooks(wanted, state_dir(os.environ))
     if path is None:
-        say(f"no hooks of ours are in {installed.settings_path(wanted)}.")
+        say(f"no hooks of ours are in {installed_hooks.settings_path(wanted)}.")
     else:
         say(f"hooks taken out of {path}.")
 
 
-def _standing(agent: str) -> Standing:
+def _standing(agent: str) -> HooksToInstall:
     from wal_agent.agents import AGENTS
     from wal_agent.agents.base import Installs
     from wal_agent.errors import UsageError
@@ -216,15 +216,15 @@ def rows(agent: str, skip: Sequence[str]) -> list[Row]:
 def _show(workspace: Path, agent: str, json: bool) -> None:
     import msgspec
 
-    from wal_agent.agents import AGENTS, installed
+    from wal_agent.agents import AGENTS, installed_hooks
     from wal_agent.agents.base import Installs
 
     path, _, skip = _list(workspace, agent)
     table = rows(agent, skip)
     found = AGENTS[agent]
     wanted = found.standing(os.environ) if isinstance(found, Installs) else None
-    settings = None if wanted is None else installed.settings_path(wanted)
-    is_installed = wanted is not None and installed.is_installed(wanted)
+    settings = None if wanted is None else installed_hooks.settings_path(wanted)
+    is_installed = wanted is not None and installed_hooks.is_installed(wanted)
     if json:
         document = {
             "agent": agent,

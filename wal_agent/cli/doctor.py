@@ -120,7 +120,7 @@ def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
     yield Proof(f"hook client: {'native' if native_client() else slow}", True)
     tested = "a tested version" if cli.version in (agent.tested, *agent.also) else f"tested with {agent.tested}"
     yield Proof(f"{name} {cli.version} ({tested})", True, str(cli.path))
-    off = agent.hooks_off((), workspace, os.environ)
+    off = agent.hooks_off_reason((), workspace, os.environ)
     yield Proof(f"{name}'s hooks are on in {workspace}", off is None, off or "")
 
 

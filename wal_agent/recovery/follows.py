@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wal_agent.agents.jsonl import SESSION
+from wal_agent.agents.session_files import SESSION
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
 from wal_agent.recovery import died
 from wal_agent.recovery.case import Case

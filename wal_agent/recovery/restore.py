@@ -176,7 +176,7 @@ def _longer(place: Place, name: str, file: FileState) -> bytes | None:
     if place.foreign:
         return None
     is_main = name == place.agent.main_file
-    here = place.agent.existing(place.session, place.workspace, place.env) if is_main else [place.path(name)]
+    here = place.agent.existing_files(place.session, place.workspace, place.env) if is_main else [place.path(name)]
     ours = placed(place.kept.parent)
     for path in here:
         data = read_plain(path)
@@ -203,5 +203,5 @@ def _save_longer(place: Place, longer: Mapping[str, bytes]) -> None:
 
 
 def _move_in(place: Place, staged: Sequence[Move]) -> None:
-    confusing = place.agent.existing(place.session, place.workspace, place.env)
+    confusing = place.agent.existing_files(place.session, place.workspace, place.env)
     move_in(staged, confusing, place.root_of, place.kept)

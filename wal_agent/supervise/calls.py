@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_agent.agents.jsonl import well_formed
+from wal_agent.agents.session_files import well_formed
 from wal_agent.records import Class
 
 

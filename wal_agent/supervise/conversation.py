@@ -9,12 +9,12 @@ from contextlib import suppress
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
+    ContextRequested,
     Decision,
     Deny,
     HookEvent,
     ModelRequest,
     SessionStarted,
-    Shortened,
     ToolEnded,
     ToolStarting,
     TurnCompleted,
@@ -120,7 +120,7 @@ class Conversation:
                 self._poke()
             case TurnCompleted():
                 self._complete_turn(event.session)
-            case Shortened():
+            case ContextRequested():
                 decision = Allow(self._notice)
             case TurnFailed():
                 self.failed = event

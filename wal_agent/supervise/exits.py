@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from wal_agent.agents.base import Death, TurnFailed
+from wal_agent.agents.base import ExitCause, TurnFailed
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.supervise.down import Down
 
@@ -50,7 +50,7 @@ class Facts:
     signals: frozenset[int] = frozenset()
     oom_kills: int = 0
     said: bytes = b""
-    death: Death | None = None
+    death: ExitCause | None = None
     failed: TurnFailed | None = None
 
 

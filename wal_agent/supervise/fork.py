@@ -58,7 +58,7 @@ class OneStore(Protocol):
 
     name: str
 
-    def stands_in(self, session: str, env: Env) -> Path | None:
+    def stored_folder(self, session: str, env: Env) -> Path | None:
         """The folder that it has the session for; None where it does not have it."""
 
 
@@ -158,7 +158,7 @@ def refuse_beside(source: Source, here: Host, workspace: Path, spools: Path) -> 
 
 def refuse_to_take(agent: OneStore, session: str, workspace: Path, env: Env) -> None:
     """ConfigError when the session stands in another folder of this machine: the fork would take it from there."""
-    folder = agent.stands_in(session, env)
+    folder = agent.stored_folder(session, env)
     if folder is not None and folder.is_dir() and folder.resolve() != workspace.resolve():
         raise ConfigError(
             f"{agent.name} has this session for {folder}, and has it only once: a fork here would take it over.",

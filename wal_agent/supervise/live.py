@@ -23,7 +23,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.line import SHELL_SECONDS
+from wal_agent.agents.hook_line import SHELL_SECONDS
 from wal_agent.capture.session import SessionCapture
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
@@ -320,7 +320,7 @@ class Live:
 
     def _look(self, appended: bytes) -> None:
         """I5: a turn that began without a handshake has no hooks."""
-        if not self.conversation.hooks_live.is_set() and self._agent.unhooked(appended):
+        if not self.conversation.hooks_live.is_set() and self._agent.proves_turn(appended):
             self._stop(hooks_silent(self._agent.name))
 
     def _switch(self, session: str) -> None:

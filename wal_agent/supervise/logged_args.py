@@ -89,7 +89,7 @@ def admit(
         _ask(wish, args, screen, check)
     else:
         raise refusal(wish.agent.name, wish.settings, args, screen)
-    if problem := wish.agent.hooks_off(args, wish.workspace, wish.env):
+    if problem := wish.agent.hooks_off_reason(args, wish.workspace, wish.env):
         raise ConfigError(problem)
 
 

@@ -141,8 +141,8 @@ def prompt(
     """The recovery prompt, and behind it the task, if the session was lost before it had that, and what the user asks
     for with this start, if that is something new."""
     text = recovery_prompt(replace(told, put_back=finished_put_back(reconciled, at)), templates)
-    given = agent.prompt_of(at.home.args) if at.home is not None else None
-    asked = agent.prompt_of(args)
+    given = agent.prompt_from_args(at.home.args) if at.home is not None else None
+    asked = agent.prompt_from_args(args)
     new = asked if asked != given else None
     if given and asked in (None, given) and unasked(at, agent, given):
         new = None if any(given in text for text in reconciled.heard or ()) else given
@@ -159,7 +159,7 @@ def unasked(at: Situation, agent: Agent, given: str) -> bool:
         return False
     before = next((o.opening for o in state.openings if o.opening.epoch == state.turned), None)
     since = (o.opening for o in state.openings if state.turned < o.opening.epoch <= home.epoch)
-    return any(o.cause == "closed" for o in since) or before is None or agent.prompt_of(before.args) != given
+    return any(o.cause == "closed" for o in since) or before is None or agent.prompt_from_args(before.args) != given
 
 
 def lost_task(reconciled: Reconciled, at: Situation, given: str) -> str:

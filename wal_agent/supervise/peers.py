@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from wal_agent.agents.base import HookCaller
-from wal_agent.agents.line import is_hook_line
+from wal_agent.agents.hook_line import is_hook_line
 
 DEPTH: Final = 64  # ancestors that are read
 _ARGV: Final = 1 << 20  # bytes of a command line that are read

@@ -155,7 +155,7 @@ class Preparation:
         gone = [FileGone(time=self.clock.now(), path=name) for name in sorted(self.at.before.files)]
         if gone:
             self.opened.writer.append(*gone)
-        chosen = self.wish.agent.session_of(args)
+        chosen = self.wish.agent.session_from_args(args)
         return Prepared(NewSession(str(uuid.uuid4()) if chosen is None else chosen), args, {})
 
     def _start_line(self) -> str:
@@ -316,7 +316,7 @@ class Preparation:
     def _begin_again(self, place: Place, decided: StartAgain, told: Told, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
         kept = fetched(self.opened.blobs, decided.prompt) or b""
-        told = replace(told, task=notice.task(kept, self.wish.agent.prompt_of(decided.args) or ""))
+        told = replace(told, task=notice.task(kept, self.wish.agent.prompt_from_args(decided.args) or ""))
         prompt = recovery_prompt(told, templates)
         plant(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])

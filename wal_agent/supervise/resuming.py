@@ -11,7 +11,7 @@ from pathlib import Path
 from wal_agent.agents.base import Agent, Deny, Env, LoadsLate
 from wal_agent.plainfile import open_plain
 
-LOADING = 20.0  # seconds; the client of a firm hook waits 25 (agents/line.py)
+LOADING = 20.0  # seconds; the client of a firm hook waits 25 (agents/hook_line.py)
 _STEP = 0.05
 
 NOT_LOADED = Deny(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wal_agent import __version__
 from wal_agent.agents.base import (
-    ADOPTING,
+    IMPORT_TIMEOUT,
     Agent,
     Cli,
     Env,
@@ -93,7 +93,7 @@ def run(wish: Wish, screen: Screen) -> Finished:
         cli = agent.locate(env)
     if agent.passthrough(wish.args):
         os.execve(cli.path, [str(cli.path), *wish.args], env)
-    problem = agent.hooks_off(wish.args, wish.workspace, env)
+    problem = agent.hooks_off_reason(wish.args, wish.workspace, env)
     if problem is not None:
         raise ConfigError(problem)
     on_trial(agent, cli, env, screen)
@@ -355,7 +355,7 @@ class _Run:
             turned = False
             while True:
                 if isinstance(session, ResumeSession) and isinstance(agent, Journals):
-                    with self.screen.on(f"{agent.name} to take the session in", ADOPTING):
+                    with self.screen.on(f"{agent.name} to take the session in", IMPORT_TIMEOUT):
                         agent.adopt(self.cli, session.id, wish.workspace, env)
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)

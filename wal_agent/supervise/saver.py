@@ -60,7 +60,7 @@ class _Tail:
 
     upto: int = 0
 
-    def read(self, path: Path, caught_up: Callable[[bytes], int] = len) -> bytes:
+    def read(self, path: Path, settled_length: Callable[[bytes], int] = len) -> bytes:
         """Whole lines since the last look, as many of their bytes as `caught_up` says; none when the file was written
         anew, since what it repeats has been told."""
         try:
@@ -72,7 +72,7 @@ class _Tail:
             self.upto = file.seek(0 if anew else self.upto)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
-        whole = whole[: caught_up(whole)]
+        whole = whole[: settled_length(whole)]
         self.upto += len(whole)
         return b"" if anew else whole
 
@@ -111,7 +111,7 @@ class Saver:
         self._closed = False
         self._session = session
         self._by_file = agent.boundary == "file"
-        self._caught_up = agent.caught_up if isinstance(agent, Trails) else len
+        self._caught_up = agent.settled_length if isinstance(agent, Trails) else len
         # At a boundary the file may lack what it tells of it: only what it has told counts as told.
         self._trails = self._by_file or isinstance(agent, Trails)
         self._boundary = self._settled_upto = 0

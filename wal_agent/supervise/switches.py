@@ -20,7 +20,7 @@ class Switches:
         self._agent = agent if isinstance(agent, RereadsSettings) else None
         self._name = agent.name
         self._at = (args, workspace, env)
-        self._own = {path: _bytes(path) for path in self._agent.own_switches(env)} if self._agent else {}
+        self._own = {path: _bytes(path) for path in self._agent.run_settings_files(env)} if self._agent else {}
         self._marks = self._marked()
 
     def look(self) -> ConfigError | None:
@@ -32,7 +32,7 @@ class Switches:
         why = (
             f"{changed}, which holds this run's hooks, was changed"
             if changed is not None
-            else self._agent.switched_off(*self._at)
+            else self._agent.switch_off_reason(*self._at)
         )
         if why is None:
             return None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from wal_agent.agents.base import Agent, AskedCall, NamesCallsOnce, SeenCall
+from wal_agent.agents.base import Agent, NamesCallsOnce, RequestedCall, SeenCall
 from wal_agent.records import Ending
 from wal_agent.supervise.gate import Gate
 
@@ -45,7 +45,7 @@ class Unlogged:
     def read(self, appended: bytes, seen: list[SeenCall]) -> list[SeenCall]:
         """`seen` in these bytes, with the tool and the input of calls that earlier bytes asked for."""
         if isinstance(self._agent, NamesCallsOnce):
-            self._asked.add(self._agent.asked_calls(appended))
+            self._asked.add(self._agent.requested_calls(appended))
         found = []
         for call in seen:
             asked = self._asked.take(call.call_id)
@@ -83,10 +83,10 @@ class _Asked:
     """Calls by id, whose result has not been seen; the oldest go first where there are too many."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, AskedCall] = {}
+        self._calls: dict[str, RequestedCall] = {}
         self._size = 0
 
-    def add(self, calls: Mapping[str, AskedCall]) -> None:
+    def add(self, calls: Mapping[str, RequestedCall]) -> None:
         for id, call in calls.items():
             self.take(id)
             self._calls[id] = call
@@ -94,12 +94,12 @@ class _Asked:
         while len(self._calls) > MOST or (self._size > MOST_BYTES and len(self._calls) > 1):
             self.take(next(iter(self._calls)))
 
-    def take(self, id: str) -> AskedCall | None:
+    def take(self, id: str) -> RequestedCall | None:
         call = self._calls.pop(id, None)
         self._size -= len(call.input) if call else 0
         return call
 
-    def rest(self) -> list[tuple[str, AskedCall]]:
+    def rest(self) -> list[tuple[str, RequestedCall]]:
         return list(self._calls.items())
 
 

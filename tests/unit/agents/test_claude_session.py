@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, SeenCall
-from wal_agent.agents.claude.files import slug
-from wal_agent.agents.claude.lines import Entry, has_messages
-from wal_agent.agents.claude.putback import IMAGE, result_text
-from wal_agent.agents.jsonl import records
+from wal_agent.agents.claude.files import project_slug
+from wal_agent.agents.claude.resume import IMAGE, result_text
+from wal_agent.agents.claude.session import Entry, has_messages
+from wal_agent.agents.session_files import records
 
 CLAUDE = AGENTS["claude"]
 ID = "0b8a9f3e-1111-4222-8333-444455556666"
@@ -265,7 +265,7 @@ def test_whatever_stands_there_each_call_is_told_once(found: list[bytes], calls:
     assert told_once is not None
     assert CLAUDE.tell(told_once, ID, WS, prompt) == told_once
     assert lines(told_once)[-1]["message"]["content"] == prompt
-    assert CLAUDE.unhooked(told_once)
+    assert CLAUDE.proves_turn(told_once)
     CLAUDE.seen_calls(made.data)
 
 
@@ -318,8 +318,8 @@ def test_what_proves_that_a_turn_began() -> None:
     for more, proof in (({}, True), ({"isMeta": True}, False), ({"isSidechain": True}, False)):
         book = Book()
         book.add("user", "x", **more)
-        assert CLAUDE.unhooked(book.data) == proof
-    assert not CLAUDE.unhooked(b'{"type":"queue-operation"}\n{"type":"user"\n')
+        assert CLAUDE.proves_turn(book.data) == proof
+    assert not CLAUDE.proves_turn(b'{"type":"queue-operation"}\n{"type":"user"\n')
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def test_the_files_of_a_session(tmp_path: Path) -> None:
     assert {f.name: f.path for f in found} == wanted and found[0].name == "session.jsonl"
     for name, path in wanted.items():
         assert CLAUDE.restore_path(name, ID, WS, env) == path
-    assert CLAUDE.existing(ID, WS, env) == [wanted["session.jsonl"]]
+    assert CLAUDE.existing_files(ID, WS, env) == [wanted["session.jsonl"]]
     assert not CLAUDE.resumable(ID, WS, env), "no message in it"
     wanted["session.jsonl"].write_text('{"type":"mode"}\n{"type":"user","message":{}}\n')
     assert CLAUDE.resumable(ID, WS, env)
@@ -372,7 +372,7 @@ def test_a_look_at_the_beginning_of_a_file_reads_each_line_once(
         read += len(data)
         return records(data)
 
-    monkeypatch.setattr("wal_agent.agents.claude.lines.records", counted)
+    monkeypatch.setattr("wal_agent.agents.claude.session.records", counted)
     turn = b'{"type":"user","message":{}}'
     place.write_bytes(b'{"x":"user"}\n' * 50_000)
     assert not has_messages(place) and read <= place.stat().st_size
@@ -383,7 +383,7 @@ def test_a_look_at_the_beginning_of_a_file_reads_each_line_once(
 
 
 def test_the_folder_of_a_workspace() -> None:
-    assert slug("/tmp/x/proj.a_b") == "-tmp-x-proj-a-b"
-    assert slug("/q_é😀") == "-q----"
-    long = slug("/tmp/cl/e6/" + "p" * 60 + "/" + "q_é😀" * 12 + "/" + "r" * 60 + "/" + "s" * 60)
+    assert project_slug("/tmp/x/proj.a_b") == "-tmp-x-proj-a-b"
+    assert project_slug("/q_é😀") == "-q----"
+    long = project_slug("/tmp/cl/e6/" + "p" * 60 + "/" + "q_é😀" * 12 + "/" + "r" * 60 + "/" + "s" * 60)
     assert len(long) == 207 and long.endswith("-ssssss-pj1ksw")

@@ -13,7 +13,7 @@ import pytest
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import HookSetup
-from wal_agent.agents.gemini.events import EVENTS
+from wal_agent.agents.gemini.hooks import EVENTS
 from wal_agent.agents.gemini.line import HOOK_TIMEOUT_MS, MARKER
 from wal_agent.errors import ConfigError
 

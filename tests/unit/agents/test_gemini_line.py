@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents import line as agent_line
+from wal_agent.agents import hook_line as agent_line
 from wal_agent.agents.base import HookSetup
 from wal_agent.agents.gemini import line
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import AGENTS
-from wal_agent.agents.gemini import settings
+from wal_agent.agents.gemini import cli
 
 GEMINI = AGENTS["gemini"]
 
@@ -20,7 +20,7 @@ def ask(
     for base, text in ((home, user), (workspace, project)):
         (base / ".gemini").mkdir(parents=True, exist_ok=True)
         (base / ".gemini/settings.json").write_text(text)
-    return GEMINI.hooks_off(args, workspace, {"HOME": str(home), **(env or {})})
+    return GEMINI.hooks_off_reason(args, workspace, {"HOME": str(home), **(env or {})})
 
 
 OFF = '{"hooksConfig": {"enabled": false}}'
@@ -61,16 +61,16 @@ def test_a_system_file_wins_only_if_it_is_roots_alone(tmp_path: Path, monkeypatc
     system = tmp_path / "system.json"
     system.write_text(ON)
     env = {"GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(system)}
-    assert not settings.secure(Path("/tmp")), "all may write there"
+    assert not cli.is_secure(Path("/tmp")), "all may write there"
     assert ask(tmp_path, project=OFF, env=env) is not None
-    monkeypatch.setattr(settings, "secure", lambda path: path == system)
+    monkeypatch.setattr(cli, "is_secure", lambda path: path == system)
     assert ask(tmp_path, project=OFF, env=env) is None
 
 
 def test_the_home_folder_as_workspace_has_no_project_file(tmp_path: Path) -> None:
     ask(tmp_path, user=ON)
-    assert GEMINI.hooks_off([], tmp_path / "home", {"HOME": str(tmp_path / "home")}) is None
-    assert len(settings.settings_layers(tmp_path / "home", {"HOME": str(tmp_path / "home")})) == 1
+    assert GEMINI.hooks_off_reason([], tmp_path / "home", {"HOME": str(tmp_path / "home")}) is None
+    assert len(cli.settings_layers(tmp_path / "home", {"HOME": str(tmp_path / "home")})) == 1
 
 
 @pytest.mark.parametrize(

@@ -9,22 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.agents.jsonc import cut, parse, without
+from wal_agent.agents.jsonc import cut_ranges, parse_jsonc, ranges_without
 
-SCALAR = st.one_of(st.none(), st.booleans(), st.integers(), st.text(), st.floats(allow_nan=False, allow_infinity=False))
-VALUE = st.recursive(SCALAR, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(), v, max_size=4))
+PARSED_SCALAR = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(), st.floats(allow_nan=False, allow_infinity=False)
+)
+PARSED_VALUE = st.recursive(
+    PARSED_SCALAR, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(), v, max_size=4)
+)
 
 
 @settings(deadline=None)
-@given(VALUE, st.sampled_from([None, 0, 2, "\t"]), st.booleans())
+@given(PARSED_VALUE, st.sampled_from([None, 0, 2, "\t"]), st.booleans())
 def test_plain_json_means_what_json_says(value: Any, indent: int | str | None, escaped: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=escaped)
-    assert parse(text).value == json.loads(text)
+    assert parse_jsonc(text).value == json.loads(text)
 
 
 def test_comments_and_trailing_commas_are_nothing() -> None:
-    assert parse('\ufeff// x\n{"a": /* } */ [1, 2,], // "b": 3\n}\n/* end */').value == {"a": [1, 2]}
-    assert parse('{"a": "// no /* comment */"}').value == {"a": "// no /* comment */"}
+    assert parse_jsonc('\ufeff// x\n{"a": /* } */ [1, 2,], // "b": 3\n}\n/* end */').value == {"a": [1, 2]}
+    assert parse_jsonc('{"a": "// no /* comment */"}').value == {"a": "// no /* comment */"}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,7 @@ def test_comments_and_trailing_commas_are_nothing() -> None:
 )
 def test_what_is_not_json_has_a_place(text: str) -> None:
     with pytest.raises(ValueError, match=r"^line \d+, column \d+$"):
-        parse(text)
+        parse_jsonc(text)
 
 
 @settings(deadline=None, max_examples=300)
@@ -62,9 +66,11 @@ def test_any_children_can_leave(data: st.DataObject) -> None:
         comma = "," if i + 1 < len(keep) else data.draw(st.sampled_from(["", ","]))
         text += f"{data.draw(gap)}{i}{data.draw(gap)}{comma}"
     text += data.draw(gap) + "]"
-    node = parse(text)
-    left = cut(text, without(text, node, [c for c, kept in zip(node.children, keep, strict=True) if not kept]))
-    assert parse(left).value == [i for i, kept in enumerate(keep) if kept]
+    node = parse_jsonc(text)
+    left = cut_ranges(
+        text, ranges_without(text, node, [c for c, kept in zip(node.children, keep, strict=True) if not kept])
+    )
+    assert parse_jsonc(left).value == [i for i, kept in enumerate(keep) if kept]
     for comment in ("// , ]", "/* , */"):
         assert left.count(comment) == text.count(comment)
 
@@ -81,5 +87,5 @@ def test_any_children_can_leave(data: st.DataObject) -> None:
 )
 def test_lines_of_their_own_go_with_them(gone: list[int], left: str) -> None:
     text = '{\n  "a": 1,\n  // of b\n  "b": 2, "c": 3 // of c\n}'
-    node = parse(text)
-    assert cut(text, without(text, node, [node.children[i] for i in gone])) == left
+    node = parse_jsonc(text)
+    assert cut_ranges(text, ranges_without(text, node, [node.children[i] for i in gone])) == left

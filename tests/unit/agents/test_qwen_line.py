@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents.base import HookSetup
-from wal_agent.agents.line import GONE
+from wal_agent.agents.hook_line import GONE
 from wal_agent.agents.qwen.line import MARKER, hook_line
 
 CLIENTS = {

@@ -38,8 +38,8 @@ def test_the_persons_own_file_has_tables(tmp_path: Path) -> None:
     assert load({**found, VARIABLE: f"info={URL}/3"}) == (Target(f"{URL}/3", "info"),), "the variable stands in front"
     assert load({**found, VARIABLE: "off"}) == ()
     assert load({**found, VARIABLE: " "}) == load(found)
-    generic.forget()
-    assert generic.load(tmp_path / "w", found).session == (), "the other reader of the file knows the word"
+    generic.clear_cache()
+    assert generic.load_settings(tmp_path / "w", found).session == (), "the other reader of the file knows the word"
 
 
 def test_without_either_nobody_is_told(tmp_path: Path) -> None:

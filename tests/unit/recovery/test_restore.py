@@ -49,7 +49,7 @@ class Fake:
             raise ValueError(f"{name!r} is no file")
         return self.home / "chats" / f"{session}.jsonl" if name == MAIN else self.home / name
 
-    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
+    def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
         found = [self.home / "chats" / f"{session}.jsonl", *self.stray]
         return [p for p in found if p.is_file() and not p.is_symlink()]
 

@@ -12,6 +12,7 @@ from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Compacting,
+    ContextRequested,
     Decision,
     Deny,
     HookEvent,
@@ -19,7 +20,6 @@ from wal_agent.agents.base import (
     OtherEvent,
     SessionEnded,
     SessionStarted,
-    Shortened,
     ToolStarting,
     TurnCompleted,
     TurnFailed,
@@ -382,6 +382,6 @@ def test_a_shortened_conversation_has_the_recoverys_words_until_its_turn_is_over
     """I8: an agent near its model's limit shortens what it resumed before it asks, the words in it too."""
     talk = Talk(tmp_path, notice="look first")
     talk.on.on(TurnStarted("s", "go on"))
-    assert talk.on.on(Shortened("s")) == Allow("look first") == talk.on.on(Shortened("s"))
+    assert talk.on.on(ContextRequested("s")) == Allow("look first") == talk.on.on(ContextRequested("s"))
     talk.on.on(TurnCompleted("s"))
-    assert talk.on.on(Shortened("s")) == Allow()
+    assert talk.on.on(ContextRequested("s")) == Allow()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from wal_agent.agents.base import Death, TurnFailed
+from wal_agent.agents.base import ExitCause, TurnFailed
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.supervise.down import Down
 from wal_agent.supervise.exits import (
@@ -23,7 +23,7 @@ from wal_agent.supervise.exits import (
 )
 
 HEADLESS = Facts(code=0, completed=False, interactive=False)
-QUOTA = Death("quota", "You hit your\nlimit", 90.0)
+QUOTA = ExitCause("quota", "You hit your\nlimit", 90.0)
 V8 = b"\nFATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory\n"
 
 
@@ -70,7 +70,7 @@ def down(kind: str) -> Down:
         (Facts(-9, False, False, said=V8, oom_kills=1), "out_of_memory"),
         # the model
         (Facts(1, False, False, death=QUOTA), "quota"),
-        (Facts(1, False, False, death=Death("context", "too long")), "context"),
+        (Facts(1, False, False, death=ExitCause("context", "too long")), "context"),
         (Facts(1, False, False, failed=TurnFailed("s", "quota", "limit", 9.0)), "quota"),
         (Facts(0, False, False, failed=TurnFailed("s", "context", "too long")), "context"),
         (Facts(1, False, False, failed=TurnFailed("s", "other", "no credit")), "failed"),
@@ -90,7 +90,7 @@ def test_class(facts: Facts, cls: str) -> None:
 
 def test_the_sentence_is_one_line_and_keeps_the_retry_time() -> None:
     assert exit_class(Facts(1, False, False, death=QUOTA)) == Word("quota", "You hit your limit", 90.0)
-    long = exit_class(Facts(1, False, False, death=Death("quota", "x" * 9999)))
+    long = exit_class(Facts(1, False, False, death=ExitCause("quota", "x" * 9999)))
     assert len(long.why) == 300
     assert exit_class(Facts(-11, False, False)).why == "killed by SIGSEGV"
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
 from tests.unit.wal.world import KEYS
 from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
-from wal_agent.agents.gemini.putback import result_of
+from wal_agent.agents.gemini.putback import call_result
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
@@ -351,7 +351,7 @@ def test_a_result_that_cannot_be_stored_costs_neither_the_end_nor_its_beginning_
     assert told.startswith("beginéé")
     assert told.endswith("[wal-agent: the rest of these 100005 bytes could not be saved: the bucket was away]")
     call = LoggedCall(1, "write_file", b"{}", end.result.data, failed=False)
-    assert told[-40:] in result_of(call)["output"], "and a session that is put back says it"
+    assert told[-40:] in call_result(call)["output"], "and a session that is put back says it"
 
 
 def test_a_run_that_spools_asks_the_bucket_for_no_blob(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:

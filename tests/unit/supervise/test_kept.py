@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, started, state_of, turn
-from wal_agent.agents.base import Death
+from wal_agent.agents.base import ExitCause
 from wal_agent.records import AnyRecord, RunEnded
 from wal_agent.recovery import died
 from wal_agent.recovery.case import Before, LocalFacts
@@ -33,7 +33,7 @@ runs = st.fixed_dictionaries(
         "calls": st.integers(0, 2),
         "inside": st.booleans(),
         "down": st.sampled_from([None, None, None, *DOWNS]),
-        "death": st.sampled_from([None, None, Death("quota", "429", 0.5), Death("context", "too long", 0.0)]),
+        "death": st.sampled_from([None, None, ExitCause("quota", "429", 0.5), ExitCause("context", "too long", 0.0)]),
         "oom": st.integers(0, 1),
         "signals": st.sampled_from([frozenset[int](), frozenset[int]({signal.SIGHUP})]),
         "lived": st.sampled_from([0.0, 1.0, 700.0]),

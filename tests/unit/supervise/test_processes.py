@@ -21,7 +21,7 @@ from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent.agents.base import HookSetup
 from wal_agent.agents.gemini.inject import hook_table
 from wal_agent.agents.gemini.line import MARKER as GEMINI_MARKER
-from wal_agent.agents.gemini.standing import standing
+from wal_agent.agents.gemini.standing import hooks_to_install
 from wal_agent.hookwire import LINE_SIGN, client_command, python_client
 from wal_agent.supervise import processes
 from wal_agent.supervise.processes import CHAIN, MARKER, descendants, end_run, let_hooks_end, marked
@@ -189,7 +189,7 @@ def _commands(hooks: dict[str, Any]) -> list[str]:
 
 def test_every_hook_line_has_the_sign(tmp_path: Path) -> None:
     """I5: by it a hook's shell is known from its first moment on, when no client is below it."""
-    lines = injected_lines("r", tmp_path, client_command()) + _commands(standing({}).hooks)
+    lines = injected_lines("r", tmp_path, client_command()) + _commands(hooks_to_install({}).hooks)
     assert len(lines) >= 6 and all(LINE_SIGN in line for line in lines)
     assert LINE_SIGN == "wal-agent:allow) exit 0;;", (
         "lines that were installed by an earlier wal-agent have these words"
@@ -203,13 +203,13 @@ def test_a_hook_that_waits_for_its_answer_is_no_tool(
 ) -> None:
     """I1, I5: agents run the tool whose hook was killed, so what is ended at expiry must leave hooks out, whichever way
     they came into the agent's settings."""
-    monkeypatch.setattr("wal_agent.agents.installed.client_command", lambda: client)
+    monkeypatch.setattr("wal_agent.agents.installed_hooks.client_command", lambda: client)
     run = secrets.token_hex(8)
     with short_folder() as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(str(folder / "hook.sock"))
         server.listen()
         server.settimeout(PATIENCE)
-        lines = injected_lines(run, folder, client) if way == "injected" else _commands(standing({}).hooks)
+        lines = injected_lines(run, folder, client) if way == "injected" else _commands(hooks_to_install({}).hooks)
         env = {MARKER: run, "WAL_AGENT_SOCKET": str(folder / "hook.sock"), GEMINI_MARKER: run, "HOME": str(folder)}
         hook = subprocess.Popen(
             ["bash", "-c", lines[0]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env={**os.environ, **env}

@@ -26,7 +26,7 @@ RESULT = '{"result": 1}\n'
 class Trailing(ScriptAgent):
     """It writes what it tells of a call, then the result, and its hooks do not wait for either."""
 
-    def caught_up(self, appended: bytes) -> int:
+    def settled_length(self, appended: bytes) -> int:
         return appended.rfind(RESULT.encode()) + len(RESULT) if RESULT.encode() in appended else 0
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import HookSetup
-from wal_agent.agents.claude import settings
-from wal_agent.agents.claude.inject import merged
+from wal_agent.agents.claude import cli
+from wal_agent.agents.claude.inject import merge_settings
 from wal_agent.supervise.switches import Switches
 
 CLAUDE = AGENTS["claude"]
@@ -18,7 +18,7 @@ CLAUDE = AGENTS["claude"]
 
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Switches:
-    monkeypatch.setattr(settings, "MANAGED", tmp_path / "etc")
+    monkeypatch.setattr(cli, "MANAGED", tmp_path / "etc")
     (tmp_path / "etc").mkdir()
     (tmp_path / "run").mkdir()
     injected = CLAUDE.inject(HookSetup("r", tmp_path / "run", ("client",)), {})
@@ -71,6 +71,6 @@ def test_what_this_runs_settings_say_counts_more_than_the_users_own(tmp_path: Pa
     """Issue 12.3, I6: the user's `--settings` is in one file with them, and keeps its other variables."""
     injected = CLAUDE.inject(HookSetup("r", tmp_path, ("client",)), {})
     users = {"env": {"A": "b", "CLAUDE_CODE_SIMPLE": "1"}, "disableAllHooks": True, "model": "m"}
-    both = json.loads(merged(Path(injected.env["WAL_AGENT_CLAUDE_SETTINGS"]), users).read_bytes())
+    both = json.loads(merge_settings(Path(injected.env["WAL_AGENT_CLAUDE_SETTINGS"]), users).read_bytes())
     assert both["disableAllHooks"] is False and both["model"] == "m"
     assert both["env"]["A"] == "b" and both["env"]["CLAUDE_CODE_SIMPLE"] == "0"

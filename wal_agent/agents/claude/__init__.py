@@ -10,14 +10,14 @@ from wal_agent.agents.base import (
     Env,
     HookCaller,
     HookSetup,
+    HooksToInstall,
     Injected,
     LoggedCall,
     Reconciled,
     Rehearsal,
-    Standing,
     Traits,
 )
-from wal_agent.agents.claude import events, files, inject, launch, notice, reconcile, seen, settings, standing
+from wal_agent.agents.claude import cli, files, hooks, inject, launch, notice, reconcile, seen, standing
 
 
 class Claude:
@@ -61,14 +61,14 @@ class Claude:
         return ClaudeRehearsal()
 
     locate = staticmethod(launch.locate)
-    hooks_off = staticmethod(settings.hooks_off)
-    own_switches = staticmethod(inject.own_switches)
-    switches = staticmethod(settings.switches)
-    switched_off = staticmethod(settings.switched_off)
+    hooks_off_reason = staticmethod(cli.hooks_off_reason)
+    run_settings_files = staticmethod(inject.run_settings_files)
+    switches = staticmethod(cli.settings_files)
+    switch_off_reason = staticmethod(cli.switch_off_reason)
     passthrough = staticmethod(launch.passthrough)
     is_interactive = staticmethod(launch.is_interactive)
-    session_of = staticmethod(launch.session_of)
-    prompt_of = staticmethod(launch.prompt_of)
+    session_from_args = staticmethod(launch.session_from_args)
+    prompt_from_args = staticmethod(launch.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """Nothing: all is in the run's folder."""
@@ -78,28 +78,28 @@ class Claude:
 
     command = staticmethod(launch.command)
 
-    def standing(self, env: Env) -> Standing:
-        return standing.standing(env)
+    def standing(self, env: Env) -> HooksToInstall:
+        return standing.hooks_to_install(env)
 
-    parse = staticmethod(events.parse)
-    render = staticmethod(events.render)
+    parse = staticmethod(hooks.parse)
+    render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
 
     def folder(self, env: Env) -> Path:
         return inject.claude_home(env)
 
     restore_path = staticmethod(files.restore_path)
-    existing = staticmethod(files.existing)
+    existing_files = staticmethod(files.existing_files)
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return reconcile.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.tell)
+    tell = staticmethod(notice.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
     other_files = files.OTHERS
-    asked_calls = staticmethod(seen.asked_calls)
-    unhooked = staticmethod(seen.unhooked)
+    requested_calls = staticmethod(seen.requested_calls)
+    proves_turn = staticmethod(seen.proves_turn)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """Nothing: Claude Code leaves nothing beside the session's own file."""

@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 
 from wal_agent.agents.base import Env, SessionFile
+from wal_agent.agents.claude.cli import SESSION
 from wal_agent.agents.claude.inject import claude_home
-from wal_agent.agents.claude.lines import has_messages
-from wal_agent.agents.claude.settings import SESSION
-from wal_agent.agents.walk import parts_of, walk
+from wal_agent.agents.claude.session import has_messages
+from wal_agent.agents.walk import name_parts, walk_files
 
 MAIN = "session.jsonl"
 OTHERS = ("subagents/any.jsonl",)  # a name in the folder of the session's other files with calls
@@ -24,14 +24,14 @@ _MOST = 10_000  # files of one kind
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
-    found = [SessionFile(MAIN, path) for path in existing(session, workspace, env)]
+    found = [SessionFile(MAIN, path) for path in existing_files(session, workspace, env)]
     if not found:
         return []
     for kind in (*_BESIDE, *_OWN):
         base = _base(kind, session, workspace, env)
         if base.parent.is_symlink() and kind in _BESIDE:  # `walk` follows none below
             continue
-        files = (p for p in walk(base) if p.name != ".lock")
+        files = (p for p in walk_files(base) if p.name != ".lock")
         found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(files, _MOST))]
     return found
 
@@ -40,32 +40,32 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
     if not SESSION.fullmatch(session):
         raise ValueError(f"{session!r} is no session id")
     if name == MAIN:
-        return project(workspace, env) / f"{session}.jsonl"
-    kind, *parts = parts_of(name)
+        return project_folder(workspace, env) / f"{session}.jsonl"
+    kind, *parts = name_parts(name)
     if kind not in (*_BESIDE, *_OWN) or not parts:
         raise ValueError(f"{name!r} is no file of a Claude Code session")
     return _base(kind, session, workspace, env).joinpath(*parts)
 
 
-def existing(session: str, workspace: Path, env: Env) -> list[Path]:
+def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
     """The session's main file. Claude looks for it under the workspace's name only."""
     if not SESSION.fullmatch(session):
         return []
-    path = project(workspace, env) / f"{session}.jsonl"
+    path = project_folder(workspace, env) / f"{session}.jsonl"
     return [path] if path.is_file() and not path.is_symlink() else []
 
 
 def resumable(session: str, workspace: Path, env: Env) -> bool:
     """Claude refuses both to resume a session without a message and to start another of its id."""
-    return any(has_messages(path) for path in existing(session, workspace, env))
+    return any(has_messages(path) for path in existing_files(session, workspace, env))
 
 
-def project(workspace: Path, env: Env) -> Path:
+def project_folder(workspace: Path, env: Env) -> Path:
     """The folder of a workspace's sessions."""
-    return claude_home(env) / "projects" / slug(str(workspace))
+    return claude_home(env) / "projects" / project_slug(str(workspace))
 
 
-def slug(path: str) -> str:
+def project_slug(path: str) -> str:
     """Claude's own rule, so that a restore meets its lookup: JavaScript's, which counts a character beyond U+FFFF as
     two. Not to be inverted: /a/b and /a-b give the same."""
     units = _units(path)
@@ -92,5 +92,5 @@ def _hash(units: list[int]) -> str:
 
 def _base(kind: str, session: str, workspace: Path, env: Env) -> Path:
     if kind in _BESIDE:
-        return project(workspace, env) / session / kind
+        return project_folder(workspace, env) / session / kind
     return claude_home(env) / kind / session

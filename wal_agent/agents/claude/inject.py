@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import Deny, Env, HookSetup, Injected
-from wal_agent.agents.claude.events import EVENTS, TOOLS, refusal
-from wal_agent.agents.line import GONE, HOOK_SECONDS, sh_line
+from wal_agent.agents.claude.hooks import EVENTS, TOOLS, deny_output
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, sh_line
 from wal_agent.errors import ConfigError
 
 SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # tells `command` where our settings are, and the standing protocol beside them
@@ -35,31 +35,31 @@ def inject(setup: HookSetup, env: Env) -> Injected:
     place = setup.run_dir / "claude-settings.json"
     try:
         place.write_text(json.dumps({"hooks": hook_table(setup), **STAY_ON}, indent=1))
-        protocol_beside(place).write_text(setup.protocol)
+        protocol_file(place).write_text(setup.protocol)
     except OSError as e:
         raise ConfigError(f"Claude Code's hooks could not be placed in {place}: {e.strerror or e}.") from e
     return Injected(env={SETTINGS: str(place)})
 
 
-def merged_beside(settings: Path) -> Path:
+def merged_settings_file(settings: Path) -> Path:
     return settings.with_name("claude-settings-merged.json")
 
 
-def own_switches(env: Env) -> list[Path]:
+def run_settings_files(env: Env) -> list[Path]:
     """This run's settings, one file with the user's where `--settings` names one: Claude reads it again when another
     one changes."""
     ours = Path(env[SETTINGS])
-    return [ours, merged_beside(ours)]
+    return [ours, merged_settings_file(ours)]
 
 
-def protocol_beside(settings: Path) -> Path:
+def protocol_file(settings: Path) -> Path:
     return settings.with_name("claude-protocol.md")
 
 
 def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:
     table: dict[str, list[dict[str, Any]]] = {}
     for event in EVENTS:
-        deny = refusal(Deny(GONE)) if event == "PreToolUse" else None
+        deny = deny_output(Deny(GONE)) if event == "PreToolUse" else None
         line = sh_line(setup, "claude", event, event in FIRM, deny)
         # Seconds. One above 2147483 would be over at once, and the tool run.
         group: dict[str, Any] = {"hooks": [{"type": "command", "command": line, "timeout": HOOK_SECONDS}]}
@@ -69,13 +69,13 @@ def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:
     return table
 
 
-def merged(ours: Path, users: dict[str, Any]) -> Path:
+def merge_settings(ours: Path, users: dict[str, Any]) -> Path:
     """One file with both: the user's, then our hooks beside the user's own. Gives its path, in the run's folder."""
     own = json.loads(ours.read_bytes())
     hooks = {event: list(groups) for event, groups in users.get("hooks", {}).items()}
     for event, groups in own["hooks"].items():
         hooks[event] = [*hooks.get(event, []), *groups]
-    place = merged_beside(ours)
+    place = merged_settings_file(ours)
     both = {**users, **own, "hooks": hooks, "env": {**users.get("env", {}), **own["env"]}}
     place.write_text(json.dumps(both, indent=1))
     return place

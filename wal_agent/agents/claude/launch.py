@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.claude import inject, options, settings
+from wal_agent.agents.claude import cli as settings
+from wal_agent.agents.claude import inject, options
 from wal_agent.agents.found import Program
 from wal_agent.errors import ConfigError
 
@@ -27,50 +28,52 @@ def locate(env: Env) -> Cli:
 
 def passthrough(args: Sequence[str]) -> bool:
     """These arguments start no session (a subcommand, --version): nothing to protect."""
-    given = options.read(args)
-    return options.command_of(args) in options.COMMANDS or any(options.on(given, name) for name in options.NO_SESSION)
+    given = options.parse_args(args)
+    return options.subcommand(args) in options.COMMANDS or any(
+        options.is_given(given, name) for name in options.NO_SESSION
+    )
 
 
-def session_of(args: Sequence[str]) -> str | None:
+def session_from_args(args: Sequence[str]) -> str | None:
     """The session that the user chose: its id, "" where only Claude can tell (the last one, a title, a fork)."""
-    given = options.read(args)
-    chosen = options.last(given, "session-id")
+    given = options.parse_args(args)
+    chosen = options.last_value(given, "session-id")
     if chosen is not None:
         return chosen
-    resumed = options.last(given, "resume")
+    resumed = options.last_value(given, "resume")
     if resumed is None:
         other = ("continue", "from-pr", "fork-session")
-        return "" if any(options.last(given, name) is not None for name in other) else None
-    known = settings.SESSION.fullmatch(resumed) and options.last(given, "fork-session") is None
+        return "" if any(options.last_value(given, name) is not None for name in other) else None
+    known = settings.SESSION.fullmatch(resumed) and options.last_value(given, "fork-session") is None
     return resumed if known else ""
 
 
-def prompt_of(args: Sequence[str]) -> str | None:
+def prompt_from_args(args: Sequence[str]) -> str | None:
     """The prompt among the arguments: the first word that is no option's."""
-    return next((arg.value for arg in options.read(args) if not arg.name and arg.value), None)
+    return next((arg.value for arg in options.parse_args(args) if not arg.name and arg.value), None)
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     """Claude's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
-    return tty and options.last(options.read(args), "print") is None
+    return tty and options.last_value(options.parse_args(args), "print") is None
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
-    given = options.read(args)
+    given = options.parse_args(args)
     ours, given = _injected(given, env)
     told = isinstance(session, ResumeSession) and session.prompt != ""
     behind: list[str] = []
     if isinstance(session, ResumeSession):
-        given = [arg for arg in given if arg.name not in options.SESSION]
+        given = [arg for arg in given if arg.name not in options.SESSION_OPTIONS]
         ours += ["--resume", session.id]
         if told:
-            given = [arg for arg in given if arg.name not in options.PROMPT]
+            given = [arg for arg in given if arg.name not in options.PROMPT_OPTIONS]
             behind = ["--", ACT]  # else an option that takes many words would take these too
-    elif session_of(args) is None:
+    elif session_from_args(args) is None:
         ours += ["--session-id", session.id]
     # Set, it would send the cut-off prompt again by itself; empty counts as not set.
     extra = {_AGAIN: ""} if _AGAIN in env else {}
-    argv = (str(cli.path), *ours, *options.words(given), *behind)
+    argv = (str(cli.path), *ours, *options.to_words(given), *behind)
     return Command(argv, extra, told and not interactive)
 
 
@@ -79,18 +82,18 @@ def _injected(given: list[options.Arg], env: Env) -> tuple[list[str], list[optio
     if not env.get(inject.SETTINGS):
         return [], given
     ours = Path(env[inject.SETTINGS])
-    users = options.last(given, "settings")
+    users = options.last_value(given, "settings")
     try:
-        place = ours if users is None else inject.merged(ours, settings.given_settings(users, Path.cwd()))
+        place = ours if users is None else inject.merge_settings(ours, settings.given_settings(users, Path.cwd()))
     except (OSError, ValueError) as error:
         why = f"--settings cannot be used with this run's hooks: {error}."
         raise ConfigError(why if users else f"Claude Code's settings could not be made: {error}.") from error
-    text, file = (options.last(given, name) for name in _SYSTEM)
+    text, file = (options.last_value(given, name) for name in _SYSTEM)
     rest = [arg for arg in given if arg.name != "settings"]
     if text is not None and file is not None:  # Claude refuses the two of them by itself
         return ["--settings", str(place)], rest
     try:
-        both = _system_file(inject.protocol_beside(ours), text, file)
+        both = _system_file(inject.protocol_file(ours), text, file)
     except OSError as error:
         raise ConfigError(f"--append-system-prompt-file {file} cannot be read: {error.strerror or error}.") from error
     rest = [arg for arg in rest if arg.name not in _SYSTEM]

@@ -9,17 +9,19 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from wal_agent.agents.claude.lines import after, dump, entry, leaf, load
-from wal_agent.agents.claude.putback import Like
+from wal_agent.agents.claude.resume import LineTemplate
+from wal_agent.agents.claude.session import conversation_end, dump_session, load_session, new_entry, time_after
 
 
-def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
     """Add it at the end, once."""
-    read = load(main)
+    read = load_session(main)
     last = next((e for e in reversed(read.entries) if e.uuid), None)
     if last is not None and last.kind == "user" and last.message.get("content") == prompt:
         return main
-    name = uuid.uuid5(uuid.NAMESPACE_OID, f"{leaf(read)} {prompt!r}")
-    told = Like.of(read, session, workspace).line("user", leaf(read), prompt, str(name), after(read))
-    read.entries.append(entry(told))
-    return dump(read)
+    name = uuid.uuid5(uuid.NAMESPACE_OID, f"{conversation_end(read)} {prompt!r}")
+    told = LineTemplate.of(read, session, workspace).line(
+        "user", conversation_end(read), prompt, str(name), time_after(read)
+    )
+    read.entries.append(new_entry(told))
+    return dump_session(read)

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal_agent.agents.options import Arg, Kind, Syntax, last, on, words
+from wal_agent.agents.program import Arg, Kind, Syntax, is_given, last_value, to_words
 
-__all__ = ["COMMANDS", "NO_SESSION", "PROMPT", "SERVES", "SESSION", "Arg", "command_of", "last", "on", "read", "words"]
+__all__ = [
+    "COMMANDS",
+    "NO_SESSION",
+    "PROMPT_OPTIONS",
+    "SERVES",
+    "SESSION_OPTIONS",
+    "Arg",
+    "is_given",
+    "last_value",
+    "parse_args",
+    "subcommand",
+    "to_words",
+]
 
 _VALUE = """agent agents append-system-prompt append-system-prompt-file debug-file effort fallback-model input-format
     json-schema max-budget-usd model name output-format permission-mode plugin-dir plugin-url session-id
@@ -38,18 +50,18 @@ _COMMANDS = "auth auto-mode doctor gateway install mcp plugin plugins project se
 COMMANDS = frozenset(_COMMANDS.split())
 SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions of which no hook of ours would tell
 NO_SESSION = frozenset(("version", "help", "init-only"))
-PROMPT = frozenset(("", "prefill", "prefill-b64", "input-format", "replay-user-messages"))
-SESSION = frozenset(
+PROMPT_OPTIONS = frozenset(("", "prefill", "prefill-b64", "input-format", "replay-user-messages"))
+SESSION_OPTIONS = frozenset(
     ("resume", "continue", "session-id", "fork-session", "from-pr", "resume-session-at", "rewind-files")
 )
 
-read = Syntax(KINDS, SHORT).read
+parse_args = Syntax(KINDS, SHORT).read
 
 
-def command_of(args: Sequence[str]) -> str:
+def subcommand(args: Sequence[str]) -> str:
     """The subcommand, or "". With a word for printing anywhere, or behind `--`, what looks like one is a prompt."""
-    given = read(args)
+    given = parse_args(args)
     first = next((arg for arg in given if not arg.name), None)
-    prints = on(given, "print") or "-p" in args or "--print" in args
+    prints = is_given(given, "print") or "-p" in args or "--print" in args
     known = first is not None and first.words[0] != "--" and first.value in COMMANDS | SERVES
     return first.value if first is not None and known and not prints else ""

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.claude.lines import Session, dump, is_turn, load
-from wal_agent.agents.claude.putback import put_back
+from wal_agent.agents.claude.resume import put_back
+from wal_agent.agents.claude.session import Session, dump_session, is_turn, load_session
 
 
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-    read = load(main)
+    read = load_session(main)
     repairs: list[str] = []
     if read.junk:
         repairs.append(f"{read.junk} damaged line(s) of the session file were left out.")
@@ -30,7 +30,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
             f"files under {session}/tool-results of this machine instead."
         )
     asked = _asked(read)
-    return Reconciled(dump(read), put, asked + _answers(read), tuple(repairs), None if asked else ())
+    return Reconciled(dump_session(read), put, asked + _answers(read), tuple(repairs), None if asked else ())
 
 
 def mend_chain(read: Session) -> int:

@@ -39,7 +39,7 @@ class ClaudeRehearsal(Rehearsal):
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("--dangerously-skip-permissions", "--print", prompt)
 
-    def talking(self, prompt: str) -> tuple[str, ...]:
+    def interactive_args(self, prompt: str) -> tuple[str, ...]:
         return ("--dangerously-skip-permissions", prompt)
 
     def shell(self, command: str) -> Call:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Literal
 
-from wal_agent.agents.base import AskedCall, SeenCall
-from wal_agent.agents.claude.lines import Entry, is_turn
-from wal_agent.agents.jsonl import Json, encode, records
+from wal_agent.agents.base import RequestedCall, SeenCall
+from wal_agent.agents.claude.session import Entry, is_turn
+from wal_agent.agents.session_files import Json, encode_json, records
 
 # Claude's words for calls that a person or a rule refused. Those that Esc cut off are told as if they had not begun,
 # in the words of a refusal at the dialog: they may have.
@@ -40,20 +40,22 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
                 continue
             call = calls.get(id, {})
             input = call.get("input")
-            spelled = encode(input if isinstance(input, dict) else {})
+            spelled = encode_json(input if isinstance(input, dict) else {})
             found.append(SeenCall(str(call.get("name", "")), spelled, _status(record, result), f"{uuid}/{id}", id))
     return found
 
 
-def asked_calls(appended: bytes) -> dict[str, AskedCall]:
+def requested_calls(appended: bytes) -> dict[str, RequestedCall]:
     """The calls in these bytes, by id."""
-    found: dict[str, AskedCall] = {}
+    found: dict[str, RequestedCall] = {}
     for record, line in records(appended):
         if record is not None and record.get("type") == "assistant":
             for block in Entry(record, line).blocks("tool_use"):
                 if isinstance(id := block.get("id"), str):
                     input = block.get("input")
-                    found[id] = AskedCall(str(block.get("name", "")), encode(input if isinstance(input, dict) else {}))
+                    found[id] = RequestedCall(
+                        str(block.get("name", "")), encode_json(input if isinstance(input, dict) else {})
+                    )
     return found
 
 
@@ -61,13 +63,13 @@ def has_no_outcome(record: Json, result: Json) -> bool:
     """Is this result Claude's own word for a call whose result it never got?"""
     if result.get("is_error") is not True:
         return False
-    return record.get("toolDenialKind") == "interrupted" or text_of(result.get("content")).startswith(_NO_OUTCOME)
+    return record.get("toolDenialKind") == "interrupted" or content_text(result.get("content")).startswith(_NO_OUTCOME)
 
 
 def _status(record: Json, result: Json) -> Literal["done", "failed", "refused", "cancelled"]:
     if result.get("is_error") is not True:
         return "done"
-    text = text_of(result.get("content"))
+    text = content_text(result.get("content"))
     if text.startswith(_CANCELLED):
         return "cancelled"
     if text.startswith(_REFUSED) or _HOOK.match(text):
@@ -77,13 +79,13 @@ def _status(record: Json, result: Json) -> Literal["done", "failed", "refused", 
     return "refused" if before else "failed"
 
 
-def text_of(content: Any) -> str:
+def content_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
     return "\n".join(str(p["text"]) for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str))
 
 
-def unhooked(appended: bytes) -> bool:
+def proves_turn(appended: bytes) -> bool:
     """A user's line is written when the SessionStart and UserPromptSubmit hooks are over."""
     return any(is_turn(r) for r, _ in records(appended))

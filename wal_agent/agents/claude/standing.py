@@ -1,10 +1,10 @@
-"""Hooks in Claude Code's own settings (agents/installed.py). They carry no name: Claude may drop a whole file for a key
+"""Hooks in Claude Code's own settings (agents/installed_hooks.py). They carry no name: Claude may drop a whole file for a key
 that it does not know."""
 
 from __future__ import annotations
 
-from wal_agent.agents import installed
-from wal_agent.agents.base import Env, Standing
+from wal_agent.agents import installed_hooks
+from wal_agent.agents.base import Env, HooksToInstall
 from wal_agent.agents.claude.inject import claude_home, hook_table
 
 # Claude itself is started with `--settings` in the run's folder.
@@ -13,6 +13,6 @@ _HAS_OURS = (
 )
 
 
-def standing(env: Env) -> Standing:
-    hooks = installed.standing(hook_table, False, _HAS_OURS, named=False)
-    return Standing("claude", "Claude Code", claude_home(env) / "settings.json", hooks)
+def hooks_to_install(env: Env) -> HooksToInstall:
+    hooks = installed_hooks.hooks_for_settings(hook_table, False, _HAS_OURS, named=False)
+    return HooksToInstall("claude", "Claude Code", claude_home(env) / "settings.json", hooks)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env, HookCaller, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
-from wal_agent.agents.codex import events, fatal, files, home, inject, launch, notice, reconcile, seen, settings
+from wal_agent.agents.codex import cli, events, fatal, home, hooks, launch, notice, resume, seen
+from wal_agent.agents.codex import session as files
 
 
 class Codex:
@@ -51,17 +52,17 @@ class Codex:
         return CodexRehearsal()
 
     locate = staticmethod(launch.locate)
-    hooks_off = staticmethod(settings.hooks_off)
+    hooks_off_reason = staticmethod(cli.hooks_off_reason)
     passthrough = staticmethod(launch.passthrough)
     is_interactive = staticmethod(launch.is_interactive)
-    session_of = staticmethod(launch.session_of)
-    prompt_of = staticmethod(launch.prompt_of)
+    session_from_args = staticmethod(launch.session_from_args)
+    prompt_from_args = staticmethod(launch.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """All that is made for a run is in its folder."""
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return inject.inject(setup, env)
+        return hooks.inject(setup, env)
 
     command = staticmethod(launch.command)
     parse = staticmethod(events.parse)
@@ -69,16 +70,16 @@ class Codex:
     session_files = staticmethod(files.session_files)
     folder = staticmethod(home.codex_home)
     restore_path = staticmethod(files.restore_path)
-    existing = staticmethod(files.existing)
+    existing_files = staticmethod(files.existing_files)
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-        return reconcile.reconcile(main, session, workspace, calls)
+        return resume.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.tell)
+    tell = staticmethod(notice.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
-    unhooked = staticmethod(seen.unhooked)
-    fatal = staticmethod(fatal.fatal)
+    proves_turn = staticmethod(seen.proves_turn)
+    fatal = staticmethod(fatal.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing behind."""

@@ -28,9 +28,9 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.codex.exitcode import exit_code
-from wal_agent.agents.jsonl import InnerId, SessionId, well_formed
-from wal_agent.agents.line import ALLOW, say
+from wal_agent.agents.codex.exitcode import read_exit_code
+from wal_agent.agents.hook_line import ALLOW, refuse_answer
+from wal_agent.agents.session_files import InnerId, SessionId, well_formed
 
 # The smallest set that tells phases and calls. No SessionEnd: Codex waits for it, and Stop has said what counts.
 EVENTS = (
@@ -137,7 +137,7 @@ def _ended(said: _Ended) -> ToolEnded:
     exit code stands in the session file by then."""
     response = bytes(said.tool_response)
     if said.tool_name == SHELL:
-        code = exit_code(said.transcript_path, said.tool_use_id)
+        code = read_exit_code(said.transcript_path, said.tool_use_id)
         clean = code == 0
         result = response if code is None else b'{"exit_code":%d,"output":%b}' % (code, response)
     else:
@@ -149,10 +149,10 @@ def _ended(said: _Ended) -> ToolEnded:
 
 def render(event: str, decision: Decision) -> bytes:
     """What the client hands to the hook's shell line."""
-    return ALLOW if isinstance(decision, Allow) or event != "PreToolUse" else say(refusal(decision))
+    return ALLOW if isinstance(decision, Allow) or event != "PreToolUse" else refuse_answer(deny_output(decision))
 
 
-def refusal(decision: Deny) -> str:
+def deny_output(decision: Deny) -> str:
     """Codex's deny. It has none that ends the turn: `continue: false` beside it lets the tool run (facts, A3)."""
     words = {
         "hookEventName": "PreToolUse",

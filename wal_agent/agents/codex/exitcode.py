@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import stat
 
-from wal_agent.agents.jsonl import decode
+from wal_agent.agents.session_files import decode_json
 
 _TAILS = (1 << 17, 1 << 22)  # bytes from the end: the line is among the last, behind what other calls printed meanwhile
 
 
-def exit_code(path: str | None, call_id: str) -> int | None:
+def read_exit_code(path: str | None, call_id: str) -> int | None:
     """None: it cannot be told."""
     if not path:
         return None
@@ -21,7 +21,7 @@ def exit_code(path: str | None, call_id: str) -> int | None:
     try:
         about = os.fstat(fd)
         for tail in _TAILS if stat.S_ISREG(about.st_mode) else ():
-            found = _in(os.pread(fd, tail, max(0, about.st_size - tail)), call_id)
+            found = _exit_code_in(os.pread(fd, tail, max(0, about.st_size - tail)), call_id)
             if found is not None or tail >= about.st_size:
                 return found
     except OSError:
@@ -31,13 +31,13 @@ def exit_code(path: str | None, call_id: str) -> int | None:
     return None
 
 
-def _in(data: bytes, call_id: str) -> int | None:
+def _exit_code_in(data: bytes, call_id: str) -> int | None:
     wanted = call_id.encode()
     for line in reversed(data.split(b"\n")):
         if wanted not in line or b'"item_completed"' not in line:
             continue
         try:
-            item = decode(line)["payload"]["item"]
+            item = decode_json(line)["payload"]["item"]
             if item["type"] == "CommandExecution" and item["id"] == call_id:
                 return int(item["exit_code"])
         except (ValueError, LookupError, TypeError, RecursionError):

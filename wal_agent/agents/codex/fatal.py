@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from wal_agent.agents.base import Death
-from wal_agent.agents.lasterror import by_last_error
+from wal_agent.agents.base import ExitCause
+from wal_agent.agents.lasterror import cause_from_last_error
 
 _LAST = re.compile(rb"^ERROR: (.{1,600})$", re.MULTILINE)
 # Of an account without credit ("Quota exceeded. Check your plan") no time makes more.
@@ -14,5 +14,5 @@ _WAIT = re.compile(r"hit your usage limit|rate limit|high demand|429 too many re
 _LONG = re.compile(r"ran out of room in the model's context window", re.IGNORECASE)
 
 
-def fatal(said: bytes, now: float) -> Death | None:
-    return by_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)
+def exit_cause(said: bytes, now: float) -> ExitCause | None:
+    return cause_from_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)

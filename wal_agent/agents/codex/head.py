@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal_agent.agents.jsonl import encode
+from wal_agent.agents.session_files import encode_json
 
 EPOCH = "1970-01-01T00:00:00.000Z"
 
 
-def head(session: str, workspace: Path, time: str) -> bytes:
+def head_line(session: str, workspace: Path, time: str) -> bytes:
     about = {
         "session_id": session,
         "id": session,
@@ -20,4 +20,4 @@ def head(session: str, workspace: Path, time: str) -> bytes:
         "source": "exec",
         "model_provider": None,
     }
-    return encode({"timestamp": time or EPOCH, "ordinal": 0, "type": "session_meta", "payload": about})
+    return encode_json({"timestamp": time or EPOCH, "ordinal": 0, "type": "session_meta", "payload": about})

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wal_agent.agents.base import Env
-from wal_agent.agents.walk import walk
+from wal_agent.agents.walk import walk_files
 
 ROLLOUT = re.compile(
     r"rollout-(\d{4})-(\d\d)-(\d\d)T\d\d-\d\d-\d\d-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.jsonl"
@@ -30,46 +30,50 @@ def is_session(id: str) -> bool:
     return _SESSION.fullmatch(id) is not None
 
 
-def made(id: str) -> float:
+def thread_time(id: str) -> float:
     """When a thread was made, seconds: its id says so (UUID 7). 0 for another kind of id."""
     found = uuid.UUID(id)
     return (found.int >> 80) / 1000 if found.version == 7 else 0.0
 
 
-def place_of(name: str) -> Path | None:
+def rollout_path(name: str) -> Path | None:
     """Where a rollout's name belongs under `sessions`; None: it is no rollout's."""
     found = ROLLOUT.fullmatch(name)
     return None if found is None else Path(found[1], found[2], found[3], name)
 
 
-def natural(id: str) -> Path:
+def default_path(id: str) -> Path:
     """Where Codex would have made it, by the clock of this machine."""
-    at = time.localtime(made(id)) if made(id) else time.gmtime(0)
+    at = time.localtime(thread_time(id)) if thread_time(id) else time.gmtime(0)
     return Path(time.strftime("%Y/%m/%d", at), time.strftime(f"rollout-%Y-%m-%dT%H-%M-%S-{id}.jsonl", at))
 
 
 def rollouts_of(sessions: Path, id: str) -> list[Path]:
     """The files of one thread. They are looked for where they are made; elsewhere only when none is there."""
     tail = f"-{id}.jsonl"
-    around = {time.strftime("%Y/%m/%d", time.localtime(made(id) + n * _DAY)) for n in (-1, 0, 1)} if made(id) else set()
-    days = {*around, str(natural(id).parent)}
-    near = [p for day in sorted(days) if _real(sessions, day) for p in walk(sessions / day, deep=1)]
+    around = (
+        {time.strftime("%Y/%m/%d", time.localtime(thread_time(id) + n * _DAY)) for n in (-1, 0, 1)}
+        if thread_time(id)
+        else set()
+    )
+    days = {*around, str(default_path(id).parent)}
+    near = [p for day in sorted(days) if _real(sessions, day) for p in walk_files(sessions / day, deep=1)]
     found = [p for p in near if p.name.endswith(tail) and ROLLOUT.fullmatch(p.name)]
-    if found or not made(id):
+    if found or not thread_time(id):
         return found
-    return sorted(p for p in walk(sessions, deep=4) if p.name.endswith(tail) and ROLLOUT.fullmatch(p.name))
+    return sorted(p for p in walk_files(sessions, deep=4) if p.name.endswith(tail) and ROLLOUT.fullmatch(p.name))
 
 
-def since(sessions: Path, seconds: float) -> Iterator[Path]:
+def rollouts_since(sessions: Path, seconds: float) -> Iterator[Path]:
     """Rollouts of threads that were made then or later."""
     first = time.strftime("%Y/%m/%d", time.localtime(seconds - _DAY))
     for year in _folders(sessions):
         for month in _folders(year):
             for day in _folders(month):
                 if f"{year.name}/{month.name}/{day.name}" >= first:
-                    for path in walk(day, deep=1):
+                    for path in walk_files(day, deep=1):
                         name = ROLLOUT.fullmatch(path.name)
-                        if name and made(name[4]) >= seconds:
+                        if name and thread_time(name[4]) >= seconds:
                             yield path
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal_agent.agents.codex.head import EPOCH, head
-from wal_agent.agents.codex.rollout import load, text_of
-from wal_agent.agents.jsonl import Json, encode
+from wal_agent.agents.codex.head import EPOCH, head_line
+from wal_agent.agents.codex.rollout import load_rollout, output_text
+from wal_agent.agents.session_files import Json, encode_json
 
 
-def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
     """Add it at the end, once. `main` is empty or what `reconcile` made."""
     prompt = prompt.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # Codex drops a line with half a pair
-    main = main or head(session, workspace, "") + b"\n"
-    read = load(main)
+    main = main or head_line(session, workspace, "") + b"\n"
+    read = load_rollout(main)
     content = [{"type": "input_text", "text": prompt}]
     last = read.last_said
-    if last.get("role") == "user" and text_of(last.get("content")) == prompt:
+    if last.get("role") == "user" and output_text(last.get("content")) == prompt:
         return main
     message: Json = {"type": "message", "role": "user", "content": content}
     record = {
@@ -29,4 +29,4 @@ def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
         "type": "response_item",
         "payload": message,
     }
-    return main + encode(record) + b"\n"
+    return main + encode_json(record) + b"\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_agent.agents.options import Arg, Kind, Syntax, last, on, words
+from wal_agent.agents.program import Arg, Kind, Syntax, is_given, last_value, to_words
 
-__all__ = ["Given", "last", "on", "read", "words"]
+__all__ = ["ParsedArgs", "is_given", "last_value", "parse_args", "to_words"]
 
 _VALUE = """config enable disable remote remote-auth-token-env model local-provider profile sandbox cd add-dir
     ask-for-approval thread-source cyber-access-program output-schema color output-last-message base commit title"""
@@ -41,11 +41,11 @@ TOOLS = frozenset(_TOOLS.split())  # no session of this folder
 INNER = frozenset(("resume", "fork", "review", "help"))  # of exec
 PICKS = frozenset(_PICKS.split())  # which session, or what to review
 
-_read = Syntax(KINDS, SHORT).read
+_parse = Syntax(KINDS, SHORT).read
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ParsedArgs:
     """A command line taken apart. `options`: all of them; `before`: how many stand before the subcommand. `command` and
     `inner`: the subcommand and that of exec (empty: none); `session`: the word that names one, where there is one;
     `prompt`: the word that is it."""
@@ -62,8 +62,8 @@ class Given:
         return self.command in WORKS
 
 
-def read(args: Sequence[str]) -> Given:
-    given = _read(args)
+def parse_args(args: Sequence[str]) -> ParsedArgs:
+    given = _parse(args)
     said = [arg for arg in given if not arg.name]
     options = [arg for arg in given if arg.name]
     command = inner = session = ""
@@ -76,6 +76,6 @@ def read(args: Sequence[str]) -> Given:
     if command in ("exec", "e") and said and said[0].words[0] != "--" and said[0].value in INNER:
         inner = said.pop(0).value
     if "resume" in (command, inner) or "fork" in (command, inner):
-        newest = on(options, "last") and len(said) < 2  # then the one word is the prompt
+        newest = is_given(options, "last") and len(said) < 2  # then the one word is the prompt
         session = said.pop(0).value if said and not newest else ""
-    return Given(options, before, command, inner, session, said[0].value if said else "")
+    return ParsedArgs(options, before, command, inner, session, said[0].value if said else "")

@@ -39,7 +39,7 @@ class CodexRehearsal(Rehearsal):
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", prompt)
 
-    def talking(self, prompt: str) -> tuple[str, ...]:
+    def interactive_args(self, prompt: str) -> tuple[str, ...]:
         return ("--dangerously-bypass-approvals-and-sandbox", prompt)
 
     def shell(self, command: str) -> Call:

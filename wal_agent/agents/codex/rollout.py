@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wal_agent.agents.jsonl import Json, Line, records, whole
+from wal_agent.agents.session_files import Json, Line, records, whole_lines
 
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CALLS = ("function_call", "custom_tool_call")
@@ -34,22 +34,22 @@ class Rollout:
     last_said: Json = field(default_factory=dict)
 
 
-def load(main: bytes) -> Rollout:
+def load_rollout(main: bytes) -> Rollout:
     """Whole lines; a torn tail is cut, junk is counted and left out."""
     read = Rollout()
-    good = whole(main)
+    good = whole_lines(main)
     for record, line in records(good):
         if record is None or not isinstance(record.get("payload"), dict):
             read.junk += 1
             continue
-        _take(read, record)
+        _apply(read, record)
         read.lines.append(line)
     if len(main) > len(good) and main[len(good) :].strip(b"\0 \t\r"):
         read.junk += 1
     return read
 
 
-def _take(read: Rollout, record: Json) -> None:
+def _apply(read: Rollout, record: Json) -> None:
     at = len(read.lines)
     payload = record["payload"]
     if isinstance(record.get("ordinal"), int):
@@ -59,37 +59,37 @@ def _take(read: Rollout, record: Json) -> None:
         read.headed = isinstance(payload.get("id"), str)
     if record.get("type") == "event_msg" and payload.get("type") == "task_started":
         read.last_turn = at
-    item = item_of(record)
+    item = completed_item(record)
     if isinstance(item.get("id"), str):
         read.items[item["id"]] = (at, item)
-    said = payload_of(record)
+    said = model_payload(record)
     id = said.get("call_id")
     if said.get("type") in CALLS and isinstance(id, str):
         read.calls.setdefault(id, (at, said))
     elif said.get("type") in OUTPUTS and isinstance(id, str):
         read.outputs.setdefault(id, at)
-        read.texts.append(text_of(said.get("output")))
+        read.texts.append(output_text(said.get("output")))
     elif said.get("type") == "message":
         read.messages += said.get("role") == "assistant" or is_prompt(said)
         read.asked = read.asked or is_prompt(said)
         if said.get("role") == "user":
-            read.texts.append(text_of(said.get("content")))
+            read.texts.append(output_text(said.get("content")))
     if said:
         read.last_said = said
 
 
-def came_to_its_end(exit_code: int) -> bool:
+def ended_by_itself(exit_code: int) -> bool:
     """Codex ends a command with its turn; then it writes -1, or the kill's code if it heard of that first."""
     return exit_code >= 0 and exit_code != _KILLED
 
 
-def payload_of(record: Json) -> Json:
+def model_payload(record: Json) -> Json:
     """What goes to the model; empty for another record."""
     payload = record.get("payload")
     return payload if record.get("type") == "response_item" and isinstance(payload, dict) else {}
 
 
-def item_of(record: Json) -> Json:
+def completed_item(record: Json) -> Json:
     """What `item_completed` tells; empty for another record."""
     payload = record.get("payload")
     if record.get("type") != "event_msg" or not isinstance(payload, dict) or payload.get("type") != "item_completed":
@@ -100,11 +100,11 @@ def item_of(record: Json) -> Json:
 
 def is_prompt(message: Json) -> bool:
     """A person's words, not the context that Codex puts before them."""
-    return message.get("role") == "user" and not text_of(message.get("content")).startswith("<environment_context>")
+    return message.get("role") == "user" and not output_text(message.get("content")).startswith("<environment_context>")
 
 
-def text_of(output: Any) -> str:
+def output_text(output: Any) -> str:
     """The text of an output or of a message's content: text, or parts."""
     if isinstance(output, list):
-        return "\n".join(text_of(part.get("text")) for part in output if isinstance(part, dict))
+        return "\n".join(output_text(part.get("text")) for part in output if isinstance(part, dict))
     return output if isinstance(output, str) else ""

@@ -11,8 +11,16 @@ from typing import Literal
 
 from wal_agent.agents.base import SeenCall
 from wal_agent.agents.codex.events import SHELL
-from wal_agent.agents.codex.rollout import CALLS, OUTPUTS, RUNS_ON, came_to_its_end, item_of, payload_of, text_of
-from wal_agent.agents.jsonl import Json, encode, records
+from wal_agent.agents.codex.rollout import (
+    CALLS,
+    OUTPUTS,
+    RUNS_ON,
+    completed_item,
+    ended_by_itself,
+    model_payload,
+    output_text,
+)
+from wal_agent.agents.session_files import Json, encode_json, records
 
 Status = Literal["done", "failed", "refused", "cancelled"]
 _MODELS = ("agent", "unified_exec_startup")  # others: a person's own commands, words typed into a running one
@@ -27,7 +35,7 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
     for record, _ in records(appended):
         if record is None:
             continue
-        seen = _of_item(item_of(record), names) or _of_output(payload_of(record), names)
+        seen = _of_item(completed_item(record), names) or _of_output(model_payload(record), names)
         if seen is not None:
             found.setdefault(seen.id, seen)
     return list(found.values())
@@ -41,7 +49,7 @@ def _of_item(item: Json, names: Mapping[str, str]) -> SeenCall | None:
         case "CommandExecution" if item.get("source") in _MODELS:
             command = item.get("command")
             last = command[-1] if isinstance(command, list) and command else ""
-            return SeenCall(SHELL, encode({"command": last}), _status(item), id, id)
+            return SeenCall(SHELL, encode_json({"command": last}), _status(item), id, id)
         case "FileChange":
             # A command that is a patch (`apply_patch <<'EOF'`) ends so too, and no after-hook fires. The hooks' id is
             # right all the same where the call's own line is not among these bytes.
@@ -55,7 +63,7 @@ def _status(item: Json) -> Status:
         return "refused"
     code = item.get("exit_code")
     if isinstance(code, int):
-        return "done" if came_to_its_end(code) else "cancelled"
+        return "done" if ended_by_itself(code) else "cancelled"
     return "done" if item.get("status") == "completed" else "failed"
 
 
@@ -68,7 +76,7 @@ def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
     if kind in CALLS:
         names[id] = str(payload.get("name"))
         return None
-    text = text_of(payload.get("output"))
+    text = output_text(payload.get("output"))
     if kind not in OUTPUTS or names.get(id) == "exec" or RUNS_ON in text[:400]:
         return None
     tool = _TOOLS.get(names.get(id, ""), names.get(id, ""))
@@ -80,6 +88,6 @@ def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
     return SeenCall(tool, b"{}", status, id, id)
 
 
-def unhooked(appended: bytes) -> bool:
+def proves_turn(appended: bytes) -> bool:
     """The user's message is written when the hooks of the session's start and of the prompt are over."""
-    return any(r is not None and item_of(r).get("type") == "UserMessage" for r, _ in records(appended))
+    return any(r is not None and completed_item(r).get("type") == "UserMessage" for r, _ in records(appended))

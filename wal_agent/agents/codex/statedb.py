@@ -13,12 +13,12 @@ from pathlib import Path
 
 from wal_agent.agents.base import Env
 from wal_agent.agents.codex.home import codex_home, rollouts_of
-from wal_agent.agents.codex.inject import MARKER
+from wal_agent.agents.codex.hooks import MARKER
 
 VARIABLE = "CODEX_SQLITE_HOME"
 
 
-def known_path(id: str, env: Env) -> Path | None:
+def indexed_path(id: str, env: Env) -> Path | None:
     """The file that the index of this machine names for a thread."""
     home = _home(env)
     for base in sorted(home.glob("state_*.sqlite"), reverse=True):
@@ -32,10 +32,10 @@ def known_path(id: str, env: Env) -> Path | None:
     return None
 
 
-def detour(id: str, env: Env) -> dict[str, str]:
+def private_index(id: str, env: Env) -> dict[str, str]:
     """For a resume whose file is not where the index says: an index of this run's own. It is made anew from the file,
     and goes with the run; the user's keeps what it says."""
-    known = known_path(id, env)
+    known = indexed_path(id, env)
     if known is None or not (run := env.get(MARKER)):
         return {}
     here = rollouts_of(codex_home(env) / "sessions", id)

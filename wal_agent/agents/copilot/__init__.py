@@ -17,7 +17,8 @@ from wal_agent.agents.base import (
     SeenCall,
     Traits,
 )
-from wal_agent.agents.copilot import events, fatal, files, home, inject, launch, log, reconcile, seen, settings
+from wal_agent.agents.copilot import cli, fatal, files, home, hooks, inject, log, reconcile, settings
+from wal_agent.agents.copilot import session as seen
 
 
 class Copilot:
@@ -48,31 +49,31 @@ class Copilot:
     )
 
     def __init__(self) -> None:
-        self._open = seen.Open()  # all else is stateless
+        self._open = seen.OpenCalls()  # all else is stateless
 
     def rehearsal(self) -> Rehearsal:
         from wal_agent.agents.copilot.rehearsal import CopilotRehearsal
 
         return CopilotRehearsal()
 
-    locate = staticmethod(launch.locate)
-    hooks_off = staticmethod(settings.hooks_off)
-    passthrough = staticmethod(launch.passthrough)
-    is_interactive = staticmethod(launch.is_interactive)
-    session_of = staticmethod(launch.session_of)
-    prompt_of = staticmethod(launch.prompt_of)
+    locate = staticmethod(cli.locate)
+    hooks_off_reason = staticmethod(settings.hooks_off_reason)
+    passthrough = staticmethod(cli.passthrough)
+    is_interactive = staticmethod(cli.is_interactive)
+    session_from_args = staticmethod(cli.session_from_args)
+    prompt_from_args = staticmethod(cli.prompt_from_args)
     sweep = staticmethod(inject.sweep)
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
         return inject.inject(setup, env)
 
-    command = staticmethod(launch.command)
-    parse = staticmethod(events.parse)
-    render = staticmethod(events.render)
+    command = staticmethod(cli.command)
+    parse = staticmethod(hooks.parse)
+    render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
     folder = staticmethod(home.copilot_home)
     restore_path = staticmethod(files.restore_path)
-    existing = staticmethod(files.existing)
+    existing_files = staticmethod(files.existing_files)
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
@@ -82,10 +83,10 @@ class Copilot:
         return None  # its command line hands a prompt on as it is
 
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
-        return self._open.take(log.load(appended).events)
+        return self._open.take(log.load_events(appended).events)
 
-    unhooked = staticmethod(seen.unhooked)
-    fatal = staticmethod(fatal.fatal)
+    proves_turn = staticmethod(seen.proves_turn)
+    fatal = staticmethod(fatal.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing behind."""

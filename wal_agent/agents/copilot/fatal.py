@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from wal_agent.agents.base import Death
-from wal_agent.agents.lasterror import TOO_LONG, by_last_error
+from wal_agent.agents.base import ExitCause
+from wal_agent.agents.lasterror import TOO_LONG, cause_from_last_error
 
 _LAST = re.compile(rb"(?:^|Last error: )((?:429|5\d\d) .{1,600})$", re.MULTILINE)
 _LONG = b"The provider rejected the prompt as too long"
 
 
-def fatal(said: bytes, now: float) -> Death | None:
-    return TOO_LONG if _LONG in said else by_last_error(said, now, last=_LAST)
+def exit_cause(said: bytes, now: float) -> ExitCause | None:
+    return TOO_LONG if _LONG in said else cause_from_last_error(said, now, last=_LAST)

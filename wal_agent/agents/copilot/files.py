@@ -12,13 +12,13 @@ from pathlib import Path
 
 from wal_agent.agents.base import Env, SessionFile
 from wal_agent.agents.copilot.home import SESSION, copilot_home
-from wal_agent.agents.jsonl import decode
-from wal_agent.agents.walk import parts_of, walk
+from wal_agent.agents.session_files import decode_json
+from wal_agent.agents.walk import name_parts, walk_files
 
 MAIN = "events.jsonl"
 _SINGLE = ("workspace.yaml", "plan.md")
 _FOLDERS = ("checkpoints", "files", "research")
-_MOST = 10_000  # files of one folder
+_MAX_FILES = 10_000  # files of one folder
 _HEAD = 1 << 20  # bytes of a first line
 
 
@@ -33,13 +33,13 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
     base = _base(session, env)
     if base is None:
         raise ValueError(f"{session!r} is no session id")
-    parts = parts_of(name)
+    parts = name_parts(name)
     if name not in (MAIN, *_SINGLE) and (parts[0] not in _FOLDERS or len(parts) < 2):
         raise ValueError(f"{name!r} is no file of a Copilot session")
     return base.joinpath(*parts)
 
 
-def existing(session: str, workspace: Path, env: Env) -> list[Path]:
+def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
     base = _base(session, env)
     return [path for path in [base / MAIN, *_beside(base)] if _plain(path)] if base is not None else []
 
@@ -51,7 +51,7 @@ def resumable(session: str, workspace: Path, env: Env) -> bool:
         return False
     try:
         with (base / MAIN).open("rb") as file:
-            head = decode(file.readline(_HEAD))
+            head = decode_json(file.readline(_HEAD))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(head, dict) and head.get("type") == "session.start"
@@ -68,7 +68,7 @@ def _base(session: str, env: Env) -> Path | None:
 def _beside(base: Path) -> list[Path]:
     found = [base / name for name in _SINGLE if _plain(base / name)]
     for folder in _FOLDERS:
-        found += sorted(islice(walk(base / folder), _MOST))
+        found += sorted(islice(walk_files(base / folder), _MAX_FILES))
     return found
 
 

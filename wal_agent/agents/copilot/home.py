@@ -18,7 +18,7 @@ def copilot_home(env: Env) -> Path:
     return Path(own) if own else Path(env.get("HOME") or Path.home()) / ".copilot"
 
 
-def builds() -> list[str]:
+def platform_builds() -> list[str]:
     """Names of its builds for this machine, best first."""
     machine = _MACHINES.get(platform.machine().lower(), platform.machine().lower())
     musl = sys.platform == "linux" and platform.libc_ver()[0] != "glibc"

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import Deny, Env, HookSetup, Injected
-from wal_agent.agents.copilot.events import EVENTS, refusal
 from wal_agent.agents.copilot.home import copilot_home
-from wal_agent.agents.line import GONE, HOOK_SECONDS, bash_line
+from wal_agent.agents.copilot.hooks import EVENTS, deny_output
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line
 from wal_agent.errors import ConfigError
 from wal_agent.flock import flock_state
 
@@ -59,7 +59,7 @@ def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:
             {
                 "type": "command",
                 "bash": bash_line(
-                    setup, "copilot", event, event in FIRM, refusal(Deny(GONE)) if event == "preToolUse" else None
+                    setup, "copilot", event, event in FIRM, deny_output(Deny(GONE)) if event == "preToolUse" else None
                 ),
                 "timeoutSec": HOOK_SECONDS,
             }

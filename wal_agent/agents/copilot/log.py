@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from wal_agent.agents.copilot.events import arguments
-from wal_agent.agents.jsonl import Json, encode, records, well_formed, whole
+from wal_agent.agents.copilot.hooks import call_arguments
+from wal_agent.agents.session_files import Json, encode_json, records, well_formed, whole_lines
 
 EPOCH = "1970-01-01T00:00:00.000Z"
 
@@ -55,15 +55,15 @@ class Request:
 
 
 @dataclass(slots=True)
-class Read:
+class EventLog:
     events: list[Event]
     junk: int
     torn: bool
 
 
-def load(data: bytes) -> Read:
-    kept = whole(data)
-    read = Read([], 0, torn=bool(data[len(kept) :].strip(b"\0 \t\r\n")))
+def load_events(data: bytes) -> EventLog:
+    kept = whole_lines(data)
+    read = EventLog([], 0, torn=bool(data[len(kept) :].strip(b"\0 \t\r\n")))
     for value, line in records(kept):
         if value is None or not isinstance(value.get("type"), str):
             read.junk += 1
@@ -72,18 +72,18 @@ def load(data: bytes) -> Read:
     return read
 
 
-def dump(events: list[Event]) -> bytes:
-    return b"".join(part for e in events for part in (e.line if e.line is not None else encode(e.value), b"\n"))
+def dump_events(events: list[Event]) -> bytes:
+    return b"".join(part for e in events for part in (e.line if e.line is not None else encode_json(e.value), b"\n"))
 
 
-def requests(event: Event) -> list[Request]:
+def call_requests(event: Event) -> list[Request]:
     """The calls that a message of the model asks for."""
     asked = event.data.get("toolRequests") if event.kind == "assistant.message" else None
     return [
         Request(
             str(r["toolCallId"]),
             str(r.get("name")),
-            spelled(r.get("arguments")),
+            hook_spelling(r.get("arguments")),
             event.agent,
             str(event.value.get("id")),
         )
@@ -92,12 +92,12 @@ def requests(event: Event) -> list[Request]:
     ]
 
 
-def spelled(args: Any) -> bytes:
+def hook_spelling(args: Any) -> bytes:
     """A call's input as its hooks told it."""
-    return arguments(well_formed(encode(args)))
+    return call_arguments(well_formed(encode_json(args)))
 
 
-def seconds(timestamp: Any) -> float:
+def time_seconds(timestamp: Any) -> float:
     """Unknown counts as late."""
     try:
         at = datetime.fromisoformat(str(timestamp))

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.options import Arg, Kind, Syntax, last, on, words
+from wal_agent.agents.program import Arg, Kind, Syntax, is_given, last_value, to_words
 
-__all__ = ["COMMANDS", "ELSEWHERE", "FIRST", "NO_SESSION", "PROMPT", "SESSION", "Arg", "last", "on", "read", "words"]
+__all__ = [
+    "COMMANDS",
+    "ELSEWHERE",
+    "FIRST",
+    "NO_SESSION",
+    "PROMPT_OPTIONS",
+    "SESSION_OPTIONS",
+    "Arg",
+    "is_given",
+    "last_value",
+    "parse_args",
+    "to_words",
+]
 
 _VALUE = """interactive prompt model reasoning-effort context auto-tier agent name session-id log-dir log-level
     extension-sdk-path stream output-format add-dir attachment disable-mcp-server add-github-mcp-toolset
@@ -32,10 +44,10 @@ _COMMANDS = """app login help init config update version workflow sessions memor
     sandbox completion"""
 COMMANDS = frozenset(_COMMANDS.split())
 NO_SESSION = frozenset(("version", "help"))
-SESSION = frozenset(("resume", "continue", "session-id"))
-PROMPT = frozenset(("prompt", "interactive", "attachment"))
+SESSION_OPTIONS = frozenset(("resume", "continue", "session-id"))
+PROMPT_OPTIONS = frozenset(("prompt", "interactive", "attachment"))
 FIRST = frozenset(("name", "trust-folder"))
 """Copilot takes these only where a session begins, and then refuses `--resume` beside them."""
 ELSEWHERE = ("acp", "server", "headless", "connect", "environment-host", "worktree", "directory")
 
-read = Syntax(KINDS, SHORT).read
+parse_args = Syntax(KINDS, SHORT).read

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.copilot.log import EPOCH, Event, dump, load
-from wal_agent.agents.copilot.putback import put_back
+from wal_agent.agents.copilot.log import EPOCH, Event, dump_events, load_events
+from wal_agent.agents.copilot.resume import put_back
 
 _SAID = ("user.message", "assistant.message")
 
 
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-    read = load(main)
+    read = load_events(main)
     repairs: list[str] = []
     if read.torn:
         repairs.append("The session file's last line was torn and was cut.")
@@ -30,7 +30,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     put = put_back(read.events, session, calls)
     messages = sum(e.kind in _SAID and not e.inner for e in read.events)
     heard = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.inner)
-    return Reconciled(dump(read.events), put, messages, tuple(repairs), heard)
+    return Reconciled(dump_events(read.events), put, messages, tuple(repairs), heard)
 
 
 def mend_head(events: list[Event], session: str, workspace: Path) -> bool:

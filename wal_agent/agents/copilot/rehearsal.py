@@ -35,7 +35,7 @@ class CopilotRehearsal(Rehearsal):
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("--allow-all", "--prompt", prompt)
 
-    def talking(self, prompt: str) -> tuple[str, ...]:
+    def interactive_args(self, prompt: str) -> tuple[str, ...]:
         return ("--allow-all", "--interactive", prompt)
 
     def shell(self, command: str) -> Call:

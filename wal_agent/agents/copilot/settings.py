@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import Env
 from wal_agent.agents.copilot import options
-from wal_agent.agents.layers import effective, layer
+from wal_agent.agents.layers import effective_setting, read_layer
 
 # Lowest first. Copilot reads them of the folder that it works in, not of those above, once that is trusted; the user's
 # own `disableAllHooks` leaves the hooks of a plugin alone.
@@ -30,12 +30,14 @@ _WHY = {
 _SERVED = "Copilot as a server takes its sessions from others; wal-agent does not save those."
 
 
-def hooks_off(args: Sequence[str], workspace: Path, env: Env) -> str | None:
-    given = options.read(args)
+def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    given = options.parse_args(args)
     for name in options.ELSEWHERE:
-        if options.last(given, name) is not None:
+        if options.last_value(given, name) is not None:
             return f"{_WHY.get(name, _SERVED)} Nothing was run."
-    found = effective([each for f in _FILES if (each := layer(f, workspace / f)) is not None], "disableAllHooks")
+    found = effective_setting(
+        [each for f in _FILES if (each := read_layer(f, workspace / f)) is not None], "disableAllHooks"
+    )
     if found is None or found[1] is not True:
         return None
     return (

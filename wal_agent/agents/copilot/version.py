@@ -10,32 +10,34 @@ import re
 from pathlib import Path
 
 from wal_agent.agents.base import Env
-from wal_agent.agents.copilot.home import builds, program_caches
+from wal_agent.agents.copilot.home import platform_builds, program_caches
 
 _NUMBER = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([^+]+))?", re.ASCII)
-Order = tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...]]
+VersionOrder = tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...]]
 
 
-def running(installed: str, env: Env) -> str:
+def running_version(installed: str, env: Env) -> str:
     """The version that a start hands over to; `installed` where it runs itself."""
     given = env.get("COPILOT_CLI_DIST_DIR")
     if given and os.access(Path(given) / "index.js", os.R_OK):
-        return _told(Path(given)) or installed
-    own = order(installed)
+        return _printed_version(Path(given)) or installed
+    own = version_order(installed)
     if own is None or env.get("COPILOT_AUTO_UPDATE", "").lower() == "false":
         return installed
-    newer: list[tuple[Order, Path]] = []
+    newer: list[tuple[VersionOrder, Path]] = []
     for cache in program_caches(env):
-        for build in ("universal", *builds()):
+        for build in ("universal", *platform_builds()):
             try:
                 folders = list((cache / "pkg" / build).iterdir())
             except OSError:
                 continue
-            newer += [(at, f) for f in folders if (at := order(f.name)) is not None and at > own and _complete(f)]
-    return _told(max(newer)[1]) or max(newer)[1].name if newer else installed
+            newer += [
+                (at, f) for f in folders if (at := version_order(f.name)) is not None and at > own and _complete(f)
+            ]
+    return _printed_version(max(newer)[1]) or max(newer)[1].name if newer else installed
 
 
-def order(version: str) -> Order | None:
+def version_order(version: str) -> VersionOrder | None:
     """To compare versions by, as npm does; None for what is no version."""
     found = _NUMBER.match(version)
     if found is None:
@@ -51,7 +53,7 @@ def _complete(folder: Path) -> bool:
     return all(os.access(folder / name, os.R_OK) for name in ("index.js", *needed))
 
 
-def _told(folder: Path) -> str:
+def _printed_version(folder: Path) -> str:
     version = _manifest(folder).get("version")
     return version if isinstance(version, str) else ""
 

@@ -10,14 +10,14 @@ from wal_agent.agents.base import (
     Env,
     HookCaller,
     HookSetup,
+    HooksToInstall,
     Injected,
     LoggedCall,
     Reconciled,
     Rehearsal,
-    Standing,
     Traits,
 )
-from wal_agent.agents.gemini import events, fatal, files, inject, launch, notice, reconcile, seen, settings, standing
+from wal_agent.agents.gemini import cli, fatal, files, hooks, inject, launch, notice, resume, seen, standing
 
 
 class Gemini:
@@ -52,11 +52,11 @@ class Gemini:
         return GeminiRehearsal()
 
     locate = staticmethod(launch.locate)
-    hooks_off = staticmethod(settings.hooks_off)
+    hooks_off_reason = staticmethod(cli.hooks_off_reason)
     passthrough = staticmethod(launch.passthrough)
     is_interactive = staticmethod(launch.is_interactive)
-    session_of = staticmethod(launch.session_of)
-    prompt_of = staticmethod(launch.prompt_of)
+    session_from_args = staticmethod(launch.session_from_args)
+    prompt_from_args = staticmethod(launch.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         inject.sweep(env)
@@ -66,26 +66,26 @@ class Gemini:
 
     command = staticmethod(launch.command)
 
-    def standing(self, env: Env) -> Standing:
-        return standing.standing(env)
+    def standing(self, env: Env) -> HooksToInstall:
+        return standing.hooks_to_install(env)
 
-    parse = staticmethod(events.parse)
-    render = staticmethod(events.render)
+    parse = staticmethod(hooks.parse)
+    render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
 
     def folder(self, env: Env) -> Path:
         return inject.gemini_home(env)
 
     restore_path = staticmethod(files.restore_path)
-    existing = staticmethod(files.existing)
+    existing_files = staticmethod(files.existing_files)
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-        return reconcile.reconcile(main, session, workspace, calls)
+        return resume.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.tell)
+    tell = staticmethod(notice.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
-    unhooked = staticmethod(seen.unhooked)
-    fatal = staticmethod(fatal.fatal)
+    proves_turn = staticmethod(seen.proves_turn)
+    fatal = staticmethod(fatal.exit_cause)
     tidy = staticmethod(files.tidy)
     grows_when_loaded: Literal[True] = True

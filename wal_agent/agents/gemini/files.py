@@ -17,9 +17,9 @@ from pathlib import Path
 
 from wal_agent.agents.base import Env, SessionFile
 from wal_agent.agents.gemini.inject import gemini_home
-from wal_agent.agents.gemini.jsonl import begins, is_headless, is_stub, session_id_of
+from wal_agent.agents.gemini.session import begins_session, is_headless, is_stub, session_id_of
 from wal_agent.agents.gemini.slug import project_slug
-from wal_agent.agents.walk import largest, parts_of, walk
+from wal_agent.agents.walk import largest_file, name_parts, walk_files
 
 MAIN = "session.jsonl"
 _EXTRAS = ("tool-outputs", "subagents", "plans")
@@ -32,10 +32,12 @@ def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
     main = _main(session, project)
     if main is None:
         return []
-    found = [SessionFile(MAIN, main, begins)]
+    found = [SessionFile(MAIN, main, begins_session)]
     for kind in _EXTRAS:
         base = _base(kind, session, project)
-        found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(walk(base), _MOST))]
+        found += [
+            SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(walk_files(base), _MOST))
+        ]
     return found
 
 
@@ -44,13 +46,13 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
     project = _project(workspace, env)
     if name == MAIN:
         return project / "chats" / f"session-1970-01-01T00-00-{session[:8]}.jsonl"
-    kind, *parts = parts_of(name)
+    kind, *parts = name_parts(name)
     if kind not in _EXTRAS or not parts:
         raise ValueError(f"{name!r} is no file of a Gemini session")
     return _base(kind, session, project).joinpath(*parts)
 
 
-def existing(session: str, workspace: Path, env: Env) -> list[Path]:
+def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
     """All of the same first eight characters: Gemini deletes them together, whichever session they are of."""
     return _twins(session, _project(workspace, env)) if _SESSION.fullmatch(session) else []
 
@@ -88,20 +90,20 @@ def _main(session: str, project: Path) -> Path | None:
     real = _real(session, twins)
     if real is not None:
         return real
-    headless = largest(p for p in twins if is_headless(p))
+    headless = largest_file(p for p in twins if is_headless(p))
     return headless or next((p for p in twins if session_id_of(p) == session), None)
 
 
 def _real(session: str, twins: list[Path]) -> Path | None:
     """The one that Gemini finds, and finds something in."""
-    return largest(p for p in twins if session_id_of(p) == session and not is_stub(p, session))
+    return largest_file(p for p in twins if session_id_of(p) == session and not is_stub(p, session))
 
 
 def _twins(session: str, project: Path) -> list[Path]:
     if not _SESSION.fullmatch(session):
         return []
     tail = f"-{session[:8]}.jsonl"
-    chats = walk(project / "chats", deep=1)
+    chats = walk_files(project / "chats", deep=1)
     return sorted(p for p in chats if p.name.startswith("session-") and p.name.endswith(tail))
 
 

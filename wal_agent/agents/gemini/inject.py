@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wal_agent.agents import extension
 from wal_agent.agents.base import Env, HookSetup, HookTable, Injected
-from wal_agent.agents.gemini.events import EVENTS
+from wal_agent.agents.gemini.hooks import EVENTS
 from wal_agent.agents.gemini.line import HOOK_TIMEOUT_MS, MARKER, OF_TOOLS, hook_line
 
 
@@ -24,11 +24,11 @@ def _install_file(place: Path) -> dict[str, str]:
     return {".gemini-extension-install.json": json.dumps({"source": str(place), "type": "local"})}
 
 
-KIND = extension.Kind("Gemini", "gemini-extension.json", MARKER, _install_file)
+EXTENSION = extension.ExtensionKind("Gemini", "gemini-extension.json", MARKER, _install_file)
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
-    return KIND.inject(setup, gemini_home(env), hook_table(setup))
+    return EXTENSION.inject(setup, gemini_home(env), hook_table(setup))
 
 
 def hook_table(setup: HookSetup) -> HookTable:

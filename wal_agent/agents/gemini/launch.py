@@ -25,30 +25,34 @@ def locate(env: Env) -> Cli:
 
 def passthrough(args: Sequence[str]) -> bool:
     """These arguments start no session (a subcommand, --version, --list-sessions): nothing to protect."""
-    given = options.read(args)
+    given = options.parse_args(args)
     first = next((arg for arg in given if not arg.name), None)
     command = first is not None and first.words[0] != "--" and first.value in options.COMMANDS
-    return command or any(options.on(given, name) for name in options.NO_SESSION)
+    return command or any(options.is_given(given, name) for name in options.NO_SESSION)
 
 
-def session_of(args: Sequence[str]) -> str | None:
+def session_from_args(args: Sequence[str]) -> str | None:
     """The session that the user chose: its id, "" where only Gemini can tell (latest, an index, a file), else None."""
-    given = options.read(args)
-    if (chosen := options.last(given, "session-id")) is not None:
+    given = options.parse_args(args)
+    if (chosen := options.last_value(given, "session-id")) is not None:
         return chosen.strip()
-    if options.last(given, "session-file") is not None:
+    if options.last_value(given, "session-file") is not None:
         return ""
-    if (resumed := options.last(given, "resume")) is None:
+    if (resumed := options.last_value(given, "resume")) is None:
         return None
     resumed = resumed.strip()
     return "" if resumed in ("", "latest") or resumed.isdigit() else resumed
 
 
-def prompt_of(args: Sequence[str]) -> str | None:
+def prompt_from_args(args: Sequence[str]) -> str | None:
     """The prompt among the arguments; the positional words are one."""
-    given = options.read(args)
+    given = options.parse_args(args)
     words = [arg.value for arg in given if not arg.name]
-    for found in (options.last(given, "prompt"), options.last(given, "prompt-interactive"), " ".join(words)):
+    for found in (
+        options.last_value(given, "prompt"),
+        options.last_value(given, "prompt-interactive"),
+        " ".join(words),
+    ):
         if found:
             return found
     return None
@@ -56,34 +60,34 @@ def prompt_of(args: Sequence[str]) -> str | None:
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     """Gemini's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
-    given = options.read(args)
-    if options.last(given, "prompt-interactive"):
+    given = options.parse_args(args)
+    if options.last_value(given, "prompt-interactive"):
         return True
     if env.get("GEMINI_CLI_INTEGRATION_TEST") != "true" and (
         env.get("CI") == "true" or env.get("GITHUB_ACTIONS") == "true"
     ):
         return False
-    return tty and options.last(given, "prompt") is None
+    return tty and options.last_value(given, "prompt") is None
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
-    given = options.read(args)
+    given = options.parse_args(args)
     ours: list[str] = []
     told = isinstance(session, ResumeSession) and session.prompt != ""
     if isinstance(session, ResumeSession):
-        given = [arg for arg in given if arg.name not in options.SESSION]
+        given = [arg for arg in given if arg.name not in options.SESSION_OPTIONS]
         ours += ["--resume", session.id]
         if told or session.asked:
-            given = [arg for arg in given if arg.name not in options.PROMPT]
+            given = [arg for arg in given if arg.name not in options.PROMPT_OPTIONS]
         if told:
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
-    elif not any(arg.name in options.SESSION for arg in given):
+    elif not any(arg.name in options.SESSION_OPTIONS for arg in given):
         ours += ["--session-id", session.id]
     run = env.get(MARKER)
     if run and any(arg.name == "extensions" for arg in given):
         # A list shuts out what it does not name; "none" and a name is the name.
         ours += ["--extensions", extension_name(run)]
-    argv = (*node.interpreter(cli.path, env), str(cli.path), *ours, *options.words(given))
+    argv = (*node.gemini_node_command(cli.path, env), str(cli.path), *ours, *options.to_words(given))
     # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
     # Gemini again at exit code 199, is then the supervisor's (`again`).
     return Command(argv, {"GEMINI_CLI_NO_RELAUNCH": "true"}, told and not interactive)

@@ -8,9 +8,9 @@ variables on where it strips the environment (GITHUB_SHA, SURFACE=Github). The p
 from __future__ import annotations
 
 from wal_agent.agents.base import Deny, HookSetup
-from wal_agent.agents.extension import mine
-from wal_agent.agents.gemini.events import refusal
-from wal_agent.agents.line import GONE, HOOK_SECONDS, bash_line
+from wal_agent.agents.extension import owner_guard
+from wal_agent.agents.gemini.hooks import deny_output
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line
 
 MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
 HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
@@ -20,5 +20,5 @@ FIRM = {*OF_TOOLS, "BeforeAgent"}  # may wait, for the bucket, or for a resumed 
 
 def hook_line(setup: HookSetup, event: str) -> str:
     """The command for one event. Only a tool that has not run yet is refused; other broken hooks are silent (I6)."""
-    deny = refusal(Deny(GONE)) if event == "BeforeTool" else None
-    return mine(setup, MARKER) + bash_line(setup, "gemini", event, event in FIRM, deny)
+    deny = deny_output(Deny(GONE)) if event == "BeforeTool" else None
+    return owner_guard(setup, MARKER) + bash_line(setup, "gemini", event, event in FIRM, deny)

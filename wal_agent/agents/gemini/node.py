@@ -10,11 +10,11 @@ from wal_agent.agents.base import Env
 from wal_agent.agents.gemini.inject import gemini_home
 
 
-def interpreter(program: Path, env: Env) -> tuple[str, ...]:
-    return () if _switched_off(env) else node.interpreter(program, env)
+def gemini_node_command(program: Path, env: Env) -> tuple[str, ...]:
+    return () if _no_heap_wanted(env) else node.node_command(program, env)
 
 
-def _switched_off(env: Env) -> bool:
+def _no_heap_wanted(env: Env) -> bool:
     try:
         settings = json.loads((gemini_home(env) / "settings.json").read_bytes())
     except (OSError, ValueError, RecursionError):

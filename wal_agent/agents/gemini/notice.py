@@ -10,14 +10,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from wal_agent.agents.gemini.jsonl import dump, load
-from wal_agent.agents.gemini.reconcile import EPOCH, mend_head
-from wal_agent.agents.jsonl import Json, decode, encode
+from wal_agent.agents.gemini.resume import EPOCH, mend_head
+from wal_agent.agents.gemini.session import dump_session, load_session
+from wal_agent.agents.session_files import Json, decode_json, encode_json
 
 TITLE = "[wal-agent recovery]"
 
 
-def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
     """Add it at the end, once. `main` is empty or what `reconcile` made: only its end is read, and one line added. A
     prompt that Gemini would drop from the history gets a title of its own before it."""
     main = main or _head(session, workspace)
@@ -28,15 +28,15 @@ def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
         return main
     # Free: this one follows `last`, so while `last` is the last, it is not there.
     new = uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {last.get('id')} {prompt!r}")
-    line = encode({"id": str(new), "timestamp": last.get("timestamp", EPOCH), "type": "user", "content": content})
+    line = encode_json({"id": str(new), "timestamp": last.get("timestamp", EPOCH), "type": "user", "content": content})
     end = _scratchpad(main)
     return b"".join((memoryview(main)[:end], line, b"\n", memoryview(main)[end:]))
 
 
 def _head(session: str, workspace: Path) -> bytes:
-    read = load(b"")
+    read = load_session(b"")
     mend_head(read, session, workspace)
-    return dump(read)
+    return dump_session(read)
 
 
 def _last_said(main: bytes) -> Json:
@@ -54,5 +54,5 @@ def _backwards(main: bytes) -> Iterator[Json]:
     """The records behind the head, from the last, of a file whose every line is one."""
     end = len(main) - 1
     while (begin := main.rfind(b"\n", 0, end) + 1) > 0:
-        yield decode(main[begin:end])
+        yield decode_json(main[begin:end])
         end = begin - 1

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.options import Arg, Kind, Syntax, last, on, words
+from wal_agent.agents.program import Arg, Kind, Syntax, is_given, last_value, to_words
 
-__all__ = ["COMMANDS", "NO_SESSION", "PROMPT", "SESSION", "Arg", "last", "on", "read", "words"]
+__all__ = [
+    "COMMANDS",
+    "NO_SESSION",
+    "PROMPT_OPTIONS",
+    "SESSION_OPTIONS",
+    "Arg",
+    "is_given",
+    "last_value",
+    "parse_args",
+    "to_words",
+]
 
 _VALUE = """model prompt prompt-interactive approval-mode policy admin-policy allowed-mcp-server-names allowed-tools
     extensions session-file session-id include-directories output-format"""
@@ -34,7 +44,7 @@ SHORT = {
 }
 COMMANDS = frozenset(("mcp", "extensions", "extension", "skills", "skill", "hooks", "hook", "gemma"))
 NO_SESSION = frozenset(("version", "help", "list-sessions", "delete-session", "list-extensions"))
-PROMPT = frozenset(("prompt", "prompt-interactive", ""))
-SESSION = frozenset(("resume", "session-id", "session-file"))
+PROMPT_OPTIONS = frozenset(("prompt", "prompt-interactive", ""))
+SESSION_OPTIONS = frozenset(("resume", "session-id", "session-file"))
 
-read = Syntax(KINDS, SHORT, yargs=True).read
+parse_args = Syntax(KINDS, SHORT, yargs=True).read

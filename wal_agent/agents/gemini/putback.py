@@ -8,17 +8,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.gemini.jsonl import Message, Session
-from wal_agent.agents.jsonl import Json, decode, well_formed
-from wal_agent.agents.putback import capped, ended_at, input_of, noted, unknown
+from wal_agent.agents.gemini.session import Message, Session
+from wal_agent.agents.putback import call_input, capped_text, end_time, noted_result, unknown_result
+from wal_agent.agents.session_files import Json, decode_json, well_formed
 
-DEEP = 20  # lists in lists of a result; what is deeper is not told
+_MAX_DEPTH = 20  # lists in lists of a result; what is deeper is not told
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
 
 
 def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
     """Add what is missing, in the log's order, as one batch of the last model message; say how many."""
-    missing = lacking(read, calls)
+    missing = calls_to_add(read, calls)
     if not missing:
         return 0
     time = _last_time(read)
@@ -35,7 +35,7 @@ def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
     return len(missing)
 
 
-def lacking(read: Session, calls: Iterable[LoggedCall]) -> list[LoggedCall]:
+def calls_to_add(read: Session, calls: Iterable[LoggedCall]) -> list[LoggedCall]:
     """Each call of the file answers for one call of the log: the one put back under its number, else an equal one
     that did not start after the file's had ended."""
     ids: set[str] = set()
@@ -45,10 +45,10 @@ def lacking(read: Session, calls: Iterable[LoggedCall]) -> list[LoggedCall]:
             ids.add(str(call.get("id")))
             if "__wal_" not in str(call.get("id")):
                 key = (str(call.get("name")), _canon(call.get("args")))
-                told.setdefault(key, []).append(ended_at(call.get("timestamp")))
+                told.setdefault(key, []).append(end_time(call.get("timestamp")))
     missing: list[LoggedCall] = []
     for logged in calls:
-        key = (logged.tool, _canon(input_of(logged)))
+        key = (logged.tool, _canon(call_input(logged)))
         ended = [t for t in told.get(key, []) if t + 0.001 >= logged.started]
         if call_id(logged) in ids:
             continue
@@ -64,12 +64,12 @@ def call_id(call: LoggedCall) -> str:
 
 
 def tool_call(call: LoggedCall, time: str) -> Json:
-    response = result_of(call)
+    response = call_result(call)
     function = {"id": call_id(call), "name": call.tool, "response": response}
     return {
         "id": call_id(call),
         "name": call.tool,
-        "args": input_of(call),
+        "args": call_input(call),
         "result": [{"functionResponse": function}],
         "status": "error" if "error" in response else "success",
         "timestamp": time,
@@ -80,23 +80,23 @@ def tool_call(call: LoggedCall, time: str) -> Json:
     }
 
 
-def result_of(call: LoggedCall) -> dict[str, str]:
+def call_result(call: LoggedCall) -> dict[str, str]:
     if call.result is None:
-        return {"error": unknown(call)}
+        return {"error": unknown_result(call)}
     try:
-        told = decode(call.result)
+        told = decode_json(call.result)
     except (ValueError, RecursionError):
         told = call.result.decode(errors="replace")
     told = told if isinstance(told, dict) else {"llmContent": told}
-    text = noted(_said(told.get("llmContent")), call)
+    text = noted_result(_said(told.get("llmContent")), call)
     error = told.get("error")
     if not call.failed and error is None:
         return {"output": text}
     message = error.get("message") if isinstance(error, dict) else None
-    return {"error": capped(message, call.call) if isinstance(message, str) and message else text}
+    return {"error": capped_text(message, call.call) if isinstance(message, str) and message else text}
 
 
-def _said(content: Any, deep: int = DEEP) -> str:
+def _said(content: Any, deep: int = _MAX_DEPTH) -> str:
     """The text of what the model was given. Images and the like are in the log, not in the session."""
     if isinstance(content, str):
         return content

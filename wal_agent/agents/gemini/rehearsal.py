@@ -25,7 +25,7 @@ class GeminiRehearsal(Rehearsal):
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("--yolo", "-m", "gemini-2.5-pro", "--prompt", prompt)
 
-    def talking(self, prompt: str) -> tuple[str, ...]:
+    def interactive_args(self, prompt: str) -> tuple[str, ...]:
         return ("--yolo", "-m", "gemini-2.5-pro", "--prompt-interactive", prompt)
 
     def shell(self, command: str) -> Call:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from wal_agent.agents.base import SeenCall
-from wal_agent.agents.gemini.jsonl import Message
-from wal_agent.agents.jsonl import encode, records
+from wal_agent.agents.gemini.session import Message
+from wal_agent.agents.session_files import encode_json, records
 
 _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
     "success": "done",
@@ -24,11 +24,11 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             if status is not None:
                 id = str(call.get("id", ""))
                 found[id or str(len(found))] = SeenCall(
-                    str(call.get("name", "")), encode(call.get("args", {})), status, id
+                    str(call.get("name", "")), encode_json(call.get("args", {})), status, id
                 )
     return list(found.values())
 
 
-def unhooked(appended: bytes) -> bool:
+def proves_turn(appended: bytes) -> bool:
     """A user's record is written when the SessionStart and BeforeAgent hooks are over, before the model is asked."""
     return any(r is not None and r.get("type") == "user" for r, _ in records(appended))

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
 
-_LIMIT = 1 << 22  # of a registry or a marker that is worth reading
+_REGISTRY_LIMIT = 1 << 22  # of a registry or a marker that is worth reading
 _SLUG = re.compile(r"[a-z0-9-]+")
 
 
 def project_slug(home: Path, workspace: Path) -> str:
     """The registered slug, else one whose marker names the workspace, else the one that Gemini would claim."""
-    registered = registry(home)
+    registered = slug_registry(home)
     known = registered.get(str(workspace))
-    if known is not None and all(owner in (None, str(workspace)) for owner in owners(home, known)):
+    if known is not None and all(owner in (None, str(workspace)) for owner in slug_owners(home, known)):
         return known
     for base in (home / "tmp", home / "history"):
         for folder in _folders(base):
@@ -28,7 +28,7 @@ def project_slug(home: Path, workspace: Path) -> str:
     return next(
         slug
         for slug in candidates
-        if slug not in taken and all(owner in (None, str(workspace)) for owner in owners(home, slug))
+        if slug not in taken and all(owner in (None, str(workspace)) for owner in slug_owners(home, slug))
     )
 
 
@@ -37,7 +37,7 @@ def slugify(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "project"
 
 
-def registry(home: Path) -> dict[str, str]:
+def slug_registry(home: Path) -> dict[str, str]:
     """projects.json; one bad slug makes Gemini drop all of it, and so do we: a slug is used as a folder's name."""
     try:
         projects = json.loads(_read(home / "projects.json"))["projects"]
@@ -49,7 +49,7 @@ def registry(home: Path) -> dict[str, str]:
     return {}
 
 
-def owners(home: Path, slug: str) -> list[str | None]:
+def slug_owners(home: Path, slug: str) -> list[str | None]:
     return [_marker(home / "tmp" / slug), _marker(home / "history" / slug)]
 
 
@@ -71,4 +71,4 @@ def _folders(base: Path) -> Iterator[Path]:
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as f:
-        return f.read(_LIMIT)
+        return f.read(_REGISTRY_LIMIT)

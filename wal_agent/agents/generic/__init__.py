@@ -25,7 +25,9 @@ from wal_agent.agents.base import (
     SeenCall,
     Traits,
 )
-from wal_agent.agents.generic import files, launch, settings
+from wal_agent.agents.generic import cli as launch
+from wal_agent.agents.generic import session as files
+from wal_agent.agents.generic import settings
 
 UNLOGGED = (
     "generic: the session files are saved, but no tool call is logged before it runs; after a crash nothing is known "
@@ -64,9 +66,9 @@ class Generic(Journals, Hookless):
     def locate(self, env: Env) -> Cli:
         return launch.locate()
 
-    def hooks_off(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
-        settings.load(workspace, env)
-        return launch.missing(args, env)
+    def hooks_off_reason(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        settings.load_settings(workspace, env)
+        return launch.start_problem(args, env)
 
     def passthrough(self, args: Sequence[str]) -> bool:
         return False
@@ -74,17 +76,17 @@ class Generic(Journals, Hookless):
     def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
         return tty
 
-    def session_of(self, args: Sequence[str]) -> str | None:
+    def session_from_args(self, args: Sequence[str]) -> str | None:
         return None
 
-    def prompt_of(self, args: Sequence[str]) -> str | None:
+    def prompt_from_args(self, args: Sequence[str]) -> str | None:
         return None  # which of its words are one is not known, and a key may be among them
 
     def sweep(self, env: Env, runtime: Path) -> None:
         files.sweep(env)
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return Injected(paths=(launch.folder_of(setup.run_dir),))
+        return Injected(paths=(launch.prompt_folder(setup.run_dir),))
 
     def command(
         self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
@@ -101,11 +103,11 @@ class Generic(Journals, Hookless):
     folder = staticmethod(files.folder)
     restore_path = staticmethod(files.restore_path)
 
-    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
-        return files.existing(session, env)
+    def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        return files.existing_files(session, env)
 
     def resumable(self, session: str, workspace: Path, env: Env) -> bool:
-        return bool(files.existing(session, env))
+        return bool(files.existing_files(session, env))
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return files.reconcile(main, session)
@@ -116,7 +118,7 @@ class Generic(Journals, Hookless):
     def seen_calls(self, appended: bytes) -> list[SeenCall]:
         return []
 
-    def unhooked(self, appended: bytes) -> bool:
+    def proves_turn(self, appended: bytes) -> bool:
         return False
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
@@ -128,23 +130,23 @@ class Generic(Journals, Hookless):
         pass
 
     def start_lines(self, workspace: Path, env: Env) -> list[str]:
-        given = settings.load(workspace, env)
+        given = settings.load_settings(workspace, env)
         lines = [UNLOGGED]
         if not given.session:
             lines.append(
                 "generic: no session file is named, so only this folder's files are saved. Name them in [generic] "
-                f"session, in {settings.own_file(env)} or wal-agent.toml."
+                f"session, in {settings.user_file(env)} or wal-agent.toml."
             )
         if given.resume is None:
             lines.append(
                 "generic: after a crash the command is started again as it was, with the notice in the file that "
-                f"{launch.PROMPT} names; words that make it go on: [generic] resume in {settings.own_file(env)}."
+                f"{launch.PROMPT} names; words that make it go on: [generic] resume in {settings.user_file(env)}."
             )
         return lines
 
     folders = staticmethod(files.folders)
 
     def left_out(self, workspace: Path, env: Env) -> list[str]:
-        return files.look(workspace, env).left_out
+        return files.find_files(workspace, env).left_out
 
     root_of = staticmethod(files.root_of)

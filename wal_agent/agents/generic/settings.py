@@ -41,13 +41,13 @@ class Named:
         return ("~/" if self.root == "home" else "") + "/".join(self.parts)
 
     def covers(self, parts: Sequence[str]) -> bool:
-        left = opened((self.parts,))
+        left = expand_patterns((self.parts,))
         for part in parts:
-            left = opened(behind(left, part))
+            left = expand_patterns(patterns_below(left, part))
         return () in left
 
 
-def opened(wanted: Iterable[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
+def expand_patterns(wanted: Iterable[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
     """Patterns, and what they are where `**` stands for no folder at all."""
     out = set(wanted)
     for left in wanted:
@@ -57,7 +57,7 @@ def opened(wanted: Iterable[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
     return frozenset(out)
 
 
-def behind(wanted: Iterable[tuple[str, ...]], name: str) -> frozenset[tuple[str, ...]]:
+def patterns_below(wanted: Iterable[tuple[str, ...]], name: str) -> frozenset[tuple[str, ...]]:
     """What is left of opened patterns behind an entry `name`. An empty one means all that is below."""
     out: set[tuple[str, ...]] = set()
     for left in wanted:
@@ -65,7 +65,7 @@ def behind(wanted: Iterable[tuple[str, ...]], name: str) -> frozenset[tuple[str,
             out.add(left)
         elif left[0] == "**":
             out |= set() if name.startswith(".") else {left}
-        elif fits(name, left[0]):
+        elif matches_part(name, left[0]):
             out.add(left[1:])
     return frozenset(out)
 
@@ -74,7 +74,7 @@ def is_wild(part: str) -> bool:
     return _WILD.search(part) is not None
 
 
-def fits(name: str, wanted: str) -> bool:
+def matches_part(name: str, wanted: str) -> bool:
     """As a shell has it: a leading dot is only meant where it is written."""
     if not is_wild(wanted):
         return name == wanted
@@ -82,25 +82,25 @@ def fits(name: str, wanted: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Generic:
+class GenericSettings:
     """`resume`: words behind the command line of a start that goes on; None: there are none."""
 
     session: tuple[Named, ...] = ()
     resume: tuple[str, ...] | None = None
 
 
-def own_file(env: Env) -> Path:
+def user_file(env: Env) -> Path:
     return config_dir(env) / FILE
 
 
-def load(workspace: Path, env: Env) -> Generic:
+def load_settings(workspace: Path, env: Env) -> GenericSettings:
     """What the person's file and the project's name together, as it was when this process first asked: what the command
     writes there changes nothing of its own run. ConfigError names the place that is wrong."""
-    return _load(workspace, env.get("HOME", ""), env.get("XDG_CONFIG_HOME", ""), env.get("XDG_STATE_HOME", ""))
+    return _load_cached(workspace, env.get("HOME", ""), env.get("XDG_CONFIG_HOME", ""), env.get("XDG_STATE_HOME", ""))
 
 
 @cache
-def _load(workspace: Path, home: str, config: str, state: str) -> Generic:
+def _load_cached(workspace: Path, home: str, config: str, state: str) -> GenericSettings:
     env = {"HOME": home, "XDG_CONFIG_HOME": config, "XDG_STATE_HOME": state}
     own, path = _own(env), workspace / FILE
     project: tuple[Named, ...] = ()
@@ -109,20 +109,20 @@ def _load(workspace: Path, home: str, config: str, state: str) -> Generic:
         project = project_table(table, path, env)
         if not Consents(workspace.resolve(), env).allows(generic_want(table, path, env)):
             project = ()
-    return Generic(tuple(dict.fromkeys((*own.session, *project))), own.resume)
+    return GenericSettings(tuple(dict.fromkeys((*own.session, *project))), own.resume)
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Read the files again."""
-    _load.cache_clear()
+    _load_cached.cache_clear()
 
 
-def _own(env: Env) -> Generic:
-    path = own_file(env)
+def _own(env: Env) -> GenericSettings:
+    path = user_file(env)
     table = _table(own_document(env).get("generic", {}), path)
     known_keys(table, ("session", "resume"), "generic.", path)
     named = tuple(_named(text, path, env, trusted=True) for text in _texts(table, "session", path))
-    return Generic(named, _texts(table, "resume", path) if "resume" in table else None)
+    return GenericSettings(named, _texts(table, "resume", path) if "resume" in table else None)
 
 
 def project_table(value: object, path: Path, env: Env) -> tuple[Named, ...]:
@@ -131,7 +131,7 @@ def project_table(value: object, path: Path, env: Env) -> tuple[Named, ...]:
     if "resume" in table:
         raise ConfigError(
             f"generic.resume in {path} is not a project's to choose: its words would be run.",
-            f"Say it yourself, in {own_file(env)}.",
+            f"Say it yourself, in {user_file(env)}.",
         )
     known_keys(table, ("session",), "generic.", path)
     return tuple(_named(text, path, env, trusted=False) for text in _texts(table, "session", path))
@@ -172,7 +172,9 @@ def _named(text: str, path: Path, env: Env, *, trusted: bool) -> Named:
     rest = text
     if text.startswith(("/", "~")):
         if not trusted:
-            raise refuse("which is not inside the workspace", f"Files elsewhere are yours to name, in {own_file(env)}.")
+            raise refuse(
+                "which is not inside the workspace", f"Files elsewhere are yours to name, in {user_file(env)}."
+            )
         root, rest = "home", _under_home(text, env)
         if not rest:
             raise refuse("which is not under your home folder")

@@ -18,7 +18,9 @@ from wal_agent.agents.base import (
     SessionFile,
     Traits,
 )
-from wal_agent.agents.opencode import adopt, events, fatal, inject, journal, launch, place, reconcile, seen, settings
+from wal_agent.agents.opencode import cli as launch
+from wal_agent.agents.opencode import events, fatal, hooks, inject, place, reconcile, resume, seen
+from wal_agent.agents.opencode import session as journal
 
 
 class OpenCode:
@@ -53,11 +55,11 @@ class OpenCode:
         return OpenCodeRehearsal()
 
     locate = staticmethod(launch.locate)
-    hooks_off = staticmethod(settings.hooks_off)
+    hooks_off_reason = staticmethod(hooks.hooks_off_reason)
     passthrough = staticmethod(launch.passthrough)
     is_interactive = staticmethod(launch.is_interactive)
-    session_of = staticmethod(launch.session_of)
-    prompt_of = staticmethod(launch.prompt_of)
+    session_from_args = staticmethod(launch.session_from_args)
+    prompt_from_args = staticmethod(launch.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """Nothing is injected outside the run's own folder."""
@@ -77,11 +79,11 @@ class OpenCode:
     def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
         return place.restore_path(name, session, env)
 
-    def existing(self, session: str, workspace: Path, env: Env) -> list[Path]:
-        return place.existing(session, env)
+    def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        return place.existing_files(session, env)
 
     def resumable(self, session: str, workspace: Path, env: Env) -> bool:
-        return adopt.resumable(session, env)
+        return resume.resumable(session, env)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return reconcile.reconcile(main, session, workspace, calls)
@@ -90,16 +92,16 @@ class OpenCode:
         return None  # the plugin says it, byte for byte
 
     seen_calls = staticmethod(seen.seen_calls)
-    unhooked = staticmethod(seen.unhooked)
-    fatal = staticmethod(fatal.fatal)
+    proves_turn = staticmethod(seen.proves_turn)
+    fatal = staticmethod(fatal.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing that hurts."""
 
     def journal(self, session: str, workspace: Path, env: Env) -> None:
-        journal.journal(session, workspace, env)
+        journal.update_journal(session, workspace, env)
 
-    stands_in = staticmethod(adopt.stands_in)
+    stored_folder = staticmethod(resume.stored_folder)
 
     def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
-        adopt.adopt(cli, session, workspace, env)
+        resume.import_session(cli, session, workspace, env)

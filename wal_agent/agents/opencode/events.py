@@ -22,7 +22,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.jsonl import InnerId, SessionId, an_object
+from wal_agent.agents.session_files import InnerId, SessionId, require_object
 
 SHELL = "bash"
 
@@ -92,11 +92,11 @@ def parse(event: str, payload: bytes) -> HookEvent:
             case "request":
                 return ModelRequest(said.session)
             case "before":
-                return ToolStarting(said.session, said.tool, an_object(said.input), said.call, said.inner)
+                return ToolStarting(said.session, said.tool, require_object(said.input), said.call, said.inner)
             case "after":
                 result = _RESULT.decode(said.result)
                 clean = not said.wrong and (said.tool != SHELL or _exit(result) == 0)
-                input = an_object(said.input)
+                input = require_object(said.input)
                 return ToolEnded(said.session, said.tool, input, bytes(said.result), said.wrong, said.call, clean)
             case "approval":
                 return AwaitingApproval(said.session, said.what)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import Env, HookSetup, Injected
-from wal_agent.agents.line import CLIENT_SECONDS, GONE
-from wal_agent.agents.opencode import locks, place, settings, store
+from wal_agent.agents.hook_line import CLIENT_SECONDS, GONE
+from wal_agent.agents.opencode import database, hooks, locks, place
 from wal_agent.errors import ConfigError
 from wal_agent.resources import shipped
 
@@ -26,15 +26,15 @@ PLAIN = {"OPENCODE_PURE": "0", "OPENCODE_EXPERIMENTAL_CODE_MODE": "0"}
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
-    if lacks := store.strange(place.database(env)):
+    if lacks := database.schema_problem(place.database_path(env)):
         raise ConfigError(
-            f"OpenCode's database {place.database(env)} is not as wal-agent knows it: it lacks {lacks}. "
+            f"OpenCode's database {place.database_path(env)} is not as wal-agent knows it: it lacks {lacks}. "
             "No session in it could be saved.",
             "If it is an old one, start `opencode` once by itself: that brings it up to date.",
         )
-    locks.clear(env)
+    locks.clear_dead_locks(env)
     folder = setup.run_dir / FOLDER
-    offline = {} if settings.own_plugins(env) else {k: v for k, v in OFFLINE.items() if k not in env}
+    offline = {} if hooks.own_plugins(env) else {k: v for k, v in OFFLINE.items() if k not in env}
     told = {
         "socket": str(setup.run_dir / "hook.sock"),
         "run": setup.run,
@@ -54,14 +54,14 @@ def inject(setup: HookSetup, env: Env) -> Injected:
             (folder / name).write_text(text)
     except OSError as e:
         raise ConfigError(f"OpenCode's plugin could not be placed in {folder}: {e.strerror or e}.") from e
-    return Injected(env={CONTENT: content(env.get(CONTENT, ""), folder), **PLAIN, **offline})
+    return Injected(env={CONTENT: config_content(env.get(CONTENT, ""), folder), **PLAIN, **offline})
 
 
-def content(users: str, folder: Path) -> str:
+def config_content(users: str, folder: Path) -> str:
     """The user's own value of the variable with the plugin and the protocol behind what it lists; the plugin is the
     last of all, so it sees each call as the others left it. ConfigError when it is no JSON."""
     try:
-        value: Any = settings.jsonc(users) if users.strip() else {}
+        value: Any = hooks.parse_jsonc(users) if users.strip() else {}
     except ValueError as e:
         raise ConfigError(f"{CONTENT} is not what OpenCode could read: {e}.") from e
     if not isinstance(value, dict):

@@ -22,7 +22,7 @@ from wal_agent.plainfile import read_plain
 YOUNG = 5.0  # seconds in which a lock may still get the words that say whose it is
 
 
-def clear(env: Env) -> None:
+def clear_dead_locks(env: Env) -> None:
     """Remove those whose holder is dead. Never fails."""
     with suppress(OSError):
         for lock in list((place.state_home(env) / "locks").glob("*.lock")):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal_agent.agents.options import Arg, Kind, Syntax, last, on, words
+from wal_agent.agents.program import Arg, Kind, Syntax, is_given, last_value, to_words
 
-__all__ = ["PASS", "SERVERS", "Arg", "command_of", "last", "on", "read", "words"]
+__all__ = ["PASS", "SERVERS", "Arg", "is_given", "last_value", "parse_args", "subcommand", "to_words"]
 
 _VALUE = """log-level port hostname mdns-domain model session prompt agent replay-limit command format title attach
     password username dir variant"""
@@ -53,12 +53,12 @@ PASS = frozenset(
 # Their sessions are begun by another program, or in another folder.
 SERVERS = frozenset(["acp", "attach", "serve", "web", "github", "pr"])
 
-read = Syntax(KINDS, SHORT, yargs=True).read
+parse_args = Syntax(KINDS, SHORT, yargs=True).read
 
 
-def command_of(args: Sequence[str]) -> tuple[str, list[Arg]]:
+def subcommand(args: Sequence[str]) -> tuple[str, list[Arg]]:
     """The subcommand ("": the TUI) and all that is given beside its name."""
-    given = read(args)
+    given = parse_args(args)
     for i, arg in enumerate(given):
         if not arg.name:
             known = arg.words[0] != "--" and arg.value in {"run", *PASS, *SERVERS}

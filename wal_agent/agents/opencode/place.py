@@ -25,7 +25,7 @@ def state_home(env: Env) -> Path:
     return _xdg(env, "XDG_STATE_HOME", ".local/state") / "opencode"
 
 
-def database(env: Env) -> Path:
+def database_path(env: Env) -> Path:
     data = _xdg(env, "XDG_DATA_HOME", ".local/share") / "opencode"
     return data / (env.get("OPENCODE_DB") or "opencode.db")
 
@@ -46,13 +46,13 @@ def is_session(session: str) -> bool:
     return _SESSION.fullmatch(session) is not None
 
 
-def nameless() -> str:
+def unnamed_journal() -> str:
     """Where this process notes what it sees of a session whose id it was not told (`--continue`, `--fork`)."""
     return f"_run-{os.getpid()}"
 
 
 def session_files(session: str, env: Env) -> list[SessionFile]:
-    return [SessionFile(MAIN, path) for path in existing(session or nameless(), env)]
+    return [SessionFile(MAIN, path) for path in existing_files(session or unnamed_journal(), env)]
 
 
 def restore_path(name: str, session: str, env: Env) -> Path:
@@ -62,7 +62,7 @@ def restore_path(name: str, session: str, env: Env) -> Path:
     return path
 
 
-def existing(session: str, env: Env) -> list[Path]:
+def existing_files(session: str, env: Env) -> list[Path]:
     if not is_session(session):
         return []
     path = journal_path(session, env)

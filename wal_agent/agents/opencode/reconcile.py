@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.jsonl import Json, decode
-from wal_agent.agents.opencode.rows import Rows, dump, load, order, text_of, tools
-from wal_agent.agents.putback import input_of, noted, unknown
+from wal_agent.agents.opencode.rows import Rows, content_text, dump_rows, load_rows, row_order, tool_parts
+from wal_agent.agents.putback import call_input, noted_result, unknown_result
+from wal_agent.agents.session_files import Json, decode_json
 
 OPEN = ("pending", "running")
 UNLOGGED = "outcome unknown: the machine was lost before the end of this call was saved."
@@ -25,7 +25,7 @@ _ID = re.compile(r"[a-z]+_([0-9a-f]{12})")
 
 
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-    rows = load(main)
+    rows = load_rows(main)
     repairs: list[str] = []
     if rows.junk:
         repairs.append(f"{rows.junk} damaged line(s) of the session's journal were left out.")
@@ -33,10 +33,10 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
         repairs.append("The session's own row was damaged and was made anew.")
     if dropped := _drop_orphans(rows):
         repairs.append(f"{dropped} part(s) without their message were left out.")
-    put = _settle(rows, session, calls)
+    put = _resolve(rows, session, calls)
     parts = rows.parts()  # those of a message are written behind it
     asked = any(m["data"].get("role") == "user" and m["id"] in parts for m in rows.messages(session))
-    return Reconciled(dump(rows), put, len(rows.messages(session)), tuple(repairs), None if asked else ())
+    return Reconciled(dump_rows(rows), put, len(rows.messages(session)), tuple(repairs), None if asked else ())
 
 
 def _mend_sessions(rows: Rows, session: str, workspace: Path) -> bool:
@@ -64,9 +64,9 @@ def _drop_orphans(rows: Rows) -> int:
 # ---- calls
 
 
-def _settle(rows: Rows, session: str, calls: Sequence[LoggedCall]) -> int:
+def _resolve(rows: Rows, session: str, calls: Sequence[LoggedCall]) -> int:
     """Give each open call its outcome, and add those that are missing; say how many."""
-    parts = sorted(tools(rows), key=order)
+    parts = sorted(tool_parts(rows), key=row_order)
     free = [p for p in parts if p.get("by") != "user"]
     pairs: dict[int, Json] = {}
     used: set[str] = set()
@@ -86,7 +86,7 @@ def _settle(rows: Rows, session: str, calls: Sequence[LoggedCall]) -> int:
     for n, part in pairs.items():
         state = part["data"]["state"]
         if state.get("status") in OPEN:
-            rows.add({**part, "data": {**part["data"], "state": outcome(calls[n], state)}})
+            rows.add({**part, "data": {**part["data"], "state": outcome_state(calls[n], state)}})
             put += 1
     missing = [call for n, call in enumerate(calls) if n not in pairs]
     for part in parts:
@@ -104,16 +104,16 @@ def _id_of(call: LoggedCall) -> str:
 
 
 def _part_id(part: Json) -> object:
-    return text_of(part["data"].get("callID"))
+    return content_text(part["data"].get("callID"))
 
 
 def _part_input(part: Json) -> object:
     data = part["data"]
-    return text_of(data.get("tool")), _canonical(data["state"].get("input"))
+    return content_text(data.get("tool")), _canonical(data["state"].get("input"))
 
 
 def _call_input(call: LoggedCall) -> object:
-    return None if call.call_id else (call.tool, _canonical(input_of(call)))
+    return None if call.call_id else (call.tool, _canonical(call_input(call)))
 
 
 def _earlier(part: Json, call: LoggedCall) -> bool:
@@ -123,13 +123,13 @@ def _earlier(part: Json, call: LoggedCall) -> bool:
     return isinstance(end, int | float) and end + 1 < int(call.started * 1000)
 
 
-def outcome(call: LoggedCall, before: Json) -> Json:
+def outcome_state(call: LoggedCall, before: Json) -> Json:
     """A part's state by what the log knows."""
-    state = _state(before, input_of(call), int(call.started * 1000))
+    state = _state(before, call_input(call), int(call.started * 1000))
     if call.result is None:
-        return state | {"status": "error", "error": unknown(call)}
+        return state | {"status": "error", "error": unknown_result(call)}
     said = _result(call.result)
-    text = noted(said["output"], call)
+    text = noted_result(said["output"], call)
     if call.failed:
         return state | {"status": "error", "error": text}
     metadata = {"output": text, **said["metadata"]} if call.tool == "bash" else said["metadata"]
@@ -150,7 +150,7 @@ def _state(before: Json, input: Json, started: int) -> Json:
 def _result(data: bytes) -> Json:
     """What the plugin said of it, or a JSON string with words of ours, or bytes that were cut off."""
     try:
-        value = decode(data)
+        value = decode_json(data)
     except (ValueError, RecursionError):
         value = data.decode("utf-8", "replace")
     if not isinstance(value, dict):
@@ -161,8 +161,8 @@ def _result(data: bytes) -> Json:
         }
     metadata = value.get("metadata")
     return {
-        "output": text_of(value.get("output")),
-        "title": text_of(value.get("title")),
+        "output": content_text(value.get("output")),
+        "title": content_text(value.get("title")),
         "metadata": metadata if isinstance(metadata, dict) else {},
     }
 
@@ -185,7 +185,7 @@ def _put_back(rows: Rows, session: str, missing: Sequence[LoggedCall]) -> None:
             "type": "tool",
             "tool": call.tool,
             "callID": _id_of(call),
-            "state": outcome(call, {}),
+            "state": outcome_state(call, {}),
         }
         id = _id("prt", before, n, f"{session} {call.call}")
         rows.add(
@@ -206,7 +206,7 @@ def _message(session: str, last: Json | None, messages: Sequence[Json], call: Lo
     model = asked.get("model")
     model = model if isinstance(model, dict) else {}
     created = last["created"] + 1 if last else int(call.started * 1000)
-    agent = text_of(asked.get("agent")) or "build"
+    agent = content_text(asked.get("agent")) or "build"
     data: Json = {
         "role": "assistant",
         "parentID": last["id"] if last else "msg_" + "0" * 26,
@@ -215,8 +215,8 @@ def _message(session: str, last: Json | None, messages: Sequence[Json], call: Lo
         "path": {"cwd": "/", "root": "/"},
         "cost": 0,
         "tokens": {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}},
-        "modelID": text_of(model.get("modelID")) or "unknown",
-        "providerID": text_of(model.get("providerID")) or "unknown",
+        "modelID": content_text(model.get("modelID")) or "unknown",
+        "providerID": content_text(model.get("providerID")) or "unknown",
         "time": {"created": created, "completed": created},
         "finish": "tool-calls",
     }

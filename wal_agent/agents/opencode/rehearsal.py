@@ -37,7 +37,7 @@ class OpenCodeRehearsal(Rehearsal):
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("run", "--auto", *prompt.split(" "))  # one word with a blank would get quotes
 
-    def talking(self, prompt: str) -> tuple[str, ...]:
+    def interactive_args(self, prompt: str) -> tuple[str, ...]:
         return ("--auto", f"--prompt={prompt}")
 
     def shell(self, command: str) -> Call:

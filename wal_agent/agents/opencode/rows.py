@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent.agents.jsonl import Json, encode, records
+from wal_agent.agents.session_files import Json, encode_json, records
 
 Key = tuple[str, str]  # kind, id
 KINDS = ("session", "message", "part", "todo")
@@ -49,7 +49,7 @@ class Rows:
         return out
 
     def messages(self, session: str) -> list[Json]:
-        return sorted((r for r in self.of("message") if r["session"] == session), key=order)
+        return sorted((r for r in self.of("message") if r["session"] == session), key=row_order)
 
     def parts(self) -> dict[str, list[Json]]:
         """By message, in order."""
@@ -62,11 +62,11 @@ class Rows:
         self.found[record["type"], record["id"]] = record
 
 
-def order(record: Json) -> tuple[float, str]:
+def row_order(record: Json) -> tuple[float, str]:
     return record["created"], record["id"]
 
 
-def key_of(record: Json) -> Key | None:
+def row_key(record: Json) -> Key | None:
     """None for a line that is not one of ours, in whole."""
     kind, id = record.get("type"), record.get("id")
     if not isinstance(id, str) or not id or not isinstance(kind, str) or kind not in COLUMNS:
@@ -89,10 +89,10 @@ def _sane(kind: str, record: Json) -> bool:
     return state is None or isinstance(state, dict)
 
 
-def load(data: bytes) -> Rows:
+def load_rows(data: bytes) -> Rows:
     rows = Rows()
     for record, _ in records(data):
-        key = key_of(record) if record is not None else None
+        key = row_key(record) if record is not None else None
         if record is None or key is None:
             rows.junk += record is None or record.get("type") != "turn"
         elif record.get("gone") is True:
@@ -102,20 +102,20 @@ def load(data: bytes) -> Rows:
     return rows
 
 
-def dump(rows: Rows) -> bytes:
+def dump_rows(rows: Rows) -> bytes:
     """Each record once, in an order that does not depend on how they were read."""
     todos = sorted(rows.of("todo"), key=lambda r: str(r["id"]))
     sessions = sorted(rows.of("session"), key=lambda r: str(r["id"]))
-    messages = sorted(rows.of("message"), key=order)
+    messages = sorted(rows.of("message"), key=row_order)
     parts = sorted(rows.of("part"), key=lambda r: (r["message"], r["id"]))
-    return lines([*sessions, *messages, *parts, *todos])
+    return journal_lines([*sessions, *messages, *parts, *todos])
 
 
-def lines(found: Iterable[Json]) -> bytes:
-    return b"".join(encode(record) + b"\n" for record in found)
+def journal_lines(found: Iterable[Json]) -> bytes:
+    return b"".join(encode_json(record) + b"\n" for record in found)
 
 
-def digest(record: Json) -> bytes:
+def row_digest(record: Json) -> bytes:
     """Of what counts: OpenCode touches a session's time whenever anything happens."""
     row = record.get("row")
     if isinstance(row, dict):
@@ -128,10 +128,10 @@ def digest(record: Json) -> bytes:
     return hashlib.sha256(text).digest()
 
 
-def tools(rows: Rows) -> Iterator[Json]:
+def tool_parts(rows: Rows) -> Iterator[Json]:
     """The parts that are calls."""
     return (p for p in rows.of("part") if p["data"].get("type") == "tool" and isinstance(p["data"].get("state"), dict))
 
 
-def text_of(value: Any) -> str:
+def content_text(value: Any) -> str:
     return value if isinstance(value, str) else ""

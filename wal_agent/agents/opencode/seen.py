@@ -6,8 +6,8 @@ import re
 from typing import Literal
 
 from wal_agent.agents.base import SeenCall
-from wal_agent.agents.jsonl import Json, encode, records
-from wal_agent.agents.opencode.rows import key_of, text_of
+from wal_agent.agents.opencode.rows import content_text, row_key
+from wal_agent.agents.session_files import Json, encode_json, records
 
 ABORTED = "Tool execution aborted"  # OpenCode's words for a call that a person interrupted
 # Its whole words: a tool's own error may begin with some of them.
@@ -22,7 +22,7 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
     """A row is written again with each change: the last one counts."""
     found: dict[str, SeenCall] = {}
     for record, _ in records(appended):
-        if record is None or (key := key_of(record)) is None or key[0] != "part" or record.get("gone"):
+        if record is None or (key := row_key(record)) is None or key[0] != "part" or record.get("gone"):
             continue
         call = _call(record)
         if call is not None:
@@ -41,9 +41,9 @@ def _call(record: Json) -> SeenCall | None:
     match state.get("status"):
         case "completed":
             status = "done"
-        case "error" if text_of(state.get("error")) == ABORTED:
+        case "error" if content_text(state.get("error")) == ABORTED:
             status = "cancelled"
-        case "error" if _REFUSED.fullmatch(text_of(state.get("error"))):
+        case "error" if _REFUSED.fullmatch(content_text(state.get("error"))):
             status = "refused"
         case "error":
             status = "failed"
@@ -51,11 +51,11 @@ def _call(record: Json) -> SeenCall | None:
             return None
     input = state.get("input")
     return SeenCall(
-        text_of(data.get("tool")),
-        encode(input if isinstance(input, dict) else {}),
+        content_text(data.get("tool")),
+        encode_json(input if isinstance(input, dict) else {}),
         status,
         record["id"],
-        text_of(data.get("callID")),
+        content_text(data.get("callID")),
     )
 
 
@@ -65,14 +65,14 @@ def _compacted(state: Json) -> bool:
     return isinstance(time, dict) and bool(time.get("compacted"))
 
 
-def unhooked(appended: bytes) -> bool:
+def proves_turn(appended: bytes) -> bool:
     """A user's message is written before the model is asked; `turn`: of a session whose id no hook has told."""
     for record, _ in records(appended):
         if record is None:
             continue
         if record.get("type") == "turn":
             return True
-        key = key_of(record)
+        key = row_key(record)
         if key is not None and key[0] == "message" and not record.get("gone") and record["data"].get("role") == "user":
             return True
     return False

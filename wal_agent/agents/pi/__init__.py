@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env, HookCaller, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
-from wal_agent.agents.pi import events, fatal, files, inject, launch, notice, reconcile, seen, settings
+from wal_agent.agents.pi import fatal, files, hooks, inject, launch, notice, resume, seen, settings
 
 
 class Pi:
@@ -43,11 +43,11 @@ class Pi:
         return PiRehearsal()
 
     locate = staticmethod(launch.locate)
-    hooks_off = staticmethod(settings.hooks_off)
+    hooks_off_reason = staticmethod(settings.hooks_off_reason)
     passthrough = staticmethod(launch.passthrough)
     is_interactive = staticmethod(launch.is_interactive)
-    session_of = staticmethod(launch.session_of)
-    prompt_of = staticmethod(launch.prompt_of)
+    session_from_args = staticmethod(launch.session_from_args)
+    prompt_from_args = staticmethod(launch.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """Everything is in the runs' own folders."""
@@ -56,21 +56,21 @@ class Pi:
         return inject.inject(setup, env)
 
     command = staticmethod(launch.command)
-    parse = staticmethod(events.parse)
-    render = staticmethod(events.render)
+    parse = staticmethod(hooks.parse)
+    render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
     folder = staticmethod(files.folder)
     restore_path = staticmethod(files.restore_path)
-    existing = staticmethod(files.existing)
+    existing_files = staticmethod(files.existing_files)
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-        return reconcile.reconcile(main, session, workspace, calls)
+        return resume.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.tell)
+    tell = staticmethod(notice.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
-    unhooked = staticmethod(seen.unhooked)
-    fatal = staticmethod(fatal.fatal)
+    proves_turn = staticmethod(seen.proves_turn)
+    fatal = staticmethod(fatal.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing behind."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 
-from wal_agent.agents.base import Death
-from wal_agent.agents.lasterror import by_last_error
+from wal_agent.agents.base import ExitCause
+from wal_agent.agents.lasterror import cause_from_last_error
 
 _LAST = re.compile(rb"^((?:429|5\d\d) .{1,600})$", re.MULTILINE)
 
 
-def fatal(said: bytes, now: float) -> Death | None:
-    return by_last_error(said, now, last=_LAST)
+def exit_cause(said: bytes, now: float) -> ExitCause | None:
+    return cause_from_last_error(said, now, last=_LAST)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from wal_agent.agents.base import Env, HookSetup, Injected
-from wal_agent.agents.line import GONE
+from wal_agent.agents.hook_line import GONE
 from wal_agent.errors import ConfigError
 from wal_agent.resources import shipped
 
@@ -22,13 +22,13 @@ def inject(setup: HookSetup, env: Env) -> Injected:
     place = setup.run_dir / "pi.ts"
     try:
         (setup.run_dir / "wire.js").write_bytes(shipped("hooks/wire.js").read_bytes())
-        place.write_text(extension(setup), "utf-8")
+        place.write_text(extension_source(setup), "utf-8")
     except OSError as e:
         raise ConfigError(f"pi's hooks could not be placed in {setup.run_dir}: {e.strerror or e}.") from e
     return Injected(env={MARKER: str(place)})
 
 
-def extension(setup: HookSetup) -> str:
+def extension_source(setup: HookSetup) -> str:
     words = {
         "socket": str(setup.run_dir / "hook.sock"),
         "run": setup.run,

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.found import Program
-from wal_agent.agents.options import Arg
-from wal_agent.agents.pi import options
+from wal_agent.agents.pi import cli as options
 from wal_agent.agents.pi.inject import MARKER
+from wal_agent.agents.program import Arg
 
-_UNHEARD = "it does not tell its extensions of the session that /new begins, nor wait for them at its end."
-PROGRAM = Program("pi", "@mariozechner/pi-coding-agent", ("0.65.0", _UNHEARD))
+_NO_HOOKS = "it does not tell its extensions of the session that /new begins, nor wait for them at its end."
+PROGRAM = Program("pi", "@mariozechner/pi-coding-agent", ("0.65.0", _NO_HOOKS))
 FLAG = "--wal-agent"  # without our extension, pi does not know it and does not start
 ACT = "Act on the wal-agent recovery notice above."
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -29,40 +29,40 @@ def locate(env: Env) -> Cli:
 
 def passthrough(args: Sequence[str]) -> bool:
     return (len(args) > 0 and args[0] in options.COMMANDS) or any(
-        a.name in options.NO_SESSION for a in options.read(args)
+        a.name in options.NO_SESSION for a in options.parse_args(args)
     )
 
 
-def session_of(args: Sequence[str]) -> str | None:
+def session_from_args(args: Sequence[str]) -> str | None:
     """The session that the user chose: its id, "" where only pi can tell (the newest, a path, a part of an id)."""
-    given = options.read(args)
-    if not any(arg.name in options.SESSION for arg in given):
+    given = options.parse_args(args)
+    if not any(arg.name in options.SESSION_OPTIONS for arg in given):
         return None
-    chosen = options.last(given, "session") or ""
+    chosen = options.last_value(given, "session") or ""
     plain = not any(arg.name == "fork" for arg in given)
     return chosen if plain and _ID.fullmatch(chosen) else ""
 
 
-def prompt_of(args: Sequence[str]) -> str | None:
-    return "\n\n".join(options.said(options.read(args))) or None
+def prompt_from_args(args: Sequence[str]) -> str | None:
+    return "\n\n".join(options.prompt_words(options.parse_args(args))) or None
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
-    given = options.read(args)
-    return tty and not any(a.name == "print" for a in given) and options.mode(given) not in ("json", "rpc")
+    given = options.parse_args(args)
+    return tty and not any(a.name == "print" for a in given) and options.output_mode(given) not in ("json", "rpc")
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
-    given = options.read(args)
+    given = options.parse_args(args)
     ours: list[str] = []
     told = isinstance(session, ResumeSession) and session.prompt != ""
     if isinstance(session, ResumeSession):
-        given = [arg for arg in given if arg.name not in options.SESSION]
+        given = [arg for arg in given if arg.name not in options.SESSION_OPTIONS]
         ours = ["--session", session.id]
         if told:
             given = options.without_prompt(given)
             ours.append(ACT)  # in front: behind an option of an extension's it would be taken for its value
-    argv = (str(cli.path), *ours, *options.words(_with_hooks(given, env[MARKER])))
+    argv = (str(cli.path), *ours, *options.to_words(_with_hooks(given, env[MARKER])))
     return Command(argv, {}, told and not interactive)
 
 

@@ -25,7 +25,7 @@ class PiRehearsal(Rehearsal):
     def args(self, prompt: str) -> tuple[str, ...]:
         return (*_MODEL, "-p", prompt)
 
-    def talking(self, prompt: str) -> tuple[str, ...]:
+    def interactive_args(self, prompt: str) -> tuple[str, ...]:
         return (*_MODEL, prompt)
 
     def shell(self, command: str) -> Call:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from wal_agent.agents.base import SeenCall
-from wal_agent.agents.jsonl import encode, records
-from wal_agent.agents.pi.tree import Entry
+from wal_agent.agents.pi.session import Entry
+from wal_agent.agents.session_files import encode_json, records
 
 _NAMED = "wal-agent-tool"  # in a result's details: what hooks/pi.ts called a tool in the place of one of pi's own
 
@@ -16,7 +16,7 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
     for record, _ in records(appended):
         entry = Entry(record or {})
         for call in entry.calls:
-            asked[call["id"]] = encode(call.get("arguments", {}))
+            asked[call["id"]] = encode_json(call.get("arguments", {}))
         if entry.role == "toolResult":
             told = entry.message
             id, tool = str(told.get("toolCallId", "")), str(told.get("toolName", ""))
@@ -27,6 +27,6 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
     return found
 
 
-def unhooked(appended: bytes) -> bool:
+def proves_turn(appended: bytes) -> bool:
     """The extension hears of the session before its first turn, and of each turn before anything of it is written."""
     return any(Entry(record or {}).role in ("user", "assistant") for record, _ in records(appended))

@@ -11,26 +11,15 @@ from wal_agent.agents.base import (
     Env,
     HookCaller,
     HookSetup,
+    HooksToInstall,
     Injected,
     LoggedCall,
     Reconciled,
     Rehearsal,
-    Standing,
     Traits,
 )
-from wal_agent.agents.qwen import (
-    events,
-    fatal,
-    files,
-    inject,
-    launch,
-    notice,
-    places,
-    reconcile,
-    seen,
-    settings,
-    standing,
-)
+from wal_agent.agents.qwen import cli, fatal, hooks, inject, launch, notice, paths, reconcile, seen, standing
+from wal_agent.agents.qwen import session as files
 
 
 class Qwen:
@@ -72,11 +61,11 @@ class Qwen:
     def locate(self, env: Env) -> Cli:
         return launch.PROGRAM.locate(env)
 
-    hooks_off = staticmethod(settings.hooks_off)
+    hooks_off_reason = staticmethod(cli.hooks_off_reason)
     passthrough = staticmethod(launch.passthrough)
     is_interactive = staticmethod(launch.is_interactive)
-    session_of = staticmethod(launch.session_of)
-    prompt_of = staticmethod(launch.prompt_of)
+    session_from_args = staticmethod(launch.session_from_args)
+    prompt_from_args = staticmethod(launch.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         inject.sweep(env)
@@ -86,25 +75,25 @@ class Qwen:
 
     command = staticmethod(launch.command)
 
-    def standing(self, env: Env) -> Standing:
-        return standing.standing(env)
+    def standing(self, env: Env) -> HooksToInstall:
+        return standing.hooks_to_install(env)
 
-    parse = staticmethod(events.parse)
-    render = staticmethod(events.render)
+    parse = staticmethod(hooks.parse)
+    render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
-    folder = staticmethod(places.runtime)
+    folder = staticmethod(paths.runtime_folder)
     restore_path = staticmethod(files.restore_path)
-    existing = staticmethod(files.existing)
+    existing_files = staticmethod(files.existing_files)
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return reconcile.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.tell)
+    tell = staticmethod(notice.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
-    caught_up = staticmethod(seen.caught_up)
-    unhooked = staticmethod(seen.unhooked)
-    fatal = staticmethod(fatal.fatal)
+    settled_length = staticmethod(seen.settled_length)
+    proves_turn = staticmethod(seen.proves_turn)
+    fatal = staticmethod(fatal.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing."""

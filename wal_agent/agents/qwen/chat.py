@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wal_agent.agents.jsonl import Json, Line, decode, encode, records
+from wal_agent.agents.session_files import Json, Line, decode_json, encode_json, records
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Chat:
         return next((text for text in found if isinstance(text, str)), "")
 
 
-def load(data: bytes) -> Chat:
+def load_chat(data: bytes) -> Chat:
     chat = Chat()
     for record, line in records(data):
         found = Record(record, line) if record is not None else _glued(line)
@@ -80,12 +80,14 @@ def _glued(line: Line) -> Record | None:
     text = bytes(line)
     at = text.rfind(b'{"uuid":')
     try:
-        value = decode(text[at:]) if at > 0 else None
+        value = decode_json(text[at:]) if at > 0 else None
     except ValueError:
         return None
     return Record(value) if isinstance(value, dict) else None
 
 
-def dump(chat: Chat) -> bytes:
+def dump_chat(chat: Chat) -> bytes:
     """Loading it gives the same records again."""
-    return b"".join(line for r in chat.records for line in (r.line if r.line is not None else encode(r.value), b"\n"))
+    return b"".join(
+        line for r in chat.records for line in (r.line if r.line is not None else encode_json(r.value), b"\n")
+    )

@@ -6,19 +6,19 @@ import re
 from pathlib import Path
 
 _BLANKS = "\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-_S = f"[{_BLANKS}]"
+_SPACE = f"[{_BLANKS}]"
 _BEGIN, _END = r"(?:\A|(?<=[\n\r\u2028\u2029]))", r"(?:\Z|(?=[\n\r\u2028\u2029]))"
 _LINE = re.compile(
-    rf"{_BEGIN}{_S}*(?:export{_S}+)?([A-Za-z0-9_.-]+)(?:{_S}*={_S}*?|:{_S}+?)"
-    rf"({_S}*'(?:\\'|[^'])*'|{_S}*\"(?:\\\"|[^\"])*\"|{_S}*`(?:\\`|[^`])*`|[^#\r\n]+)?"
-    rf"{_S}*(?:#[^\n\r\u2028\u2029]*)?{_END}"
+    rf"{_BEGIN}{_SPACE}*(?:export{_SPACE}+)?([A-Za-z0-9_.-]+)(?:{_SPACE}*={_SPACE}*?|:{_SPACE}+?)"
+    rf"({_SPACE}*'(?:\\'|[^'])*'|{_SPACE}*\"(?:\\\"|[^\"])*\"|{_SPACE}*`(?:\\`|[^`])*`|[^#\r\n]+)?"
+    rf"{_SPACE}*(?:#[^\n\r\u2028\u2029]*)?{_END}"
 )
 _QUOTED = re.compile(rf"{_BEGIN}(['\"`])(.*)\1{_END}", re.DOTALL)
-_ENDS = re.compile(rf"\A{_S}+|{_S}+\Z")
+_ENDS = re.compile(rf"\A{_SPACE}+|{_SPACE}+\Z")
 _LIMIT = 1 << 20
 
 
-def parse(text: str) -> dict[str, str]:
+def parse_dotenv(text: str) -> dict[str, str]:
     """Of two lines with one name the last counts."""
     found: dict[str, str] = {}
     for name, raw in _LINE.findall(re.sub(r"\r\n?", "\n", text)):
@@ -29,10 +29,10 @@ def parse(text: str) -> dict[str, str]:
     return found
 
 
-def read(path: Path) -> dict[str, str]:
+def read_dotenv(path: Path) -> dict[str, str]:
     """Empty where it cannot be read, as for Qwen."""
     try:
         with path.open("rb") as f:
-            return parse(f.read(_LIMIT).decode(errors="replace"))
+            return parse_dotenv(f.read(_LIMIT).decode(errors="replace"))
     except OSError:
         return {}

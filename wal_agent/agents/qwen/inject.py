@@ -10,17 +10,17 @@ from dataclasses import replace
 
 from wal_agent.agents import extension
 from wal_agent.agents.base import Env, HookSetup, HookTable, Injected
-from wal_agent.agents.qwen.events import EVENTS, FIRM
+from wal_agent.agents.qwen.hooks import EVENTS, FIRM
 from wal_agent.agents.qwen.line import HOOK_TIMEOUT_MS, MARKER, hook_line
-from wal_agent.agents.qwen.places import fixed, qwen_home
+from wal_agent.agents.qwen.paths import folder_variables, qwen_home
 
-KIND = extension.Kind("Qwen Code", "qwen-extension.json", MARKER)
+EXTENSION = extension.ExtensionKind("Qwen Code", "qwen-extension.json", MARKER)
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
     # What is set already, no `.env` file and no settings change: neither the folders nor that hooks run.
-    more = {**fixed(env), "QWEN_CODE_SIMPLE": "0"}
-    made = KIND.inject(setup, qwen_home(env), hook_table(setup))
+    more = {**folder_variables(env), "QWEN_CODE_SIMPLE": "0"}
+    made = EXTENSION.inject(setup, qwen_home(env), hook_table(setup))
     return replace(made, env=made.env | more)
 
 

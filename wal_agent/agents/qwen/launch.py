@@ -14,8 +14,9 @@ from wal_agent.agents import node
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.extension import extension_name
 from wal_agent.agents.found import Program
-from wal_agent.agents.layers import effective
-from wal_agent.agents.qwen import options, settings
+from wal_agent.agents.layers import effective_setting
+from wal_agent.agents.qwen import cli as settings
+from wal_agent.agents.qwen import options
 from wal_agent.agents.qwen.line import MARKER
 
 _BROKEN = "it fires no hooks of an extension (seen on 0.12.0; 0.15.6 is the first that is known to)."
@@ -26,27 +27,31 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 def passthrough(args: Sequence[str]) -> bool:
     """These arguments start no session (a subcommand, --version): nothing to protect."""
-    given = options.read(args)
+    given = options.parse_args(args)
     first = next((arg for arg in given if not arg.name), None)
     command = first is not None and first.words[0] != "--" and first.value in options.COMMANDS
-    return command or any(options.on(given, name) for name in options.NO_SESSION)
+    return command or any(options.is_given(given, name) for name in options.NO_SESSION)
 
 
-def session_of(args: Sequence[str]) -> str | None:
+def session_from_args(args: Sequence[str]) -> str | None:
     """The session that the user chose: its id, "" where only Qwen can tell (the last, a title, its list), else None."""
-    given = options.read(args)
-    if (chosen := options.last(given, "session-id")) is not None:
+    given = options.parse_args(args)
+    if (chosen := options.last_value(given, "session-id")) is not None:
         return chosen
-    if (resumed := options.last(given, "resume")) is not None:
+    if (resumed := options.last_value(given, "resume")) is not None:
         return resumed if _ID.fullmatch(resumed) else ""
-    return "" if options.on(given, "continue") else None
+    return "" if options.is_given(given, "continue") else None
 
 
-def prompt_of(args: Sequence[str]) -> str | None:
+def prompt_from_args(args: Sequence[str]) -> str | None:
     """The prompt among the arguments; the positional words are one."""
-    given = options.read(args)
+    given = options.parse_args(args)
     words = [arg.value for arg in given if not arg.name]
-    for found in (options.last(given, "prompt"), options.last(given, "prompt-interactive"), " ".join(words)):
+    for found in (
+        options.last_value(given, "prompt"),
+        options.last_value(given, "prompt-interactive"),
+        " ".join(words),
+    ):
         if found:
             return found
     return None
@@ -54,14 +59,14 @@ def prompt_of(args: Sequence[str]) -> str | None:
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     """Qwen's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
-    given = options.read(args)
-    if options.last(given, "prompt-interactive"):  # an empty one is none: headless, it could end with 42 for ever
+    given = options.parse_args(args)
+    if options.last_value(given, "prompt-interactive"):  # an empty one is none: headless, it could end with 42 for ever
         return True
-    return tty and prompt_of(args) is None
+    return tty and prompt_from_args(args) is None
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
-    given = options.read(args)
+    given = options.parse_args(args)
     ours: list[str] = []
     run = env.get(MARKER)
     at = next((n for n, arg in enumerate(given) if arg.name == "extensions"), None)
@@ -72,18 +77,18 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         given.insert(at, options.Arg("extensions", name, ("--extensions", name)))
     told = isinstance(session, ResumeSession) and session.prompt != ""
     if isinstance(session, ResumeSession):
-        given = [arg for arg in given if arg.name not in options.SESSION]
+        given = [arg for arg in given if arg.name not in options.SESSION_OPTIONS]
         ours += ["--resume", session.id]
         if told or session.asked:
-            given = [arg for arg in given if arg.name not in options.PROMPT]
+            given = [arg for arg in given if arg.name not in options.PROMPT_OPTIONS]
         if told:
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
-    elif not any(arg.name in options.SESSION for arg in given):
+    elif not any(arg.name in options.SESSION_OPTIONS for arg in given):
         ours += ["--session-id", session.id]
-    heap = node.interpreter(cli.path, env) if _wants_heap(env) else ()
+    heap = node.node_command(cli.path, env) if _wants_heap(env) else ()
     # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
     # Qwen again at exit code 42, is then the supervisor's (`again`).
-    argv = (*_program(cli.path, heap), *ours, *options.words(given))
+    argv = (*_program(cli.path, heap), *ours, *options.to_words(given))
     return Command(argv, {"QWEN_CODE_NO_RELAUNCH": "true"}, told and not interactive)
 
 
@@ -97,5 +102,5 @@ def _program(path: Path, heap: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _wants_heap(env: Env) -> bool:
-    found = effective(settings.own_layers(env), "advanced", "autoConfigureMemory")
+    found = effective_setting(settings.own_layers(env), "advanced", "autoConfigureMemory")
     return found is not None and bool(found[1])

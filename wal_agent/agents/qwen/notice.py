@@ -5,14 +5,14 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from wal_agent.agents.jsonl import encode
-from wal_agent.agents.qwen.chat import load
-from wal_agent.agents.qwen.putback import EPOCH
+from wal_agent.agents.qwen.chat import load_chat
+from wal_agent.agents.qwen.resume import EPOCH
+from wal_agent.agents.session_files import encode_json
 
 
-def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
     """Add it at the end, once."""
-    chat = load(main)
+    chat = load_chat(main)
     last = chat.records[-1] if chat.records else None
     message = {"role": "user", "parts": [{"text": prompt}]}
     if last is not None and last.kind == "user" and last.value.get("message") == message:
@@ -28,4 +28,4 @@ def tell(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
         "version": chat.last("version"),
         "message": message,
     }
-    return main + encode(value) + b"\n"
+    return main + encode_json(value) + b"\n"

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.options import Arg, Kind, Syntax, last, on, words
+from wal_agent.agents.program import Arg, Kind, Syntax, is_given, last_value, to_words
 
-__all__ = ["COMMANDS", "NO_SESSION", "PROMPT", "SESSION", "Arg", "last", "on", "read", "words"]
+__all__ = [
+    "COMMANDS",
+    "NO_SESSION",
+    "PROMPT_OPTIONS",
+    "SESSION_OPTIONS",
+    "Arg",
+    "is_given",
+    "last_value",
+    "parse_args",
+    "to_words",
+]
 
 _VALUE = """telemetry-target telemetry-otlp-endpoint telemetry-otlp-protocol telemetry-outfile proxy model prompt
     prompt-interactive system-prompt append-system-prompt sandbox-image approval-mode channel mcp-config
@@ -37,7 +47,7 @@ SHORT = {
 }
 COMMANDS = frozenset(("mcp", "extensions", "auth", "hooks", "hook", "channel", "review"))
 NO_SESSION = frozenset(("version", "help", "list-extensions"))
-PROMPT = frozenset(("prompt", "prompt-interactive", ""))
-SESSION = frozenset(("resume", "session-id", "continue"))
+PROMPT_OPTIONS = frozenset(("prompt", "prompt-interactive", ""))
+SESSION_OPTIONS = frozenset(("resume", "session-id", "continue"))
 
-read = Syntax(KINDS, SHORT, yargs=True).read
+parse_args = Syntax(KINDS, SHORT, yargs=True).read

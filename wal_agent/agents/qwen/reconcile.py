@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.qwen.chat import Chat, dump, load
-from wal_agent.agents.qwen.putback import put_back
+from wal_agent.agents.qwen.chat import Chat, dump_chat, load_chat
+from wal_agent.agents.qwen.resume import put_back
 
 
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-    chat = load(main)
+    chat = load_chat(main)
     repairs: list[str] = []
     if chat.junk:
         repairs.append(f"{chat.junk} damaged line(s) of the session file were left out.")
@@ -29,7 +29,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     put = put_back(chat, session, workspace, calls)
     said = sum(record.kind in ("user", "assistant") for record in chat.records)
     asked = any(record.kind == "user" for record in chat.live())
-    return Reconciled(dump(chat), put, said, tuple(repairs), None if asked else ())
+    return Reconciled(dump_chat(chat), put, said, tuple(repairs), None if asked else ())
 
 
 def mend_links(chat: Chat) -> int:

@@ -30,7 +30,7 @@ class QwenRehearsal(Rehearsal):
     def args(self, prompt: str) -> tuple[str, ...]:
         return ("--yolo", "--prompt", prompt)
 
-    def talking(self, prompt: str) -> tuple[str, ...]:
+    def interactive_args(self, prompt: str) -> tuple[str, ...]:
         return ("--yolo", "--prompt-interactive", prompt)
 
     def shell(self, command: str) -> Call:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from wal_agent.agents.base import SeenCall
-from wal_agent.agents.jsonl import Json, encode, records, well_formed
+from wal_agent.agents.session_files import Json, encode_json, records, well_formed
 
 _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
     "success": "done",
@@ -25,7 +25,10 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         status = _STATUS.get(str(event.get("status")))
         if status is not None:
             refused = status == "cancelled" and event.get("decision") == "reject"
-            tool, input = str(event.get("function_name", "")), well_formed(encode(event.get("function_args") or {}))
+            tool, input = (
+                str(event.get("function_name", "")),
+                well_formed(encode_json(event.get("function_args") or {})),
+            )
             found.append(SeenCall(tool, input, "refused" if refused else status, str(record.get("uuid", ""))))
     return found
 
@@ -36,7 +39,7 @@ def _call_event(record: Json | None) -> Json | None:
     return event if isinstance(event, dict) and event.get("event.name") == "qwen-code.tool_call" else None
 
 
-def caught_up(appended: bytes) -> int:
+def settled_length(appended: bytes) -> int:
     """Up to a batch that has fewer results than events. Qwen Code 0.15.10 queues its events, then its results, in one
     go, and does not wait for their writing before its next hook: the end of the file may be between any two of them. A
     record of another kind behind them shows that no result is to come (a subagent's calls have none)."""
@@ -61,6 +64,6 @@ def _kind(line: bytes) -> Literal["event", "result", "other"]:
     return "event" if _call_event(record) is not None else "other"
 
 
-def unhooked(appended: bytes) -> bool:
+def proves_turn(appended: bytes) -> bool:
     """A user's record is written when the UserPromptSubmit hook is over, before the model is asked."""
     return any(r is not None and r.get("type") == "user" for r, _ in records(appended))

@@ -1,14 +1,14 @@
-"""Hooks in Qwen Code's own settings (agents/installed.py).
+"""Hooks in Qwen Code's own settings (agents/installed_hooks.py).
 
 Qwen fills in variables of the environment in its settings when it reads them, to the same end as the shell would.
 """
 
 from __future__ import annotations
 
-from wal_agent.agents import installed
-from wal_agent.agents.base import Env, Standing
+from wal_agent.agents import installed_hooks
+from wal_agent.agents.base import Env, HooksToInstall
 from wal_agent.agents.qwen.inject import hook_table
-from wal_agent.agents.qwen.places import qwen_home
+from wal_agent.agents.qwen.paths import qwen_home
 
 # A launcher may name the home with a `~`, which Qwen itself resolves. A relative name is Qwen's here too: hooks start
 # where it does.
@@ -19,6 +19,6 @@ _HAS_OURS = (
 )
 
 
-def standing(env: Env) -> Standing:
-    hooks = installed.standing(hook_table, True, _HAS_OURS, named=True)
-    return Standing("qwen", "Qwen Code", qwen_home(env) / "settings.json", hooks)
+def hooks_to_install(env: Env) -> HooksToInstall:
+    hooks = installed_hooks.hooks_for_settings(hook_table, True, _HAS_OURS, named=True)
+    return HooksToInstall("qwen", "Qwen Code", qwen_home(env) / "settings.json", hooks)

@@ -1,0 +1,227 @@
+"""Calls that the log knows and the session file does not, put back into it (proven on the real program)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import LoggedCall
+from wal_agent.agents.claude.seen import content_text, has_no_outcome
+from wal_agent.agents.claude.session import (
+    Entry,
+    Session,
+    conversation_end,
+    new_entry,
+    one_ms_later,
+    time_after,
+    time_seconds,
+)
+from wal_agent.agents.putback import call_input, noted_result, unknown_result
+from wal_agent.agents.session_files import Json, decode_json
+
+IMAGE = "[an image, which is not kept; look at it again if it is needed]"
+MODEL = "claude-unknown"  # of a message that no other line tells the model of
+_KEPT = ("userType", "entrypoint", "version", "gitBranch")
+
+
+def put_back(read: Session, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
+    """Give calls without a result theirs, and add those that are missing, in the log's order; say how many."""
+    replaced = _replace_unknown(read, calls)
+    like = LineTemplate.of(read, session, workspace)
+    time = time_after(read)
+    places = _positions(read)
+    end = max((i + 1 for i, e in enumerate(read.entries) if e.uuid), default=0)
+    added: dict[int, list[Entry]] = {}  # by the line that they go before
+    lacking = _lacking_results(read, calls)
+    for call in lacking:
+        at, place = places[call_id(call)]
+        tail = at >= end
+        at_time = time if tail else one_ms_later(place.time)
+        value = like.line("user", place.uuid, _result(call), f"result {call_id(call)}", at_time)
+        added.setdefault(at, []).append(new_entry({**value, "sourceToolAssistantUUID": place.uuid}))
+        time = one_ms_later(time) if tail else time
+    count = range(len(read.entries) + 1)
+    read.entries = [e for i in count for e in (*added.get(i, ()), *read.entries[i : i + 1])]
+    missing = _missing(read, calls)
+    for call in missing:
+        use = [{"type": "tool_use", "id": call_id(call), "name": call.tool, "input": call_input(call)}]
+        said = like.line("assistant", conversation_end(read), use, f"call {call_id(call)}", time)
+        read.entries.append(new_entry(said))
+        time = one_ms_later(time)
+        told = like.line("user", str(said["uuid"]), _result(call), f"result {call_id(call)}", time)
+        read.entries.append(new_entry({**told, "sourceToolAssistantUUID": said["uuid"]}))
+        time = one_ms_later(time)
+    return replaced + len(lacking) + len(missing)
+
+
+def _replace_unknown(read: Session, calls: Sequence[LoggedCall]) -> int:
+    """Give the log's result to each call for which Claude wrote a result of its own that tells no outcome."""
+    logged = {call_id(call): call for call in calls}
+    replaced = 0
+    for e in read.entries:
+        lost = [id for r in e.results() if (id := str(r["tool_use_id"])) in logged and has_no_outcome(e.value, r)]
+        if not lost:
+            continue
+        results = {id: _result(logged[id])[0] for id in lost}
+        content = [
+            results.get(str(block.get("tool_use_id")), block) if isinstance(block, dict) else block
+            for block in e.message["content"]
+        ]
+        kept = {key: value for key, value in e.value.items() if key not in ("toolUseResult", "toolDenialKind")}
+        e.change({**kept, "message": {**e.message, "content": content}})
+        replaced += len(lost)
+    return replaced
+
+
+def call_id(call: LoggedCall) -> str:
+    return call.call_id or f"toolu_wal_{call.call}"
+
+
+def _lacking_results(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
+    told = {str(r["tool_use_id"]) for e in read.entries for r in e.results()}
+    begun = {str(c["id"]) for e in read.entries for c in e.calls()}
+    return [call for call in calls if call_id(call) in begun - told]
+
+
+def _missing(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
+    """By id. One without an id in the log is known by its tool and input, if it was told after it had started."""
+    ids = {str(c["id"]) for e in read.entries for c in e.calls()}
+    equal: dict[tuple[str, str], list[float]] = {}
+    for e in read.entries:
+        for c in e.calls():
+            equal.setdefault((str(c.get("name")), _canon(c.get("input"))), []).append(time_seconds(e.time))
+    missing: list[LoggedCall] = []
+    for call in calls:
+        if call_id(call) in ids:
+            continue
+        ended = [t for t in equal.get((call.tool, _canon(call_input(call))), []) if t + 60 >= call.started]
+        if not call.call_id and ended:
+            equal[call.tool, _canon(call_input(call))].remove(min(ended))
+        else:
+            missing.append(call)
+            ids.add(call_id(call))
+    return missing
+
+
+def _positions(read: Session) -> dict[str, tuple[int, Entry]]:
+    """Of each call in the file: where its result goes, and the call's line. Behind the last line of its message and its
+    message's results, where Claude itself would have written it: it must not look like the conversation's end."""
+    places: dict[str, tuple[int, Entry]] = {}
+    ends: dict[str, int] = {}  # of the messages, as far as they are looked at
+    for at, use in enumerate(read.entries):
+        for call in use.calls():
+            if call["id"] not in places:
+                message = repr(use.message.get("id"))
+                if at >= ends.get(message, 0):
+                    ends[message] = _end(read, at)
+                places[call["id"]] = ends[message], use
+    return places
+
+
+def _end(read: Session, at: int) -> int:
+    message = read.entries[at].message.get("id")
+    end = at + 1
+    for i in range(at + 1, len(read.entries)):
+        e = read.entries[i]
+        same = e.kind == "assistant" and e.message.get("id") == message
+        if same or any(True for _ in e.results()):
+            end = i + 1
+        elif e.uuid and e.kind in ("user", "assistant"):
+            break
+    return end
+
+
+@dataclass(frozen=True, slots=True)
+class LineTemplate:
+    """What new lines of the chain have in common with the others: what tells of the program."""
+
+    session: str
+    workspace: Path
+    kept: Json
+    model: str
+
+    @classmethod
+    def of(cls, read: Session, session: str, workspace: Path) -> LineTemplate:
+        last = next((e.value for e in reversed(read.entries) if e.uuid), {})
+        model = next((m for e in reversed(read.entries) if (m := _model(e))), MODEL)
+        return cls(session, workspace, {key: last[key] for key in _KEPT if key in last}, model)
+
+    def line(self, kind: str, parent: str | None, content: Any, what: str, time: str) -> Json:
+        """`what` makes its uuid."""
+        name = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.session} {what}")
+        message: Json = {"role": kind, "content": content}
+        if kind == "assistant":
+            message = {
+                "id": f"msg_wal_{name.hex}",
+                "type": "message",
+                "role": kind,
+                "model": self.model,
+                "content": content,
+                "stop_reason": "tool_use",
+                "stop_sequence": None,
+                "usage": {"input_tokens": 0, "output_tokens": 0},
+            }
+        return {
+            "parentUuid": parent,
+            "isSidechain": False,
+            "type": kind,
+            "message": message,
+            "uuid": str(name),
+            "timestamp": time,
+            "cwd": str(self.workspace),
+            "sessionId": self.session,
+            **self.kept,
+        }
+
+
+def _model(e: Entry) -> str:
+    found = e.message.get("model") if e.kind == "assistant" else None
+    return found if isinstance(found, str) and found and not found.startswith("<") else ""
+
+
+def _result(call: LoggedCall) -> list[Json]:
+    text = unknown_result(call) if call.result is None else noted_result(result_text(call.result), call)
+    failed = call.failed or call.result is None
+    return [{"type": "tool_result", "tool_use_id": call_id(call), "content": text, "is_error": failed}]
+
+
+def result_text(result: bytes) -> str:
+    """What the model would have been told, as near as a hook's copy of it allows."""
+    try:
+        told = decode_json(result)
+    except (ValueError, RecursionError):
+        return result.decode(errors="replace")
+    if isinstance(told, str):
+        return told
+    if isinstance(told, list):
+        return _said(told)
+    if not isinstance(told, dict):
+        return json.dumps(told)
+    if isinstance(told.get("error"), str):
+        return str(told["error"])
+    if isinstance(told.get("stdout"), str):
+        kept = told.get("persistedOutputPath")
+        stored = f"[the whole output was stored in {kept}]" if isinstance(kept, str) and kept else None
+        out = IMAGE if told.get("isImage") is True else told["stdout"]
+        return "\n".join(part for part in (stored, out, told.get("stderr")) if isinstance(part, str) and part)
+    file = told.get("file")
+    if isinstance(file, dict):
+        if isinstance(file.get("content"), str):
+            return str(file["content"])
+        if "base64" in file:
+            return IMAGE
+    return _said(told.get("content")) or json.dumps(told, ensure_ascii=False)
+
+
+def _said(content: Any) -> str:
+    images = content if isinstance(content, list) else []
+    shown = [IMAGE for part in images if isinstance(part, dict) and part.get("type") == "image"]
+    return "\n".join(filter(None, [content_text(content), *shown]))
+
+
+def _canon(input: Any) -> str:
+    return json.dumps(input, sort_keys=True)

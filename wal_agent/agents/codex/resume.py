@@ -1,0 +1,259 @@
+"""A child of a restored rollout that Codex resumes well (DESIGN 7.3). Pure and idempotent.
+
+Codex writes the outputs of a batch in the order of its calls, and tells the model "aborted" of every call without one:
+of those that had ended, and of those that never began (facts, A8). Of a script of code mode it tells that alone, and
+nothing of what its calls did. The log and the file's own items know better; what they know is added at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import LoggedCall, Reconciled
+from wal_agent.agents.codex.events import SHELL
+from wal_agent.agents.codex.head import head_line
+from wal_agent.agents.codex.rollout import EXITED, RUNS_ON, Rollout, ended_by_itself, load_rollout, output_text
+from wal_agent.agents.putback import capped_text, noted_result, unknown_result
+from wal_agent.agents.session_files import Json, decode_json, encode_json, well_formed
+
+# A call that only reads may run before its intent is saved, and the intent be lost.
+NOT_BEGUN = "no record of its start was saved: if it began before the run was lost, it was one that only reads."
+DECLINED = "declined: it did not run."
+SCRIPT = (
+    "The run was lost while this script ran. What is known of the calls that it made, or one that still ran beside it, "
+    "one by one; calls that are not listed were not made:"
+)
+SCRIPTS = "The run was lost while several scripts ran. What is known of their calls, together, follows in a message."
+LOST_SCRIPTS = (
+    "[wal-agent] Calls that scripts made whose own records were lost with the run, and what is known of them:"
+)
+MOVED_ON = "\n[wal-agent: it runs no more."
+_SHELLS = ("exec_command", "shell_command", "shell")
+_HOOKED = (*_SHELLS, "apply_patch")  # tools of which it is known that no call begins without its before-hook
+_NESTED = "exec-"
+_RUNNING = re.compile(RUNS_ON + r" (\d+)")
+_TAG = re.compile(r"^- \[([^\]\n]+)\] ", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Child:
+    """The rollout, and what is added to it."""
+
+    read: Rollout
+    added: list[bytes] = field(default_factory=list)
+    put: int = 0
+
+    def add(self, payload: Json, kind: str = "response_item") -> None:
+        self.read.ordinal += 1
+        record = {"timestamp": self.read.time, "ordinal": self.read.ordinal, "type": kind, "payload": payload}
+        self.added.append(well_formed(encode_json(record)))
+
+    def answer(self, call_id: str, call: Json, text: str) -> None:
+        kind = "custom_tool_call_output" if call.get("type") == "custom_tool_call" else "function_call_output"
+        self.add({"type": kind, "call_id": call_id, "output": text})
+        self.read.outputs[call_id] = len(self.read.lines)
+
+    def bytes(self) -> bytes:
+        return b"".join(part for line in (*self.read.lines, *self.added) for part in (line, b"\n"))
+
+
+def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    read = load_rollout(main)
+    repairs = [f"{read.junk} damaged line(s) of the session file were left out."] if read.junk else []
+    child = Child(read)
+    if not read.headed:
+        read.lines.insert(0, head_line(session, workspace, read.time))
+        repairs.append("The session file's first line was damaged and was written anew.")
+        read = child.read = load_rollout(child.bytes())
+    _orphans(child, calls)
+    _plain(child, calls)
+    _scripts(child, calls)
+    return Reconciled(child.bytes(), child.put, read.messages, tuple(repairs), None if read.asked else ())
+
+
+def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:
+    """An output whose call's line was damaged: Codex would drop it."""
+    read = child.read
+    logged = {c.call_id: c for c in calls if c.call_id in read.outputs and c.call_id not in read.calls}
+    if not logged:
+        return
+    before = {read.outputs[id]: _call(call) for id, call in logged.items()}
+    for at in sorted(before, reverse=True):
+        output = decode_json(read.lines[at])
+        kind = "custom_tool_call" if output["payload"]["type"] == "custom_tool_call_output" else "function_call"
+        if before[at]["type"] == kind:
+            read.lines.insert(at, well_formed(encode_json({**output, "payload": before[at]})))
+            child.put += 1
+    child.read = load_rollout(child.bytes())
+
+
+def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
+    """The model's own calls: in the file's order, then those that the file lacks."""
+    read = child.read
+    logged = {c.call_id: c for c in calls if c.call_id and not c.call_id.startswith(_NESTED)}
+    for id, (at, call) in list(read.calls.items()):
+        if id in read.outputs or call.get("name") == "exec":
+            _runs_on(child, id, logged.get(id))
+            continue
+        if id in logged:
+            child.answer(id, call, _told(logged[id], read.items.get(id, (0, {}))[1]))
+            child.put += 1
+        elif id in read.items:
+            child.answer(id, call, _of_item(read.items[id][1]))
+        elif at >= read.last_turn and call.get("name") in _HOOKED and not call.get("namespace"):
+            child.answer(id, call, NOT_BEGUN)
+    for id, logged_call in logged.items():
+        if id not in read.calls and id not in read.outputs:
+            call = _call(logged_call)
+            child.add(call)
+            child.answer(id, call, _told(logged_call, {}))
+            read.calls[id] = (len(read.lines), call)
+            child.put += 1
+
+
+def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
+    """A command that had yielded has an output that says that it runs; what became of it is put behind that, unless the
+    model followed it to its end."""
+    at = child.read.outputs.get(id)
+    if at is None or logged is None:
+        return
+    record = decode_json(child.read.lines[at])
+    text = record["payload"].get("output")
+    if not isinstance(text, str) or RUNS_ON not in text[:400] or MOVED_ON in text:
+        return
+    if _followed(child.read, at, text):
+        return
+    item = child.read.items.get(id, (0, {}))[1]
+    record["payload"]["output"] = f"{text}{MOVED_ON} {_told(logged, item)}]"
+    child.read.lines[at] = well_formed(encode_json(record))
+    child.put += 1
+
+
+def _followed(read: Rollout, at: int, text: str) -> bool:
+    """Whether a `write_stdin` behind that output was told that the command exited."""
+    running = _RUNNING.search(text)
+    for id, (called, call) in read.calls.items() if running else ():
+        if call.get("name") != "write_stdin" or called < at or id not in read.outputs:
+            continue
+        try:
+            of = decode_json(str(call.get("arguments")).encode())["session_id"]
+            told = output_text(decode_json(read.lines[read.outputs[id]])["payload"].get("output"))
+        except (ValueError, LookupError, TypeError):
+            continue
+        if running and str(of) == running[1] and EXITED in told[:400]:
+            return True
+    return False
+
+
+def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
+    """Code mode: a script without an output gets one that tells what its calls did. What a script that had yielded made
+    behind its output is told in a message."""
+    read = child.read
+    said = _said_before(read)
+    logged = {_tag(c): c for c in calls if not c.call_id or c.call_id.startswith(_NESTED)}
+    logged = {tag: call for tag, call in logged.items() if tag not in said}
+    open_scripts = {id: at for id, (at, c) in read.calls.items() if c.get("name") == "exec" and id not in read.outputs}
+    # What ended before the first of them was told by its own script.
+    newest = max((at for at in read.outputs.values() if at < len(read.lines)), default=-1)  # but those put back
+    since = min(open_scripts.values()) if open_scripts else newest
+    ends = {id: at for id, (at, item) in read.items.items() if _ended(item)}
+    logged = {tag: call for tag, call in logged.items() if ends.get(tag, since + 1) > since}
+    items = {id: item for id, (at, item) in read.items.items() if id.startswith(_NESTED) and at > since}
+    lines = [_line(tag, _input(c), _told(c, read.items.get(tag, (0, {}))[1])) for tag, c in logged.items()]
+    if open_scripts:
+        unlogged = [_line(id, _command(item), _of_item(item)) for id, item in items.items() if id not in logged]
+        lines = [*unlogged, *lines]
+    together = bool(lines) and len(open_scripts) != 1  # whose call is whose cannot be told
+    for id in open_scripts:
+        child.answer(id, read.calls[id][1], SCRIPTS if together else "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
+    if together:
+        content = [{"type": "input_text", "text": "\n\n".join([LOST_SCRIPTS, *lines])}]
+        child.add({"type": "message", "role": "user", "content": content})
+    child.put += len(logged)
+
+
+def _said_before(read: Rollout) -> set[str]:
+    """Nested calls that were put back earlier."""
+    texts = [text for text in read.texts if text.startswith((SCRIPT, LOST_SCRIPTS))]
+    return {tag for text in texts for tag in _TAG.findall(text)}
+
+
+def _tag(call: LoggedCall) -> str:
+    return call.call_id or f"call {call.call}"
+
+
+def _told(call: LoggedCall, item: Json) -> str:
+    if call.result is None:
+        return _of_item(item) if _ended(item) else unknown_result(call)
+    return noted_result(_result(call.result), call)
+
+
+def _ended(item: Json) -> bool:
+    """Whether it tells what became of its call."""
+    code = item.get("exit_code")
+    if item.get("type") == "CommandExecution" and item.get("status") != "declined":
+        return isinstance(code, int) and ended_by_itself(code)
+    return item.get("status") in ("completed", "declined")
+
+
+def _result(result: bytes) -> str:
+    """What the after-hook told: text, or a command's output and code."""
+    try:
+        value: Any = decode_json(result)
+    except (ValueError, RecursionError):
+        return result.decode("utf-8", "replace")
+    if isinstance(value, dict) and set(value) == {"exit_code", "output"}:
+        return _exited(value["exit_code"], value["output"])
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _of_item(item: Json) -> str:
+    if item.get("status") == "declined":
+        return DECLINED
+    if item.get("type") == "CommandExecution":
+        code = item.get("exit_code")
+        ended = isinstance(code, int) and ended_by_itself(code)
+        return capped_text(_exited(code if ended else "unknown", item.get("aggregated_output") or ""), 0)
+    said = "\n".join(str(item[k]) for k in ("stdout", "stderr") if item.get(k))
+    return capped_text(said or f"status: {item.get('status')}", 0)
+
+
+def _exited(code: object, output: object) -> str:
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    return f"{EXITED} {code}\nOutput:\n{text}"
+
+
+def _line(tag: str, what: str, outcome: str) -> str:
+    return f"- [{tag}] {what}\n  {outcome}"
+
+
+def _command(item: Json) -> str:
+    command = item.get("command")
+    if isinstance(command, list) and command:
+        return f"{SHELL} {encode_json({'command': command[-1]}).decode()}"
+    return f"{item.get('type')} {encode_json(item.get('changes') or {}).decode()[:2000]}"
+
+
+def _input(call: LoggedCall) -> str:
+    return f"{call.tool} {capped_text(call.input.decode('utf-8', 'replace'), call.call)}"
+
+
+def _call(call: LoggedCall) -> Json:
+    """The call as the model made it, as far as the hooks' spelling tells."""
+    raw = well_formed(call.input)
+    try:
+        input: Any = decode_json(raw)
+    except (ValueError, RecursionError):
+        input = {}
+    command = input.get("command") if isinstance(input, dict) else None
+    if call.tool == "apply_patch" and isinstance(command, str):
+        return {"type": "custom_tool_call", "name": call.tool, "input": command, "call_id": call.call_id}
+    name, arguments = call.tool, raw.decode("utf-8", "replace")
+    if call.tool == SHELL and isinstance(command, str):
+        name, arguments = "exec_command", encode_json({"cmd": command}).decode()
+    return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call.call_id}

@@ -1,0 +1,240 @@
+"""Calls that the log knows and the session file does not, put back into it (proven on the real program)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wal_agent.agents.base import LoggedCall
+from wal_agent.agents.copilot.log import EPOCH, Event, Request, call_requests, time_seconds
+from wal_agent.agents.putback import capped_text, noted_result, unknown_result
+from wal_agent.agents.session_files import Json, decode_json, well_formed
+
+OURS = "wal-agent"  # `interactionId` of what is put back; of an outcome with the call of the log behind it
+_BOUNDS = ("assistant.message", "assistant.turn_end", "user.message", "abort", "session.resume", "session.shutdown")
+# Up to where it ends or was cut off; what is cut is followed by a line of ours.
+_BEGUN = re.compile(r'\{"(?:text|error)":\s*"((?:[^"\\\n]+|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*)')
+_CUT = "\n[wal-agent: "
+_EARLY = 0.001  # seconds that a timestamp of milliseconds may be too early
+
+
+@dataclass(slots=True)
+class FileCall:
+    """A call of the file, and its outcome there. What Copilot itself writes at a resume for a call without one gives
+    way to what the log knows of a call that began before; what an earlier recovery wrote, to the call that it is of.
+    `over`: when its batch was, at the latest."""
+
+    request: Request
+    message: Event
+    outcome: Event | None = None
+    over: float = float("inf")
+
+    @property
+    def settled(self) -> bool:
+        return self.outcome is not None and self._by != "resume" and not self.ours
+
+    @property
+    def ours(self) -> str:
+        """`call_id` of the call of the log that an earlier recovery told here."""
+        return self._by.removeprefix(f"{OURS} ") if self._by.startswith(f"{OURS} ") else ""
+
+    @property
+    def _by(self) -> str:
+        return str(self.outcome.data.get("interactionId")) if self.outcome else ""
+
+    @property
+    def ended(self) -> float:
+        told = time_seconds(self.outcome.value.get("timestamp")) if self.outcome else float("inf")
+        return told if self.settled else min(told, self.over)
+
+
+def put_back(events: list[Event], session: str, calls: Sequence[LoggedCall]) -> int:
+    """Change and add events so that each call is told with its outcome; say for how many that was new."""
+    asked = _file_calls(events)
+    meant = _match_calls(asked, calls)
+    new = 0
+    missing: list[LoggedCall] = []
+    writer = _Writer(events, session)
+    for call in calls:
+        found = meant.get(call.call)
+        if found is None:
+            missing.append(call)
+        elif not found.settled:
+            new += writer.settle(found, call)
+    if missing:
+        writer.message(missing)
+    return new + len(missing)
+
+
+def call_id(call: LoggedCall) -> str:
+    """Unlike the number alone, it is not met again when another job goes on with the session."""
+    known = f"{call.started:.3f} {call.tool} ".encode(errors="replace") + call.input
+    return f"wal_{call.call}_{hashlib.sha256(known).hexdigest()[:8]}"
+
+
+def _file_calls(events: Iterable[Event]) -> list[FileCall]:
+    """Ids may come again, and a subagent's may be its parent's: an outcome is of the last request before it."""
+    found: list[FileCall] = []
+    last: dict[tuple[str, ...], FileCall] = {}
+    batches: list[FileCall] = []
+    for event in events:
+        if event.kind in _BOUNDS and event.kind != "user.message":  # a person may write one while calls run
+            for a in batches:
+                a.over = time_seconds(event.value.get("timestamp")) if _bound(event, a.request.agent) else a.over
+            batches = [a for a in batches if not _bound(event, a.request.agent)]
+        for request in call_requests(event):
+            key = request.agent, request.id
+            if key not in last or last[key].message is not event:
+                last[key] = last[(request.id,)] = FileCall(request, event)
+                found.append(last[key])
+                batches.append(last[key])
+        if event.kind == "tool.execution_complete":
+            id = str(event.data.get("toolCallId"))
+            asked = last.get((event.agent, id)) or last.get((id,))
+            if asked is not None:
+                asked.outcome = event
+    return found
+
+
+def _match_calls(asked: Sequence[FileCall], calls: Sequence[LoggedCall]) -> dict[int, FileCall]:
+    """Each call of the file answers for one call of the log: the one that an earlier recovery told there, else an equal
+    one that did not begin after the file's had ended. Of equal ones, those that ended in both go together, then those
+    that ended in one."""
+    by_id = {a.ours or a.request.id: a for a in asked if a.ours or a.request.id.startswith("wal_")}
+    meant = {c.call: by_id[call_id(c)] for c in calls if call_id(c) in by_id}
+    free: dict[tuple[str, str], list[FileCall]] = {}
+    for a in asked:
+        if not a.ours and not a.request.id.startswith("wal_"):
+            free.setdefault((a.request.tool, canonical_json(a.request.input)), []).append(a)
+    for ended, settled in ((True, True), (False, True), (True, False), (False, False)):
+        for call in calls:
+            if call.call in meant or (call.result is not None) != ended:
+                continue
+            pool = free.get((call.tool, canonical_json(call.input)), [])
+            fits = (a for a in pool if a.settled == settled and a.ended + _EARLY >= call.started)
+            if (found := next(fits, None)) is not None:
+                pool.remove(found)
+                meant[call.call] = found
+    return meant
+
+
+class _Writer:
+    """Adds events, each the child of the one before."""
+
+    def __init__(self, events: list[Event], session: str) -> None:
+        self._events = events
+        self._session = session
+        models = (m for e in reversed(events) if isinstance(m := e.data.get("model"), str) and m != "resumed")
+        self._model = next(models, OURS)
+
+    def settle(self, asked: FileCall, call: LoggedCall) -> bool:
+        """Tell the outcome where Copilot looks for it: before anything that came after its batch, a resume too. False
+        where it stands there already."""
+        data = {"model": self._model, **outcome_data(asked.request, call)}
+        old = asked.outcome
+        if old is not None and asked.ours:
+            if {**old.data, "model": self._model} == data:
+                return False
+            old.value, old.line = {**old.value, "data": data}, None
+            return True
+        if old is not None:
+            del self._events[self._find(old)]
+        at = self._find(asked.message) + 1
+        while at < len(self._events) and not _bound(self._events[at], asked.request.agent):
+            at += 1
+        name = f"outcome {asked.request.message} {asked.request.id}"
+        self._add("tool.execution_complete", name, data, at, asked.request.agent)
+        return True
+
+    def message(self, calls: Sequence[LoggedCall]) -> None:
+        """A message of the model that was lost: only its calls are known."""
+        asked = [Request(call_id(c), c.tool, c.input, "") for c in calls]
+        data = {
+            "messageId": self._id(f"told {asked[0].id}"),
+            "model": self._model,
+            "content": "",
+            "toolRequests": [
+                {"toolCallId": r.id, "name": r.tool, "arguments": plain_input(r), "type": "function"} for r in asked
+            ],
+            "interactionId": OURS,
+        }
+        self._add("assistant.message", f"message {asked[0].id}", data, len(self._events))
+        for request, call in zip(asked, calls, strict=True):
+            data = {"model": self._model, **outcome_data(request, call)}
+            self._add("tool.execution_complete", f"outcome {request.id}", data, len(self._events))
+
+    def _add(self, kind: str, name: str, data: Json, at: int, agent: str = "") -> None:
+        before = self._events[at - 1].value if at else {}
+        value: Json = {"type": kind, "data": data, "id": self._id(name)}
+        value |= {"timestamp": before.get("timestamp", EPOCH), "parentId": before.get("id")}
+        self._events.insert(at, Event(value | ({"agentId": agent} if agent else {})))
+
+    def _find(self, event: Event) -> int:
+        return next(i for i, e in enumerate(self._events) if e is event)
+
+    def _id(self, name: str) -> str:
+        return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._session} {name}"))
+
+
+def _bound(event: Event, agent: str) -> bool:
+    """Whether what comes now is no more of the batch of this agent's last message."""
+    if event.kind.startswith("session."):
+        return event.kind in _BOUNDS
+    return event.kind in _BOUNDS and event.agent == agent
+
+
+def outcome_data(request: Request, call: LoggedCall) -> Json:
+    """The outcome's data. An error is what tells the model that a call did not go well."""
+    data: Json = {"toolCallId": request.id, "interactionId": f"{OURS} {call_id(call)}"}
+    if call.result is None:
+        return data | {"success": False, "error": {"message": unknown_result(call), "code": "interrupted"}}
+    text, failed = _said(call)
+    if failed:
+        return data | {"success": False, "error": {"message": text, "code": "failure"}}
+    return data | {"success": True, "result": {"content": text}}
+
+
+def _said(call: LoggedCall) -> tuple[str, bool]:
+    try:
+        told: Any = decode_json(well_formed(call.result or b""))
+    except ValueError:
+        told = (call.result or b"").decode(errors="replace")
+        if (begun := _BEGUN.match(told)) is not None:
+            return noted_result(_rest(told, begun), call), call.failed
+    if isinstance(told, dict):
+        error = told.get("error")
+        if error is not None:
+            message = error.get("message") if isinstance(error, dict) else error
+            return capped_text(message if isinstance(message, str) else json.dumps(error), call.call), True
+        told = told.get("text", "")
+    return noted_result(told if isinstance(told, str) else json.dumps(told), call), call.failed
+
+
+def _rest(told: str, begun: re.Match[str]) -> str:
+    """The text of a result that was cut off (`gate.cut`), and the sentence of ours behind it."""
+    cut = told.rfind(_CUT)
+    text: str = json.loads(f'"{begun[1]}"', strict=False)
+    return text + (told[cut:] if cut >= begun.end() else "")
+
+
+def plain_input(request: Request) -> Any:
+    """The input as the file spells it: the one tool whose input is text gets text."""
+    try:
+        value = decode_json(well_formed(request.input))
+    except ValueError:
+        return {}
+    if request.tool == "apply_patch" and isinstance(value, dict) and isinstance(value.get("input"), str):
+        return value["input"]
+    return value if isinstance(value, dict) else {}
+
+
+def canonical_json(input: bytes) -> str:
+    try:
+        return json.dumps(decode_json(well_formed(input)), sort_keys=True)
+    except ValueError:
+        return repr(input)

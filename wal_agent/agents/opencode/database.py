@@ -1,0 +1,150 @@
+"""OpenCode's database, read from outside while OpenCode writes it: by SQLite itself, never as files.
+
+(Its file is nearly empty, all is in the write-ahead log beside it; and whoever copies it from inside OpenCode's process
+drops the locks that keep it whole.)
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from wal_agent.agents.opencode.rows import Key
+from wal_agent.agents.session_files import Json, decode_json
+
+BY_USER = "The following tool was executed by the user"  # OpenCode's words in a prompt that was a shell command
+_TREE = """WITH RECURSIVE tree(id) AS (SELECT id FROM session WHERE id = ?
+    UNION SELECT s.id FROM session s JOIN tree ON s.parent_id = tree.id) """
+
+
+@contextmanager
+def read_database(path: Path, seconds: float = 0.2) -> Iterator[sqlite3.Connection]:
+    """One view of it. sqlite3.Error, also where there is none, or one that OpenCode is just making: until it is in WAL
+    mode a reader would be in OpenCode's way, which then ends with "database is locked"."""
+    if not _in_wal_mode(path):
+        raise sqlite3.OperationalError("the database is being made")
+    with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=seconds)) as db:
+        db.isolation_level = None
+        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        db.execute("BEGIN")
+        yield db
+
+
+def _in_wal_mode(path: Path) -> bool:
+    """By its header: "file format read version" 2 (sqlite.org/fileformat2.html, 1.3.4)."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(20)
+    except OSError:
+        return False
+    return len(head) == 20 and head[19] == 2
+
+
+_NEEDED = {
+    "session": "id parent_id project_id directory path time_created time_updated",
+    "message": "id session_id time_created time_updated data",
+    "part": "id message_id session_id time_created time_updated data",
+    "todo": "session_id position content status priority time_updated",
+}
+
+
+def schema_problem(path: Path) -> str:
+    """What of the tables is not as we know it; "" also where there is no database yet, or a busy one."""
+    try:
+        with read_database(path) as db:
+            for table, names in _NEEDED.items():
+                columns = {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
+                if missing := sorted(set(names.split()) - columns):
+                    return f"{table}: {', '.join(missing)}" if columns else table
+    except sqlite3.Error:
+        pass
+    return ""
+
+
+def session_tree(db: sqlite3.Connection, session: str) -> list[str]:
+    """The session and its subagents' sessions; empty where it is not known."""
+    return [row[0] for row in db.execute(_TREE + "SELECT id FROM tree", (session,))]
+
+
+def row_stamps(db: sqlite3.Connection, session: str) -> dict[Key, int]:
+    """Every row of a session, with the time of its last change (ms)."""
+    out: dict[Key, int] = {}
+    for kind, id in (("session", "id"), ("message", "session_id"), ("part", "session_id")):
+        asked = _TREE + f"SELECT id, time_updated FROM {kind} WHERE {id} IN (SELECT id FROM tree)"
+        out |= {(kind, row[0]): row[1] for row in db.execute(asked, (session,))}
+    asked = _TREE + "SELECT session_id, position, time_updated FROM todo WHERE session_id IN (SELECT id FROM tree)"
+    return out | {("todo", f"{row[0]}/{row[1]}"): row[2] for row in db.execute(asked, (session,))}
+
+
+def read_row(db: sqlite3.Connection, key: Key) -> Json | None:
+    """One row; None where what is in it is no JSON."""
+    kind, id = key
+    if kind == "todo":
+        session, _, position = id.rpartition("/")
+        row = db.execute(
+            "SELECT content, status, priority FROM todo WHERE session_id = ? AND position = ?", (session, position)
+        ).fetchone()
+        names = ("content", "status", "priority")
+        return row and {"type": kind, "id": id, "session": session, "row": dict(zip(names, row, strict=True))}
+    cursor = db.execute(f"SELECT * FROM {kind} WHERE id = ?", (id,))
+    row = cursor.fetchone()
+    if row is None:
+        return None
+    found = dict(zip((d[0] for d in cursor.description), row, strict=True))
+    if kind == "session":
+        return {"type": kind, "id": id, "row": {k: v for k, v in found.items() if k != "id" and v is not None}}
+    try:
+        data = decode_json(found["data"].encode())
+    except ValueError:
+        return None
+    if not isinstance(data, dict):
+        return None
+    made: Json = {"type": kind, "id": id, "session": found["session_id"], "created": found["time_created"]}
+    if kind == "part":
+        made["message"] = found["message_id"]
+        data = without_progress(data)
+        if data.get("type") == "tool" and _by_user(db, found["message_id"]):
+            made["by"] = "user"
+    return {**made, "data": data}
+
+
+def without_progress(data: Json) -> Json:
+    """A call that runs has its output so far, written again with each piece of it; a resume needs none of it."""
+    state = data.get("state")
+    if data.get("type") == "tool" and isinstance(state, dict) and state.get("status") in ("pending", "running"):
+        return {**data, "state": {k: v for k, v in state.items() if k != "metadata"}}
+    return data
+
+
+def _by_user(db: sqlite3.Connection, message: str) -> bool:
+    """A person's own shell command (`!` in the TUI) is written as a call, for which there is no hook."""
+    asked = """SELECT 1 FROM message m JOIN part p ON p.message_id = json_extract(m.data, '$.parentID')
+        WHERE m.id = ? AND json_extract(p.data, '$.text') = ? AND json_extract(p.data, '$.synthetic')"""
+    return db.execute(asked, (message, BY_USER)).fetchone() is not None
+
+
+def session_row(db: sqlite3.Connection, session: str) -> Mapping[str, Any] | None:
+    """The session's own row."""
+    cursor = db.execute("SELECT * FROM session WHERE id = ?", (session,))
+    row = cursor.fetchone()
+    return row and dict(zip((d[0] for d in cursor.description), row, strict=True))
+
+
+def sessions_begun_since(db: sqlite3.Connection, directory: str, since: int) -> list[str]:
+    """Sessions begun in a folder since then (ms), in which somebody has said something."""
+    asked = """SELECT id FROM session s WHERE directory = ? AND parent_id IS NULL AND time_created >= ?
+        AND EXISTS (SELECT 1 FROM message m WHERE m.session_id = s.id)"""
+    return [row[0] for row in db.execute(asked, (directory, since))]
+
+
+def sessions_prompted_since(db: sqlite3.Connection, directory: str, since: int) -> list[str]:
+    """Sessions of a folder, old ones too, in which somebody has said something since then (ms). A fork's copies keep
+    the time at which they were said."""
+    asked = """SELECT DISTINCT s.id FROM session s JOIN message m ON m.session_id = s.id
+        WHERE s.directory = ? AND s.parent_id IS NULL AND m.time_created >= ? AND json_valid(m.data)
+        AND json_extract(m.data, '$.role') = 'user' AND json_extract(m.data, '$.time.created') >= ?"""
+    return [row[0] for row in db.execute(asked, (directory, since, since))]

@@ -1,0 +1,284 @@
+"""Brings a restored journal into OpenCode's database.
+
+The session itself comes in by `opencode import`, which knows the project that a folder belongs to: without its own
+folder in it, a resume hangs when it has answered. But it leaves rows alone that are there already, and takes no
+subagents' sessions: those are compared and written in one transaction, so that afterwards the session is what the
+journal says, no more and no less. What it then loses here is first written to a file beside the journal: the journal
+that the restore replaced need not have all of it. Rows of other sessions are never touched, whatever ids a journal has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import tempfile
+import uuid
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from wal_agent.agents.base import IMPORT_TIMEOUT, Cli, Env
+from wal_agent.agents.opencode import database as store
+from wal_agent.agents.opencode import inject, place
+from wal_agent.agents.opencode import session as journal
+from wal_agent.agents.opencode.rows import Key, Rows, load_rows, row_digest
+from wal_agent.agents.session_files import Json, encode_json
+from wal_agent.errors import ConfigError
+from wal_agent.plainfile import read_plain
+
+BUSY = 5.0  # seconds to wait for another process's transaction
+KEPT = 20  # files of rows that were replaced, for each session
+REPLACED = "replaced-"
+_OWN = frozenset(("project_id", "workspace_id", "directory", "path", "time_updated"))  # of this machine
+
+
+def resumable(session: str, env: Env) -> bool:
+    """In the database, or in a journal that `adopt` will bring there."""
+    if not place.is_session(session):
+        return False
+    try:
+        with store.read_database(place.database_path(env), BUSY) as db:
+            if store.session_tree(db, session):
+                return True
+    except sqlite3.Error:
+        pass
+    data = read_plain(place.journal_path(session, env))
+    return data is not None and bool(load_rows(data).sessions(session))
+
+
+def stored_folder(session: str, env: Env) -> Path | None:
+    """The folder that the session has in the database here."""
+    try:
+        with store.read_database(place.database_path(env), BUSY) as db:
+            row = store.session_row(db, session)
+    except sqlite3.Error:
+        return None
+    return Path(str(row["directory"])) if row else None
+
+
+def import_session(cli: Cli, session: str, workspace: Path, env: Env) -> None:
+    if not place.is_session(session) or (data := read_plain(place.journal_path(session, env))) is None:
+        return
+    rows = load_rows(data)
+    if not rows.sessions(session):
+        return
+    database = place.database_path(env)
+    restored = not journal.is_synced(session, env)
+    try:
+        there = _there(database, session)
+        if there is None or there["directory"] != str(workspace):
+            _import(cli, _export(rows, session, workspace), session, workspace, env)
+        if restored or there is None:
+            _write(database, rows, session, place.journal_path(session, env).parent)
+            journal.mark_synced(
+                place.journal_path(session, env)
+            )  # what the session gets from now on is not to be undone
+    except (OverflowError, UnicodeError, TypeError, ValueError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as e:
+        raise ConfigError(f"The saved session holds what is no value of OpenCode's: {e}. Nothing was run.") from e
+    except (sqlite3.Error, OSError) as e:
+        raise ConfigError(
+            f"The session could not be brought into OpenCode's database {database}: {e}.",
+            "End other OpenCode programs that work in it and try again.",
+        ) from e
+
+
+def _there(database: Path, session: str) -> dict[str, Any] | None:
+    if not database.exists():
+        return None
+    with store.read_database(database, BUSY) as db:
+        try:
+            found = store.session_row(db, session)
+        except sqlite3.OperationalError as e:
+            if "no such table" not in str(e):
+                raise
+            return None
+    return dict(found) if found else None
+
+
+def _export(rows: Rows, session: str, workspace: Path) -> Json:
+    """What `opencode export` would say of it, without what was said: that is compared and written by us."""
+    row = rows.found["session", session]["row"]
+    time = {"created": row.get("time_created", 0), "updated": row.get("time_updated", 0)}
+    info: Json = {"id": session, "projectID": "global", "directory": str(workspace), "time": time}
+    info |= {name: str(row.get(name, "")) for name in ("slug", "title", "version")}
+    return {"info": info, "messages": []}
+
+
+def _import(cli: Cli, export: Json, session: str, workspace: Path, env: Env) -> None:
+    base = place.journal_path(session, env).parent
+    try:
+        with tempfile.TemporaryDirectory(prefix="import-", dir=base, ignore_cleanup_errors=True) as folder:
+            file = Path(folder) / "session.json"
+            file.write_bytes(encode_json(export))
+            plain = {k: v for k, v in env.items() if k != inject.CONTENT}
+            done = subprocess.run(
+                [cli.path, "import", str(file)],
+                env=plain | {"OPENCODE_PURE": "1", "PWD": str(workspace)} | _nothing_to_install(Path(folder)),
+                cwd=workspace,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=IMPORT_TIMEOUT,
+                check=False,
+            )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise ConfigError(f"`opencode import` did not work: {e}.") from e
+    if done.returncode != 0 or f"Imported session: {session}".encode() not in done.stdout:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
+        raise ConfigError(f"OpenCode did not take the restored session: `opencode import` said: {said}")
+
+
+def _nothing_to_install(folder: Path) -> dict[str, str]:
+    """Settings folders of its own, in which OpenCode finds what it else asks npm for: an import needs none of the
+    user's, and would end with a lock on them that the next start waits for."""
+    config = folder / "config" / "opencode"
+    (config / "node_modules").mkdir(parents=True)
+    wants = {"dependencies": {"@opencode-ai/plugin": "*"}}
+    (config / "package.json").write_text(json.dumps(wants))
+    (config / "package-lock.json").write_text(json.dumps({"lockfileVersion": 3, "packages": {"": wants}}))
+    made = {"XDG_CONFIG_HOME": str(folder / "config"), "XDG_STATE_HOME": str(folder / "state")}
+    return {**made, **inject.OFFLINE, "OPENCODE_DISABLE_PROJECT_CONFIG": "1"}
+
+
+def _write(database: Path, rows: Rows, session: str, folder: Path) -> None:
+    with closing(sqlite3.connect(f"file:{quote(str(database))}?mode=rw", uri=True, timeout=BUSY)) as db:
+        db.isolation_level = None
+        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        db.execute("BEGIN IMMEDIATE")
+        SessionWrite(db, rows, session, folder).go()
+        db.execute("COMMIT")
+
+
+class SessionWrite:
+    """One transaction, in which a session becomes what the journal says. Where nothing differs, nothing is written."""
+
+    def __init__(self, db: sqlite3.Connection, rows: Rows, session: str, folder: Path) -> None:
+        self._db = db
+        self._folder = folder
+        self._session = session
+        self._rows = rows
+        self._sessions = {r["id"] for r in rows.sessions(session)}
+        messages = {r["id"] for r in rows.of("message") if r["session"] in self._sessions}
+        self._wanted: dict[Key, Json] = {
+            key: r
+            for key, r in rows.found.items()
+            if (r["id"] if key[0] == "session" else r["session"]) in self._sessions
+            and (key[0] != "part" or r["message"] in messages)
+            and (key[0] != "todo" or _position(r) is not None)
+        }
+
+    def go(self) -> None:
+        there = store.row_stamps(self._db, self._session)
+        gone = [key for key in there if key not in self._wanted]
+        other: list[Key] = []
+        for key, record in self._wanted.items():
+            now = store.read_row(self._db, key) if key in there else None
+            if now is None or row_digest(now) != row_digest(record):
+                other.append(key)
+        self._keep([*gone, *(key for key in other if key in there)])
+        for kind, id in gone:
+            self._delete(kind, id)
+        for key in other:
+            self._put(key[0], self._wanted[key], key in there)
+
+    def _keep(self, keys: list[Key]) -> None:
+        """Rows as they are here, a line each, on the disk before anything happens to them."""
+        if not keys:
+            return
+        earlier = sorted(self._folder.glob(f"{REPLACED}*.jsonl"), key=lambda p: (p.stat().st_mtime_ns, p.name))
+        path = self._folder / f"{REPLACED}{uuid.uuid4().hex}.jsonl"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            for kind, id in keys:
+                cursor = self._db.execute(f"SELECT * FROM {kind} WHERE {_ID_COLUMN[kind]} = ?", (id,))
+                names = [d[0] for d in cursor.description]
+                for row in cursor:
+                    values = (repr(v) if isinstance(v, bytes) else v for v in row)
+                    file.write(encode_json({"table": kind, "row": dict(zip(names, values, strict=True))}) + b"\n")
+            file.flush()
+            os.fsync(fd)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        for old in earlier[: max(0, len(earlier) + 1 - KEPT)]:
+            old.unlink(missing_ok=True)
+
+    def _delete(self, kind: str, id: str) -> None:
+        self._db.execute(f"DELETE FROM {kind} WHERE {_ID_COLUMN[kind]} = ?", (id,))
+
+    def _put(self, kind: str, record: Json, known: bool) -> None:
+        match kind:
+            case "session":
+                self._put_session(record, known)
+            case "todo":
+                row = {name: record["row"].get(name) for name in ("content", "status", "priority")}
+                row |= {"session_id": record["session"], "position": _position(record)}
+                self._replace("todo", row, record, known)
+            case _:
+                values = {
+                    "id": record["id"],
+                    "session_id": record["session"],
+                    "data": encode_json(record["data"]).decode(),
+                }
+                if kind == "part":
+                    values["message_id"] = record["message"]
+                self._replace(kind, values, record, known)
+
+    def _replace(self, table: str, values: Json, record: Json, known: bool) -> None:
+        """Columns that we do not know stay as they are. A new row whose id another session has is an error."""
+        created = record.get("created", 0)
+        values = {"time_created": created, "time_updated": created, **values}
+        columns = self._columns(table)
+        kept = {name: value for name, value in values.items() if name in columns}
+        if known:
+            kept.pop("time_created", None)
+            sets = ", ".join(f"{name} = ?" for name in kept)
+            self._db.execute(f"UPDATE {table} SET {sets} WHERE {_ID_COLUMN[table]} = ?", (*kept.values(), record["id"]))
+            return
+        names, marks = ", ".join(kept), ", ".join("?" * len(kept))
+        try:
+            self._db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(kept.values()))
+        except sqlite3.IntegrityError as e:
+            raise ConfigError(
+                f"The saved session's {table} {record['id']!r} has no place in its database: {e}. Nothing was run."
+            ) from e
+
+    def _put_session(self, record: Json, known: bool) -> None:
+        columns = self._columns("session")
+        row = {name: value for name, value in record["row"].items() if name in columns and name not in _OWN}
+        if not known:
+            asked = "SELECT project_id, directory, path FROM session WHERE id = ?"
+            root = self._db.execute(asked, (self._session,)).fetchone()
+            own = dict(zip(("project_id", "directory", "path"), root, strict=True))
+            row |= own | {"id": record["id"], "time_updated": record["row"].get("time_updated", 0)}
+            names, marks = ", ".join(row), ", ".join("?" * len(row))
+            self._db.execute(f"INSERT INTO session ({names}) VALUES ({marks})", tuple(row.values()))
+            return
+        for name in ("parent_id", "revert"):  # which say something where they are not; others may be a newer version's
+            if name in columns and not columns[name]:
+                row.setdefault(name, None)
+        sets = ", ".join(f"{name} = ?" for name in row)
+        self._db.execute(f"UPDATE session SET {sets} WHERE id = ?", (*row.values(), record["id"]))
+
+    def _columns(self, table: str) -> dict[str, bool]:
+        """Names, and whether one must have a value."""
+        return {row[1]: bool(row[3]) for row in self._db.execute(f"PRAGMA table_info({table})")}
+
+
+_ID_COLUMN = {
+    "session": "id",
+    "message": "id",
+    "part": "id",
+    "todo": "session_id || '/' || position",
+}
+
+
+def _position(record: Json) -> int | None:
+    """Of a thing to do in its session's list; None where the id is none of ours."""
+    session, _, position = record["id"].rpartition("/")
+    return int(position) if session == record["session"] and re.fullmatch("[0-9]{1,6}", position) else None

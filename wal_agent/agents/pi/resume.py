@@ -1,0 +1,260 @@
+"""A child of a restored session file that pi resumes well (DESIGN 7.3). Pure and idempotent.
+
+pi writes an answer of the model with all its calls before the first of them starts, and their results when the whole
+batch is over; a call without a result is "No result provided" to the model. What it does not heal, each measured on
+the real program: a record behind a torn one is lost with it, that of the recovery too; a lost first line empties the
+file; a lost record hides all that was said before it; the first line names the folder that pi works in.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import LoggedCall, Reconciled
+from wal_agent.agents.pi import results
+from wal_agent.agents.pi.hooks import plain_tool_name
+from wal_agent.agents.pi.session import Entry, Tree, dump_tree, load_tree, mend_head
+from wal_agent.agents.putback import call_input
+from wal_agent.agents.session_files import Json, well_formed
+
+NOT_BEGUN = "not begun, as far as wal-agent's log tells: the machine was lost before it."
+_OURS = "wal_call_"  # begins the ids of calls that had none
+_CLOSE = 0.001  # seconds: pi's times are whole milliseconds
+_TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
+
+
+def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    tree = load_tree(main)
+    repairs: list[str] = []
+    if tree.junk:
+        repairs.append(f"{tree.junk} damaged line(s) of the session file were left out.")
+    if tree.orphans:
+        repairs.append(f"{tree.orphans} message(s) whose forerunner was lost follow the last one before them.")
+    if not tree.headed:
+        repairs.append("The session file's first line was damaged and was written anew.")
+    mend_head(tree, session, workspace)
+    put = _put_back(tree, session, calls)
+    messages = sum(entry.role in ("user", "assistant") for entry in tree.entries)
+    asked = any(entry.role == "user" for entry in tree.entries)
+    return Reconciled(dump_tree(tree), put, messages, tuple(repairs), None if asked else ())
+
+
+class _FileCalls:
+    """The calls that the file tells, and which of them have a result."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.made: list[tuple[Entry, Json]] = []
+        self.answered: dict[int, Entry] = {}  # by place in `made`
+        self.claimed: set[int] = set()
+        self._by_id: dict[str, list[int]] = {}  # some models count their ids anew in each answer
+        self._put: dict[int, Any] = {}  # marks of results that were put back, by place in `made`
+        self._last: Entry | None = None
+        for entry in tree.entries:
+            for call in entry.calls:
+                self._by_id.setdefault(call["id"], []).append(len(self.made))
+                self.made.append((entry, call))
+            if entry.role == "assistant":
+                self._last = entry
+            if entry.role == "toolResult":
+                asked = self._by_id.get(str(entry.message.get("toolCallId")), [])
+                self.answered |= dict.fromkeys(asked[-1:], entry)
+
+        for n, entry in self.answered.items():
+            details = entry.message.get("details")
+            if isinstance(details, dict) and results.MARK in details:
+                self._put[n] = details
+
+    def claim(self, calls: Sequence[LoggedCall]) -> list[int | None]:
+        """For each the call of the file that is this one; each answers for one. The sure ones go first."""
+        found: dict[int, int] = {}
+        for look in (self._marked, self._equal, self._alike):
+            for at, logged in enumerate(calls):
+                free = [n for n in look(logged) if n not in self.claimed] if at not in found else []
+                if free:
+                    found[at] = free[0]
+                    self.claimed.add(free[0])
+        return [found.get(at) for at in range(len(calls))]
+
+    def _marked(self, logged: LoggedCall) -> list[int]:
+        """Put back before."""
+        wanted = results.result_mark(logged)
+        return [n for n, found in self._put.items() if found == wanted]
+
+    def _equal(self, logged: LoggedCall) -> list[int]:
+        """The same tool and input: by the id the last that may be meant, without one the first, an open one if any."""
+        wanted = (plain_tool_name(logged.tool), _canon(call_input(logged)))
+        ids = self._by_id.get(logged.call_id, []) if logged.call_id else range(len(self.made))
+        same = [n for n in ids if _key(self.made[n][1]) == wanted and not self._over(n, logged)]
+        if not logged.call_id:
+            return sorted(same, key=lambda n: (n in self.answered, n))
+        return sorted(same, key=lambda n: (_later(self.made[n][0], logged), -n))
+
+    def _alike(self, logged: LoggedCall) -> list[int]:
+        """pi mends some inputs, and extensions may rewrite any, before the hook is told. An id may come again: it must
+        be of a call that this one's time allows."""
+        ids = self._by_id.get(logged.call_id, []) if logged.call_id else []
+        same = [n for n in ids if str(self.made[n][1].get("name")) == plain_tool_name(logged.tool)]
+        return [n for n in reversed(same) if self._may_be(n, logged)]
+
+    def _may_be(self, n: int, logged: LoggedCall) -> bool:
+        entry = self.answered.get(n)
+        if entry is None:
+            return self.made[n][0] is self._last and not _later(self.made[n][0], logged)
+        return not self._over(n, logged) and _seconds(entry) > 0
+
+    def _over(self, n: int, logged: LoggedCall) -> bool:
+        """The file's call ended before this one began."""
+        ended = _seconds(self.answered[n]) if n in self.answered else 0.0
+        return 0 < ended < logged.started - _CLOSE
+
+
+def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
+    told = _FileCalls(tree)
+    lacking: list[LoggedCall] = []
+    results_of: dict[int, dict[str, Json]] = {}  # entry -> call id -> message
+    put = 0
+    for logged, n in zip(calls, told.claim(calls), strict=True):
+        if n is None:
+            lacking.append(logged)
+        elif n not in told.answered:
+            entry, call = told.made[n]
+            results_of.setdefault(id(entry), {})[call["id"]] = results.result_message(
+                logged, call["id"], entry_time(tree)
+            )
+            put += 1
+    _not_begun(tree, told, results_of)
+    for entry in [e for e in tree.entries if id(e) in results_of]:
+        made = [results_of[id(entry)][c["id"]] for c in entry.calls if c["id"] in results_of[id(entry)]]
+        _insert(tree, entry, made, session)
+    for batch in _batches(lacking):
+        _append(tree, [_answer(tree, batch)], session)
+        _append(tree, [results.result_message(logged, call_id(logged), entry_time(tree)) for logged in batch], session)
+    return put + len(lacking)
+
+
+def _batches(lacking: Sequence[LoggedCall]) -> list[list[LoggedCall]]:
+    """One, but for ids that come again."""
+    batches: list[list[LoggedCall]] = []
+    for logged in lacking:
+        if not batches or any(call_id(logged) == call_id(other) for other in batches[-1]):
+            batches.append([])
+        batches[-1].append(logged)
+    return batches
+
+
+def _not_begun(tree: Tree, told: _FileCalls, results_of: dict[int, dict[str, Json]]) -> None:
+    """Calls of the last answer that nobody knows a start of; older ones are pi's own business."""
+    last = next((e for e in reversed(tree.entries) if e.role in ("user", "assistant")), None)
+    for n, (entry, call) in enumerate(told.made):
+        if entry is last and n not in told.answered and n not in told.claimed:
+            made = results.error_message(call["id"], str(call.get("name", "")), NOT_BEGUN, entry_time(tree))
+            results_of.setdefault(id(entry), {})[call["id"]] = made
+
+
+def _insert(tree: Tree, entry: Entry, made: Sequence[Json], session: str) -> None:
+    """Behind the results that the answer has; what followed them follows these."""
+    at = next(n for n, e in enumerate(tree.entries) if e is entry)
+    last = entry
+    for n in range(at + 1, len(tree.entries) if entry.id else 0):
+        if tree.entries[n].parent == last.id and tree.entries[n].role == "toolResult":
+            at, last = n, tree.entries[n]
+    at += 1
+    after = [e for e in tree.entries[at:] if last.id and e.parent == last.id]
+    new = _entries(tree, last.id or None, made, session)
+    tree.entries[at:at] = new
+    for e in after:
+        e.hang_on(new[-1].id)
+
+
+def _append(tree: Tree, made: Sequence[Json], session: str) -> None:
+    tree.entries += _entries(tree, next((e.id for e in reversed(tree.entries) if e.id), None), made, session)
+
+
+def _entries(tree: Tree, parent: str | None, made: Sequence[Json], session: str) -> list[Entry]:
+    out: list[Entry] = []
+    known = tree.ids
+    for message in made:
+        new = free_id(known, f"{session} {parent} {json.dumps(message, sort_keys=True)}")
+        known.add(new)
+        out.append(new_entry(new, parent, tree.time, message))
+        parent = new
+    return out
+
+
+def new_entry(id: str, parent: str | None, time: str, message: Json) -> Entry:
+    return Entry({"type": "message", "id": id, "parentId": parent, "timestamp": time, "message": message})
+
+
+def free_id(known: Collection[str], name: str) -> str:
+    """Eight hexadecimal digits, as pi's own."""
+    while (made := uuid.uuid5(uuid.NAMESPACE_OID, name).hex[:8]) in known:
+        name += "+"
+    return made
+
+
+def _answer(tree: Tree, lacking: Sequence[LoggedCall]) -> Json:
+    """The model's own words were lost with the crash: only its calls are known. It counts as big as the one before, and
+    costs nothing."""
+    before: Json = next((e.message for e in reversed(tree.entries) if e.role == "assistant"), {})
+    chosen = next((e.value for e in reversed(tree.entries) if e.value.get("type") == "model_change"), {})
+    told = before.get("usage")
+    usage = told if isinstance(told, dict) else {}
+    tokens = {name: n if isinstance(n := usage.get(name), int) else 0 for name in _TOKENS}
+    return {
+        "role": "assistant",
+        "content": [
+            {
+                "type": "toolCall",
+                "id": call_id(logged),
+                "name": plain_tool_name(logged.tool),
+                "arguments": call_input(logged),
+            }
+            for logged in lacking
+        ],
+        "api": str(before.get("api", "unknown")),
+        "provider": str(before.get("provider") or chosen.get("provider") or "unknown"),
+        "model": str(before.get("model") or chosen.get("modelId") or "unknown"),
+        "usage": {**tokens, "cost": {name.replace("totalTokens", "total"): 0 for name in _TOKENS}},
+        "stopReason": "toolUse",
+        "timestamp": entry_time(tree),
+    }
+
+
+def call_id(logged: LoggedCall) -> str:
+    return logged.call_id or f"{_OURS}{logged.call}"
+
+
+def entry_time(tree: Tree) -> int:
+    """Milliseconds."""
+    at = _parsed(tree.time)
+    return round(at * 1000) if at is not None else 0
+
+
+def _seconds(entry: Entry) -> float:
+    """When it was written; 0: unknown."""
+    return _parsed(entry.value.get("timestamp")) or 0.0
+
+
+def _later(entry: Entry, logged: LoggedCall) -> bool:
+    return 0 < logged.started < _seconds(entry) - _CLOSE
+
+
+def _parsed(timestamp: Any) -> float | None:
+    try:
+        at = datetime.fromisoformat(str(timestamp))
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _key(call: Json) -> tuple[str, bytes]:
+    return str(call.get("name")), _canon(call.get("arguments"))
+
+
+def _canon(args: Any) -> bytes:
+    return well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged

@@ -1,0 +1,223 @@
+"""Calls that the log knows and the session file does not, put back into it (proven on the real program).
+
+The file has a call before its hook fires, and its result when it (on a terminal: its batch) is over. The hooks' ids are
+not the file's: a call is known by its tool and input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wal_agent.agents.base import LoggedCall
+from wal_agent.agents.putback import call_input, capped_text, end_time, noted_result, unknown_result
+from wal_agent.agents.qwen.chat import Chat, Record
+from wal_agent.agents.session_files import Json, decode_json, well_formed
+
+_MAX_DEPTH = 20  # lists in lists of a result; what is deeper is not told
+NOT_BEGUN = (
+    "not known to have begun: the machine was lost, and wal-agent's log holds no start of this call. Look before you "
+    "repeat it."
+)
+EPOCH = "1970-01-01T00:00:00.000Z"
+# Qwen Code takes shell escapes and blanks at the ends out of these before its hooks see them, in the same object that
+# the session file is written from: sometimes before it is written, sometimes after.
+_PATHS = ("file_path", "path", "filePath", "notebook_path")
+
+
+@dataclass(slots=True)
+class FileCall:
+    """A call of the file, by its `place`: ids may come again. `ended`: when it had its result, None while it has
+    none."""
+
+    id: str
+    name: str
+    key: tuple[str, bytes]
+    place: str
+    ended: float | None = None
+    tail: bool = False  # of the last batch, so that a result can still be put behind it
+    taken: bool = False
+
+
+def put_back(chat: Chat, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
+    """Give each of `calls` that has none its result, in the log's order; say to how many."""
+    told = _file_calls(chat, {_name(session, call) for call in calls})
+    have = {record.uuid for record in chat.records}
+    missing = [call for call in calls if _name(session, call) not in have]
+    answered = [(call, _match_call(call, told)) for call in missing]
+    new = [(call, found) for call, found in answered if found is None or found.ended is None]
+    writer = _Writer(chat, session, workspace)
+    for call, found in new:
+        if found is not None:
+            writer.result(_name(session, call), found.id, found.name, call_result(call))
+    for left in told:
+        if left.tail and not left.taken and left.ended is None:
+            writer.result(_uuid(session, f"not begun {left.place}"), left.id, left.name, {"error": NOT_BEGUN})
+    lost = [call for call, found in new if found is None]
+    if lost:
+        writer.batch(lost)
+        for call in lost:
+            writer.result(_name(session, call), call_id(call), call.tool, call_result(call))
+    return len(new)
+
+
+def call_id(call: LoggedCall) -> str:
+    return f"call_wal_{call.call}"
+
+
+def _name(session: str, call: LoggedCall) -> str:
+    """The record that holds its result, if it is ours."""
+    return _uuid(session, f"result of {_which(call)}")
+
+
+def _which(call: LoggedCall) -> str:
+    """Not by its number alone: where another job goes on with the session, numbers come again."""
+    said = hashlib.sha256(b"\0".join((call.tool.encode(), call.input, repr(call.started).encode())))
+    return f"call {call.call} {said.hexdigest()}"
+
+
+def _uuid(session: str, words: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {words}"))
+
+
+def _file_calls(chat: Chat, ours: set[str]) -> list[FileCall]:
+    """The file's calls, those of branches that were rewound too: they did run. An id may come again: a result belongs
+    to the last message before it that has an open call of this id."""
+    told: list[FileCall] = []
+    waiting: dict[str, list[list[FileCall]]] = {}  # id -> of each message, its calls
+    tail = _tail(chat)
+    same: set[tuple[str, str]] = set()
+    for record in chat.records:
+        if (record.uuid, record.kind) in same:  # written twice
+            continue
+        same.add((record.uuid, record.kind))
+        if record.kind == "assistant":
+            batch = _batch(record, tail is not None and record.uuid == tail.uuid)
+            told += batch
+            for id in dict.fromkeys(each.id for each in batch):
+                waiting.setdefault(id, []).append([each for each in batch if each.id == id])
+        for response in record.inside("functionResponse"):
+            newest = next((b for b in reversed(waiting.get(str(response.get("id")), [])) if _some_open(b)), [])
+            found = next((each for each in newest if each.ended is None), None)
+            if found is not None:
+                found.ended = end_time(record.value.get("timestamp"))
+                found.taken = record.uuid in ours
+    return told
+
+
+def _batch(record: Record, tail: bool) -> list[FileCall]:
+    found = []
+    for n, call in enumerate(record.inside("functionCall")):
+        name = str(call.get("name"))
+        place = f"{record.uuid} {n}"
+        found.append(FileCall(str(call.get("id")), name, _key(*_hooked(name, call.get("args"))), place, tail=tail))
+    return found
+
+
+def _hooked(name: str, args: Any) -> tuple[str, Any]:
+    """The tool and input that hooks report: since 0.24, `tool_call` runs another tool, whose hooks they are."""
+    inner = isinstance(args, dict) and isinstance(args.get("name"), str) and isinstance(args.get("arguments"), dict)
+    return (args["name"], args["arguments"]) if name == "tool_call" and inner else (name, args)
+
+
+def _some_open(batch: list[FileCall]) -> bool:
+    return any(each.ended is None for each in batch)
+
+
+def _tail(chat: Chat) -> Record | None:
+    """The model's last message with calls, while nobody has spoken since."""
+    for record in reversed(chat.live()):
+        if record.kind == "assistant":
+            return record if record.inside("functionCall") else None
+        if record.kind == "user":
+            return None
+    return None
+
+
+def _match_call(call: LoggedCall, told: list[FileCall]) -> FileCall | None:
+    """The file's call that this one is: one that ended after it had started, else one of the last batch."""
+    key = _key(call.tool, call_input(call))
+    same = [t for t in told if not t.taken and t.key == key]
+    over = [t for t in same if t.ended is not None and t.ended + 0.001 >= call.started]
+    found = next((t for t in [*sorted(over, key=lambda t: t.ended or 0), *same] if t in over or _open(t)), None)
+    if found is not None:
+        found.taken = True
+    return found
+
+
+def _open(told: FileCall) -> bool:
+    return told.tail and told.ended is None
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Appends records to the conversation's end."""
+
+    chat: Chat
+    session: str
+    workspace: Path
+
+    def _append(self, name: str, kind: str, message: Json, **more: Any) -> None:
+        chat = self.chat
+        value: Json = {
+            "uuid": name,
+            "parentUuid": chat.records[-1].uuid if chat.records else None,
+            "sessionId": self.session,
+            "timestamp": chat.last("timestamp") or EPOCH,
+            "type": kind,
+            "cwd": str(self.workspace),
+            "version": chat.last("version"),
+            "message": message,
+        }
+        chat.records.append(Record({**value, **more}))
+
+    def result(self, name: str, id: str, tool: str, response: dict[str, str]) -> None:
+        part = {"functionResponse": {"id": id, "name": tool, "response": response}}
+        shown = {
+            "callId": id,
+            "status": "error" if "error" in response else "success",
+            "resultDisplay": next(iter(response.values()))[:1000],
+        }
+        self._append(name, "tool_result", {"role": "user", "parts": [part]}, toolCallResult=shown)
+
+    def batch(self, calls: Sequence[LoggedCall]) -> None:
+        """The model's own message was lost with the crash: only its calls are known."""
+        parts = [{"functionCall": {"id": call_id(c), "name": c.tool, "args": call_input(c)}} for c in calls]
+        name = _uuid(self.session, f"put back from {_which(calls[0])}")
+        self._append(name, "assistant", {"role": "model", "parts": parts}, model=self.chat.last("model"))
+
+
+def call_result(call: LoggedCall) -> dict[str, str]:
+    if call.result is None:
+        return {"error": unknown_result(call)}
+    try:
+        told = decode_json(call.result)
+    except ValueError:
+        told = call.result.decode(errors="replace")
+    told = told if isinstance(told, dict) else {"llmContent": told}
+    if isinstance(error := told.get("error"), str) and error:
+        return {"error": capped_text(error, call.call)}
+    text = noted_result(_said(told.get("llmContent")), call)
+    return {"error": text} if call.failed else {"output": text}
+
+
+def _said(content: Any, deep: int = _MAX_DEPTH) -> str:
+    """The text of what the model was given. Images and the like are in the log, not in the session."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and deep:
+        return "\n".join(_said(part, deep - 1) for part in content)
+    if isinstance(content, dict) and isinstance(content.get("text"), str):
+        return str(content["text"])
+    return "" if content is None else "[content that is not text: not put back]"
+
+
+def _key(tool: str, args: Any) -> tuple[str, bytes]:
+    if isinstance(args, dict):
+        args = {k: v.replace("\\", "").strip() if k in _PATHS and isinstance(v, str) else v for k, v in args.items()}
+    return tool, well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged
