@@ -25,7 +25,7 @@ from bench.owner import owned
 from bench.store import NAMES, ROUND_TRIP, RawPut, Store, store
 from wal_agent.agents.base import Allow, Decision, HookSetup, ToolEnded, ToolStarting
 from wal_agent.agents.gemini import Gemini
-from wal_agent.agents.gemini.line import MARKER, hook_line
+from wal_agent.agents.gemini.hooks import MARKER, hook_line
 from wal_agent.bucket import open_bucket
 from wal_agent.hookwire import native_client, python_client
 from wal_agent.supervise.local import RunDir

@@ -17,7 +17,7 @@ from tests.processes import still_runs
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, OtherEvent, ToolEnded, ToolStarting, TurnStarted
 from wal_agent.agents.codex import hooks
-from wal_agent.agents.codex.launch import ACT
+from wal_agent.agents.codex.cli import ACT
 from wal_agent.agents.codex.resume import NOT_BEGUN
 from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
 

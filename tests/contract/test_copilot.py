@@ -25,7 +25,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.copilot.home import platform_builds
+from wal_agent.agents.copilot.hooks import platform_builds
 from wal_agent.loopback.model import Called, Returned, Said, Turn
 
 COPILOT = AGENTS["copilot"]

@@ -24,7 +24,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.pi.inject import MARKER
+from wal_agent.agents.pi.hooks import MARKER
 from wal_agent.loopback.model import Called, Returned, Said, Turn
 from wal_agent.recovery.classify import classify
 from wal_agent.recovery.rules import load_rules

@@ -93,7 +93,7 @@ def test_the_version_of_a_package_is_read_without_starting_it(tmp_path: Path) ->
     """And below what is known to be broken it is refused: Program.broken."""
     from dataclasses import replace
 
-    from wal_agent.agents.found import Program
+    from wal_agent.agents.program import Program
     from wal_agent.errors import ConfigError
 
     package = tmp_path / "lib/tool"

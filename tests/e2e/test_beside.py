@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.e2e.scene import PATIENCE, Machine, Scene, calls_in, responses_in, shell, told, until
 from tests.mocks.gemini_model import Turn
-from wal_agent.agents.gemini.line import MARKER
+from wal_agent.agents.gemini.hooks import MARKER
 
 LONG = "echo begun >> side; touch started; sleep 600; echo ended >> side"
 

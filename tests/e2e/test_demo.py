@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import AGENTS
-from wal_agent.agents.copilot.home import program_cache
+from wal_agent.agents.copilot.hooks import program_cache
 
 HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not None]
 

@@ -1,9 +1,14 @@
-"""When a provider will serve again, out of the sentences in which agents tell it; foreign text."""
+"""Classify why an agent gave up, from the last error that it wrote to stderr, and when to retry.
+
+The text is foreign: an agent's own sentences, or those of its model's provider.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
+
+from wal_agent.agents.base import ExitCause
 
 _AFTER = re.compile(
     r"(?:retry|again|retry after) (?:in |after )?(?=[\d.])"
@@ -62,3 +67,25 @@ def _zone(name: str | None) -> tzinfo | None:
         return UTC if name.upper() == "UTC" else ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         return None
+
+
+TOO_LONG = ExitCause("context", "the conversation is too long for the model")
+
+
+def cause_from_last_error(
+    said: bytes,
+    now: float,
+    *,
+    last: re.Pattern[bytes],
+    waits: re.Pattern[str] | None = None,
+    too_long: re.Pattern[str] | None = None,
+) -> ExitCause | None:
+    """`last`: its first group is an error's words. Those say that the conversation is `too_long`, or that the model
+    will serve again later (`waits`; None: any does); else nothing is known."""
+    errors = last.findall(said)
+    if not errors:
+        return None
+    why = errors[-1].decode("utf-8", "replace").strip()
+    if too_long is not None and too_long.search(why):
+        return TOO_LONG
+    return ExitCause("quota", why, retry_after_seconds(why, now)) if waits is None or waits.search(why) else None

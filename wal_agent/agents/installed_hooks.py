@@ -1,9 +1,13 @@
-"""Hooks that stay in an agent's own settings, for those who start it by other means (I7: taken out byte for byte).
+"""Install hooks in an agent's own settings and take them out again byte for byte (I7).
 
-Such a hook leaves at once, and the tool runs, unless the environment has both WAL_AGENT_RUN and WAL_AGENT_SOCKET, as
-everything has that `wal-agent run` starts; then it is the hook of that run, and refuses what it cannot log. An agent
-that has the run's own hooks needs none of it, so it leaves there too: it is for one that a launcher started without
-them, with another home or another command line.
+They are for users who start the agent by other means than `wal-agent run`. Such a hook exits at once, and the tool
+runs, unless the environment has both WAL_AGENT_RUN and WAL_AGENT_SOCKET, as every process below `wal-agent run` has:
+then it is the hook of that run, and refuses what it cannot log. An agent that has the run's own hooks needs none of
+them, so they exit there too: they are for an agent that a launcher started without the run's hooks, with another home
+or another command line.
+
+The settings are JSON with comments and trailing commas. They are parsed into a tree that knows the position of each
+value in the text, so that text which is not edited keeps its bytes.
 """
 
 from __future__ import annotations
@@ -13,20 +17,145 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from wal_agent import decoders
-from wal_agent.agents import jsonc
 from wal_agent.agents.base import HookSetup, HooksToInstall, HookTable
-from wal_agent.agents.jsonc import Child, Node
 from wal_agent.errors import ConfigError
 from wal_agent.hookwire import client_command
 from wal_agent.textfile import replace_file
+
+_GAP = re.compile(r"(?:[ \t\r\n\ufeff]|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
+_SCALAR = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null')
+_LINE_END = re.compile(r"[ \t]*\r?\n")
+_CLOSE = {"{": "}", "[": "]"}
+
+
+@dataclass(slots=True)
+class Child:
+    """One member (`key`) or element (`key` None). It stands from `start` to `node.end`; `comma` is behind it, or -1."""
+
+    start: int
+    key: str | None
+    node: Node
+    comma: int = -1
+
+
+@dataclass(slots=True)
+class Node:
+    """A value from `start` to `end`. A container has `open` "{" or "[", a scalar has none."""
+
+    start: int
+    end: int
+    open: str = ""
+    scalar: Any = None
+    children: list[Child] = field(default_factory=list)
+
+    def get(self, key: str) -> Node | None:
+        """The member of that name; the last one, as JSON.parse has it."""
+        found = [child.node for child in self.children if child.key == key]
+        return found[-1] if found else None
+
+    @property
+    def value(self) -> Any:
+        if self.open == "{":
+            return {child.key: child.node.value for child in self.children}
+        if self.open == "[":
+            return [child.node.value for child in self.children]
+        return self.scalar
+
+
+def parse_jsonc(text: str) -> Node:
+    """The tree; ValueError (with line and column) when the text is not JSON, RecursionError when it is too deep."""
+    node, at = _value(text, _gap(text, 0))
+    if (at := _gap(text, at)) != len(text):
+        raise _error(text, at)
+    return node
+
+
+def ranges_without(text: str, container: Node, gone: Iterable[Child]) -> list[tuple[int, int]]:
+    """The ranges to cut so that `gone` leave `container`, with their commas and lines of their own. Comments stay."""
+    names = {id(child) for child in gone}
+    cuts: list[tuple[int, int]] = []
+    kept: Child | None = None
+    for child in container.children:
+        if id(child) not in names:
+            kept = child
+            continue
+        comma = child.comma
+        if comma < 0 and kept is not None:  # it was the last: the comma before it goes
+            comma = kept.comma
+        if comma >= 0:
+            cuts.append((comma, comma + 1))
+        cuts.append(_whole_lines(text, child.start, child.node.end, comma))
+    return cuts
+
+
+def _whole_lines(text: str, start: int, end: int, comma: int) -> tuple[int, int]:
+    """From `start` to `end`, or whole lines where nothing else is on them (the newline before may end a comment)."""
+    while text[start - 1] in " \t":
+        start -= 1
+    rest = _LINE_END.match(text, comma + 1 if not text[end : max(end, comma)].strip() and comma >= end else end)
+    return start, rest.end() if rest and text[start - 1] == "\n" else end
+
+
+def cut_ranges(text: str, ranges: Iterable[tuple[int, int]]) -> str:
+    """The text without these ranges, which may overlap."""
+    kept, at = [], 0
+    for start, end in sorted(ranges):
+        kept.append(text[at : max(start, at)])
+        at = max(at, end)
+    return "".join(kept) + text[at:]
+
+
+def _value(text: str, at: int) -> tuple[Node, int]:
+    if text[at : at + 1] in _CLOSE:
+        return _container(text, at)
+    if not (found := _SCALAR.match(text, at)):
+        raise _error(text, at)
+    try:
+        return Node(at, found.end(), scalar=json.loads(found.group())), found.end()
+    except ValueError:  # an escape that does not exist, a zero in front
+        raise _error(text, at) from None
+
+
+def _container(text: str, start: int) -> tuple[Node, int]:
+    node = Node(start, start, open=text[start])
+    at = _gap(text, start + 1)
+    while text[at : at + 1] != _CLOSE[node.open]:
+        if node.children and node.children[-1].comma < 0:
+            raise _error(text, at)
+        child_start, key = at, None
+        if node.open == "{":
+            name, at = _value(text, at)
+            if not isinstance(name.scalar, str) or text[(at := _gap(text, at)) : at + 1] != ":":
+                raise _error(text, at)
+            key, at = name.scalar, _gap(text, at + 1)
+        value, at = _value(text, at)
+        child = Child(child_start, key, value)
+        node.children.append(child)
+        at = _gap(text, at)
+        if text[at : at + 1] == ",":
+            child.comma, at = at, _gap(text, at + 1)
+    node.end = at + 1
+    return node, at + 1
+
+
+def _gap(text: str, at: int) -> int:
+    found = _GAP.match(text, at)
+    return found.end() if found else at
+
+
+def _error(text: str, at: int) -> ValueError:
+    line = text.count("\n", 0, at) + 1
+    column = at - (text.rfind("\n", 0, at) + 1) + 1
+    return ValueError(f"line {line}, column {column}")
+
 
 _RUN, _FOLDER = "WAL_AGENT_INSTALLED", "/WAL_AGENT_FOLDER"  # stand-ins, which need no quoting in the shell
 LIVE = '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'  # marks a line as ours
@@ -80,7 +209,7 @@ class Inserted:
 
 def insert_hooks(text: str, hooks: HookTable) -> Inserted:
     """Settings with our entries at the front of what they belong to. ValueError when the text is no settings."""
-    root = jsonc.parse_jsonc(text)
+    root = parse_jsonc(text)
     newline = "\r\n" if "\r\n" in text else "\n"
     edits: dict[int, str] = {}
 
@@ -113,7 +242,7 @@ def insert_hooks(text: str, hooks: HookTable) -> Inserted:
 
 def remove_hooks(text: str) -> str:
     """Settings without our entries, wherever they stand now. Lists and objects that hold nothing else go too."""
-    root = jsonc.parse_jsonc(text)
+    root = parse_jsonc(text)
     cuts: list[tuple[int, int]] = []
     empty_hooks = []
     for member in root.children:
@@ -125,18 +254,18 @@ def remove_hooks(text: str) -> str:
             if ours and len(ours) == len(event.node.children) and _bare(text, event):
                 empty.append(event)
             elif ours:
-                cuts += jsonc.ranges_without(text, event.node, ours)
+                cuts += ranges_without(text, event.node, ours)
         if empty and len(empty) == len(member.node.children) and _bare(text, member):
             empty_hooks.append(member)
         else:
-            cuts += jsonc.ranges_without(text, member.node, empty)
-    return jsonc.cut_ranges(text, cuts + jsonc.ranges_without(text, root, empty_hooks))
+            cuts += ranges_without(text, member.node, empty)
+    return cut_ranges(text, cuts + ranges_without(text, root, empty_hooks))
 
 
 def _bare(text: str, member: Child) -> bool:
     """Whether nothing (no comment) stands in a member but its children."""
     inner = [(child.start - member.start, child.node.end - member.start) for child in member.node.children]
-    return _BARE.fullmatch(jsonc.cut_ranges(text[member.start : member.node.end], inner)) is not None
+    return _BARE.fullmatch(cut_ranges(text[member.start : member.node.end], inner)) is not None
 
 
 def restore_text(text: str, pieces: tuple[str, ...]) -> str:
@@ -155,7 +284,7 @@ def restore_text(text: str, pieces: tuple[str, ...]) -> str:
 
 def _others(text: str) -> Any:
     """All that the text says, but for empty lists of hooks."""
-    value = jsonc.parse_jsonc(text).value
+    value = parse_jsonc(text).value
     if isinstance(value, dict) and isinstance(value.get("hooks", {}), dict):
         value["hooks"] = {event: groups for event, groups in value.get("hooks", {}).items() if groups != []}
     return value
@@ -163,7 +292,7 @@ def _others(text: str) -> Any:
 
 def has_our_hooks(text: str) -> bool:
     """Whether any of our entries stands in it."""
-    members = [member.node for member in jsonc.parse_jsonc(text).children if member.key == "hooks"]
+    members = [member.node for member in parse_jsonc(text).children if member.key == "hooks"]
     return any(_ours(g.node.value) for hooks in members for event in hooks.children for g in event.node.children)
 
 

@@ -1,14 +1,104 @@
-"""A CLI's command line as its own parser reads it: which word is an option, which its value, which the prompt.
+"""Find an agent's program and read what the user gave it: arguments and settings files.
 
-Each agent has its table, taken from its `--help`. What the CLI itself would refuse is passed on for it to refuse.
+- The program: WAL_AGENT_<NAME>, else PATH; its version without a start of it, where possible.
+- Node's heap: an agent of Node.js that is started as one process skips the heap that it would give itself, and a long
+  session would end at V8's default limit. wal-agent passes the same argument to node (I6).
+- Arguments: split as the agent's own parser splits them. Each agent has a table, taken from its `--help`. What the
+  agent itself would refuse is passed on for it to refuse.
+- Settings files: lowest first, JSON with comments.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from wal_agent.agents.base import Cli, Env
+from wal_agent.errors import ConfigError
+from wal_agent.limits import exhausted
+
+ASKING = 30.0  # seconds for `--version`
+_VERSION = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`package`: on npm. `broken`: why versions below this one cannot be used, as (version, one sentence)."""
+
+    name: str
+    package: str
+    broken: tuple[str, str] | None = None
+
+    def locate(self, env: Env) -> Cli:
+        """ConfigError when it is missing, does not start, or is a version that cannot be used."""
+        variable = f"WAL_AGENT_{self.name.upper()}"
+        wanted = env.get(variable) or self.name
+        found = shutil.which(wanted, path=env.get("PATH", os.defpath))
+        if found is None:
+            raise ConfigError(f"{wanted} was not found on PATH.", f"Install it: npm install -g {self.package}")
+        path = Path(found)
+        cli = Cli(path.absolute(), self._package_version(path) or _asked_version(path, env))
+        if self.broken is not None and cli.version and _version_number(cli.version) < _version_number(self.broken[0]):
+            below, why = self.broken
+            raise ConfigError(
+                f"{self.name} {cli.version} cannot be used: {why}",
+                f"Install {below} or later: npm install -g {self.package}",
+            )
+        return cli
+
+    def _package_version(self, path: Path) -> str:
+        for folder in path.resolve().parents[:4]:
+            try:
+                package = json.loads((folder / "package.json").read_bytes())
+            except (OSError, ValueError):
+                continue
+            if isinstance(package, dict) and package.get("name") == self.package:
+                return str(package.get("version", ""))
+        return ""
+
+
+def _asked_version(path: Path, env: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(
+            [path, "--version"], env=dict(env), capture_output=True, text=True, timeout=ASKING, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise exhausted(e) or ConfigError(f"{path} does not start: {e}.") from e
+    found = _VERSION.search(done.stdout) or _VERSION.search(done.stderr)  # pi tells it there without a terminal
+    return found[0].rstrip(".") if found else ""  # some end a sentence with it
+
+
+def _version_number(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version.partition("-")[0])[:3])
+
+
+_HEAP_FLAG = "--max-old-space-size"
+
+
+def node_command(program: Path, env: Env) -> tuple[str, ...]:
+    """What to put before `program`: node and half of the memory as its heap. Nothing where it is no node script, or
+    where NODE_OPTIONS say otherwise."""
+    if _HEAP_FLAG in env.get("NODE_OPTIONS", "") or not _is_node_script(program):
+        return ()
+    return ("node", f"{_HEAP_FLAG}={psutil.virtual_memory().total // 2 // (1 << 20)}")
+
+
+def _is_node_script(program: Path) -> bool:
+    try:
+        with program.open("rb") as file:
+            return file.readline(200).rstrip() == b"#!/usr/bin/env node"
+    except OSError:
+        return False
+
 
 Kind = Literal["flag", "value", "maybe", "many"]
 """maybe: takes the next word unless that looks like an option; many: takes all words up to the next option."""
@@ -110,3 +200,45 @@ def last_value(args: Iterable[Arg], name: str) -> str | None:
 
 def is_given(args: Iterable[Arg], name: str) -> bool:
     return last_value(args, name) not in (None, "false")
+
+
+_LIMIT = 1 << 22
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One settings file that exists, with the name that a person knows it by."""
+
+    shown: str
+    values: dict[str, Any]
+
+
+def read_layer(shown: str, path: Path) -> Layer | None:
+    """None where it is absent; or damaged, and then the agent itself says so or starts without it."""
+    try:
+        with path.open("rb") as f:
+            text = f.read(_LIMIT).decode()
+        values = json.loads(_COMMENT.sub(lambda m: m[1] or " ", text))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return Layer(shown, values) if isinstance(values, dict) else None
+
+
+def effective_setting(layers: Sequence[Layer], *keys: str) -> tuple[Layer, Any] | None:
+    """The last file that says something of this key, and what. A group that is no object has no keys at all."""
+    found: tuple[Layer, Any] | None = None
+    *groups, key = keys
+    for each in layers:
+        values: Any = each.values
+        for group in groups:
+            if group not in values:
+                break
+            values = values[group]
+            if not isinstance(values, dict):
+                found = (each, None)
+                break
+        else:
+            if key in values:
+                found = (each, values[key])
+    return found

@@ -1,13 +1,24 @@
-"""Session files that are JSON, a line each, as JavaScript and Rust programs write them: read with junk in them."""
+"""Read and write session files: JSON Lines, walks below a session's folder, and texts for restored calls.
+
+JavaScript and Rust programs write these lines, and a crash may leave junk among them. Walks follow no links and accept
+no logical name that could lead out of the folder.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
+
+from wal_agent.agents.base import LoggedCall
 
 Json = dict[str, Any]
 Line = bytes | memoryview
@@ -111,3 +122,84 @@ def require_object(raw: msgspec.Raw) -> bytes:
     if data[:1] != b"{":
         raise ValueError("the tool's input is not an object")
     return data
+
+
+_PART = re.compile(r"[^/\0-\x1f\x7f]{1,255}")
+MAX_FOLDERS = 6
+
+
+def name_parts(name: str, deep: int = MAX_FOLDERS) -> tuple[str, ...]:
+    """The parts of a logical name. ValueError for one that no session of ours has."""
+    path = PurePosixPath(name)
+    parts = path.parts
+    sane = all(_PART.fullmatch(part) and part not in (".", "..") and len(part.encode()) <= 255 for part in parts)
+    if not parts or not sane or str(path) != name or len(parts) > deep + 1:
+        raise ValueError(f"{name!r} is no file of a session")
+    return parts
+
+
+def walk_files(base: Path, deep: int = MAX_FOLDERS) -> Iterator[Path]:
+    """Regular files under a real folder."""
+    try:
+        if not stat.S_ISDIR(base.lstat().st_mode):
+            return
+        with os.scandir(base) as entries:
+            inside = list(entries)
+    except OSError:
+        return
+    for entry in inside:
+        if not _PART.fullmatch(entry.name) or any("\udc80" <= c <= "\udcff" for c in entry.name):
+            continue  # no name for the log, whose text is UTF-8
+        if entry.is_file(follow_symlinks=False):
+            yield Path(entry.path)
+        elif deep > 1 and entry.is_dir(follow_symlinks=False):
+            yield from walk_files(Path(entry.path), deep - 1)
+
+
+def largest_file(paths: Iterable[Path]) -> Path | None:
+    """Of those that are still there: an agent may delete one while we look."""
+    sizes: dict[Path, int] = {}
+    for path in paths:
+        with suppress(OSError):
+            sizes[path] = path.stat().st_size
+    return max(sizes, key=sizes.__getitem__, default=None)
+
+
+MAX_RESULT = 40_000  # characters of one result, as in Gemini's own cut
+
+
+def unknown_result(call: LoggedCall) -> str:
+    """The result of a call whose outcome nobody knows."""
+    return "outcome unknown: " + (call.note or "the machine was lost while this call ran.")
+
+
+def noted_result(text: str, call: LoggedCall) -> str:
+    """A result's text, capped, with what the log has to say of it."""
+    text = capped_text(text, call.call)
+    return f"{text}\n\n[wal-agent: {call.note}]" if call.note else text
+
+
+def capped_text(text: str, call: int) -> str:
+    if len(text) <= MAX_RESULT:
+        return text
+    head, tail = MAX_RESULT // 5, MAX_RESULT - MAX_RESULT // 5
+    cut = len(text) - MAX_RESULT
+    return f"{text[:head]}\n\n[wal-agent: {cut} characters left out; `wal-agent log` has call {call}]\n\n{text[-tail:]}"
+
+
+def call_input(call: LoggedCall) -> Json:
+    """A call's input as an object; empty where it cannot be read."""
+    try:
+        value = decode_json(call.input)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def end_time(timestamp: Any) -> float:
+    """When a call of a session file had ended, in seconds since 1970; unknown counts as late enough."""
+    try:
+        at = datetime.fromisoformat(str(timestamp))
+    except ValueError:
+        return float("inf")
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()

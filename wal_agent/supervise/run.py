@@ -26,7 +26,7 @@ from wal_agent.agents.base import (
     NewSession,
     ResumeSession,
 )
-from wal_agent.agents.found import ASKING
+from wal_agent.agents.program import ASKING
 from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket

@@ -1,4 +1,4 @@
-"""agents/claude/launch.py, options.py and settings.py: the command line, and what would keep our hooks from firing."""
+"""agents/claude/cli.py, options.py and settings.py: the command line, and what would keep our hooks from firing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.claude import cli, settings_schema
-from wal_agent.agents.claude.launch import ACT
+from wal_agent.agents.claude.cli import ACT
 from wal_agent.errors import ConfigError
 
 CLAUDE = AGENTS["claude"]

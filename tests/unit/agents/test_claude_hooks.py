@@ -26,7 +26,7 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
-from wal_agent.agents.claude import hooks, inject
+from wal_agent.agents.claude import hooks
 from wal_agent.agents.hook_line import ALLOW, HOOK_SECONDS, SHELL_SECONDS
 
 CLAUDE = AGENTS["claude"]
@@ -132,8 +132,8 @@ def test_answers() -> None:
 def test_the_settings_of_a_run(tmp_path: Path) -> None:
     """All in the run's folder; the before-hook alone refuses, by itself; the agent's limit is the last to pass."""
     made = CLAUDE.inject(HookSetup("r1", tmp_path, ("client",), ("Read", "a.b"), "The protocol."), {})
-    assert made.paths == () and Path(made.env[inject.SETTINGS]).parent == tmp_path
-    values = json.loads(Path(made.env[inject.SETTINGS]).read_text())
+    assert made.paths == () and Path(made.env[hooks.SETTINGS]).parent == tmp_path
+    values = json.loads(Path(made.env[hooks.SETTINGS]).read_text())
     assert values["disableAllHooks"] is False and set(values["env"].values()) == {"0"}, "against writes in mid-run"
     assert set(values["hooks"]) == set(hooks.EVENTS)
     for event, [group] in values["hooks"].items():
@@ -141,7 +141,7 @@ def test_the_settings_of_a_run(tmp_path: Path) -> None:
         assert ("exit 2" in hook["command"]) == (event == "PreToolUse")
         assert group.get("matcher") == ("^(?!(?:Read|a\\.b)$)" if event in hooks.TOOLS else None)
         assert SHELL_SECONDS[True] < hook["timeout"] == HOOK_SECONDS < 2147483
-    assert inject.protocol_file(Path(made.env[inject.SETTINGS])).read_text() == "The protocol."
+    assert hooks.protocol_file(Path(made.env[hooks.SETTINGS])).read_text() == "The protocol."
 
 
 def test_words_behind_a_summary() -> None:

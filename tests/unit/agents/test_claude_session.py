@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, SeenCall
-from wal_agent.agents.claude.files import project_slug
 from wal_agent.agents.claude.resume import IMAGE, result_text
-from wal_agent.agents.claude.session import Entry, has_messages
+from wal_agent.agents.claude.session import Entry, has_messages, project_slug
 from wal_agent.agents.session_files import records
 
 CLAUDE = AGENTS["claude"]

@@ -28,8 +28,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.codex import hooks
-from wal_agent.agents.codex.events import EVENTS
-from wal_agent.agents.codex.exitcode import read_exit_code
+from wal_agent.agents.codex.hooks import EVENTS, read_exit_code
 from wal_agent.agents.hook_line import ALLOW
 from wal_agent.errors import ConfigError
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents import AGENTS
-from wal_agent.agents.codex import hooks, statedb
+from wal_agent.agents.codex import hooks, session
 from wal_agent.agents.codex import session as codex_files
-from wal_agent.agents.codex.home import default_path, is_session, thread_time
+from wal_agent.agents.codex.session import default_path, is_session, thread_time
 
 CODEX = AGENTS["codex"]
 ROOT = "01a20281-b689-7383-9548-fb903d18e48e"  # made 2026-11-22 09:06:25 UTC
@@ -174,20 +174,20 @@ def test_an_index_that_says_something_else(env: dict[str, str], tmp_path: Path, 
     rollout(env, ROOT)
     run = tmp_path / "run"
     run.mkdir()
-    found = statedb.private_index(ROOT, env | {hooks.MARKER: str(run)})
-    assert found == {statedb.VARIABLE: str(run / "codex-index")}
+    found = session.private_index(ROOT, env | {hooks.MARKER: str(run)})
+    assert found == {session.VARIABLE: str(run / "codex-index")}
     assert (run / "codex-index").is_dir()
 
 
 def test_an_index_that_is_right_or_damaged_or_elsewhere(env: dict[str, str], tmp_path: Path) -> None:
     run = env | {hooks.MARKER: str(tmp_path)}
-    assert statedb.private_index(ROOT, run) == {}
+    assert session.private_index(ROOT, run) == {}
     (Path(env["CODEX_HOME"]) / "state_5.sqlite").write_bytes(b"no database")
-    assert statedb.indexed_path(ROOT, env) is None
+    assert session.indexed_path(ROOT, env) is None
     (tmp_path / "own").mkdir()
     (Path(env["CODEX_HOME"]) / "config.toml").write_text(f"sqlite_home = {json.dumps(str(tmp_path / 'own'))}\n")
     main = rollout(env, ROOT)
     index(env | {"X": str(tmp_path / "own")}, str(main), "X")
-    assert statedb.indexed_path(ROOT, env) == main
-    assert statedb.private_index(ROOT, run) == {}
-    assert statedb.indexed_path(ROOT, env | {statedb.VARIABLE: str(tmp_path)}) is None
+    assert session.indexed_path(ROOT, env) == main
+    assert session.private_index(ROOT, run) == {}
+    assert session.indexed_path(ROOT, env | {session.VARIABLE: str(tmp_path)}) is None

@@ -12,10 +12,8 @@ import pytest
 
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.copilot import Copilot
-from wal_agent.agents.copilot.cli import native_program
-from wal_agent.agents.copilot.home import platform_builds
-from wal_agent.agents.copilot.inject import PLUGIN
-from wal_agent.agents.copilot.version import running_version
+from wal_agent.agents.copilot.cli import native_program, running_version
+from wal_agent.agents.copilot.hooks import PLUGIN, platform_builds
 
 COPILOT = Copilot()
 ID = "0a2c546b-cf56-4bbc-8f97-fa1b4330f64b"

@@ -1,19 +1,29 @@
-"""Hook payloads in, answers out."""
+"""Gemini's hooks: payloads, answers, the shell line, and the extension of a run."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
+from wal_agent.agents import hook_line as agent_line
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Deny,
     HookEvent,
+    HookSetup,
     ModelRequest,
     OtherEvent,
     SessionEnded,
@@ -23,7 +33,9 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.gemini.hooks import EVENTS
+from wal_agent.agents.gemini import hooks
+from wal_agent.agents.gemini.hooks import EVENTS, HOOK_TIMEOUT_MS, MARKER
+from wal_agent.errors import ConfigError
 
 GEMINI = AGENTS["gemini"]
 BASE = '{"session_id":"s","transcript_path":"/t","cwd":"/w","hook_event_name":"x","timestamp":"2026"'
@@ -137,3 +149,206 @@ def test_the_other_answers() -> None:
     assert json.loads(GEMINI.render("BeforeAgent", Deny("x"))[14:-1]) == {"decision": "deny", "reason": "x"}
     stop = json.loads(GEMINI.render("BeforeTool", Deny("x", stop=True))[14:-1])
     assert stop == {"decision": "deny", "reason": "x", "continue": False, "stopReason": "x"}
+
+
+def put(home: Path, run: str = "r1", skip: tuple[str, ...] = ()) -> Path:
+    run_dir = home.parent / f"dir-{run}"
+    run_dir.mkdir(exist_ok=True)
+    (run_dir / "lock").touch()
+    made = GEMINI.inject(HookSetup(run, run_dir, ("client",), skip), {"HOME": str(home)})
+    assert made.env == {MARKER: run}
+    (path,) = made.paths
+    return path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "home"
+    path.mkdir()
+    return path
+
+
+def test_the_folder(home: Path) -> None:
+    path = put(home)
+    assert path == home / ".gemini/extensions/wal-agent-r1"
+    manifest = json.loads((path / "gemini-extension.json").read_text())
+    assert manifest["name"] == path.name
+    assert (path / manifest["contextFileName"].replace("$" + MARKER, "r1")).exists()
+    hooks = json.loads((path / "hooks/hooks.json").read_text())["hooks"]
+    assert tuple(hooks) == EVENTS
+    for ((group,),) in zip(hooks.values(), strict=True):
+        (hook,) = group["hooks"]
+        assert (hook["type"], hook["timeout"], "matcher" in group) == ("command", HOOK_TIMEOUT_MS, False)
+        assert not re.search(r"\$\{(?!out#)", hook["command"]), "Gemini fills in ${...}"
+    assert sorted(p.name for p in (home / ".gemini").iterdir()) == ["extensions"]
+
+
+def test_skipped_tools_start_no_process(home: Path) -> None:
+    hooks = json.loads((put(home, skip=("read_file", "a.b")) / "hooks/hooks.json").read_text())["hooks"]
+    assert {event for event, (group,) in hooks.items() if "matcher" in group} == {"BeforeTool", "AfterTool"}
+    matcher = re.compile(hooks["BeforeTool"][0]["matcher"])
+    tools = ("read_file", "a.b", "axb", "read_files", "xread_file", "run_shell_command")
+    assert [t for t in tools if not matcher.search(t)] == ["read_file", "a.b"]
+
+
+def test_the_same_run_again_replaces_its_folder(home: Path) -> None:
+    put(home)
+    assert (put(home, skip=("x",)) / "gemini-extension.json").exists()
+    assert sorted(p.name for p in (home / ".gemini").iterdir()) == ["extensions"]
+
+
+@pytest.mark.parametrize("run", ["", "a/b", "..", "x" * 65, "a b", "a$b"])
+def test_a_run_that_is_no_name_is_refused(home: Path, run: str) -> None:
+    with pytest.raises(ConfigError):
+        GEMINI.inject(HookSetup(run, home, ("client",)), {"HOME": str(home)})
+
+
+def test_paths_that_gemini_would_rewrite_are_refused(home: Path) -> None:
+    with pytest.raises(ConfigError):
+        GEMINI.inject(HookSetup("r", home / "$GEMINI_CWD", ("client",)), {"HOME": str(home)})
+
+
+def test_a_home_that_cannot_be_written_is_said(home: Path) -> None:
+    (home / ".gemini").write_text("a file")
+    with pytest.raises(ConfigError, match="could not be placed"):
+        put(home)
+
+
+def test_sweeping(home: Path) -> None:
+    env = {"HOME": str(home)}
+    dead, alive, elsewhere, broken = (put(home, run) for run in ("dead", "alive", "elsewhere", "broken"))
+    (elsewhere / "wal-agent.json").write_text('{"host": "another", "lock": "/none"}')
+    (broken / "wal-agent.json").write_text("{")
+    users = home / ".gemini/extensions/wal-agent-of-the-user"
+    users.mkdir()
+    link = home / ".gemini/extensions/wal-agent-link"
+    link.symlink_to(dead)
+    stale, fresh = home / ".gemini/.wal-agent-x.new", home / ".gemini/.wal-agent-y.new"
+    stale.mkdir()
+    fresh.mkdir()
+    os.utime(stale, (time.time() - 7200,) * 2)
+    with (home.parent / "dir-alive/lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        GEMINI.sweep(env, home)
+        assert not dead.exists()
+        assert all(path.exists() for path in (alive, elsewhere, broken, users, fresh))
+        assert link.is_symlink()
+        assert not stale.exists()
+    GEMINI.sweep(env, home)
+    assert not alive.exists()
+
+
+def test_a_run_dir_that_is_gone_is_a_dead_run(home: Path) -> None:
+    path = put(home, "gone")
+    (home.parent / "dir-gone/lock").unlink()
+    GEMINI.sweep({"HOME": str(home)}, home)
+    assert not path.exists()
+
+
+def test_gemini_cli_home_moves_it(home: Path) -> None:
+    made = GEMINI.inject(HookSetup("r", home, ("c",)), {"HOME": "/nonexistent", "GEMINI_CLI_HOME": str(home)})
+    assert made.paths[0].is_relative_to(home / ".gemini")
+
+
+def test_extensions_that_are_a_link_elsewhere(home: Path) -> None:
+    elsewhere = home.parent / "dotfiles/extensions"
+    elsewhere.mkdir(parents=True)
+    (home / ".gemini").mkdir()
+    (home / ".gemini/extensions").symlink_to(elsewhere)
+    put(home)
+    assert (elsewhere / "wal-agent-r1/gemini-extension.json").exists()
+    GEMINI.sweep({"HOME": str(home)}, home)
+    assert [p.name for p in elsewhere.parent.rglob("*")] == ["extensions"]
+
+
+ANSWERS = {
+    "missing": None,
+    "not-executable": "",
+    "exit-1": "import sys; sys.exit(1)",
+    "silent": "",
+    "garbage": "print('hello')",
+    "json": """print('{"decision": "allow"}', end="\\0")""",
+    "allow-without-end": "print('wal-agent:allow', end='')",
+    "allow-and-more": "print('wal-agent:allow more', end='\\0')",
+    "something-before": "print(' wal-agent:allow', end='\\0')",
+    "say-cut": "print('wal-agent:say {', end='\\0')",
+    "say-no-json": "print('wal-agent:say x}', end='\\0')",
+    "killed": "import os; print('wal-agent:allow', end='', flush=True); os.kill(os.getpid(), 9)",
+    "on-stderr": "import sys; print('wal-agent:allow', end='\\0', file=sys.stderr)",
+}
+
+
+def hook(
+    tmp_path: Path, code: str | None, event: str = "BeforeTool", mine: bool = True, pid: int | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    client = tmp_path / "client.py"
+    if code is not None:
+        client.write_text(code)
+    if pid is not None:
+        (tmp_path / "agent.pid").write_text(f"{pid}\n")
+    program = (sys.executable, str(client)) if code is not None else (str(client),)
+    text = hooks.hook_line(HookSetup("run", tmp_path, program), event)
+    env = {"PATH": os.environ["PATH"]} | ({hooks.MARKER: "run"} if mine else {})
+    return subprocess.run(["bash", "-c", text], env=env, input=b"{}", capture_output=True, timeout=60, check=False)
+
+
+def decision(done: subprocess.CompletedProcess[bytes]) -> object:
+    assert (done.returncode, done.stderr) == (0, b"")
+    return json.loads(done.stdout).get("decision")
+
+
+@pytest.mark.parametrize("code", ANSWERS.values(), ids=ANSWERS)
+def test_a_broken_client_denies_and_elsewhere_is_silent(tmp_path: Path, code: str | None) -> None:
+    assert decision(hook(tmp_path, code)) == "deny"
+    for event in ("AfterTool", "SessionStart"):
+        done = hook(tmp_path, code, event)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "import signal; signal.raise_signal(signal.SIGSTOP)"])
+def test_a_hanging_client_denies_in_time(tmp_path: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_line, "SHELL_SECONDS", {True: 1, False: 1})
+    start = time.monotonic()
+    told = f"import os; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); {code}"
+    assert decision(hook(tmp_path, told)) == "deny"
+    assert time.monotonic() - start < 30
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.read_text()) and time.monotonic() - start < 60:
+        time.sleep(0.05)
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_allow_says_nothing_and_a_word_is_handed_on(tmp_path: Path) -> None:
+    done = hook(tmp_path, "print('wal-agent:allow', end='\\0')")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    said = '{"decision": "deny", "reason": "it\'s $HOME `x` \\\\u0000 %s ünï"}'
+    done = hook(tmp_path, f"import sys; sys.stdout.buffer.write(b'wal-agent:say ' + {said!r}.encode() + bytes(1))")
+    assert done.stdout.decode() == said
+
+
+def test_the_client_gets_the_payload_and_who_asks(tmp_path: Path) -> None:
+    code = "import sys; open(sys.argv[1] + '.seen', 'w').write(repr((sys.argv[2:], sys.stdin.read())))"
+    hook(tmp_path, code, "AfterTool")
+    seen = (tmp_path / "hook.sock.seen").read_text()
+    assert eval(seen) == (["run", "gemini", "AfterTool", str(os.getpid()), "25"], "{}")
+
+
+def test_who_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    """No process is started for it, whatever the client is; by the marker or by the parent's pid it is ours."""
+    for pid in (None, os.getpid() + 1):
+        done = hook(tmp_path, None, mine=False, pid=pid)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert decision(hook(tmp_path, None, mine=False, pid=os.getpid())) == "deny"
+
+
+def test_a_shell_that_cannot_read_the_second_line_still_leaves_strangers_alone(tmp_path: Path) -> None:
+    text = hooks.hook_line(HookSetup("run", tmp_path, ("client",)), "BeforeTool")
+    first, _, _ = text.partition("\n")
+    done = subprocess.run(["bash", "-c", first + "\n)("], env={"PATH": "/bin"}, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_deadlines_nest() -> None:
+    for firm in (True, False):
+        assert agent_line.CLIENT_SECONDS[firm] < agent_line.SHELL_SECONDS[firm] < hooks.HOOK_TIMEOUT_MS / 1000
+    assert agent_line.CLIENT_SECONDS[True] > 20, "the server's own deadline for an append"

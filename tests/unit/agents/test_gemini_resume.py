@@ -15,7 +15,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import LoggedCall, Reconciled, SeenCall
 from wal_agent.agents.gemini.resume import EPOCH
 from wal_agent.agents.gemini.session import dump_session, load_session
-from wal_agent.agents.putback import MAX_RESULT
+from wal_agent.agents.session_files import MAX_RESULT
 
 GEMINI = AGENTS["gemini"]
 WS = Path("/w/shop")

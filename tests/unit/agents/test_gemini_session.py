@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
-from wal_agent.agents.gemini import files as gemini_files
-from wal_agent.agents.gemini.session import is_stub
-from wal_agent.agents.gemini.slug import project_slug, slugify
+from wal_agent.agents.gemini import session as gemini_files
+from wal_agent.agents.gemini.session import is_stub, project_slug, slugify
 
 GEMINI = AGENTS["gemini"]
 ID = "3f2a91c0-1111-4222-8333-444455556666"

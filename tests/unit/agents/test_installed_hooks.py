@@ -1,4 +1,4 @@
-"""Hooks in an agent's own settings: in, and out again byte for byte (I7); of no effect outside a run."""
+"""Hooks in an agent's own settings: edits of JSON with comments, installed and taken out byte for byte."""
 
 from __future__ import annotations
 
@@ -13,10 +13,100 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.agents import AGENTS, installed_hooks, jsonc
+from wal_agent.agents import AGENTS, installed_hooks
 from wal_agent.agents.base import HooksToInstall, HookTable, Installs
-from wal_agent.agents.installed_hooks import LIVE, NAME, has_our_hooks, insert_hooks, remove_hooks, restore_text
+from wal_agent.agents.installed_hooks import (
+    LIVE,
+    NAME,
+    cut_ranges,
+    has_our_hooks,
+    insert_hooks,
+    parse_jsonc,
+    ranges_without,
+    remove_hooks,
+    restore_text,
+)
 from wal_agent.errors import ConfigError
+
+PARSED_SCALAR = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(), st.floats(allow_nan=False, allow_infinity=False)
+)
+PARSED_VALUE = st.recursive(
+    PARSED_SCALAR, lambda v: st.lists(v, max_size=4) | st.dictionaries(st.text(), v, max_size=4)
+)
+
+
+@settings(deadline=None)
+@given(PARSED_VALUE, st.sampled_from([None, 0, 2, "\t"]), st.booleans())
+def test_plain_json_means_what_json_says(value: Any, indent: int | str | None, escaped: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=escaped)
+    assert parse_jsonc(text).value == json.loads(text)
+
+
+def test_comments_and_trailing_commas_are_nothing() -> None:
+    assert parse_jsonc('\ufeff// x\n{"a": /* } */ [1, 2,], // "b": 3\n}\n/* end */').value == {"a": [1, 2]}
+    assert parse_jsonc('{"a": "// no /* comment */"}').value == {"a": "// no /* comment */"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"a"',
+        "[1 2]",
+        "[,]",
+        "{,}",
+        '{"a":1,,}',
+        "[1]]",
+        "'a'",
+        "{a: 1}",
+        '"\n"',
+        "01",
+        '"\\x"',
+        "/* x",
+        "NaN",
+    ],
+)
+def test_what_is_not_json_has_a_place(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^line \d+, column \d+$"):
+        parse_jsonc(text)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_any_children_can_leave(data: st.DataObject) -> None:
+    gap = st.sampled_from(["", " ", "\n", "\n  ", "// , ] [\n", "/* , */"])
+    keep = data.draw(st.lists(st.booleans(), max_size=6))
+    text = "["
+    for i in range(len(keep)):
+        comma = "," if i + 1 < len(keep) else data.draw(st.sampled_from(["", ","]))
+        text += f"{data.draw(gap)}{i}{data.draw(gap)}{comma}"
+    text += data.draw(gap) + "]"
+    node = parse_jsonc(text)
+    left = cut_ranges(
+        text, ranges_without(text, node, [c for c, kept in zip(node.children, keep, strict=True) if not kept])
+    )
+    assert parse_jsonc(left).value == [i for i, kept in enumerate(keep) if kept]
+    for comment in ("// , ]", "/* , */"):
+        assert left.count(comment) == text.count(comment)
+
+
+@pytest.mark.parametrize(
+    ("gone", "left"),
+    [
+        ([0], '{\n  // of b\n  "b": 2, "c": 3 // of c\n}'),
+        ([1], '{\n  "a": 1,\n  // of b\n "c": 3 // of c\n}'),
+        ([2], '{\n  "a": 1,\n  // of b\n  "b": 2 // of c\n}'),
+        ([1, 2], '{\n  "a": 1\n  // of b\n // of c\n}'),
+        ([0, 1, 2], "{\n  // of b\n // of c\n}"),
+    ],
+)
+def test_lines_of_their_own_go_with_them(gone: list[int], left: str) -> None:
+    text = '{\n  "a": 1,\n  // of b\n  "b": 2, "c": 3 // of c\n}'
+    node = parse_jsonc(text)
+    assert cut_ranges(text, ranges_without(text, node, [node.children[i] for i in gone])) == left
+
 
 HOOKS: HookTable = {
     "BeforeTool": [{"hooks": [{"name": NAME, "type": "command", "command": "x"}]}],
@@ -89,9 +179,9 @@ def lean(value: Any) -> Any:
 @settings(deadline=None, max_examples=200)
 @given(texts())
 def test_what_goes_in_comes_out_again(text: str) -> None:
-    before = jsonc.parse_jsonc(text).value
+    before = installed_hooks.parse_jsonc(text).value
     new = insert_hooks(text, HOOKS)
-    after = jsonc.parse_jsonc(new.text).value
+    after = installed_hooks.parse_jsonc(new.text).value
     assert has_our_hooks(new.text) and not has_our_hooks(text)
     assert {k: v for k, v in after.items() if k != "hooks"} == {k: v for k, v in before.items() if k != "hooks"}
     for event in {*after["hooks"], *before.get("hooks", {})}:
@@ -104,25 +194,25 @@ def test_what_goes_in_comes_out_again(text: str) -> None:
 def test_our_entries_leave_whatever_became_of_the_file(text: str, other: str) -> None:
     """Rewritten by Gemini or by hand: found by name. A second list stands for what the person added meanwhile."""
     new = insert_hooks(text, HOOKS)
-    value = jsonc.parse_jsonc(new.text).value
-    added = jsonc.parse_jsonc(other).value.get("hooks", {})
+    value = installed_hooks.parse_jsonc(new.text).value
+    added = installed_hooks.parse_jsonc(other).value.get("hooks", {})
     for event, groups in added.items():
         value["hooks"].setdefault(event, []).extend(groups)
     for edited in (json.dumps(value), json.dumps(value, indent=2), json.dumps(value, indent="\t")):
         left = restore_text(edited, new.pieces)
         assert not has_our_hooks(left)
-        wanted = jsonc.parse_jsonc(text).value
+        wanted = installed_hooks.parse_jsonc(text).value
         hooks = {**wanted.get("hooks", {})}
         for event, groups in added.items():
             hooks[event] = [*hooks.get(event, []), *groups]
-        assert lean(jsonc.parse_jsonc(left).value) == lean({**wanted, "hooks": hooks})
+        assert lean(installed_hooks.parse_jsonc(left).value) == lean({**wanted, "hooks": hooks})
 
 
 @settings(deadline=None, max_examples=200)
 @given(texts())
 def test_removal_by_name_leaves_every_other_value_and_comment(text: str) -> None:
     left = remove_hooks(insert_hooks(text, HOOKS).text)
-    assert lean(jsonc.parse_jsonc(left).value) == lean(jsonc.parse_jsonc(text).value)
+    assert lean(installed_hooks.parse_jsonc(left).value) == lean(installed_hooks.parse_jsonc(text).value)
     assert left.count("it's {") == text.count("it's {") and left.count("/*") == text.count("/*")
 
 
@@ -141,7 +231,7 @@ def test_hooks_of_another_form_are_refused(text: str) -> None:
 def test_a_name_given_twice_means_the_last_as_in_javascript() -> None:
     text = '{"hooks": {"BeforeTool": [1]}, "hooks": {"BeforeTool": [2]}}'
     new = insert_hooks(text, {"BeforeTool": HOOKS["BeforeTool"]})
-    assert jsonc.parse_jsonc(new.text).value["hooks"]["BeforeTool"] == [*HOOKS["BeforeTool"], 2]
+    assert installed_hooks.parse_jsonc(new.text).value["hooks"]["BeforeTool"] == [*HOOKS["BeforeTool"], 2]
     assert restore_text(new.text, new.pieces) == text
 
 
@@ -173,7 +263,7 @@ def test_in_and_out_is_the_same_file(home: Path, env: dict[str, str], state: Pat
     path.chmod(0o640)
     assert install(env, state) == path
     assert is_installed(env) and path.stat().st_mode & 0o777 == 0o640
-    assert jsonc.parse_jsonc(path.read_text()).value["theme"] == "x"
+    assert installed_hooks.parse_jsonc(path.read_text()).value["theme"] == "x"
     assert uninstall(env, state) == path
     assert path.read_bytes() == MINE and path.stat().st_mode & 0o777 == 0o640
     assert not is_installed(env) and list((state / "installed").iterdir()) == []
@@ -217,7 +307,7 @@ def test_without_the_way_back_the_entries_are_found_by_name(home: Path, env: dic
         memo.write_text("{")
     uninstall(env, state)
     assert not is_installed(env)
-    assert jsonc.parse_jsonc(path.read_text()).value == {"theme": "x"}
+    assert installed_hooks.parse_jsonc(path.read_text()).value == {"theme": "x"}
     assert "// mine" in path.read_text()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.opencode import cli, hooks, resume
-from wal_agent.agents.opencode.inject import CONTENT, OFFLINE, PLAIN, config_content, inject
+from wal_agent.agents.opencode.hooks import CONTENT, OFFLINE, PLAIN, config_content, inject
 from wal_agent.errors import ConfigError
 
 CLI = Cli(Path("/bin/opencode"), "1.18.33")

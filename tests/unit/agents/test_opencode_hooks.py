@@ -22,7 +22,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.opencode.events import parse, render
+from wal_agent.agents.opencode.hooks import parse, render
 
 TOOL = {"session": "s", "inner": "", "tool": "bash", "call": "c", "input": {"command": "ls"}}
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.opencode.reconcile import reconcile
-from wal_agent.agents.opencode.rows import Rows, load_rows
-from wal_agent.agents.opencode.seen import proves_turn, seen_calls
+from wal_agent.agents.opencode.database import Rows, load_rows
+from wal_agent.agents.opencode.resume import reconcile
+from wal_agent.agents.opencode.session import proves_turn, seen_calls
 from wal_agent.agents.session_files import encode_json
 
 S = "ses_1"

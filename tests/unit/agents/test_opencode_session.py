@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from wal_agent.agents.base import Cli, HookSetup
-from wal_agent.agents.opencode import OpenCode, database, inject, locks, place, resume
-from wal_agent.agents.opencode.database import BY_USER
-from wal_agent.agents.opencode.reconcile import reconcile
-from wal_agent.agents.opencode.rows import load_rows
+from wal_agent.agents.opencode import OpenCode, database, hooks, resume
+from wal_agent.agents.opencode import session as locks
+from wal_agent.agents.opencode import session as place
+from wal_agent.agents.opencode.database import BY_USER, load_rows
+from wal_agent.agents.opencode.resume import reconcile
 from wal_agent.agents.opencode.session import update_journal
 from wal_agent.errors import ConfigError
 from wal_agent.supervise.fork import OneStore, refuse_to_take
@@ -444,7 +445,7 @@ def test_unknown_tables_are_told_at_the_start(base: Base) -> None:
     assert database.schema_problem(place.database_path(base.env)) == "part: data"
     setup = HookSetup("r", base.home, (), (), "")
     with pytest.raises(ConfigError, match="part: data"):
-        inject.inject(setup, base.env)
+        hooks.inject(setup, base.env)
 
 
 def test_a_fork_does_not_take_a_session_from_another_folder(base: Base, tmp_path: Path) -> None:

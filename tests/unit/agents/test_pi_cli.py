@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents.base import Cli, NewSession, ResumeSession
-from wal_agent.agents.pi import Pi, cli, launch
-from wal_agent.agents.pi.inject import MARKER
+from wal_agent.agents.pi import Pi, cli
+from wal_agent.agents.pi.hooks import MARKER
 from wal_agent.errors import ConfigError
 
 PI = Pi()
@@ -94,19 +94,19 @@ def test_it_talks_on_a_terminal_only_and_where_it_is_not_told_otherwise() -> Non
 
 
 def test_a_start_is_the_users_own_with_the_extension_in_front() -> None:
-    assert argv(["-p", "x", "--model"], NewSession("n")) == [launch.FLAG, "-e", "/run/x/pi.ts", "-p", "x", "--model"]
+    assert argv(["-p", "x", "--model"], NewSession("n")) == [cli.FLAG, "-e", "/run/x/pi.ts", "-p", "x", "--model"]
 
 
 def test_the_users_extensions_come_before_ours() -> None:
     given = ["-e", "a.ts", "--extension", "b.ts", "x"]
-    assert argv(given, NewSession("n")) == [*given[:4], launch.FLAG, "-e", "/run/x/pi.ts", "x"]
+    assert argv(given, NewSession("n")) == [*given[:4], cli.FLAG, "-e", "/run/x/pi.ts", "x"]
 
 
 def test_a_recovery_leaves_the_users_prompt_and_session_out() -> None:
     args = ["--session", "old", "-c", "--plan", "y", "-p", "do it", "@f", "and", "--model", "m"]
     made = argv(args, ResumeSession(ID, "words"))
-    assert made == ["--session", ID, launch.ACT, launch.FLAG, "-e", ENV[MARKER], "--plan", "y", "-p", "--model", "m"]
-    assert PI.prompt_from_args(made) == launch.ACT
+    assert made == ["--session", ID, cli.ACT, cli.FLAG, "-e", ENV[MARKER], "--plan", "y", "-p", "--model", "m"]
+    assert PI.prompt_from_args(made) == cli.ACT
     assert PI.command(CLI, args, ResumeSession(ID, "words"), False, ENV).no_stdin
 
 

@@ -23,7 +23,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.pi import hooks
-from wal_agent.agents.pi.inject import MARKER, inject
+from wal_agent.agents.pi.hooks import MARKER, inject
 
 CALL = {"session": "s", "tool": "bash", "call_id": "c1", "input": {"command": "x"}}
 

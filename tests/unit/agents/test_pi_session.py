@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents.pi import Pi, files
+from wal_agent.agents.pi import Pi, session
 
 PI = Pi()
 ID = "019f0000-0000-7000-8000-000000000001"
@@ -46,7 +46,7 @@ def test_a_file_that_is_gone_since_it_was_listed(
 ) -> None:
     there = put(tmp_path / "x.jsonl", head(ID))
     listed = [tmp_path / "gone.jsonl"]
-    monkeypatch.setattr(files, "existing_files", lambda *_: listed)
+    monkeypatch.setattr(session, "existing_files", lambda *_: listed)
     assert PI.session_files(ID, Path("/w"), env) == []
     listed.append(there)
     assert [f.path for f in PI.session_files(ID, Path("/w"), env)] == [there]

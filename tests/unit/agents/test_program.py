@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from wal_agent.agents.found import Program
+from wal_agent.agents.program import Program
 
 
 def test_a_version_that_ends_a_sentence(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""Payloads as the real program sent them, and hostile ones."""
+"""Qwen Code's hooks: payloads, answers, and the shell line."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from wal_agent.agents.base import (
     AwaitingApproval,
     Compacting,
     Deny,
+    HookSetup,
     ModelRequest,
     OtherEvent,
     SessionStarted,
@@ -22,7 +26,8 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.qwen.hooks import EVENTS, parse, render
+from wal_agent.agents.hook_line import GONE
+from wal_agent.agents.qwen.hooks import EVENTS, MARKER, hook_line, parse, render
 
 BASE = {
     "session_id": "s1",
@@ -149,3 +154,57 @@ def test_half_of_a_surrogate_pair_is_no_reason_to_refuse() -> None:
     starting, over = parse("PreToolUse", half), parse("PostToolUse", half)
     assert isinstance(starting, ToolStarting) and isinstance(over, ToolEnded)
     assert json.loads(starting.input)["command"] == json.loads(over.input)["command"] == "echo \ufffd"
+
+
+CLIENTS = {
+    "missing": None,
+    "not a program": "garbage",
+    "fails": "exit 1",
+    "is killed": "kill -9 $$",
+    "kills its shell": "kill -9 $PPID",
+    "says nothing": "exit 0",
+    "says half": "printf 'wal-agent:all'",
+    "says too much": "printf 'noise wal-agent:allow\\0'",
+}
+
+
+def outcome(tmp_path: Path, event: str, client: str | None, **env: str) -> tuple[int, str, str]:
+    program = tmp_path / "client"
+    if client is not None:
+        program.write_text(f"#!/bin/bash\n{client}\n")
+        program.chmod(0o755)
+    line = hook_line(HookSetup("r1", tmp_path, (str(program),)), event)
+    path = {"PATH": os.environ["PATH"], **env}
+    done = subprocess.run(["bash", "-c", line], env=path, input="{}", capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def blocks(code: int, out: str, err: str) -> bool:
+    """As the real program reads it (0.15.10: hookRunner)."""
+    if code == 2:
+        return err.strip() != ""
+    try:
+        return json.loads(out.strip() or err.strip())["decision"] in ("deny", "block")
+    except (ValueError, TypeError, LookupError):
+        return False
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_every_broken_client_blocks_the_tool_and_nothing_else(client: str | None, tmp_path: Path) -> None:
+    told = outcome(tmp_path, "PreToolUse", client, **{MARKER: "r1"})
+    assert blocks(*told) and GONE in told[1] + told[2]
+    assert not blocks(*outcome(tmp_path, "PostToolUse", client, **{MARKER: "r1"}))
+    code, out, _ = outcome(tmp_path, "UserPromptSubmit", client, **{MARKER: "r1"})
+    assert (code, out) == (0, ""), "a prompt is never kept back"
+
+
+def test_an_allow_is_silent_and_a_deny_is_passed_on(tmp_path: Path) -> None:
+    env = {MARKER: "r1"}
+    assert outcome(tmp_path, "PreToolUse", "printf 'wal-agent:allow\\0'", **env) == (0, "", "")
+    deny = '{"decision": "deny", "reason": "because"}'
+    assert outcome(tmp_path, "PreToolUse", f"printf '%s\\0' 'wal-agent:say {deny}'", **env) == (0, deny, "")
+
+
+def test_in_a_qwen_of_nobodys_it_leaves(tmp_path: Path) -> None:
+    assert outcome(tmp_path, "PreToolUse", None) == (0, "", "")
+    assert outcome(tmp_path, "PreToolUse", None, **{MARKER: "r2"}) == (0, "", "")

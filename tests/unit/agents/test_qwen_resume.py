@@ -12,10 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.qwen.chat import load_chat
-from wal_agent.agents.qwen.notice import inject_prompt
-from wal_agent.agents.qwen.reconcile import reconcile
-from wal_agent.agents.qwen.seen import proves_turn, seen_calls, settled_length
+from wal_agent.agents.qwen.resume import inject_prompt, reconcile
+from wal_agent.agents.qwen.session import load_chat, proves_turn, seen_calls, settled_length
 
 WS = Path("/new/ws")
 SESSION = "6e68637d-d547-4d4b-aa1f-b44129f5d965"

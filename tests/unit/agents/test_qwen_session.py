@@ -13,10 +13,9 @@ import pytest
 
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Cli, HookSetup, Installs, NewSession, ResumeSession
-from wal_agent.agents.qwen import launch
-from wal_agent.agents.qwen.dotenv import parse_dotenv
-from wal_agent.agents.qwen.line import MARKER
-from wal_agent.agents.qwen.paths import folder_variables, project_folder, qwen_home, runtime_folder
+from wal_agent.agents.qwen import cli
+from wal_agent.agents.qwen.hooks import MARKER
+from wal_agent.agents.qwen.paths import folder_variables, parse_dotenv, project_folder, qwen_home, runtime_folder
 from wal_agent.errors import ConfigError
 
 QWEN = AGENTS["qwen"]
@@ -351,12 +350,12 @@ def test_the_launcher_of_0_24_is_skipped(tmp_path: Path) -> None:
     entry, inner, link = tmp_path / "cli-entry.js", tmp_path / "cli.js", tmp_path / "qwen"
     inner.write_text("#!/usr/bin/env node\n")
     link.symlink_to(inner)
-    assert launch._program(link, ()) == (str(link),)
+    assert cli._program(link, ()) == (str(link),)
     entry.write_text("#!/usr/bin/env node\n")
     link.unlink()
     link.symlink_to(entry)
-    assert launch._program(link, ()) == ("node", "--expose-gc", str(inner))
-    assert launch._program(link, ("node", "--max-old-space-size=9")) == (
+    assert cli._program(link, ()) == ("node", "--expose-gc", str(inner))
+    assert cli._program(link, ("node", "--max-old-space-size=9")) == (
         "node",
         "--max-old-space-size=9",
         "--expose-gc",

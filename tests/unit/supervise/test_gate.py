@@ -13,7 +13,7 @@ import pytest
 from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
 from tests.unit.wal.world import KEYS
 from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
-from wal_agent.agents.gemini.putback import call_result
+from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from wal_agent.agents.base import HookCaller, HookSetup
-from wal_agent.agents.claude.inject import hook_table
+from wal_agent.agents.claude.hooks import hook_table
 from wal_agent.agents.codex.hooks import hook_line as codex_line
-from wal_agent.agents.gemini import standing
-from wal_agent.agents.gemini.line import hook_line
+from wal_agent.agents.gemini import hooks
+from wal_agent.agents.gemini.hooks import hook_line
 from wal_agent.agents.hook_line import is_hook_line
-from wal_agent.agents.qwen.line import hook_line as qwen_line
+from wal_agent.agents.qwen.hooks import hook_line as qwen_line
 from wal_agent.supervise.peers import Caller, Callers, Known, Origin, Process, chain_of, judge, read
 
 SUPERVISOR = 100
@@ -166,7 +166,7 @@ LINES = {
     "qwen": qwen_line(SETUP, "PreToolUse"),
     "codex": codex_line(SETUP, "PreToolUse"),
     "claude": hook_table(SETUP)["PreToolUse"][0]["hooks"][0]["command"],
-    "installed": standing.hooks_to_install({}).hooks["BeforeTool"][0]["hooks"][0]["command"],
+    "installed": hooks.hooks_to_install({}).hooks["BeforeTool"][0]["hooks"][0]["command"],
 }
 
 

@@ -19,9 +19,8 @@ import pytest
 from tests.processes import command_line, gone
 from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from wal_agent.agents.base import HookSetup
-from wal_agent.agents.gemini.inject import hook_table
-from wal_agent.agents.gemini.line import MARKER as GEMINI_MARKER
-from wal_agent.agents.gemini.standing import hooks_to_install
+from wal_agent.agents.gemini.hooks import MARKER as GEMINI_MARKER
+from wal_agent.agents.gemini.hooks import hook_table, hooks_to_install
 from wal_agent.hookwire import LINE_SIGN, client_command, python_client
 from wal_agent.supervise import processes
 from wal_agent.supervise.processes import CHAIN, MARKER, descendants, end_run, let_hooks_end, marked

@@ -10,7 +10,7 @@ import pytest
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import HookSetup
 from wal_agent.agents.claude import cli
-from wal_agent.agents.claude.inject import merge_settings
+from wal_agent.agents.claude.hooks import merge_settings
 from wal_agent.supervise.switches import Switches
 
 CLAUDE = AGENTS["claude"]

@@ -17,7 +17,9 @@ from wal_agent.agents.base import (
     Rehearsal,
     Traits,
 )
-from wal_agent.agents.claude import cli, files, hooks, inject, launch, notice, reconcile, seen, standing
+from wal_agent.agents.claude import cli, hooks, resume
+from wal_agent.agents.claude import session as files
+from wal_agent.agents.claude import session as seen
 
 
 class Claude:
@@ -60,42 +62,42 @@ class Claude:
 
         return ClaudeRehearsal()
 
-    locate = staticmethod(launch.locate)
+    locate = staticmethod(cli.locate)
     hooks_off_reason = staticmethod(cli.hooks_off_reason)
-    run_settings_files = staticmethod(inject.run_settings_files)
+    run_settings_files = staticmethod(hooks.run_settings_files)
     switches = staticmethod(cli.settings_files)
     switch_off_reason = staticmethod(cli.switch_off_reason)
-    passthrough = staticmethod(launch.passthrough)
-    is_interactive = staticmethod(launch.is_interactive)
-    session_from_args = staticmethod(launch.session_from_args)
-    prompt_from_args = staticmethod(launch.prompt_from_args)
+    passthrough = staticmethod(cli.passthrough)
+    is_interactive = staticmethod(cli.is_interactive)
+    session_from_args = staticmethod(cli.session_from_args)
+    prompt_from_args = staticmethod(cli.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """Nothing: all is in the run's folder."""
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return inject.inject(setup, env)
+        return hooks.inject(setup, env)
 
-    command = staticmethod(launch.command)
+    command = staticmethod(cli.command)
 
     def standing(self, env: Env) -> HooksToInstall:
-        return standing.hooks_to_install(env)
+        return hooks.hooks_to_install(env)
 
     parse = staticmethod(hooks.parse)
     render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
 
     def folder(self, env: Env) -> Path:
-        return inject.claude_home(env)
+        return hooks.claude_home(env)
 
     restore_path = staticmethod(files.restore_path)
     existing_files = staticmethod(files.existing_files)
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-        return reconcile.reconcile(main, session, workspace, calls)
+        return resume.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.inject_prompt)
+    tell = staticmethod(resume.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
     other_files = files.OTHERS
     requested_calls = staticmethod(seen.requested_calls)

@@ -1,10 +1,17 @@
-"""Would our hooks fire here, and would the session be saved? Read from Claude Code's settings and arguments, before
-anything is started (I5).
+"""Claude Code's command line: its options, the checks before a start, and the start or resume itself.
 
-`disableAllHooks` is refused wherever it is set. Ours says the contrary, which counts more, for what is written while
-Claude runs; at the start that would run a repository's own hooks too, against the user's word. What only a running
-Claude can know (settings that an organisation sends, a settings file that does not validate) is left to the handshake
-and to the watch for calls that no hook announced.
+The options are those of `claude --help` (commander) of the tested version, and the hidden ones.
+
+`hooks_off_reason` reads Claude's settings and arguments before anything is started: would the hooks fire, and would the
+session be saved (I5)? `disableAllHooks` is refused wherever it is set. wal-agent's own settings say the contrary, which
+takes precedence over what is written while Claude runs; at the start it would also run a repository's own hooks,
+against the user's choice. What only a running Claude can know (settings that an organisation sends, a settings file
+that does not validate) is left to the handshake and to the watch for calls that no hook announced.
+
+A new session gets an id from wal-agent. The recovery prompt is not given on the command line: there Claude takes a
+leading `/` for a command of its own and adds the files that `@path` names, and an argument of more than 128 KiB does
+not even start. `resume.inject_prompt` writes it into the restored session instead, as the user's last message; the
+command line only asks to act on it.
 """
 
 from __future__ import annotations
@@ -16,9 +23,73 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import Env
-from wal_agent.agents.claude import options, settings_schema
-from wal_agent.agents.claude.inject import claude_home
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
+from wal_agent.agents.claude import hooks, settings_schema
+from wal_agent.agents.claude.hooks import claude_home
+from wal_agent.agents.program import Arg, Kind, Program, Syntax, is_given, last_value, to_words
+from wal_agent.errors import ConfigError
+
+__all__ = [
+    "COMMANDS",
+    "NO_SESSION",
+    "PROMPT_OPTIONS",
+    "SERVES",
+    "SESSION_OPTIONS",
+    "Arg",
+    "is_given",
+    "last_value",
+    "parse_args",
+    "subcommand",
+    "to_words",
+]
+
+
+_VALUE = """agent agents append-system-prompt append-system-prompt-file debug-file effort fallback-model input-format
+    json-schema max-budget-usd model name output-format permission-mode plugin-dir plugin-url session-id
+    remote-control-session-name-prefix setting-sources settings system-prompt system-prompt-file
+    advisor agent-color agent-id agent-name agent-type deep-link-cwd-b64 deep-link-last-fetch deep-link-repo
+    managed-settings max-thinking-tokens max-turns parent-session-id permission-prompt-tool plan-mode-instructions
+    plugin-dir-no-mcp prefill prefill-b64 resume-session-at rewind-files sdk-url task-budget team-name teammate-mode
+    thinking thinking-display workload"""
+_MAYBE = "debug from-pr prompt-suggestions remote-control resume worktree cloud rc remote teleport"
+_MANY = """add-dir allowedTools allowed-tools betas disallowedTools disallowed-tools file mcp-config tools channels
+    dangerously-load-development-channels"""
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(_VALUE.split(), "value"),
+    **dict.fromkeys(_MAYBE.split(), "maybe"),
+    **dict.fromkeys(_MANY.split(), "many"),
+}
+SHORT = {
+    "c": "continue",
+    "d": "debug",
+    "h": "help",
+    "n": "name",
+    "p": "print",
+    "r": "resume",
+    "v": "version",
+    "w": "worktree",
+}
+_COMMANDS = "auth auto-mode doctor gateway install mcp plugin plugins project setup-token ultrareview update upgrade"
+COMMANDS = frozenset(_COMMANDS.split())
+SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions of which no hook of ours would tell
+NO_SESSION = frozenset(("version", "help", "init-only"))
+PROMPT_OPTIONS = frozenset(("", "prefill", "prefill-b64", "input-format", "replay-user-messages"))
+SESSION_OPTIONS = frozenset(
+    ("resume", "continue", "session-id", "fork-session", "from-pr", "resume-session-at", "rewind-files")
+)
+
+parse_args = Syntax(KINDS, SHORT).read
+
+
+def subcommand(args: Sequence[str]) -> str:
+    """The subcommand, or "". With a word for printing anywhere, or behind `--`, what looks like one is a prompt."""
+    given = parse_args(args)
+    first = next((arg for arg in given if not arg.name), None)
+    prints = is_given(given, "print") or "-p" in args or "--print" in args
+    known = first is not None and first.words[0] != "--" and first.value in COMMANDS | SERVES
+    return first.value if first is not None and known and not prints else ""
+
 
 SESSION = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 MANAGED = Path("/Library/Application Support/ClaudeCode" if sys.platform == "darwin" else "/etc/claude-code")
@@ -39,7 +110,7 @@ _SWITCHES = {"CLAUDE_CODE_SIMPLE": "as --bare does", "CLAUDE_CODE_SAFE_MODE": "a
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
-    given = options.parse_args(args)
+    given = parse_args(args)
     return (
         _by_argument(args, given)
         or _by_organisation(given)
@@ -49,27 +120,27 @@ def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | No
     )
 
 
-def _by_argument(args: Sequence[str], given: list[options.Arg]) -> str | None:
-    if (command := options.subcommand(args)) in options.SERVES:
+def _by_argument(args: Sequence[str], given: list[Arg]) -> str | None:
+    if (command := subcommand(args)) in SERVES:
         return f"`claude {command}` begins sessions that wal-agent does not save. Nothing was run."
     until = args.index("--") if "--" in args else len(args)
     for word in ("--bare", "--safe-mode"):  # Claude looks for these anywhere, also where they are another's value
         if word in args[:until]:
             return f"{word} switches Claude Code's hooks off, {_NOTHING}"
     for name, what in _ELSEWHERE.items():
-        if options.last_value(given, name) is not None:
+        if last_value(given, name) is not None:
             return f"--{name} {what}. Nothing was run."
     return None
 
 
-def _by_setting(given: list[options.Arg], workspace: Path, env: Env) -> str | None:
+def _by_setting(given: list[Arg], workspace: Path, env: Env) -> str | None:
     for shown, values in _layers(given, workspace, env):
         if values.get("disableAllHooks") is True:
             return f"Claude Code's hooks are off ({shown}: disableAllHooks is true), {_NOTHING}"
     return None
 
 
-def _by_variable(given: list[options.Arg], workspace: Path, env: Env) -> str | None:
+def _by_variable(given: list[Arg], workspace: Path, env: Env) -> str | None:
     places = [("the environment", dict(env))]
     layers = [*_layers(given, workspace, env), *_managed(given)]
     places += [(shown, own) for shown, values in layers if isinstance(own := values.get("env"), dict)]
@@ -85,12 +156,12 @@ def _by_variable(given: list[options.Arg], workspace: Path, env: Env) -> str | N
     return None
 
 
-def _by_organisation(given: list[options.Arg]) -> str | None:
+def _by_organisation(given: list[Arg]) -> str | None:
     found = _organisation(given)
     return found and f"Claude Code's hooks are off by the organisation ({found}), {_NOTHING}"
 
 
-def _organisation(given: list[options.Arg]) -> str | None:
+def _organisation(given: list[Arg]) -> str | None:
     """The file and the key by which an organisation's settings switch off what is not its own."""
     for shown, values in _managed(given):
         locked = values.get("strictPluginOnlyCustomization")
@@ -116,12 +187,12 @@ def settings_files(args: Sequence[str], workspace: Path, env: Env) -> list[Path]
 
 def switch_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
     """What this run's own settings say of hooks (inject.STAY_ON) counts more than the user's and the project's."""
-    return _organisation(options.parse_args(args))
+    return _organisation(parse_args(args))
 
 
-def _not_merged(given: list[options.Arg], workspace: Path) -> str | None:
+def _not_merged(given: list[Arg], workspace: Path) -> str | None:
     """The user's own --settings goes into one file with ours, and what is wrong in it would void both."""
-    users = options.last_value(given, "settings")
+    users = last_value(given, "settings")
     if users is None:
         return None
     try:
@@ -157,7 +228,7 @@ def _constant(word: str) -> float:
     raise ValueError(f"{word} is no JSON")
 
 
-def _layers(given: list[options.Arg], workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
+def _layers(given: list[Arg], workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
     project = workspace / ".claude"
     places = [
         ("~/.claude/settings.json", claude_home(env) / "settings.json"),
@@ -167,7 +238,7 @@ def _layers(given: list[options.Arg], workspace: Path, env: Env) -> Iterator[tup
     for shown, path in places:
         if (values := _read(path)) is not None:
             yield shown, values
-    if (users := options.last_value(given, "settings")) is not None:
+    if (users := last_value(given, "settings")) is not None:
         yield "--settings", given_settings(users, workspace)
 
 
@@ -180,7 +251,7 @@ def _managed_files() -> list[Path]:
     return [MANAGED / "managed-settings.json", *extra]
 
 
-def _managed(given: list[options.Arg]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _managed(given: list[Arg]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in _managed_files():
         if (values := _read(path)) is not None:
             yield str(path), values
@@ -206,3 +277,95 @@ def _read(path: Path) -> dict[str, Any] | None:
 def _true(value: Any) -> bool:
     """As Claude reads a variable."""
     return str(value).lower().strip() in ("1", "true", "yes", "on")
+
+
+PROGRAM = Program("claude", "@anthropic-ai/claude-code")
+ACT = "Act on the wal-agent recovery notice above."
+_SYSTEM = ("append-system-prompt", "append-system-prompt-file")
+_AGAIN = "CLAUDE_CODE_RESUME_INTERRUPTED_TURN"
+
+
+def locate(env: Env) -> Cli:
+    return PROGRAM.locate(env)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    """These arguments start no session (a subcommand, --version): nothing to protect."""
+    given = parse_args(args)
+    return subcommand(args) in COMMANDS or any(is_given(given, name) for name in NO_SESSION)
+
+
+def session_from_args(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only Claude can tell (the last one, a title, a fork)."""
+    given = parse_args(args)
+    chosen = last_value(given, "session-id")
+    if chosen is not None:
+        return chosen
+    resumed = last_value(given, "resume")
+    if resumed is None:
+        other = ("continue", "from-pr", "fork-session")
+        return "" if any(last_value(given, name) is not None for name in other) else None
+    known = SESSION.fullmatch(resumed) and last_value(given, "fork-session") is None
+    return resumed if known else ""
+
+
+def prompt_from_args(args: Sequence[str]) -> str | None:
+    """The prompt among the arguments: the first word that is no option's."""
+    return next((arg.value for arg in parse_args(args) if not arg.name and arg.value), None)
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    """Claude's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
+    return tty and last_value(parse_args(args), "print") is None
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = parse_args(args)
+    ours, given = _injected(given, env)
+    told = isinstance(session, ResumeSession) and session.prompt != ""
+    behind: list[str] = []
+    if isinstance(session, ResumeSession):
+        given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
+        ours += ["--resume", session.id]
+        if told:
+            given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
+            behind = ["--", ACT]  # else an option that takes many words would take these too
+    elif session_from_args(args) is None:
+        ours += ["--session-id", session.id]
+    # Set, it would send the cut-off prompt again by itself; empty counts as not set.
+    extra = {_AGAIN: ""} if _AGAIN in env else {}
+    argv = (str(cli.path), *ours, *to_words(given), *behind)
+    return Command(argv, extra, told and not interactive)
+
+
+def _injected(given: list[Arg], env: Env) -> tuple[list[str], list[Arg]]:
+    """The options that carry our settings and the standing protocol, each in one with the user's own."""
+    if not env.get(hooks.SETTINGS):
+        return [], given
+    ours = Path(env[hooks.SETTINGS])
+    users = last_value(given, "settings")
+    try:
+        place = ours if users is None else hooks.merge_settings(ours, given_settings(users, Path.cwd()))
+    except (OSError, ValueError) as error:
+        why = f"--settings cannot be used with this run's hooks: {error}."
+        raise ConfigError(why if users else f"Claude Code's settings could not be made: {error}.") from error
+    text, file = (last_value(given, name) for name in _SYSTEM)
+    rest = [arg for arg in given if arg.name != "settings"]
+    if text is not None and file is not None:  # Claude refuses the two of them by itself
+        return ["--settings", str(place)], rest
+    try:
+        both = _system_file(hooks.protocol_file(ours), text, file)
+    except OSError as error:
+        raise ConfigError(f"--append-system-prompt-file {file} cannot be read: {error.strerror or error}.") from error
+    rest = [arg for arg in rest if arg.name not in _SYSTEM]
+    return ["--settings", str(place), "--append-system-prompt-file", str(both)], rest
+
+
+def _system_file(protocol: Path, text: str | None, file: str | None) -> Path:
+    """A file, since an argument holds 128 KiB at most: the user's own words for the system prompt, then ours."""
+    own = text if file is None else Path(file).read_bytes().decode(errors="replace")
+    if not own:
+        return protocol
+    both = protocol.with_name("claude-system-prompt.md")
+    both.write_bytes(f"{own}\n\n{protocol.read_text()}".encode(errors="surrogateescape"))
+    return both

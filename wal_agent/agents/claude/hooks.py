@@ -1,18 +1,29 @@
-"""What Claude Code's hooks say, and what they must print.
+"""Claude Code's hooks: the payloads, the answers, and the settings that bring them into one run.
 
 Each call has an id of the model's, the same before and after it. A subagent's calls come under the parent's session id,
 with an `agent_id`.
+
+The hooks of a run are in a settings file in the run's own folder, given with `--settings`. Claude merges it with the
+user's, the project's and the local settings, so no file of the user's is touched. A second `--settings` would replace
+it, so the user's own is merged into one file with it (I6); one entry that Claude does not understand voids the whole
+file silently, so the user's is checked before (settings_schema.py).
+
+Hooks that are installed in Claude's own settings (agents/installed_hooks.py) carry no name: Claude may drop a whole
+file for a key that it does not know.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from wal_agent import decoders
+from wal_agent.agents import installed_hooks
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -20,7 +31,11 @@ from wal_agent.agents.base import (
     ContextRequested,
     Decision,
     Deny,
+    Env,
     HookEvent,
+    HookSetup,
+    HooksToInstall,
+    Injected,
     OtherEvent,
     SessionEnded,
     SessionStarted,
@@ -31,8 +46,9 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.exit_text import retry_after_seconds
-from wal_agent.agents.hook_line import ALLOW, refuse_answer
+from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, refuse_answer, sh_line
 from wal_agent.agents.session_files import InnerId, SessionId, require_object, well_formed
+from wal_agent.errors import ConfigError
 
 TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
 # The smallest set that tells phases and calls. No PostToolBatch: it repeats every result of its batch, and the session
@@ -226,3 +242,78 @@ def deny_output(decision: Deny) -> str:
         "permissionDecisionReason": decision.reason,
     }
     return json.dumps({"hookSpecificOutput": denied})
+
+
+SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # tells `command` where our settings are, and the standing protocol beside them
+SWITCHES = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SKIP_PROMPT_HISTORY")
+# What a settings file that is written while Claude runs must not change: it reads them again, and these count more than
+# the user's, the project's and the local ones. At the start none of those has them on, or nothing is run (settings.py).
+STAY_ON: dict[str, Any] = {"disableAllHooks": False, "env": dict.fromkeys(SWITCHES, "0")}
+FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once
+
+
+def claude_home(env: Env) -> Path:
+    """Claude's state folder, as it finds it itself."""
+    own = env.get("CLAUDE_CONFIG_DIR")
+    return Path(own) if own else Path(env.get("HOME") or Path.home()) / ".claude"
+
+
+def inject(setup: HookSetup, env: Env) -> Injected:
+    place = setup.run_dir / "claude-settings.json"
+    try:
+        place.write_text(json.dumps({"hooks": hook_table(setup), **STAY_ON}, indent=1))
+        protocol_file(place).write_text(setup.protocol)
+    except OSError as e:
+        raise ConfigError(f"Claude Code's hooks could not be placed in {place}: {e.strerror or e}.") from e
+    return Injected(env={SETTINGS: str(place)})
+
+
+def merged_settings_file(settings: Path) -> Path:
+    return settings.with_name("claude-settings-merged.json")
+
+
+def run_settings_files(env: Env) -> list[Path]:
+    """This run's settings, one file with the user's where `--settings` names one: Claude reads it again when another
+    one changes."""
+    ours = Path(env[SETTINGS])
+    return [ours, merged_settings_file(ours)]
+
+
+def protocol_file(settings: Path) -> Path:
+    return settings.with_name("claude-protocol.md")
+
+
+def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:
+    table: dict[str, list[dict[str, Any]]] = {}
+    for event in EVENTS:
+        deny = deny_output(Deny(GONE)) if event == "PreToolUse" else None
+        line = sh_line(setup, "claude", event, event in FIRM, deny)
+        # Seconds. One above 2147483 would be over at once, and the tool run.
+        group: dict[str, Any] = {"hooks": [{"type": "command", "command": line, "timeout": HOOK_SECONDS}]}
+        if event in TOOLS and setup.skip:
+            group["matcher"] = f"^(?!(?:{'|'.join(map(re.escape, setup.skip))})$)"
+        table[event] = [group]
+    return table
+
+
+def merge_settings(ours: Path, users: dict[str, Any]) -> Path:
+    """One file with both: the user's, then our hooks beside the user's own. Gives its path, in the run's folder."""
+    own = json.loads(ours.read_bytes())
+    hooks = {event: list(groups) for event, groups in users.get("hooks", {}).items()}
+    for event, groups in own["hooks"].items():
+        hooks[event] = [*hooks.get(event, []), *groups]
+    place = merged_settings_file(ours)
+    both = {**users, **own, "hooks": hooks, "env": {**users.get("env", {}), **own["env"]}}
+    place.write_text(json.dumps(both, indent=1))
+    return place
+
+
+# Claude itself is started with `--settings` in the run's folder.
+_HAS_OURS = (
+    'case "$(ps -ww -o args= -p "$PPID" 2>/dev/null)" in *"${WAL_AGENT_SOCKET%/hook.sock}/"*) true;; *) false;; esac'
+)
+
+
+def hooks_to_install(env: Env) -> HooksToInstall:
+    hooks = installed_hooks.hooks_for_settings(hook_table, False, _HAS_OURS, named=False)
+    return HooksToInstall("claude", "Claude Code", claude_home(env) / "settings.json", hooks)

@@ -1,4 +1,13 @@
-"""Calls that the log knows and the session file does not, put back into it (proven on the real program)."""
+"""Make a restored Claude Code session that resumes well (DESIGN 7.3): put lost calls back, mend it, add the prompt.
+
+Pure and idempotent, proven on the real program. Claude writes a call when its whole message has arrived, which may be
+seconds after the call has run, and never syncs the file; a call without a result is dropped silently at a resume. The
+log has both, so they are put back. Also healed, each measured on the real program: Claude does not cut a torn tail but
+writes behind it, and loses what it writes; a line that is missing in the middle hides all that was before it.
+
+The recovery prompt becomes the user's last message. On the command line a leading `/` would be a command of Claude's
+own, and `@path` add that file; in the session file it arrives byte for byte, and stays for later resumes.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +18,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.claude.seen import content_text, has_no_outcome
+from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.claude.session import (
     Entry,
     Session,
+    content_text,
     conversation_end,
+    dump_session,
+    has_no_outcome,
+    is_turn,
+    load_session,
     new_entry,
     one_ms_later,
     time_after,
     time_seconds,
 )
-from wal_agent.agents.putback import call_input, noted_result, unknown_result
-from wal_agent.agents.session_files import Json, decode_json
+from wal_agent.agents.session_files import Json, call_input, decode_json, noted_result, unknown_result
 
 IMAGE = "[an image, which is not kept; look at it again if it is needed]"
 MODEL = "claude-unknown"  # of a message that no other line tells the model of
@@ -225,3 +237,60 @@ def _said(content: Any) -> str:
 
 def _canon(input: Any) -> str:
     return json.dumps(input, sort_keys=True)
+
+
+def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    read = load_session(main)
+    repairs: list[str] = []
+    if read.junk:
+        repairs.append(f"{read.junk} damaged line(s) of the session file were left out.")
+    if linked := mend_chain(read):
+        repairs.append(f"{linked} line(s) whose predecessor was lost follow the one before them again.")
+    put = put_back(read, session, workspace, calls)
+    if f"/{session}/tool-results/".encode() in main:
+        repairs.append(
+            "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
+            f"files under {session}/tool-results of this machine instead."
+        )
+    asked = _asked(read)
+    return Reconciled(dump_session(read), put, asked + _answers(read), tuple(repairs), None if asked else ())
+
+
+def mend_chain(read: Session) -> int:
+    """A line that follows none in the file follows the one before it. Which lines Claude took back on purpose cannot
+    be told from those that were lost; either way what is left is one conversation."""
+    known = {str(e.value.get("uuid")) for e in read.entries}
+    before: str | None = None
+    mended = 0
+    for e in read.entries:
+        if not e.uuid:
+            continue
+        parent = e.value.get("parentUuid")
+        if parent is not None and str(parent) not in known and before is not None:
+            e.change({**e.value, "parentUuid": before})
+            mended += 1
+        before = e.uuid
+    return mended
+
+
+def _asked(read: Session) -> int:
+    """How often people speak: results of tools apart."""
+    return sum(is_turn(e.value) and not any(True for _ in e.results()) for e in read.entries)
+
+
+def _answers(read: Session) -> int:
+    return len({str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid})
+
+
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+    """Add it at the end, once."""
+    read = load_session(main)
+    last = next((e for e in reversed(read.entries) if e.uuid), None)
+    if last is not None and last.kind == "user" and last.message.get("content") == prompt:
+        return main
+    name = uuid.uuid5(uuid.NAMESPACE_OID, f"{conversation_end(read)} {prompt!r}")
+    told = LineTemplate.of(read, session, workspace).line(
+        "user", conversation_end(read), prompt, str(name), time_after(read)
+    )
+    read.entries.append(new_entry(told))
+    return dump_session(read)

@@ -1,19 +1,29 @@
-"""Claude Code's session file: JSON lines that point at the one before them by `parentUuid`.
+"""Claude Code's session: its files, their lines, and what appended lines report.
 
-One line for each block of a message: a call and its result are lines of their own. Lines of other types hold titles,
-modes and queues; they are kept as they are.
+The session file is JSON Lines; each line names the one before it by `parentUuid`. There is one line for each block of a
+message: a call and its result are lines of their own. Lines of other types hold titles, modes and queues; they are kept
+as they are.
+
+Names in the log: `session.jsonl`, `subagents/...`, `tool-results/...`, `tasks/...`, `file-history/...`. No other file
+of Claude's folder is ever named, so no credential can be. Links are not followed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
+from typing import Any, Literal
 
-from wal_agent.agents.session_files import Json, Line, encode_json, records
+from wal_agent.agents.base import Env, RequestedCall, SeenCall, SessionFile
+from wal_agent.agents.claude.cli import SESSION
+from wal_agent.agents.claude.hooks import claude_home
+from wal_agent.agents.session_files import Json, Line, encode_json, name_parts, records, walk_files
 
 CHAIN = ("user", "assistant", "attachment", "system")
 EPOCH = "1970-01-01T00:00:00.000Z"
@@ -168,3 +178,166 @@ def is_turn(record: Json | None) -> bool:
     if record is None or record.get("type") != "user" or record.get("isMeta") or record.get("isSidechain"):
         return False
     return isinstance(record.get("message"), dict)
+
+
+MAIN = "session.jsonl"
+OTHERS = ("subagents/any.jsonl",)  # a name in the folder of the session's other files with calls
+_BESIDE = ("subagents", "tool-results")  # in a folder of the session's name beside its main file
+_OWN = ("tasks", "file-history")  # in a folder of the session's name in theirs
+_LONGEST = 200  # characters of a folder's name for a project, before the hash
+_MOST = 10_000  # files of one kind
+
+
+def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
+    found = [SessionFile(MAIN, path) for path in existing_files(session, workspace, env)]
+    if not found:
+        return []
+    for kind in (*_BESIDE, *_OWN):
+        base = _base(kind, session, workspace, env)
+        if base.parent.is_symlink() and kind in _BESIDE:  # `walk` follows none below
+            continue
+        files = (p for p in walk_files(base) if p.name != ".lock")
+        found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(files, _MOST))]
+    return found
+
+
+def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
+    if not SESSION.fullmatch(session):
+        raise ValueError(f"{session!r} is no session id")
+    if name == MAIN:
+        return project_folder(workspace, env) / f"{session}.jsonl"
+    kind, *parts = name_parts(name)
+    if kind not in (*_BESIDE, *_OWN) or not parts:
+        raise ValueError(f"{name!r} is no file of a Claude Code session")
+    return _base(kind, session, workspace, env).joinpath(*parts)
+
+
+def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
+    """The session's main file. Claude looks for it under the workspace's name only."""
+    if not SESSION.fullmatch(session):
+        return []
+    path = project_folder(workspace, env) / f"{session}.jsonl"
+    return [path] if path.is_file() and not path.is_symlink() else []
+
+
+def resumable(session: str, workspace: Path, env: Env) -> bool:
+    """Claude refuses both to resume a session without a message and to start another of its id."""
+    return any(has_messages(path) for path in existing_files(session, workspace, env))
+
+
+def project_folder(workspace: Path, env: Env) -> Path:
+    """The folder of a workspace's sessions."""
+    return claude_home(env) / "projects" / project_slug(str(workspace))
+
+
+def project_slug(path: str) -> str:
+    """Claude's own rule, so that a restore meets its lookup: JavaScript's, which counts a character beyond U+FFFF as
+    two. Not to be inverted: /a/b and /a-b give the same."""
+    units = _units(path)
+    name = "".join(chr(u) if u < 128 and chr(u).isalnum() else "-" for u in units)
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{_hash(units)}"
+
+
+def _units(text: str) -> list[int]:
+    data = text.encode("utf-16-le", "surrogatepass")
+    return [int.from_bytes(data[i : i + 2], "little") for i in range(0, len(data), 2)]
+
+
+def _hash(units: list[int]) -> str:
+    value = 0
+    for unit in units:
+        value = ((value << 5) - value + unit) & 0xFFFFFFFF
+    value = abs(value - (1 << 32) if value >= 1 << 31 else value)
+    digits = ""
+    while value:
+        value, digit = divmod(value, 36)
+        digits = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + digits
+    return digits or "0"
+
+
+def _base(kind: str, session: str, workspace: Path, env: Env) -> Path:
+    if kind in _BESIDE:
+        return project_folder(workspace, env) / session / kind
+    return claude_home(env) / kind / session
+
+
+# Claude's words for calls that a person or a rule refused. Those that Esc cut off are told as if they had not begun,
+# in the words of a refusal at the dialog: they may have.
+_CANCELLED = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
+_REFUSED = ("Claude requested permissions to ", "Permission to use ", "Permission for this action ")
+_HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # a hook refused it; up to 2.1.197 only one that exited with 2
+# At a resume, 2.1.330 writes a result of its own for each call that has none: the outcome is unknown, so it settles
+# nothing (I8), and what the log knows replaces it. A fork does the same for calls that the copied session had open.
+_NO_OUTCOME = ("[Tool call interrupted", "[Tool call result not in this copy")
+
+
+def seen_calls(appended: bytes) -> list[SeenCall]:
+    """A result names its call by id; where the call itself is not in these bytes, its tool is not told. Subagents' own
+    files have the same form. A line is known by its uuid: some models count their calls anew in each answer."""
+    calls: dict[str, Json] = {}
+    found: list[SeenCall] = []
+    for record, line in records(appended):
+        if record is None:
+            continue
+        e = Entry(record, line)
+        uuid = record.get("uuid")
+        if not isinstance(uuid, str) or not uuid:
+            continue
+        if e.kind == "assistant":
+            calls |= {str(block["id"]): block for block in e.blocks("tool_use") if isinstance(block.get("id"), str)}
+        for result in e.blocks("tool_result") if e.kind == "user" else ():
+            if not isinstance(id := result.get("tool_use_id"), str):
+                continue
+            if has_no_outcome(record, result):
+                continue
+            call = calls.get(id, {})
+            input = call.get("input")
+            spelled = encode_json(input if isinstance(input, dict) else {})
+            found.append(SeenCall(str(call.get("name", "")), spelled, _status(record, result), f"{uuid}/{id}", id))
+    return found
+
+
+def requested_calls(appended: bytes) -> dict[str, RequestedCall]:
+    """The calls in these bytes, by id."""
+    found: dict[str, RequestedCall] = {}
+    for record, line in records(appended):
+        if record is not None and record.get("type") == "assistant":
+            for block in Entry(record, line).blocks("tool_use"):
+                if isinstance(id := block.get("id"), str):
+                    input = block.get("input")
+                    found[id] = RequestedCall(
+                        str(block.get("name", "")), encode_json(input if isinstance(input, dict) else {})
+                    )
+    return found
+
+
+def has_no_outcome(record: Json, result: Json) -> bool:
+    """Is this result Claude's own word for a call whose result it never got?"""
+    if result.get("is_error") is not True:
+        return False
+    return record.get("toolDenialKind") == "interrupted" or content_text(result.get("content")).startswith(_NO_OUTCOME)
+
+
+def _status(record: Json, result: Json) -> Literal["done", "failed", "refused", "cancelled"]:
+    if result.get("is_error") is not True:
+        return "done"
+    text = content_text(result.get("content"))
+    if text.startswith(_CANCELLED):
+        return "cancelled"
+    if text.startswith(_REFUSED) or _HOOK.match(text):
+        return "refused"
+    kind = record.get("toolDenialKind")  # 2.1.330: its auto mode refuses in other words
+    before = isinstance(kind, str) and kind.startswith("automode-") and record.get("toolDenialAfterRun") is not True
+    return "refused" if before else "failed"
+
+
+def content_text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(p["text"]) for p in parts if isinstance(p, dict) and isinstance(p.get("text"), str))
+
+
+def proves_turn(appended: bytes) -> bool:
+    """A user's line is written when the SessionStart and UserPromptSubmit hooks are over."""
+    return any(is_turn(r) for r, _ in records(appended))

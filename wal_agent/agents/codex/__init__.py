@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env, HookCaller, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
-from wal_agent.agents.codex import cli, events, fatal, home, hooks, launch, notice, resume, seen
+from wal_agent.agents.codex import cli, hooks, resume
 from wal_agent.agents.codex import session as files
+from wal_agent.agents.codex import session as home
+from wal_agent.agents.codex import session as seen
 
 
 class Codex:
@@ -51,12 +53,12 @@ class Codex:
 
         return CodexRehearsal()
 
-    locate = staticmethod(launch.locate)
+    locate = staticmethod(cli.locate)
     hooks_off_reason = staticmethod(cli.hooks_off_reason)
-    passthrough = staticmethod(launch.passthrough)
-    is_interactive = staticmethod(launch.is_interactive)
-    session_from_args = staticmethod(launch.session_from_args)
-    prompt_from_args = staticmethod(launch.prompt_from_args)
+    passthrough = staticmethod(cli.passthrough)
+    is_interactive = staticmethod(cli.is_interactive)
+    session_from_args = staticmethod(cli.session_from_args)
+    prompt_from_args = staticmethod(cli.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """All that is made for a run is in its folder."""
@@ -64,9 +66,9 @@ class Codex:
     def inject(self, setup: HookSetup, env: Env) -> Injected:
         return hooks.inject(setup, env)
 
-    command = staticmethod(launch.command)
-    parse = staticmethod(events.parse)
-    render = staticmethod(events.render)
+    command = staticmethod(cli.command)
+    parse = staticmethod(hooks.parse)
+    render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
     folder = staticmethod(home.codex_home)
     restore_path = staticmethod(files.restore_path)
@@ -76,10 +78,10 @@ class Codex:
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return resume.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.inject_prompt)
+    tell = staticmethod(resume.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
     proves_turn = staticmethod(seen.proves_turn)
-    fatal = staticmethod(fatal.exit_cause)
+    fatal = staticmethod(cli.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing behind."""

@@ -1,19 +1,108 @@
-"""Would our hooks fire here, in the folder that is saved? From Codex's settings and arguments, before the start (I5).
+"""Codex's command line: its options, the checks before a start, the start or resume, and its last error.
 
-What only a running Codex knows (cloud policies, a device's management) is left to the handshake.
+The options are those of `--help` (clap) of the tested version and its subcommands.
+
+`hooks_off_reason` reads Codex's settings and arguments before the start (I5): would the hooks fire, in the folder that
+is saved? What only a running Codex knows (cloud policies, a device's management) is left to the handshake.
+
+The native program is started itself, since the launcher on npm may stand between it and signals. The recovery prompt is
+not given on the command line, where `!` runs a command and `$x` brings in a skill: `resume.inject_prompt` writes it
+into the restored session instead; the command line only asks to act on it.
+
+Codex exits with 1 for every failure of its model. A rate limit with a retry time it waits for by itself, however long.
 """
 
 from __future__ import annotations
 
+import platform
+import re
+import sys
 import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import Env
-from wal_agent.agents.codex import options
-from wal_agent.agents.codex.home import codex_home
-from wal_agent.agents.codex.hooks import SOURCE
+from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.codex.hooks import SOURCE, run_flags
+from wal_agent.agents.codex.session import codex_home, is_session, private_index
+from wal_agent.agents.exit_text import cause_from_last_error
+from wal_agent.agents.program import Arg, Kind, Program, Syntax, is_given, last_value, to_words
+
+__all__ = ["ParsedArgs", "is_given", "last_value", "parse_args", "to_words"]
+
+
+_VALUE = """config enable disable remote remote-auth-token-env model local-provider profile sandbox cd add-dir
+    ask-for-approval thread-source cyber-access-program output-schema color output-last-message base commit title"""
+_FLAG = """strict-config oss approve-for-me dangerously-bypass-approvals-and-sandbox dangerously-bypass-hook-trust
+    worktree search no-alt-screen no-daemon help version skip-git-repo-check trust ephemeral ignore-user-config
+    ignore-rules json last all include-non-interactive uncommitted"""
+_TOOLS = """login logout mcp plugin completion update doctor sandbox debug apply a queue archive delete
+    migrate-rollouts migrate-nfs-db unarchive cloud features help"""
+_PICKS = "last all include-non-interactive uncommitted base commit title"
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(_VALUE.split(), "value"),
+    **dict.fromkeys(_FLAG.split(), "flag"),
+    "image": "many",
+}
+SHORT = {
+    "c": "config",
+    "i": "image",
+    "m": "model",
+    "p": "profile",
+    "s": "sandbox",
+    "C": "cd",
+    "a": "ask-for-approval",
+    "o": "output-last-message",
+    "h": "help",
+    "V": "version",
+}
+TALKS = frozenset(("resume", "fork"))  # on a terminal
+WORKS = frozenset(("exec", "e", "review"))  # headless
+SERVES = frozenset(("agents", "app-server", "exec-server", "remote-control", "mcp-server"))  # sessions of others
+TOOLS = frozenset(_TOOLS.split())  # no session of this folder
+INNER = frozenset(("resume", "fork", "review", "help"))  # of exec
+PICKS = frozenset(_PICKS.split())  # which session, or what to review
+
+_parse = Syntax(KINDS, SHORT).read
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedArgs:
+    """A command line taken apart. `options`: all of them; `before`: how many stand before the subcommand. `command` and
+    `inner`: the subcommand and that of exec (empty: none); `session`: the word that names one, where there is one;
+    `prompt`: the word that is it."""
+
+    options: list[Arg]
+    before: int
+    command: str
+    inner: str
+    session: str
+    prompt: str
+
+    @property
+    def headless(self) -> bool:
+        return self.command in WORKS
+
+
+def parse_args(args: Sequence[str]) -> ParsedArgs:
+    given = _parse(args)
+    said = [arg for arg in given if not arg.name]
+    options = [arg for arg in given if arg.name]
+    command = inner = session = ""
+    before = 0
+    if said and said[0].words[0] != "--" and said[0].value in TALKS | WORKS | SERVES | TOOLS:
+        before = given.index(said[0])
+        command = said.pop(0).value
+    if command == "debug" and said and said[0].value == "app-server":  # sends messages too
+        command = said.pop(0).value
+    if command in ("exec", "e") and said and said[0].words[0] != "--" and said[0].value in INNER:
+        inner = said.pop(0).value
+    if "resume" in (command, inner) or "fork" in (command, inner):
+        newest = is_given(options, "last") and len(said) < 2  # then the one word is the prompt
+        session = said.pop(0).value if said and not newest else ""
+    return ParsedArgs(options, before, command, inner, session, said[0].value if said else "")
+
 
 ETC = Path("/etc/codex")
 _NAMES = ("hooks", "codex_hooks")  # the feature, and its older name
@@ -26,29 +115,29 @@ Found = tuple[str, bool]
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
-    given = options.parse_args(args)
+    given = parse_args(args)
     return _elsewhere(given, workspace) or _in_the_way(given) or _switched_off(given, workspace, env) or _managed()
 
 
-def _elsewhere(given: options.ParsedArgs, workspace: Path) -> str | None:
-    if given.command in options.SERVES:
+def _elsewhere(given: ParsedArgs, workspace: Path) -> str | None:
+    if given.command in SERVES:
         return f"`codex {given.command}` serves sessions that wal-agent does not save. {_NOTHING}"
-    if options.last_value(given.options, "remote") is not None:
+    if last_value(given.options, "remote") is not None:
         return f"--remote runs the session in another process, where wal-agent's hooks do not reach. {_NOTHING}"
-    if options.is_given(given.options, "ephemeral"):
+    if is_given(given.options, "ephemeral"):
         return f"--ephemeral keeps no session, so there would be nothing to go on with. {_NOTHING}"
-    if options.is_given(given.options, "worktree"):
+    if is_given(given.options, "worktree"):
         return (
             "--worktree makes Codex work in another folder than the one that wal-agent saves. Make the worktree first "
             f"and start wal-agent in it. {_NOTHING}"
         )
-    folder = options.last_value(given.options, "cd")
+    folder = last_value(given.options, "cd")
     if folder is not None and (workspace / folder).resolve() != workspace.resolve():
         return f"--cd {folder} is not the folder that wal-agent saves. Start wal-agent in it instead. {_NOTHING}"
     return None
 
 
-def _in_the_way(given: options.ParsedArgs) -> str | None:
+def _in_the_way(given: ParsedArgs) -> str | None:
     for key, _ in _settings(given):
         if key.partition(".")[0].strip("\"' ") == "hooks":
             return (
@@ -58,7 +147,7 @@ def _in_the_way(given: options.ParsedArgs) -> str | None:
     return None
 
 
-def _switched_off(given: options.ParsedArgs, workspace: Path, env: Env) -> str | None:
+def _switched_off(given: ParsedArgs, workspace: Path, env: Env) -> str | None:
     found: Found | None = None
     for shown, values in _settings_files(given, workspace, env):
         found = _said(shown, values.get("features"), found)
@@ -102,7 +191,7 @@ def _said(shown: str, features: Any, before: Found | None) -> Found | None:
     return before
 
 
-def _settings(given: options.ParsedArgs) -> Iterator[tuple[str, Any]]:
+def _settings(given: ParsedArgs) -> Iterator[tuple[str, Any]]:
     """`-c key=value`, in order; a value that is no TOML is text."""
     for arg in given.options:
         if arg.name == "config":
@@ -113,14 +202,14 @@ def _settings(given: options.ParsedArgs) -> Iterator[tuple[str, Any]]:
                 yield key.strip(), text
 
 
-def _settings_files(given: options.ParsedArgs, workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
+def _settings_files(given: ParsedArgs, workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
     """Lowest first: the machine's, the user's, the profile's, the project's. A project that is known as not trusted
     has no say; one that is not known yet may be trusted by the time that it counts."""
     home = codex_home(env)
-    user = {} if options.is_given(given.options, "ignore-user-config") else _read_toml(home / "config.toml") or {}
+    user = {} if is_given(given.options, "ignore-user-config") else _read_toml(home / "config.toml") or {}
     yield str(ETC / "config.toml"), _read_toml(ETC / "config.toml") or {}
     yield "~/.codex/config.toml", user
-    profile = options.last_value(given.options, "profile")
+    profile = last_value(given.options, "profile")
     if profile and "/" not in profile:
         yield f"~/.codex/{profile}.config.toml", _read_toml(home / f"{profile}.config.toml") or {}
     root = next((p for p in (workspace, *workspace.parents) if (p / ".git").exists()), workspace)
@@ -145,3 +234,115 @@ def _read_toml(path: Path) -> dict[str, Any] | None:
             return tomllib.loads(f.read(_LIMIT).decode())
     except (OSError, ValueError, RecursionError):
         return None
+
+
+PROGRAM = Program(
+    "codex",
+    "@openai/codex",
+    # Seen on 0.144.6: no item_completed in its session files.
+    broken=("0.145.0", "its sessions do not tell how calls ended, nor that a turn began while hooks are off."),
+)
+ACT = "Act on the wal-agent recovery notice above."
+_TRIPLES = {
+    ("linux", "x86_64"): ("linux-x64", "x86_64-unknown-linux-musl"),
+    ("linux", "aarch64"): ("linux-arm64", "aarch64-unknown-linux-musl"),
+    ("darwin", "x86_64"): ("darwin-x64", "x86_64-apple-darwin"),
+    ("darwin", "arm64"): ("darwin-arm64", "aarch64-apple-darwin"),
+}
+
+
+def locate(env: Env) -> Cli:
+    return PROGRAM.locate(env)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    """These arguments start no session here: nothing to protect. An option that is not known may take the word behind
+    it, and what looks like a subcommand be the prompt."""
+    given = parse_args(args)
+    early = given.options[: given.before] if given.command in TOOLS else given.options
+    known = all(arg.name in KINDS for arg in early)
+    if known and (given.command in TOOLS or given.inner == "help"):
+        return True
+    return any(is_given(given.options, name) for name in ("help", "version"))
+
+
+def session_from_args(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only Codex can tell (the last, a name, a fork), else None."""
+    given = parse_args(args)
+    if "fork" in (given.command, given.inner):
+        return ""
+    if "resume" not in (given.command, given.inner):
+        return None
+    return given.session.lower() if is_session(given.session.lower()) else ""
+
+
+def prompt_from_args(args: Sequence[str]) -> str | None:
+    """The prompt among the arguments; `-`, and nothing at all, stand for what comes by stdin."""
+    prompt = parse_args(args).prompt
+    return prompt if prompt not in ("", "-") else None
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    return not parse_args(args).headless
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = parse_args(args)
+    program, own = native_program(cli.path)
+    # A shared server that runs beside us would run the session, and our hooks with it, out of our reach.
+    ours = [
+        *run_flags(env),
+        *(() if given.headless or is_given(given.options, "no-daemon") else ("--no-daemon",)),
+    ]
+    if isinstance(session, NewSession):
+        return Command((program, *ours, *args), own)
+    told = session.prompt != ""
+    dropped = PICKS | {"cd", "image"}
+    kept = [(arg, n < given.before) for n, arg in enumerate(given.options) if arg.name not in dropped]
+    first = to_words(arg for arg, early in kept if early)
+    then = to_words(arg for arg, early in kept if not early)
+    if given.headless:
+        words = [*first, "exec", *then, "resume"]
+    else:
+        # Where it is; else Codex asks, if the session is of another folder, which one to use.
+        words = [*first, "resume", *then, "--cd", "."]
+    images = [] if told else [f for arg in given.options if arg.name == "image" for f in _image_files(arg.words)]
+    words += [word for file in images for word in ("--image", file)]  # last: they would take words for more of them
+    prompt = ACT if told else given.prompt
+    said = ["--", session.id, prompt] if prompt else ["--", session.id]
+    own |= private_index(session.id, env)
+    return Command((program, *ours, *words, *said), own, told and given.headless)
+
+
+def _image_files(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Of an image option, however it is spelt."""
+    if len(words) > 1:
+        return words[1:]
+    _, eq, file = words[0].partition("=")
+    return (file,) if eq else (words[0][2:],)
+
+
+def native_program(path: Path) -> tuple[str, dict[str, str]]:
+    """The Rust program of an npm installation, and what its launcher adds to the environment."""
+    real = path.resolve()
+    target = _TRIPLES.get((sys.platform, platform.machine()))
+    if real.name != "codex.js" or target is None:
+        return str(path), {}
+    package, triple = target
+    root = real.parents[1]
+    places = [folder / "node_modules" / "@openai" / f"codex-{package}" for folder in (root, *root.parents)]
+    for vendor in (*(place / "vendor" for place in places), root / "vendor"):
+        program = vendor / triple / "bin" / "codex"
+        if program.is_file():
+            return str(program), {"CODEX_MANAGED_BY_NPM": "1", "CODEX_MANAGED_PACKAGE_ROOT": str(root)}
+    return str(path), {}
+
+
+_LAST = re.compile(rb"^ERROR: (.{1,600})$", re.MULTILINE)
+# Of an account without credit ("Quota exceeded. Check your plan") no time makes more.
+_WAIT = re.compile(r"hit your usage limit|rate limit|high demand|429 too many requests|at capacity", re.IGNORECASE)
+_LONG = re.compile(r"ran out of room in the model's context window", re.IGNORECASE)
+
+
+def exit_cause(said: bytes, now: float) -> ExitCause | None:
+    return cause_from_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)

@@ -1,8 +1,12 @@
-"""A child of a restored rollout that Codex resumes well (DESIGN 7.3). Pure and idempotent.
+"""Make a restored rollout that Codex resumes well (DESIGN 7.3): put lost outcomes back and add the prompt.
 
-Codex writes the outputs of a batch in the order of its calls, and tells the model "aborted" of every call without one:
-of those that had ended, and of those that never began (facts, A8). Of a script of code mode it tells that alone, and
-nothing of what its calls did. The log and the file's own items know better; what they know is added at the end.
+Pure and idempotent. Codex writes the outputs of a batch in the order of its calls, and tells the model "aborted" for
+every call without one: for those that had ended, and for those that never began (facts, A8). Of a script of code mode
+it says only that, and nothing of what its calls did. The log and the file's own items have the outcomes; they are added
+at the end. A session whose first line was lost or never saved gets one.
+
+The recovery prompt becomes the user's last message: in the session file it arrives byte for byte, and stays for later
+resumes.
 """
 
 from __future__ import annotations
@@ -15,11 +19,34 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.codex.events import SHELL
-from wal_agent.agents.codex.head import head_line
-from wal_agent.agents.codex.rollout import EXITED, RUNS_ON, Rollout, ended_by_itself, load_rollout, output_text
-from wal_agent.agents.putback import capped_text, noted_result, unknown_result
-from wal_agent.agents.session_files import Json, decode_json, encode_json, well_formed
+from wal_agent.agents.codex.hooks import SHELL
+from wal_agent.agents.codex.session import EXITED, RUNS_ON, Rollout, ended_by_itself, load_rollout, output_text
+from wal_agent.agents.session_files import (
+    Json,
+    capped_text,
+    decode_json,
+    encode_json,
+    noted_result,
+    unknown_result,
+    well_formed,
+)
+
+EPOCH = "1970-01-01T00:00:00.000Z"
+
+
+def head_line(session: str, workspace: Path, time: str) -> bytes:
+    about = {
+        "session_id": session,
+        "id": session,
+        "timestamp": time or EPOCH,
+        "cwd": str(workspace),
+        "originator": "codex_exec",
+        "cli_version": "0.0.0",
+        "source": "exec",
+        "model_provider": None,
+    }
+    return encode_json({"timestamp": time or EPOCH, "ordinal": 0, "type": "session_meta", "payload": about})
+
 
 # A call that only reads may run before its intent is saved, and the intent be lost.
 NOT_BEGUN = "no record of its start was saved: if it began before the run was lost, it was one that only reads."
@@ -257,3 +284,22 @@ def _call(call: LoggedCall) -> Json:
     if call.tool == SHELL and isinstance(command, str):
         name, arguments = "exec_command", encode_json({"cmd": command}).decode()
     return {"type": "function_call", "name": name, "arguments": arguments, "call_id": call.call_id}
+
+
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+    """Add it at the end, once. `main` is empty or what `reconcile` made."""
+    prompt = prompt.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # Codex drops a line with half a pair
+    main = main or head_line(session, workspace, "") + b"\n"
+    read = load_rollout(main)
+    content = [{"type": "input_text", "text": prompt}]
+    last = read.last_said
+    if last.get("role") == "user" and output_text(last.get("content")) == prompt:
+        return main
+    message: Json = {"type": "message", "role": "user", "content": content}
+    record = {
+        "timestamp": read.time or EPOCH,
+        "ordinal": read.ordinal + 1,
+        "type": "response_item",
+        "payload": message,
+    }
+    return main + encode_json(record) + b"\n"

@@ -1,37 +1,340 @@
-"""Where a session's files are and where restored ones belong.
+"""Codex's session: its folder, its index of threads, the rollout files, and what appended lines report.
 
-Names in the log: `rollout.jsonl`, and `threads/<rollout's name>` for threads that belong to it: its subagents, and
-those that it was forked from, whose files hold the beginning of it. Nothing else of Codex's folder is ever named: no
-credential, and none of its databases, which only repeat the files and hold their absolute paths.
+- Files: `sessions/YYYY/MM/DD/rollout-<time>-<thread id>.jsonl` in Codex's folder. Files that Codex compressed
+  (`.jsonl.zst`; a feature that is off by default) are not looked for.
+- Index of threads: it names each thread's file by an absolute path, and a resume uses it. Where it names another path
+  than the restored file's, Codex finds no session, or continues in another file (facts, A1): a copied home, a file
+  that was moved. The index belongs to Codex and to the user: it is only read.
+- Outcomes: `item_completed` reports each command and patch, nested ones of code mode too, with the hooks' own id. A
+  call whose tool failed before it began is only reported by the answer to the model: no after-hook fires then.
+- Names in the log: `rollout.jsonl`, and `threads/<rollout's name>` for threads that belong to it: its subagents, and
+  those that it was forked from, whose files hold its beginning. No other file of Codex's folder is ever named: no
+  credential, and none of its databases, which only repeat the files and hold their absolute paths.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+import sqlite3
+import time
+import tomllib
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import Any, Literal
 
 import psutil
 
-from wal_agent.agents.base import Env, SessionFile
-from wal_agent.agents.codex.home import (
-    ROLLOUT,
-    codex_home,
-    default_path,
-    is_session,
-    rollout_path,
-    rollouts_of,
-    rollouts_since,
-    thread_time,
+from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.codex.hooks import MARKER, SHELL
+from wal_agent.agents.session_files import Json, Line, encode_json, largest_file, records, walk_files, whole_lines
+
+ROLLOUT = re.compile(
+    r"rollout-(\d{4})-(\d\d)-(\d\d)T\d\d-\d\d-\d\d-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.jsonl"
 )
-from wal_agent.agents.codex.hooks import MARKER
-from wal_agent.agents.codex.seen import proves_turn
-from wal_agent.agents.codex.statedb import indexed_path
-from wal_agent.agents.walk import largest_file
+_SESSION = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DAY = 86400
+
+
+def codex_home(env: Env) -> Path:
+    """Codex's state folder, as it finds it itself."""
+    return Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home()) / ".codex")
+
+
+def is_session(id: str) -> bool:
+    return _SESSION.fullmatch(id) is not None
+
+
+def thread_time(id: str) -> float:
+    """When a thread was made, seconds: its id says so (UUID 7). 0 for another kind of id."""
+    found = uuid.UUID(id)
+    return (found.int >> 80) / 1000 if found.version == 7 else 0.0
+
+
+def rollout_path(name: str) -> Path | None:
+    """Where a rollout's name belongs under `sessions`; None: it is no rollout's."""
+    found = ROLLOUT.fullmatch(name)
+    return None if found is None else Path(found[1], found[2], found[3], name)
+
+
+def default_path(id: str) -> Path:
+    """Where Codex would have made it, by the clock of this machine."""
+    at = time.localtime(thread_time(id)) if thread_time(id) else time.gmtime(0)
+    return Path(time.strftime("%Y/%m/%d", at), time.strftime(f"rollout-%Y-%m-%dT%H-%M-%S-{id}.jsonl", at))
+
+
+def rollouts_of(sessions: Path, id: str) -> list[Path]:
+    """The files of one thread. They are looked for where they are made; elsewhere only when none is there."""
+    tail = f"-{id}.jsonl"
+    around = (
+        {time.strftime("%Y/%m/%d", time.localtime(thread_time(id) + n * _DAY)) for n in (-1, 0, 1)}
+        if thread_time(id)
+        else set()
+    )
+    days = {*around, str(default_path(id).parent)}
+    near = [p for day in sorted(days) if _real(sessions, day) for p in walk_files(sessions / day, deep=1)]
+    found = [p for p in near if p.name.endswith(tail) and ROLLOUT.fullmatch(p.name)]
+    if found or not thread_time(id):
+        return found
+    return sorted(p for p in walk_files(sessions, deep=4) if p.name.endswith(tail) and ROLLOUT.fullmatch(p.name))
+
+
+def rollouts_since(sessions: Path, seconds: float) -> Iterator[Path]:
+    """Rollouts of threads that were made then or later."""
+    first = time.strftime("%Y/%m/%d", time.localtime(seconds - _DAY))
+    for year in _folders(sessions):
+        for month in _folders(year):
+            for day in _folders(month):
+                if f"{year.name}/{month.name}/{day.name}" >= first:
+                    for path in walk_files(day, deep=1):
+                        name = ROLLOUT.fullmatch(path.name)
+                        if name and thread_time(name[4]) >= seconds:
+                            yield path
+
+
+def _folders(base: Path) -> list[Path]:
+    try:
+        return sorted(p for p in base.iterdir() if p.name.isdigit() and p.is_dir() and not p.is_symlink())
+    except OSError:
+        return []
+
+
+def _real(sessions: Path, day: str) -> bool:
+    """No link on the way."""
+    at = sessions
+    for part in day.split("/"):
+        at /= part
+        if at.is_symlink():
+            return False
+    return at.is_dir()
+
+
+VARIABLE = "CODEX_SQLITE_HOME"
+
+
+def indexed_path(id: str, env: Env) -> Path | None:
+    """The file that the index of this machine names for a thread."""
+    home = _home(env)
+    for base in sorted(home.glob("state_*.sqlite"), reverse=True):
+        try:
+            with closing(sqlite3.connect(f"{base.absolute().as_uri()}?mode=ro", uri=True, timeout=2)) as db:
+                row = db.execute("select rollout_path from threads where id = ?", (id,)).fetchone()
+        except (sqlite3.Error, ValueError):
+            continue
+        if row and isinstance(row[0], str):
+            return Path(row[0])
+    return None
+
+
+def private_index(id: str, env: Env) -> dict[str, str]:
+    """For a resume whose file is not where the index says: an index of this run's own. It is made anew from the file,
+    and goes with the run; the user's keeps what it says."""
+    known = indexed_path(id, env)
+    if known is None or not (run := env.get(MARKER)):
+        return {}
+    here = rollouts_of(codex_home(env) / "sessions", id)
+    if any(_same(known, path) for path in here):
+        return {}
+    own = Path(run) / "codex-index"
+    own.mkdir(mode=0o700, exist_ok=True)
+    return {VARIABLE: str(own)}
+
+
+def _home(env: Env) -> Path:
+    if env.get(VARIABLE):
+        return Path(env[VARIABLE])
+    try:
+        named = tomllib.loads((codex_home(env) / "config.toml").read_text()).get("sqlite_home")
+    except (OSError, ValueError, RecursionError):
+        named = None
+    return Path(named) if isinstance(named, str) and named else codex_home(env)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return False
+
+
+OUTPUTS = ("function_call_output", "custom_tool_call_output")
+CALLS = ("function_call", "custom_tool_call")
+EXITED = "Process exited with code"
+RUNS_ON = "Process running with session ID"  # at the head of a command's output that has yielded
+_KILLED = 128 + 9
+
+
+@dataclass(slots=True)
+class Rollout:
+    """`calls`: each call of the model by its id, in order; `items`: what is told of ended calls, nested ones too;
+    `last_turn`: where the records of the last turn begin."""
+
+    lines: list[Line] = field(default_factory=list)
+    headed: bool = False
+    junk: int = 0
+    ordinal: int = -1
+    time: str = ""
+    calls: dict[str, tuple[int, Json]] = field(default_factory=dict)
+    outputs: dict[str, int] = field(default_factory=dict)
+    items: dict[str, tuple[int, Json]] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)  # of outputs and of people's words
+    last_turn: int = 0
+    messages: int = 0
+    asked: bool = False  # people's words stand in it
+    last_said: Json = field(default_factory=dict)
+
+
+def load_rollout(main: bytes) -> Rollout:
+    """Whole lines; a torn tail is cut, junk is counted and left out."""
+    read = Rollout()
+    good = whole_lines(main)
+    for record, line in records(good):
+        if record is None or not isinstance(record.get("payload"), dict):
+            read.junk += 1
+            continue
+        _apply(read, record)
+        read.lines.append(line)
+    if len(main) > len(good) and main[len(good) :].strip(b"\0 \t\r"):
+        read.junk += 1
+    return read
+
+
+def _apply(read: Rollout, record: Json) -> None:
+    at = len(read.lines)
+    payload = record["payload"]
+    if isinstance(record.get("ordinal"), int):
+        read.ordinal = max(read.ordinal, record["ordinal"])
+    read.time = max(read.time, record["timestamp"]) if isinstance(record.get("timestamp"), str) else read.time
+    if record.get("type") == "session_meta" and at == 0:
+        read.headed = isinstance(payload.get("id"), str)
+    if record.get("type") == "event_msg" and payload.get("type") == "task_started":
+        read.last_turn = at
+    item = completed_item(record)
+    if isinstance(item.get("id"), str):
+        read.items[item["id"]] = (at, item)
+    said = model_payload(record)
+    id = said.get("call_id")
+    if said.get("type") in CALLS and isinstance(id, str):
+        read.calls.setdefault(id, (at, said))
+    elif said.get("type") in OUTPUTS and isinstance(id, str):
+        read.outputs.setdefault(id, at)
+        read.texts.append(output_text(said.get("output")))
+    elif said.get("type") == "message":
+        read.messages += said.get("role") == "assistant" or is_prompt(said)
+        read.asked = read.asked or is_prompt(said)
+        if said.get("role") == "user":
+            read.texts.append(output_text(said.get("content")))
+    if said:
+        read.last_said = said
+
+
+def ended_by_itself(exit_code: int) -> bool:
+    """Codex ends a command with its turn; then it writes -1, or the kill's code if it heard of that first."""
+    return exit_code >= 0 and exit_code != _KILLED
+
+
+def model_payload(record: Json) -> Json:
+    """What goes to the model; empty for another record."""
+    payload = record.get("payload")
+    return payload if record.get("type") == "response_item" and isinstance(payload, dict) else {}
+
+
+def completed_item(record: Json) -> Json:
+    """What `item_completed` tells; empty for another record."""
+    payload = record.get("payload")
+    if record.get("type") != "event_msg" or not isinstance(payload, dict) or payload.get("type") != "item_completed":
+        return {}
+    item = payload.get("item")
+    return item if isinstance(item, dict) else {}
+
+
+def is_prompt(message: Json) -> bool:
+    """A person's words, not the context that Codex puts before them."""
+    return message.get("role") == "user" and not output_text(message.get("content")).startswith("<environment_context>")
+
+
+def output_text(output: Any) -> str:
+    """The text of an output or of a message's content: text, or parts."""
+    if isinstance(output, list):
+        return "\n".join(output_text(part.get("text")) for part in output if isinstance(part, dict))
+    return output if isinstance(output, str) else ""
+
+
+Status = Literal["done", "failed", "refused", "cancelled"]
+_MODELS = ("agent", "unified_exec_startup")  # others: a person's own commands, words typed into a running one
+_TOOLS = dict.fromkeys(("exec_command", "shell_command", "shell"), SHELL)
+_BLOCKED = ("Command blocked by PreToolUse hook",)
+_REFUSED = ("rejected by user", "rejected the", "denied by")
+
+
+def seen_calls(appended: bytes) -> list[SeenCall]:
+    found: dict[str, SeenCall] = {}
+    names: dict[str, str] = {}  # of calls that these bytes tell of
+    for record, _ in records(appended):
+        if record is None:
+            continue
+        seen = _of_item(completed_item(record), names) or _of_output(model_payload(record), names)
+        if seen is not None:
+            found.setdefault(seen.id, seen)
+    return list(found.values())
+
+
+def _of_item(item: Json, names: Mapping[str, str]) -> SeenCall | None:
+    id = item.get("id")
+    if not isinstance(id, str) or not id:
+        return None
+    match item.get("type"):
+        case "CommandExecution" if item.get("source") in _MODELS:
+            command = item.get("command")
+            last = command[-1] if isinstance(command, list) and command else ""
+            return SeenCall(SHELL, encode_json({"command": last}), _status(item), id, id)
+        case "FileChange":
+            # A command that is a patch (`apply_patch <<'EOF'`) ends so too, and no after-hook fires. The hooks' id is
+            # right all the same where the call's own line is not among these bytes.
+            return SeenCall(_TOOLS.get(names.get(id, ""), "apply_patch"), b"{}", _status(item), id, id)
+    return None
+
+
+def _status(item: Json) -> Status:
+    """A command that came to its own end is done, whatever its code."""
+    if item.get("status") == "declined":
+        return "refused"
+    code = item.get("exit_code")
+    if isinstance(code, int):
+        return "done" if ended_by_itself(code) else "cancelled"
+    return "done" if item.get("status") == "completed" else "failed"
+
+
+def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
+    """Never "done": a call that came to its own end has an item, or an after-hook that has told."""
+    id = payload.get("call_id")
+    if not isinstance(id, str) or not id:
+        return None
+    kind = payload.get("type")
+    if kind in CALLS:
+        names[id] = str(payload.get("name"))
+        return None
+    text = output_text(payload.get("output"))
+    if kind not in OUTPUTS or names.get(id) == "exec" or RUNS_ON in text[:400]:
+        return None
+    tool = _TOOLS.get(names.get(id, ""), names.get(id, ""))
+    status: Status = "failed"
+    if text.startswith(_BLOCKED) or any(word in text[:200] for word in _REFUSED):
+        status = "refused"
+    elif any(line.startswith("aborted") for line in text[:400].splitlines()[:3]):  # or refused before it ran
+        status = "cancelled"
+    return SeenCall(tool, b"{}", status, id, id)
+
+
+def proves_turn(appended: bytes) -> bool:
+    """The user's message is written when the hooks of the session's start and of the prompt are over."""
+    return any(r is not None and completed_item(r).get("type") == "UserMessage" for r, _ in records(appended))
+
 
 MAIN = "rollout.jsonl"
 THREADS = "threads"

@@ -17,7 +17,9 @@ from wal_agent.agents.base import (
     SeenCall,
     Traits,
 )
-from wal_agent.agents.copilot import cli, fatal, files, home, hooks, inject, log, reconcile, settings
+from wal_agent.agents.copilot import cli, hooks, resume
+from wal_agent.agents.copilot import session as files
+from wal_agent.agents.copilot import session as log
 from wal_agent.agents.copilot import session as seen
 
 
@@ -57,27 +59,27 @@ class Copilot:
         return CopilotRehearsal()
 
     locate = staticmethod(cli.locate)
-    hooks_off_reason = staticmethod(settings.hooks_off_reason)
+    hooks_off_reason = staticmethod(cli.hooks_off_reason)
     passthrough = staticmethod(cli.passthrough)
     is_interactive = staticmethod(cli.is_interactive)
     session_from_args = staticmethod(cli.session_from_args)
     prompt_from_args = staticmethod(cli.prompt_from_args)
-    sweep = staticmethod(inject.sweep)
+    sweep = staticmethod(hooks.sweep)
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return inject.inject(setup, env)
+        return hooks.inject(setup, env)
 
     command = staticmethod(cli.command)
     parse = staticmethod(hooks.parse)
     render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
-    folder = staticmethod(home.copilot_home)
+    folder = staticmethod(hooks.copilot_home)
     restore_path = staticmethod(files.restore_path)
     existing_files = staticmethod(files.existing_files)
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-        return reconcile.reconcile(main, session, workspace, calls)
+        return resume.reconcile(main, session, workspace, calls)
 
     def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
         return None  # its command line hands a prompt on as it is
@@ -86,7 +88,7 @@ class Copilot:
         return self._open.take(log.load_events(appended).events)
 
     proves_turn = staticmethod(seen.proves_turn)
-    fatal = staticmethod(fatal.exit_cause)
+    fatal = staticmethod(cli.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing behind."""

@@ -1,22 +1,182 @@
-"""Finding Copilot and starting it: a new session under an id of ours, or a resume of a restored one.
+"""Copilot's command line: its options, the checks before a start, the start or resume, and its last error.
 
-Copilot hands a prompt of its command line on byte for byte, with the time before it; only one that begins with the name
-of a command of its own (`/compact`) is taken for that, so such a one gets a title.
+The options are those of `copilot --help` (clap) of the tested version, and the hidden ones.
+
+`hooks_off_reason` reads the arguments and the project's settings before anything is started (I5): would the hooks fire?
+What only a running Copilot can know (settings that an administrator sends) is left to the handshake.
+
+The version that runs: Copilot's program hands over to the newest complete one that it finds unpacked, unless it is told
+not to. It is found here as its loader does it, but without a start; arguments that choose a version are ignored.
+
+A new session gets an id from wal-agent. Copilot hands a prompt of its command line on byte for byte, with the time
+before it; only one that begins with the name of a command of its own (`/compact`) is taken for that, so it gets a
+title.
+
+Copilot exits with 1 for every failure of its model.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.copilot import options
-from wal_agent.agents.copilot.files import resumable
-from wal_agent.agents.copilot.home import SESSION, platform_builds
-from wal_agent.agents.copilot.inject import PLUGIN
-from wal_agent.agents.copilot.version import running_version
-from wal_agent.agents.found import Program
+from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.copilot.hooks import PLUGIN, SESSION, platform_builds, program_caches
+from wal_agent.agents.copilot.session import resumable
+from wal_agent.agents.exit_text import TOO_LONG, cause_from_last_error
+from wal_agent.agents.program import (
+    Arg,
+    Kind,
+    Program,
+    Syntax,
+    effective_setting,
+    is_given,
+    last_value,
+    read_layer,
+    to_words,
+)
+
+__all__ = [
+    "COMMANDS",
+    "ELSEWHERE",
+    "FIRST",
+    "NO_SESSION",
+    "PROMPT_OPTIONS",
+    "SESSION_OPTIONS",
+    "Arg",
+    "is_given",
+    "last_value",
+    "parse_args",
+    "to_words",
+]
+
+
+_VALUE = """interactive prompt model reasoning-effort context auto-tier agent name session-id log-dir log-level
+    extension-sdk-path stream output-format add-dir attachment disable-mcp-server add-github-mcp-toolset
+    add-github-mcp-tool plugin-dir additional-mcp-config mcp-github-auth max-autopilot-continues mode directory
+    environment-host environment-compute-id dynamic-retrieval enable-mcp-server max-ai-credits usage-output-file"""
+_MAYBE = "resume connect share bash-env mouse worktree"
+_MANY = "allow-tool deny-tool available-tools excluded-tools secret-env-vars allow-url deny-url"
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(_VALUE.split(), "value"),
+    **dict.fromkeys(_MAYBE.split(), "maybe"),
+    **dict.fromkeys(_MANY.split(), "many"),
+}
+SHORT = {
+    "C": "directory",
+    "h": "help",
+    "i": "interactive",
+    "n": "name",
+    "p": "prompt",
+    "r": "resume",
+    "s": "silent",
+    "v": "version",
+}
+_COMMANDS = """app login help init config update version workflow sessions memories plugin mcp skill instruction lsp
+    sandbox completion"""
+COMMANDS = frozenset(_COMMANDS.split())
+NO_SESSION = frozenset(("version", "help"))
+SESSION_OPTIONS = frozenset(("resume", "continue", "session-id"))
+PROMPT_OPTIONS = frozenset(("prompt", "interactive", "attachment"))
+FIRST = frozenset(("name", "trust-folder"))
+"""Copilot takes these only where a session begins, and then refuses `--resume` beside them."""
+ELSEWHERE = ("acp", "server", "headless", "connect", "environment-host", "worktree", "directory")
+
+parse_args = Syntax(KINDS, SHORT).read
+
+
+# Lowest first. Copilot reads them of the folder that it works in, not of those above, once that is trusted; the user's
+# own `disableAllHooks` leaves the hooks of a plugin alone.
+_FILES = (
+    ".claude/settings.json",
+    ".claude/settings.local.json",
+    ".github/copilot/settings.json",
+    ".github/copilot/settings.local.json",
+)
+_WHY = {
+    "directory": "-C makes Copilot work in another folder than the one that wal-agent saves. Start wal-agent there.",
+    "worktree": "--worktree makes Copilot work in another folder than the one that wal-agent saves. Make the worktree "
+    "first and start wal-agent in it.",
+    "acp": "Copilot in ACP mode takes its sessions from an editor; wal-agent does not save those.",
+    "connect": "--connect joins a session on another machine, where wal-agent's hooks do not run.",
+}
+_SERVED = "Copilot as a server takes its sessions from others; wal-agent does not save those."
+
+
+def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    given = parse_args(args)
+    for name in ELSEWHERE:
+        if last_value(given, name) is not None:
+            return f"{_WHY.get(name, _SERVED)} Nothing was run."
+    found = effective_setting(
+        [each for f in _FILES if (each := read_layer(f, workspace / f)) is not None], "disableAllHooks"
+    )
+    if found is None or found[1] is not True:
+        return None
+    return (
+        f"Copilot's hooks are off in this project ({found[0].shown}: disableAllHooks is true), "
+        "so no tool call could be logged. Nothing was run."
+    )
+
+
+_NUMBER = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})(?:-([^+]+))?", re.ASCII)
+VersionOrder = tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...]]
+
+
+def running_version(installed: str, env: Env) -> str:
+    """The version that a start hands over to; `installed` where it runs itself."""
+    given = env.get("COPILOT_CLI_DIST_DIR")
+    if given and os.access(Path(given) / "index.js", os.R_OK):
+        return _printed_version(Path(given)) or installed
+    own = version_order(installed)
+    if own is None or env.get("COPILOT_AUTO_UPDATE", "").lower() == "false":
+        return installed
+    newer: list[tuple[VersionOrder, Path]] = []
+    for cache in program_caches(env):
+        for build in ("universal", *platform_builds()):
+            try:
+                folders = list((cache / "pkg" / build).iterdir())
+            except OSError:
+                continue
+            newer += [
+                (at, f) for f in folders if (at := version_order(f.name)) is not None and at > own and _complete(f)
+            ]
+    return _printed_version(max(newer)[1]) or max(newer)[1].name if newer else installed
+
+
+def version_order(version: str) -> VersionOrder | None:
+    """To compare versions by, as npm does; None for what is no version."""
+    found = _NUMBER.match(version)
+    if found is None:
+        return None
+    parts = found[4].split(".") if found[4] else []
+    early = tuple((False, int(p), "") if re.fullmatch(r"[0-9]{1,99}", p) else (True, 0, p) for p in parts)
+    return tuple(map(int, found.groups()[:3])), not parts, early
+
+
+def _complete(folder: Path) -> bool:
+    files = _manifest(folder).get("files")
+    needed = ("app.js", "cli-main.js") if isinstance(files, list) and "cli-main.js" in files else ()
+    return all(os.access(folder / name, os.R_OK) for name in ("index.js", *needed))
+
+
+def _printed_version(folder: Path) -> str:
+    version = _manifest(folder).get("version")
+    return version if isinstance(version, str) else ""
+
+
+def _manifest(folder: Path) -> dict[str, object]:
+    try:
+        read = json.loads((folder / "package.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
 
 PROGRAM = Program("copilot", "@github/copilot")
 TITLE = "[wal-agent recovery]\n"
@@ -29,41 +189,41 @@ def locate(env: Env) -> Cli:
 
 def passthrough(args: Sequence[str]) -> bool:
     """These arguments start no session (a subcommand, --version): nothing to protect."""
-    given = options.parse_args(args)
+    given = parse_args(args)
     first = next((arg for arg in given if not arg.name), None)
-    command = first is not None and first.words[0] != "--" and first.value in options.COMMANDS
-    return command or any(options.is_given(given, name) for name in options.NO_SESSION)
+    command = first is not None and first.words[0] != "--" and first.value in COMMANDS
+    return command or any(is_given(given, name) for name in NO_SESSION)
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
     """The session that the user chose: its id, "" where only Copilot can tell (the last one, a name), else None."""
-    given = options.parse_args(args)
+    given = parse_args(args)
     for name in ("session-id", "resume"):
-        if (chosen := options.last_value(given, name)) is not None:
+        if (chosen := last_value(given, name)) is not None:
             return chosen if SESSION.fullmatch(chosen) else ""
-    return "" if options.last_value(given, "continue") is not None else None
+    return "" if last_value(given, "continue") is not None else None
 
 
 def prompt_from_args(args: Sequence[str]) -> str | None:
-    given = options.parse_args(args)
-    return options.last_value(given, "prompt") or options.last_value(given, "interactive") or None
+    given = parse_args(args)
+    return last_value(given, "prompt") or last_value(given, "interactive") or None
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     """`tty` says that both its stdin and its stdout will be a terminal."""
-    return tty and options.last_value(options.parse_args(args), "prompt") is None
+    return tty and last_value(parse_args(args), "prompt") is None
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
-    given = options.parse_args(args)
+    given = parse_args(args)
     ours = ["--plugin-dir", env[PLUGIN]] if env.get(PLUGIN) else []
     if isinstance(session, NewSession):
         # With --trust-folder it takes no id: the handshake tells it.
-        if not any(arg.name in options.SESSION_OPTIONS or arg.name == "trust-folder" for arg in given):
+        if not any(arg.name in SESSION_OPTIONS or arg.name == "trust-folder" for arg in given):
             ours += ["--session-id", session.id]
-        return Command((str(native_program(cli.path)), *ours, *options.to_words(given)), {})
+        return Command((str(native_program(cli.path)), *ours, *to_words(given)), {})
     told = session.prompt != ""
-    left_out = options.SESSION_OPTIONS | options.FIRST | (options.PROMPT_OPTIONS if told else frozenset())
+    left_out = SESSION_OPTIONS | FIRST | (PROMPT_OPTIONS if told else frozenset())
     given = [arg for arg in given if arg.name not in left_out]
     # Without a session there is only what the prompt tells: its own had not been saved.
     known = resumable(session.id, Path(), env)
@@ -72,7 +232,7 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         ours += [f"--{'interactive' if interactive else 'prompt'}={prompt_argument(session.prompt)}"]
     # Else it would go and work where the session was, if there is such a folder on this machine too.
     stay = {"COPILOT_DISABLE_RESUME_AUTO_CD": "1"}
-    return Command((str(native_program(cli.path)), *ours, *options.to_words(given)), stay, told and not interactive)
+    return Command((str(native_program(cli.path)), *ours, *to_words(given)), stay, told and not interactive)
 
 
 def prompt_argument(prompt: str) -> str:
@@ -92,3 +252,11 @@ def native_program(program: Path) -> Path:
             if found.is_file():
                 return found
     return program
+
+
+_LAST = re.compile(rb"(?:^|Last error: )((?:429|5\d\d) .{1,600})$", re.MULTILINE)
+_LONG = b"The provider rejected the prompt as too long"
+
+
+def exit_cause(said: bytes, now: float) -> ExitCause | None:
+    return TOO_LONG if _LONG in said else cause_from_last_error(said, now, last=_LAST)

@@ -1,13 +1,22 @@
-"""What Copilot's hooks say, and what they must print.
+"""Copilot's hooks: the payloads, the answers, the plugin that brings them into one run; and Copilot's folders.
 
 Copilot gives hooks no call ids: of equal parallel calls it is known how many ended, not which. What a subagent does
 arrives under an id of its own that names its parent's; its calls are in the parent's session file too.
+
+The hooks of a run are a plugin in the run's own folder, given with `--plugin-dir`. It loads beside the user's own
+plugins, so no file of the user's is touched. The standing protocol is a folder of instructions, which Copilot reads at
+each start and resume.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
 import re
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +27,10 @@ from wal_agent.agents.base import (
     AwaitingApproval,
     Decision,
     Deny,
+    Env,
     HookEvent,
+    HookSetup,
+    Injected,
     OtherEvent,
     SessionStarted,
     ToolEnded,
@@ -26,8 +38,40 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.hook_line import ALLOW, refuse_answer
+from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, bash_line, refuse_answer
 from wal_agent.agents.session_files import InnerId, SessionId, well_formed
+from wal_agent.errors import ConfigError
+from wal_agent.flock import flock_state
+
+SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+def copilot_home(env: Env) -> Path:
+    own = env.get("COPILOT_HOME")
+    return Path(own) if own else Path(env.get("HOME") or Path.home()) / ".copilot"
+
+
+def platform_builds() -> list[str]:
+    """Names of its builds for this machine, best first."""
+    machine = _MACHINES.get(platform.machine().lower(), platform.machine().lower())
+    musl = sys.platform == "linux" and platform.libc_ver()[0] != "glibc"
+    return [f"{kind}-{machine}" for kind in (("linuxmusl", "linux") if musl else (sys.platform,))]
+
+
+def program_cache(env: Env) -> Path:
+    """Where its program unpacks itself, 235 MB, at the first start of a version."""
+    return program_caches(env)[0]
+
+
+def program_caches(env: Env) -> list[Path]:
+    """Where it looks for versions of itself."""
+    home = Path(env.get("HOME") or Path.home())
+    shared = Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "copilot"
+    named = (env.get(name) for name in ("COPILOT_PKG_CACHE_HOME", "COPILOT_CACHE_HOME"))
+    own = home / "Library/Caches/copilot" if sys.platform == "darwin" else shared
+    return [*(Path(path) for path in named if path), own, shared, copilot_home(env), home / ".copilot"]
+
 
 # The smallest set that tells phases and calls. `permissionRequest` also fires where nobody is asked, so the question to
 # a person is told by `notification`. No `sessionEnd`: by then the terminal is the user's again (I6).
@@ -147,3 +191,58 @@ def render(event: str, decision: Decision) -> bytes:
 def deny_output(decision: Deny) -> str:
     """Copilot's deny, one line; it knows no way to end the turn too."""
     return json.dumps({"permissionDecision": "deny", "permissionDecisionReason": decision.reason})
+
+
+PLUGIN = "WAL_AGENT_COPILOT_PLUGIN"  # tells `command` where it is
+INSTRUCTIONS = "COPILOT_CUSTOM_INSTRUCTIONS_DIRS"
+FIRM = {"preToolUse", "postToolUse", "postToolUseFailure"}  # may wait for the bucket; the others are answered at once
+
+
+def inject(setup: HookSetup, env: Env) -> Injected:
+    place, told = setup.run_dir / "copilot-plugin", setup.run_dir / "copilot-protocol"
+    files = {
+        place / "plugin.json": json.dumps({"name": "wal-agent", "version": "1.0.0", "hooks": "hooks/hooks.json"}),
+        place / "hooks/hooks.json": json.dumps({"version": 1, "hooks": hook_table(setup)}, indent=1),
+        told / ".github/instructions/wal-agent.instructions.md": f'---\napplyTo: "**"\n---\n{setup.protocol}',
+    }
+    try:
+        for path, text in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    except OSError as e:
+        raise ConfigError(f"Copilot's hooks could not be placed in {place}: {e.strerror or e}.") from e
+    added = {PLUGIN: str(place)}
+    if setup.protocol and "," not in str(told):  # Copilot's separator
+        added[INSTRUCTIONS] = ",".join(filter(None, [env.get(INSTRUCTIONS), str(told)]))
+    return Injected(added, (plugin_data(place, env),))
+
+
+def sweep(env: Env, runtime: Path) -> None:
+    """Remove the folders that Copilot made for the plugins of dead runs."""
+    for place in runtime.glob("*/copilot-plugin"):
+        left = plugin_data(place, env)
+        if left.is_dir() and not left.is_symlink() and flock_state(place.parent / "lock") == "free":
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:
+    """No matcher, so hooks fire for the tools in `skip` too: Copilot has no "all but these", and a pattern that it does
+    not understand silently matches nothing."""
+    return {
+        event: [
+            {
+                "type": "command",
+                "bash": bash_line(
+                    setup, "copilot", event, event in FIRM, deny_output(Deny(GONE)) if event == "preToolUse" else None
+                ),
+                "timeoutSec": HOOK_SECONDS,
+            }
+        ]
+        for event in EVENTS
+    }
+
+
+def plugin_data(place: Path, env: Env) -> Path:
+    """The empty folder that Copilot makes for the data of a plugin that is given by path."""
+    source = json.dumps({"source": "local", "path": str(place)}, separators=(",", ":"), ensure_ascii=False)
+    return copilot_home(env) / "plugin-data" / "_direct" / hashlib.sha256(source.encode()).hexdigest()

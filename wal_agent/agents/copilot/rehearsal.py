@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.agents.copilot.home import program_cache
+from wal_agent.agents.copilot.hooks import program_cache
 from wal_agent.loopback.anthropic import Anthropic
 from wal_agent.loopback.model import Call, Dialect
 

@@ -1,4 +1,10 @@
-"""Calls that the log knows and the session file does not, put back into it (proven on the real program)."""
+"""Make a restored Copilot session that resumes well (DESIGN 7.3): put lost calls and outcomes back, mend its head.
+
+Pure and idempotent, proven on the real program. Copilot writes its session up to a second late, a person's words too,
+and at a resume it tells the model of each call without an outcome that it was interrupted, whatever became of it; a
+call whose message was lost is not shown at all. The log has them, so they are put back. A file without its first line
+is refused by Copilot as corrupted: it gets one.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +14,20 @@ import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.copilot.log import EPOCH, Event, Request, call_requests, time_seconds
-from wal_agent.agents.putback import capped_text, noted_result, unknown_result
-from wal_agent.agents.session_files import Json, decode_json, well_formed
+from wal_agent.agents.base import LoggedCall, Reconciled
+from wal_agent.agents.copilot.session import (
+    EPOCH,
+    Event,
+    Request,
+    call_requests,
+    dump_events,
+    load_events,
+    time_seconds,
+)
+from wal_agent.agents.session_files import Json, capped_text, decode_json, noted_result, unknown_result, well_formed
 
 OURS = "wal-agent"  # `interactionId` of what is put back; of an outcome with the call of the log behind it
 _BOUNDS = ("assistant.message", "assistant.turn_end", "user.message", "abort", "session.resume", "session.shutdown")
@@ -238,3 +252,44 @@ def canonical_json(input: bytes) -> str:
         return json.dumps(decode_json(well_formed(input)), sort_keys=True)
     except ValueError:
         return repr(input)
+
+
+_SAID = ("user.message", "assistant.message")
+
+
+def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    read = load_events(main)
+    repairs: list[str] = []
+    if read.torn:
+        repairs.append("The session file's last line was torn and was cut.")
+    if read.junk:
+        repairs.append(f"{read.junk} damaged line(s) of the session file were left out.")
+    if mend_head(read.events, session, workspace):
+        repairs.append("The session file's first line was damaged and was written anew.")
+    put = put_back(read.events, session, calls)
+    messages = sum(e.kind in _SAID and not e.inner for e in read.events)
+    heard = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.inner)
+    return Reconciled(dump_events(read.events), put, messages, tuple(repairs), heard)
+
+
+def mend_head(events: list[Event], session: str, workspace: Path) -> bool:
+    first = events[0] if events else None
+    if first is not None and first.kind == "session.start" and first.data.get("sessionId") == session:
+        return False
+    time = next((t for e in events if isinstance(t := e.value.get("timestamp"), str)), EPOCH)
+    head = {
+        "type": "session.start",
+        "data": {
+            "sessionId": session,
+            "version": 1,
+            "producer": "copilot-agent",
+            "copilotVersion": "",
+            "startTime": time,
+            "context": {"cwd": str(workspace)},
+        },
+        "id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} head")),
+        "timestamp": time,
+        "parentId": None,
+    }
+    events[:] = [Event(head), *(e for e in events if e.kind != "session.start")]
+    return True

@@ -1,17 +1,191 @@
-"""What bytes appended to a session file tell: calls with an outcome, and that a turn began.
+"""Copilot's session: its files, its events, and what appended events report.
 
-An outcome names its call by id only, and hooks know no ids. The call's tool and input stand further up, often in bytes
-that were told before; so what was asked is remembered until its outcome is told, or another session begins. Ids are the
-model's: they may come again, and a subagent's may be its parent's.
+The session file holds one event a line, chained by `parentId`. The model sees a call as its request in an
+`assistant.message` and the `tool.execution_complete` of the same id; a call whose message is not in the file is not
+shown at all, whatever else is stored there. An outcome names its call by id only, and hooks know no ids. The call's
+tool and input are further up, often in bytes that were read before; so requests are remembered until their outcome is
+reported, or another session begins. Ids are the model's: they may come again, and a subagent's may be its parent's.
+
+Names in the log are paths under the session's folder, `~/.copilot/session-state/<id>`; no other file of `~/.copilot` is
+ever named, so no credential can be. Links are not followed. Left out: locks, `session.db` (a live database) and
+`rewind-file-snapshots` (by absolute paths of the lost machine, which `/rewind` would write to).
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Literal
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
 
-from wal_agent.agents.base import SeenCall
-from wal_agent.agents.copilot.log import Event, Request, call_requests, load_events
+from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
+from wal_agent.agents.session_files import (
+    Json,
+    decode_json,
+    encode_json,
+    name_parts,
+    records,
+    walk_files,
+    well_formed,
+    whole_lines,
+)
+
+EPOCH = "1970-01-01T00:00:00.000Z"
+
+
+@dataclass(slots=True)
+class Event:
+    """`line`: as it stands in the file; None once `value` was changed."""
+
+    value: Json
+    line: bytes | memoryview | None = None
+
+    @property
+    def kind(self) -> str:
+        return str(self.value.get("type"))
+
+    @property
+    def data(self) -> Json:
+        data = self.value.get("data")
+        return data if isinstance(data, dict) else {}
+
+    @property
+    def agent(self) -> str:
+        """The subagent that it is of, if it is of one."""
+        return str(self.value.get("agentId") or "")
+
+    @property
+    def inner(self) -> bool:
+        return bool(self.agent)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call as the model asked for it. `agent`: the subagent that did, if one did. `message`: the event's own id; some
+    models give the ids of calls again and again."""
+
+    id: str
+    tool: str
+    input: bytes
+    agent: str
+    message: str = ""
+
+
+@dataclass(slots=True)
+class EventLog:
+    events: list[Event]
+    junk: int
+    torn: bool
+
+
+def load_events(data: bytes) -> EventLog:
+    kept = whole_lines(data)
+    read = EventLog([], 0, torn=bool(data[len(kept) :].strip(b"\0 \t\r\n")))
+    for value, line in records(kept):
+        if value is None or not isinstance(value.get("type"), str):
+            read.junk += 1
+        else:
+            read.events.append(Event(value, line))
+    return read
+
+
+def dump_events(events: list[Event]) -> bytes:
+    return b"".join(part for e in events for part in (e.line if e.line is not None else encode_json(e.value), b"\n"))
+
+
+def call_requests(event: Event) -> list[Request]:
+    """The calls that a message of the model asks for."""
+    asked = event.data.get("toolRequests") if event.kind == "assistant.message" else None
+    return [
+        Request(
+            str(r["toolCallId"]),
+            str(r.get("name")),
+            hook_spelling(r.get("arguments")),
+            event.agent,
+            str(event.value.get("id")),
+        )
+        for r in (asked if isinstance(asked, list) else [])
+        if isinstance(r, dict) and r.get("toolCallId")
+    ]
+
+
+def hook_spelling(args: Any) -> bytes:
+    """A call's input as its hooks told it."""
+    return call_arguments(well_formed(encode_json(args)))
+
+
+def time_seconds(timestamp: Any) -> float:
+    """Unknown counts as late."""
+    try:
+        at = datetime.fromisoformat(str(timestamp))
+    except ValueError:
+        return float("inf")
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+MAIN = "events.jsonl"
+_SINGLE = ("workspace.yaml", "plan.md")
+_FOLDERS = ("checkpoints", "files", "research")
+_MAX_FILES = 10_000  # files of one folder
+_HEAD = 1 << 20  # bytes of a first line
+
+
+def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
+    base = _base(session, env)
+    if base is None or not _plain(base / MAIN):
+        return []
+    return [SessionFile(path.relative_to(base).as_posix(), path) for path in [base / MAIN, *_beside(base)]]
+
+
+def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
+    base = _base(session, env)
+    if base is None:
+        raise ValueError(f"{session!r} is no session id")
+    parts = name_parts(name)
+    if name not in (MAIN, *_SINGLE) and (parts[0] not in _FOLDERS or len(parts) < 2):
+        raise ValueError(f"{name!r} is no file of a Copilot session")
+    return base.joinpath(*parts)
+
+
+def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
+    base = _base(session, env)
+    return [path for path in [base / MAIN, *_beside(base)] if _plain(path)] if base is not None else []
+
+
+def resumable(session: str, workspace: Path, env: Env) -> bool:
+    """Copilot does not load a session whose first line is not its head."""
+    base = _base(session, env)
+    if base is None or not _plain(base / MAIN):
+        return False
+    try:
+        with (base / MAIN).open("rb") as file:
+            head = decode_json(file.readline(_HEAD))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(head, dict) and head.get("type") == "session.start"
+
+
+def _base(session: str, env: Env) -> Path | None:
+    """The session's folder, if this can be a session's id; never one behind a link."""
+    if not SESSION.fullmatch(session):
+        return None
+    base = copilot_home(env) / "session-state" / session
+    return None if base.is_symlink() else base
+
+
+def _beside(base: Path) -> list[Path]:
+    found = [base / name for name in _SINGLE if _plain(base / name)]
+    for folder in _FOLDERS:
+        found += sorted(islice(walk_files(base / folder), _MAX_FILES))
+    return found
+
+
+def _plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
 
 _MAX_INPUTS = 64 << 20  # bytes of inputs that are remembered; the oldest go first
 

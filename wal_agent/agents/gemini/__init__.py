@@ -17,7 +17,9 @@ from wal_agent.agents.base import (
     Rehearsal,
     Traits,
 )
-from wal_agent.agents.gemini import cli, fatal, files, hooks, inject, launch, notice, resume, seen, standing
+from wal_agent.agents.gemini import cli, hooks, resume
+from wal_agent.agents.gemini import session as files
+from wal_agent.agents.gemini import session as seen
 
 
 class Gemini:
@@ -51,30 +53,30 @@ class Gemini:
 
         return GeminiRehearsal()
 
-    locate = staticmethod(launch.locate)
+    locate = staticmethod(cli.locate)
     hooks_off_reason = staticmethod(cli.hooks_off_reason)
-    passthrough = staticmethod(launch.passthrough)
-    is_interactive = staticmethod(launch.is_interactive)
-    session_from_args = staticmethod(launch.session_from_args)
-    prompt_from_args = staticmethod(launch.prompt_from_args)
+    passthrough = staticmethod(cli.passthrough)
+    is_interactive = staticmethod(cli.is_interactive)
+    session_from_args = staticmethod(cli.session_from_args)
+    prompt_from_args = staticmethod(cli.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
-        inject.sweep(env)
+        hooks.sweep(env)
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return inject.inject(setup, env)
+        return hooks.inject(setup, env)
 
-    command = staticmethod(launch.command)
+    command = staticmethod(cli.command)
 
     def standing(self, env: Env) -> HooksToInstall:
-        return standing.hooks_to_install(env)
+        return hooks.hooks_to_install(env)
 
     parse = staticmethod(hooks.parse)
     render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
 
     def folder(self, env: Env) -> Path:
-        return inject.gemini_home(env)
+        return hooks.gemini_home(env)
 
     restore_path = staticmethod(files.restore_path)
     existing_files = staticmethod(files.existing_files)
@@ -83,9 +85,9 @@ class Gemini:
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return resume.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.inject_prompt)
+    tell = staticmethod(resume.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
     proves_turn = staticmethod(seen.proves_turn)
-    fatal = staticmethod(fatal.exit_cause)
+    fatal = staticmethod(cli.exit_cause)
     tidy = staticmethod(files.tidy)
     grows_when_loaded: Literal[True] = True

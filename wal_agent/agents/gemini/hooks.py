@@ -1,24 +1,39 @@
-"""What Gemini's hooks say, and what they must print.
+"""Gemini's hooks: the payloads, the answers, and the extension that brings them into one run.
 
 Gemini gives a tool call no id: the same call twice at once cannot be told apart. Subagents' inner calls arrive under
 the parent's session id, between the start and the end of its `invoke_agent`.
+
+The hooks of a run are an extension in the user's `~/.gemini/extensions` (agents/extension.py): only an extension's
+hooks also fire in a folder that is not trusted.
+
+The extension lies in the user's own folder and every Gemini loads it, so the first line of a hook's shell command asks
+whether this Gemini is this run's, and exits at once if not (I7). The marker's name begins with GEMINI_CLI_ because
+Gemini passes only such variables on where it strips the environment (GITHUB_SHA, SURFACE=Github). The pid is the second
+check.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from wal_agent import decoders
+from wal_agent.agents import extension, installed_hooks
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Decision,
     Deny,
+    Env,
     HookEvent,
+    HookSetup,
+    HooksToInstall,
+    HookTable,
+    Injected,
     ModelRequest,
     OtherEvent,
     SessionEnded,
@@ -28,7 +43,8 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.hook_line import ALLOW, refuse_answer
+from wal_agent.agents.extension import owner_guard
+from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, bash_line, refuse_answer
 from wal_agent.agents.session_files import SessionId, require_object, well_formed
 
 # The smallest set that tells phases and calls. PreCompress fires before each model request, with a payload that does
@@ -151,3 +167,48 @@ def deny_output(decision: Deny) -> str:
     if decision.stop:
         words |= {"continue": False, "stopReason": decision.reason}
     return json.dumps(words)
+
+
+MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
+HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
+OF_TOOLS = {"BeforeTool", "AfterTool"}
+FIRM = {*OF_TOOLS, "BeforeAgent"}  # may wait, for the bucket, or for a resumed session; the others are answered at once
+
+
+def hook_line(setup: HookSetup, event: str) -> str:
+    """The command for one event. Only a tool that has not run yet is refused; other broken hooks are silent (I6)."""
+    deny = deny_output(Deny(GONE)) if event == "BeforeTool" else None
+    return owner_guard(setup, MARKER) + bash_line(setup, "gemini", event, event in FIRM, deny)
+
+
+def gemini_home(env: Env) -> Path:
+    """Gemini's state folder, as it finds it itself."""
+    return Path(env.get("GEMINI_CLI_HOME") or env.get("HOME") or Path.home()) / ".gemini"
+
+
+def _install_file(place: Path) -> dict[str, str]:
+    """Without it, any Gemini whose settings have security.allowedExtensions would fail to start."""
+    return {".gemini-extension-install.json": json.dumps({"source": str(place), "type": "local"})}
+
+
+EXTENSION = extension.ExtensionKind("Gemini", "gemini-extension.json", MARKER, _install_file)
+
+
+def inject(setup: HookSetup, env: Env) -> Injected:
+    return EXTENSION.inject(setup, gemini_home(env), hook_table(setup))
+
+
+def hook_table(setup: HookSetup) -> HookTable:
+    return extension.hook_table(setup, EVENTS, OF_TOOLS, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
+
+
+def sweep(env: Env) -> None:
+    extension.sweep(gemini_home(env))
+
+
+_HAS_OURS = '[ -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ]'
+
+
+def hooks_to_install(env: Env) -> HooksToInstall:
+    hooks = installed_hooks.hooks_for_settings(hook_table, True, _HAS_OURS, named=True)
+    return HooksToInstall("gemini", "Gemini", gemini_home(env) / "settings.json", hooks)

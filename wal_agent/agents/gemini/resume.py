@@ -1,24 +1,149 @@
-"""A child of a restored session file that Gemini resumes well (DESIGN 7.3). Pure and idempotent.
+"""Make a restored Gemini session that resumes well (DESIGN 7.3): put lost calls back, mend it, add the prompt.
 
-Gemini writes the calls of a batch when all of them are over, and drops what is open when it resumes: a crash loses
-calls that had ended (S1). The log has them, so they are put back. What else it heals, each measured on the real
-program: a resume repeats every old result once more (S6); a prompt that a cancelled first turn, or another extension's
-SessionStart hook, glued to a context record is no longer seen (S8, S4); a damaged first line gets the file deleted
-(S13).
+Pure and idempotent, proven on the real program. Gemini writes the calls of a batch when all of them are over, and drops
+what is open when it resumes: a crash loses calls that had ended (S1). The log has them, so they are put back. Also
+healed, each measured on the real program: a resume repeats every old result once more (S6); a prompt that a cancelled
+first turn, or another extension's SessionStart hook, glued to a context record is no longer seen (S8, S4); a damaged
+first line gets the file deleted (S13).
+
+The recovery prompt becomes the user's last message. Given on the command line, Gemini would rewrite it: `@path` is
+replaced by the file, `/` and `?` start commands; a hook's context gets its `<` and `>` escaped. In the session file it
+arrives byte for byte, and stays for later resumes.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.gemini.putback import put_back
 from wal_agent.agents.gemini.session import Message, Session, dump_session, load_session
-from wal_agent.agents.session_files import Json
+from wal_agent.agents.session_files import (
+    Json,
+    call_input,
+    capped_text,
+    decode_json,
+    encode_json,
+    end_time,
+    noted_result,
+    unknown_result,
+    well_formed,
+)
+
+_MAX_DEPTH = 20  # lists in lists of a result; what is deeper is not told
+IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
+
+
+def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
+    """Add what is missing, in the log's order, as one batch of the last model message; say how many."""
+    missing = calls_to_add(read, calls)
+    if not missing:
+        return 0
+    time = _last_time(read)
+    made = [tool_call(call, time) for call in missing]
+    said = read.said()
+    last = said[-1] if said else None
+    if last is not None and last.kind == "gemini" and not last.calls and not _structured(last):
+        last.value = {**last.value, "toolCalls": made}
+        last.line = None
+    else:  # the model's own message was lost with the crash: only its calls are known
+        new = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} put back from call {missing[0].call}"))
+        value: Json = {"id": new, "timestamp": time, "type": "gemini", "content": "", "thoughts": []}
+        read.messages[new] = Message({**value, "toolCalls": made})
+    return len(missing)
+
+
+def calls_to_add(read: Session, calls: Iterable[LoggedCall]) -> list[LoggedCall]:
+    """Each call of the file answers for one call of the log: the one put back under its number, else an equal one
+    that did not start after the file's had ended."""
+    ids: set[str] = set()
+    told: dict[tuple[str, bytes], list[float]] = {}
+    for message in read.messages.values():
+        for call in message.calls:
+            ids.add(str(call.get("id")))
+            if "__wal_" not in str(call.get("id")):
+                key = (str(call.get("name")), _canon(call.get("args")))
+                told.setdefault(key, []).append(end_time(call.get("timestamp")))
+    missing: list[LoggedCall] = []
+    for logged in calls:
+        key = (logged.tool, _canon(call_input(logged)))
+        ended = [t for t in told.get(key, []) if t + 0.001 >= logged.started]
+        if call_id(logged) in ids:
+            continue
+        if ended:
+            told[key].remove(min(ended))
+        else:
+            missing.append(logged)
+    return missing
+
+
+def call_id(call: LoggedCall) -> str:
+    return f"{call.tool}__wal_{call.call}"
+
+
+def tool_call(call: LoggedCall, time: str) -> Json:
+    response = call_result(call)
+    function = {"id": call_id(call), "name": call.tool, "response": response}
+    return {
+        "id": call_id(call),
+        "name": call.tool,
+        "args": call_input(call),
+        "result": [{"functionResponse": function}],
+        "status": "error" if "error" in response else "success",
+        "timestamp": time,
+        "resultDisplay": next(iter(response.values()))[:1000],
+        "displayName": call.tool,
+        "description": "",
+        "renderOutputAsMarkdown": False,
+    }
+
+
+def call_result(call: LoggedCall) -> dict[str, str]:
+    if call.result is None:
+        return {"error": unknown_result(call)}
+    try:
+        told = decode_json(call.result)
+    except (ValueError, RecursionError):
+        told = call.result.decode(errors="replace")
+    told = told if isinstance(told, dict) else {"llmContent": told}
+    text = noted_result(_said(told.get("llmContent")), call)
+    error = told.get("error")
+    if not call.failed and error is None:
+        return {"output": text}
+    message = error.get("message") if isinstance(error, dict) else None
+    return {"error": capped_text(message, call.call) if isinstance(message, str) and message else text}
+
+
+def _said(content: Any, deep: int = _MAX_DEPTH) -> str:
+    """The text of what the model was given. Images and the like are in the log, not in the session."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and deep:
+        return "\n".join(_said(part, deep - 1) for part in content)
+    if isinstance(content, dict) and isinstance(content.get("text"), str):
+        return str(content["text"])
+    return "" if content is None else "[content that is not text: not put back]"
+
+
+def _structured(message: Message) -> bool:
+    """Content that tells calls or thoughts by itself: Gemini then does not look at toolCalls."""
+    return any(isinstance(p, dict) and ("functionCall" in p or "thought" in p) for p in message.parts())
+
+
+def _canon(args: Any) -> bytes:
+    known = {k: v for k, v in args.items() if k not in IGNORED} if isinstance(args, dict) else args
+    return well_formed(json.dumps(known, sort_keys=True).encode())  # as the hook's was, when it was logged
+
+
+def _last_time(read: Session) -> str:
+    latest = reversed(read.messages.values())
+    times = (t for m in latest if isinstance(t := m.value.get("timestamp"), str))
+    return next(times, None) or str(read.meta.get("lastUpdated", "1970-01-01T00:00:00.000Z"))
+
 
 CONTEXTS = ("<session_context>", "<hook_context>")
 EPOCH = "1970-01-01T00:00:00.000Z"
@@ -143,3 +268,47 @@ def _response_id(part: Any) -> str | None:
     response = part.get("functionResponse") if isinstance(part, dict) else None
     found = response.get("id") if isinstance(response, dict) else None
     return found if isinstance(found, str) else None
+
+
+TITLE = "[wal-agent recovery]"
+
+
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+    """Add it at the end, once. `main` is empty or what `reconcile` made: only its end is read, and one line added. A
+    prompt that Gemini would drop from the history gets a title of its own before it."""
+    main = main or _head(session, workspace)
+    dropped = not prompt.strip() or prompt.lstrip().startswith(("/", "?", "<session_context>", "<hook_context>"))
+    content = [{"text": TITLE + "\n"}, {"text": prompt}] if dropped else [{"text": prompt}]
+    last = _last_said(main)
+    if last.get("type") == "user" and last.get("content") == content:
+        return main
+    # Free: this one follows `last`, so while `last` is the last, it is not there.
+    new = uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {last.get('id')} {prompt!r}")
+    line = encode_json({"id": str(new), "timestamp": last.get("timestamp", EPOCH), "type": "user", "content": content})
+    end = _scratchpad(main)
+    return b"".join((memoryview(main)[:end], line, b"\n", memoryview(main)[end:]))
+
+
+def _head(session: str, workspace: Path) -> bytes:
+    read = load_session(b"")
+    mend_head(read, session, workspace)
+    return dump_session(read)
+
+
+def _last_said(main: bytes) -> Json:
+    """The last message of the user or the model; empty when there is none."""
+    return next((r for r in _backwards(main) if r.get("type") in ("user", "gemini")), {})
+
+
+def _scratchpad(main: bytes) -> int:
+    """Where the last line begins, if it is the memory scratchpad (which stays the last), else where the file ends."""
+    last = next(_backwards(main), {})
+    return main.rfind(b"\n", 0, len(main) - 1) + 1 if "$set" in last and "id" not in last else len(main)
+
+
+def _backwards(main: bytes) -> Iterator[Json]:
+    """The records behind the head, from the last, of a file whose every line is one."""
+    end = len(main) - 1
+    while (begin := main.rfind(b"\n", 0, end) + 1) > 0:
+        yield decode_json(main[begin:end])
+        end = begin - 1

@@ -1,17 +1,107 @@
-"""Gemini's session file, read as Gemini reads it: lines that append, replace by id, checkpoint and rewind.
+"""Gemini's session: its folder, its files, their lines, and what appended lines report.
 
-Junk lines are passed over, as there. A line that is not touched keeps its bytes.
+- Folder: which folder of `~/.gemini/tmp` belongs to a workspace, by Gemini's own rule, so that a restore meets its
+  lookup.
+- Lines: read as Gemini reads them: they append, replace by id, checkpoint and rewind. Junk lines are passed over, as
+  there. A line that is not touched keeps its bytes.
+- Names in the log: `session.jsonl`, `tool-outputs/<file>`, `subagents/<file>.jsonl`, `plans/<path>`. No other file of
+  `~/.gemini` is ever named, so no credential can be. Links are not followed.
+
+Hazards of the real program that this guards against: each resume leaves a stub of two lines under the same first
+eight characters, and the next start of any other session deletes every file with them (S2); a resume in the minute of
+the file's name appends the stub to the real file (S3); every start deletes each session file in which no prompt is
+stored yet, also one that is in use, whose Gemini then continues in a new file without the head (S14).
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from wal_agent.agents.session_files import Json, Line, decode_json, encode_json, records
+from wal_agent.agents.base import Env, SeenCall, SessionFile
+from wal_agent.agents.gemini.hooks import gemini_home
+from wal_agent.agents.session_files import (
+    Json,
+    Line,
+    decode_json,
+    encode_json,
+    largest_file,
+    name_parts,
+    records,
+    walk_files,
+)
 from wal_agent.plainfile import open_plain
+
+_REGISTRY_LIMIT = 1 << 22  # of a registry or a marker that is worth reading
+_SLUG = re.compile(r"[a-z0-9-]+")
+
+
+def project_slug(home: Path, workspace: Path) -> str:
+    """The registered slug, else one whose marker names the workspace, else the one that Gemini would claim."""
+    registered = slug_registry(home)
+    known = registered.get(str(workspace))
+    if known is not None and all(owner in (None, str(workspace)) for owner in slug_owners(home, known)):
+        return known
+    for base in (home / "tmp", home / "history"):
+        for folder in _folders(base):
+            if _marker(folder) == str(workspace):
+                return folder.name
+    taken = set(registered.values())
+    base_name = slugify(workspace.name)
+    candidates = chain([base_name], (f"{base_name}-{n}" for n in count(1)))
+    return next(
+        slug
+        for slug in candidates
+        if slug not in taken and all(owner in (None, str(workspace)) for owner in slug_owners(home, slug))
+    )
+
+
+def slugify(name: str) -> str:
+    """Lower case, anything but [a-z0-9] as single dashes, none at the ends."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "project"
+
+
+def slug_registry(home: Path) -> dict[str, str]:
+    """projects.json; one bad slug makes Gemini drop all of it, and so do we: a slug is used as a folder's name."""
+    try:
+        projects = json.loads(_read(home / "projects.json"))["projects"]
+        items = dict(projects.items())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+    if all(isinstance(slug, str) and _SLUG.fullmatch(slug) for slug in items.values()):
+        return items
+    return {}
+
+
+def slug_owners(home: Path, slug: str) -> list[str | None]:
+    return [_marker(home / "tmp" / slug), _marker(home / "history" / slug)]
+
+
+def _marker(folder: Path) -> str | None:
+    try:
+        return _read(folder / ".project_root").decode().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError):
+        return ""  # there, and nobody's that we know
+
+
+def _folders(base: Path) -> Iterator[Path]:
+    try:
+        yield from sorted(p for p in base.iterdir() if _SLUG.fullmatch(p.name) and p.is_dir() and not p.is_symlink())
+    except OSError:
+        return
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as f:
+        return f.read(_REGISTRY_LIMIT)
 
 
 @dataclass(slots=True)
@@ -170,3 +260,125 @@ def _first(fd: int, wanted: int) -> bytes:
     while data.count(b"\n") < wanted and len(data) < _LIMIT and (piece := os.pread(fd, _PIECE, len(data))):
         data += piece
     return data
+
+
+MAIN = "session.jsonl"
+_EXTRAS = ("tool-outputs", "subagents", "plans")
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
+_MOST = 10_000  # files of one kind
+
+
+def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
+    project = _project(workspace, env)
+    main = _main(session, project)
+    if main is None:
+        return []
+    found = [SessionFile(MAIN, main, begins_session)]
+    for kind in _EXTRAS:
+        base = _base(kind, session, project)
+        found += [
+            SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(walk_files(base), _MOST))
+        ]
+    return found
+
+
+def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
+    _check(session)
+    project = _project(workspace, env)
+    if name == MAIN:
+        return project / "chats" / f"session-1970-01-01T00-00-{session[:8]}.jsonl"
+    kind, *parts = name_parts(name)
+    if kind not in _EXTRAS or not parts:
+        raise ValueError(f"{name!r} is no file of a Gemini session")
+    return _base(kind, session, project).joinpath(*parts)
+
+
+def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
+    """All of the same first eight characters: Gemini deletes them together, whichever session they are of."""
+    return _twins(session, _project(workspace, env)) if _SESSION.fullmatch(session) else []
+
+
+def resumable(session: str, workspace: Path, env: Env) -> bool:
+    """Gemini refuses both to resume a session without a prompt (42) and to start another of its id."""
+    return _real(session, _twins(session, _project(workspace, env))) is not None
+
+
+def tidy(session: str, workspace: Path, env: Env) -> None:
+    """S2: remove the stubs that resumes left beside the real file; only beside it, and only what holds nothing."""
+    twins = _twins(session, _project(workspace, env))
+    real = _real(session, twins)
+    if real is None:
+        return
+    for twin in twins:
+        if twin != real and is_stub(twin, session):
+            twin.unlink(missing_ok=True)
+
+
+def _check(session: str) -> None:
+    if not _SESSION.fullmatch(session):
+        raise ValueError(f"{session!r} is no session id")
+
+
+def _project(workspace: Path, env: Env) -> Path:
+    home = gemini_home(env)
+    return home / "tmp" / project_slug(home, workspace)
+
+
+def _main(session: str, project: Path) -> Path | None:
+    """The session's file. While a new session has no prompt yet, it looks like a stub; whatever holds more goes before
+    it. One that lost its head (S14) has nothing but its name to tell whose it is."""
+    twins = _twins(session, project)
+    real = _real(session, twins)
+    if real is not None:
+        return real
+    headless = largest_file(p for p in twins if is_headless(p))
+    return headless or next((p for p in twins if session_id_of(p) == session), None)
+
+
+def _real(session: str, twins: list[Path]) -> Path | None:
+    """The one that Gemini finds, and finds something in."""
+    return largest_file(p for p in twins if session_id_of(p) == session and not is_stub(p, session))
+
+
+def _twins(session: str, project: Path) -> list[Path]:
+    if not _SESSION.fullmatch(session):
+        return []
+    tail = f"-{session[:8]}.jsonl"
+    chats = walk_files(project / "chats", deep=1)
+    return sorted(p for p in chats if p.name.startswith("session-") and p.name.endswith(tail))
+
+
+def _base(kind: str, session: str, project: Path) -> Path:
+    match kind:
+        case "tool-outputs":
+            return project / "tool-outputs" / f"session-{session}"
+        case "subagents":
+            return project / "chats" / session
+        case _:
+            return project / session / "plans"
+
+
+_STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
+    "success": "done",
+    "error": "failed",
+    "cancelled": "cancelled",
+}
+
+
+def seen_calls(appended: bytes) -> list[SeenCall]:
+    """Each call once: a message is written again with the same call ids. What a checkpoint repeats is not looked at."""
+    found: dict[str, SeenCall] = {}
+    for record, _ in records(appended):
+        for call in Message(record).calls if record is not None else []:
+            status = _STATUS.get(str(call.get("status")))
+            if status is not None:
+                id = str(call.get("id", ""))
+                found[id or str(len(found))] = SeenCall(
+                    str(call.get("name", "")), encode_json(call.get("args", {})), status, id
+                )
+    return list(found.values())
+
+
+def proves_turn(appended: bytes) -> bool:
+    """A user's record is written when the SessionStart and BeforeAgent hooks are over, before the model is asked."""
+    return any(r is not None and r.get("type") == "user" for r, _ in records(appended))

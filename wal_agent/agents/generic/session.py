@@ -23,7 +23,7 @@ from wal_agent import decoders
 from wal_agent.agents.base import Env, Reconciled, SessionFile
 from wal_agent.agents.generic import settings
 from wal_agent.agents.generic.settings import DEEP, Named, Root
-from wal_agent.agents.walk import name_parts
+from wal_agent.agents.session_files import name_parts
 from wal_agent.places import config_dir, home, state_dir
 
 MAIN = "note.json"

@@ -18,9 +18,12 @@ from wal_agent.agents.base import (
     SessionFile,
     Traits,
 )
+from wal_agent.agents.opencode import cli as fatal
 from wal_agent.agents.opencode import cli as launch
-from wal_agent.agents.opencode import events, fatal, hooks, inject, place, reconcile, resume, seen
+from wal_agent.agents.opencode import hooks, resume
 from wal_agent.agents.opencode import session as journal
+from wal_agent.agents.opencode import session as place
+from wal_agent.agents.opencode import session as seen
 
 
 class OpenCode:
@@ -65,11 +68,11 @@ class OpenCode:
         """Nothing is injected outside the run's own folder."""
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return inject.inject(setup, env)
+        return hooks.inject(setup, env)
 
     command = staticmethod(launch.command)
-    parse = staticmethod(events.parse)
-    render = staticmethod(events.render)
+    parse = staticmethod(hooks.parse)
+    render = staticmethod(hooks.render)
 
     def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
         return place.session_files(session, env)
@@ -86,7 +89,7 @@ class OpenCode:
         return resume.resumable(session, env)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-        return reconcile.reconcile(main, session, workspace, calls)
+        return resume.reconcile(main, session, workspace, calls)
 
     def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
         return None  # the plugin says it, byte for byte

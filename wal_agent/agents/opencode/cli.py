@@ -1,19 +1,24 @@
-"""Finding OpenCode and starting it. It chooses the ids of new sessions by itself; a hook tells them.
+"""OpenCode's command line: the start or resume, and its last error.
 
-`opencode run` rewrites a prompt (quotes around blanks; a word that is a number ends it with an error), and the TUI
-takes one only for a new session. So the plugin says the recovery prompt (hooks/opencode.js); the command line only
-stands for it.
+OpenCode chooses the ids of new sessions by itself; a hook reports them. `opencode run` rewrites a prompt (quotes around
+blanks; a word that is a number ends it with an error), and the TUI takes one only for a new session. So the plugin
+sends the recovery prompt (hooks/opencode.js); the command line only holds its place.
+
+OpenCode exits with 1 when it gives up on its model. A rate limit with a retry time it waits for by itself, however
+long.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
-from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.found import Program
-from wal_agent.agents.opencode import options, resume
-from wal_agent.agents.opencode.options import subcommand
+from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.exit_text import cause_from_last_error
+from wal_agent.agents.opencode import hooks, resume
+from wal_agent.agents.opencode.hooks import subcommand
+from wal_agent.agents.program import Program
 
 PROGRAM = Program("opencode", "opencode-ai")
 ACT = "Act on the wal-agent recovery notice."
@@ -28,24 +33,24 @@ def locate(env: Env) -> Cli:
 
 def passthrough(args: Sequence[str]) -> bool:
     command, given = subcommand(args)
-    return command in options.PASS or any(options.is_given(given, name) for name in ("help", "version"))
+    return command in hooks.PASS or any(hooks.is_given(given, name) for name in ("help", "version"))
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
     given = subcommand(args)[1]
-    if options.is_given(given, "fork"):
+    if hooks.is_given(given, "fork"):
         return ""
-    if (chosen := options.last_value(given, "session")) is not None:
+    if (chosen := hooks.last_value(given, "session")) is not None:
         return chosen
-    return "" if options.is_given(given, "continue") else None
+    return "" if hooks.is_given(given, "continue") else None
 
 
 def prompt_from_args(args: Sequence[str]) -> str | None:
     command, given = subcommand(args)
     if command != "run":
-        return options.last_value(given, "prompt") or None
+        return hooks.last_value(given, "prompt") or None
     said = " ".join(arg.value for arg in given if not arg.name)
-    if (name := options.last_value(given, "command")) is not None:
+    if (name := hooks.last_value(given, "command")) is not None:
         said = f"/{name} {said}".strip()
     return said or None
 
@@ -53,7 +58,7 @@ def prompt_from_args(args: Sequence[str]) -> str | None:
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     command, given = subcommand(args)
     if command == "run":
-        return options.is_given(given, "interactive") or options.is_given(given, "mini")
+        return hooks.is_given(given, "interactive") or hooks.is_given(given, "mini")
     return True
 
 
@@ -81,5 +86,14 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
             else:
                 ours = [f"--prompt={session.prompt}"]
     head = [word] if word else []
-    argv = (str(cli.path), *head, *ours, *options.to_words(given), *behind)
+    argv = (str(cli.path), *head, *ours, *hooks.to_words(given), *behind)
     return Command(argv, more, told and word == "run")
+
+
+_LAST = re.compile(rb"^(?:\x1b\[\d+m)*Error: (?:\x1b\[\d+m)*(.{1,600})$", re.MULTILINE)
+_LONG = re.compile(r"context window|context length|prompt is too long", re.IGNORECASE)
+_WAIT = re.compile(r"rate limit|too many requests|overloaded|usage limit", re.IGNORECASE)
+
+
+def exit_cause(said: bytes, now: float) -> ExitCause | None:
+    return cause_from_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)

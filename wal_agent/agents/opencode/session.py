@@ -1,22 +1,140 @@
-"""Brings our journal of a session up to what OpenCode's database has. Cheap where nothing changed."""
+"""OpenCode's session: its folders, the journal that wal-agent keeps of it, and what appended lines report.
+
+OpenCode keeps sessions in one database. The journal of a session is brought up to what the database has before each
+capture; that is cheap where nothing changed.
+
+Locks: OpenCode holds one while it installs its plugin package in the background, and leaves it there when it exits
+meanwhile, which is nearly always. It believes in such a lock for 60 s; and with a plugin, as in wal-agent's runs, its
+start waits for it. So the locks of dead processes are removed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
+import socket
 import sqlite3
 import threading
 import time
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from wal_agent.agents.base import Env
+from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
-from wal_agent.agents.opencode import place
-from wal_agent.agents.opencode.rows import Key, journal_lines, load_rows, row_digest
-from wal_agent.agents.session_files import Json
+from wal_agent.agents.opencode.database import Key, content_text, journal_lines, load_rows, row_digest, row_key
+from wal_agent.agents.session_files import Json, encode_json, records
 from wal_agent.plainfile import read_plain
+
+MAIN = "session.jsonl"
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
+
+
+def _xdg(env: Env, variable: str, otherwise: str) -> Path:
+    base = Path(env.get(variable) or "")
+    return base if base.is_absolute() else Path(env.get("HOME") or Path.home()) / otherwise
+
+
+def config_home(env: Env) -> Path:
+    return _xdg(env, "XDG_CONFIG_HOME", ".config") / "opencode"
+
+
+def state_home(env: Env) -> Path:
+    return _xdg(env, "XDG_STATE_HOME", ".local/state") / "opencode"
+
+
+def database_path(env: Env) -> Path:
+    data = _xdg(env, "XDG_DATA_HOME", ".local/share") / "opencode"
+    return data / (env.get("OPENCODE_DB") or "opencode.db")
+
+
+def folder(env: Env) -> Path:
+    """Of our journals, not OpenCode's: nothing of its own is ever replaced as a file."""
+    return _xdg(env, "XDG_STATE_HOME", ".local/state") / "wal-agent" / "opencode"
+
+
+def journal_path(session: str, env: Env) -> Path:
+    """ValueError for what is no session's id."""
+    if not _SESSION.fullmatch(session):
+        raise ValueError(f"{session!r} is no session id")
+    return folder(env) / session / MAIN
+
+
+def is_session(session: str) -> bool:
+    return _SESSION.fullmatch(session) is not None
+
+
+def unnamed_journal() -> str:
+    """Where this process notes what it sees of a session whose id it was not told (`--continue`, `--fork`)."""
+    return f"_run-{os.getpid()}"
+
+
+def session_files(session: str, env: Env) -> list[SessionFile]:
+    return [SessionFile(MAIN, path) for path in existing_files(session or unnamed_journal(), env)]
+
+
+def restore_path(name: str, session: str, env: Env) -> Path:
+    path = journal_path(session, env)
+    if name != MAIN:
+        raise ValueError(f"{name!r} is no file of an OpenCode session")
+    return path
+
+
+def existing_files(session: str, env: Env) -> list[Path]:
+    if not is_session(session):
+        return []
+    path = journal_path(session, env)
+    return [path] if path.is_file() and not path.is_symlink() and not path.parent.is_symlink() else []
+
+
+YOUNG = 5.0  # seconds in which a lock may still get the words that say whose it is
+
+
+def clear_dead_locks(env: Env) -> None:
+    """Remove those whose holder is dead. Never fails."""
+    with suppress(OSError):
+        for lock in list((state_home(env) / "locks").glob("*.lock")):
+            if _dead(lock):
+                _remove(lock)
+
+
+def _remove(lock: Path) -> None:
+    """By another name, so that a new holder's lock is not taken for the dead one's."""
+    grave = lock.with_name(f"{lock.name}.{uuid.uuid4().hex}")
+    with suppress(OSError):
+        lock.rename(grave)
+        if _dead(grave):
+            shutil.rmtree(grave, ignore_errors=True)
+        else:
+            grave.rename(lock)
+
+
+def _dead(lock: Path) -> bool:
+    """Held by no living process of this machine."""
+    said = read_plain(lock / "meta.json", 4096)
+    if said is None:
+        return not (lock / "meta.json").exists() and time.time() - lock.stat().st_mtime > YOUNG
+    try:
+        meta = json.loads(said)
+        host, pid = meta["hostname"], int(meta["pid"])
+    except (ValueError, LookupError, TypeError):
+        return False
+    return host == socket.gethostname() and pid > 0 and not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
 
 Signature = tuple[tuple[int, int, int], ...]
 FRESH = 100_000_000  # ns; a file that was written so lately may be written again without a sign of it
@@ -39,9 +157,9 @@ _states: dict[tuple[Path, Path], JournalState] = {}
 
 
 def update_journal(session: str, workspace: Path, env: Env) -> None:
-    if session and not place.is_session(session):
+    if session and not is_session(session):
         return
-    database, path = place.database_path(env), place.journal_path(session or place.unnamed_journal(), env)
+    database, path = database_path(env), journal_path(session or unnamed_journal(), env)
     with _lock, suppress(sqlite3.Error, OSError):
         known = _states.setdefault((database, path), JournalState())
         now = file_signature(database, Path(f"{database}-wal"))
@@ -57,7 +175,7 @@ def update_journal(session: str, workspace: Path, env: Env) -> None:
 
 def is_synced(session: str, env: Env) -> bool:
     """Is the journal as the database was when it was last read? Else it was put there by a restore."""
-    path = place.journal_path(session, env)
+    path = journal_path(session, env)
     return read_plain(path.parent / SYNCED) == repr(file_signature(path)).encode()
 
 
@@ -140,3 +258,72 @@ def _append(path: Path, new: list[Json]) -> None:
         data = (b"\n" if torn else b"") + journal_lines(new)
         if file.write(data) != len(data):
             raise OSError("the disk is full")
+
+
+ABORTED = "Tool execution aborted"  # OpenCode's words for a call that a person interrupted
+# Its whole words: a tool's own error may begin with some of them.
+_REFUSED = re.compile(
+    r"The user rejected permission to use this specific tool call\.?(?: with the following feedback: .*)?"
+    r"|The user has specified a rule which prevents you from using this specific tool call\..*",
+    re.DOTALL,
+)
+
+
+def seen_calls(appended: bytes) -> list[SeenCall]:
+    """A row is written again with each change: the last one counts."""
+    found: dict[str, SeenCall] = {}
+    for record, _ in records(appended):
+        if record is None or (key := row_key(record)) is None or key[0] != "part" or record.get("gone"):
+            continue
+        call = _call(record)
+        if call is not None:
+            found[call.id] = call
+    return list(found.values())
+
+
+def _call(record: Json) -> SeenCall | None:
+    data = record["data"]
+    state = data.get("state") or {}
+    metadata = data.get("metadata")
+    elsewhere = isinstance(metadata, dict) and metadata.get("providerExecuted") is True
+    if data.get("type") != "tool" or record.get("by") == "user" or elsewhere or _compacted(state):
+        return None
+    status: Literal["done", "failed", "refused", "cancelled"]
+    match state.get("status"):
+        case "completed":
+            status = "done"
+        case "error" if content_text(state.get("error")) == ABORTED:
+            status = "cancelled"
+        case "error" if _REFUSED.fullmatch(content_text(state.get("error"))):
+            status = "refused"
+        case "error":
+            status = "failed"
+        case _:
+            return None
+    input = state.get("input")
+    return SeenCall(
+        content_text(data.get("tool")),
+        encode_json(input if isinstance(input, dict) else {}),
+        status,
+        record["id"],
+        content_text(data.get("callID")),
+    )
+
+
+def _compacted(state: Json) -> bool:
+    """An old call, of any run, whose row is written again only because its output is left out from now on."""
+    time = state.get("time")
+    return isinstance(time, dict) and bool(time.get("compacted"))
+
+
+def proves_turn(appended: bytes) -> bool:
+    """A user's message is written before the model is asked; `turn`: of a session whose id no hook has told."""
+    for record, _ in records(appended):
+        if record is None:
+            continue
+        if record.get("type") == "turn":
+            return True
+        key = row_key(record)
+        if key is not None and key[0] == "message" and not record.get("gone") and record["data"].get("role") == "user":
+            return True
+    return False

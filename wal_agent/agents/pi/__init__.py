@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env, HookCaller, HookSetup, Injected, LoggedCall, Reconciled, Rehearsal, Traits
-from wal_agent.agents.pi import fatal, files, hooks, inject, launch, notice, resume, seen, settings
+from wal_agent.agents.pi import cli, hooks, resume
+from wal_agent.agents.pi import session as files
+from wal_agent.agents.pi import session as seen
 
 
 class Pi:
@@ -42,20 +44,20 @@ class Pi:
 
         return PiRehearsal()
 
-    locate = staticmethod(launch.locate)
-    hooks_off_reason = staticmethod(settings.hooks_off_reason)
-    passthrough = staticmethod(launch.passthrough)
-    is_interactive = staticmethod(launch.is_interactive)
-    session_from_args = staticmethod(launch.session_from_args)
-    prompt_from_args = staticmethod(launch.prompt_from_args)
+    locate = staticmethod(cli.locate)
+    hooks_off_reason = staticmethod(cli.hooks_off_reason)
+    passthrough = staticmethod(cli.passthrough)
+    is_interactive = staticmethod(cli.is_interactive)
+    session_from_args = staticmethod(cli.session_from_args)
+    prompt_from_args = staticmethod(cli.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
         """Everything is in the runs' own folders."""
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return inject.inject(setup, env)
+        return hooks.inject(setup, env)
 
-    command = staticmethod(launch.command)
+    command = staticmethod(cli.command)
     parse = staticmethod(hooks.parse)
     render = staticmethod(hooks.render)
     session_files = staticmethod(files.session_files)
@@ -67,10 +69,10 @@ class Pi:
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
         return resume.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.inject_prompt)
+    tell = staticmethod(resume.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
     proves_turn = staticmethod(seen.proves_turn)
-    fatal = staticmethod(fatal.exit_cause)
+    fatal = staticmethod(cli.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing behind."""

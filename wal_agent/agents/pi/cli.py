@@ -1,11 +1,31 @@
-"""pi's command line as pi itself reads it (0.73: cli/args.js), which is like no other's: no `--name=value` for its own
-options, letters in twos and threes, `-p` takes the next word, and so does any long option that it does not know."""
+"""pi's command line: its options, the checks before a start, the start or resume, and its last error.
+
+The options are read as pi itself reads them (0.73: cli/args.js), which is like no other parser: no `--name=value` for
+its own options, letters in twos and threes, `-p` takes the next word, and so does any long option that it does not
+know.
+
+`hooks_off_reason` reads what would keep a run from being saved before anything is started (I5). No setting keeps an
+extension of the command line from being loaded, `--no-extensions` neither, and without it pi does not start; so this is
+about where its sessions go.
+
+A new session's id is pi's own: the handshake reports it. The recovery prompt is not given on the command line: there
+`@` and `-` at its beginning are pi's, and `/` may be an extension's command. `resume.inject_prompt` writes it into the
+session, as the user's last message; the command line only asks to act on it.
+
+pi exits with 1 when it gives up on its model. For a conversation that is too long it prints nothing, and exits with 0.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
-from wal_agent.agents.program import Arg
+from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.exit_text import cause_from_last_error
+from wal_agent.agents.pi import session
+from wal_agent.agents.pi.hooks import MARKER
+from wal_agent.agents.program import Arg, Program
 
 COMMANDS = ("install", "remove", "uninstall", "update", "list", "config")
 NO_SESSION = ("help", "version", "export", "list-models")
@@ -101,3 +121,106 @@ def without_prompt(given: Sequence[Arg]) -> list[Arg]:
 
 def to_words(given: Sequence[Arg]) -> list[str]:
     return [word for arg in given for word in arg.words]
+
+
+def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    given = parse_args(args)
+    if last_value(given, "no-session") is not None:
+        return "--no-session keeps pi from saving its session, so nothing could be resumed. Nothing was run."
+    if output_mode(given) == "rpc":
+        return "pi in RPC mode takes its orders from another program; wal-agent does not save those. Nothing was run."
+    if last_value(given, "session-dir") is not None:
+        return (
+            "--session-dir puts pi's session where wal-agent does not look. Set PI_CODING_AGENT_SESSION_DIR to an "
+            "absolute path instead. Nothing was run."
+        )
+    return _moved_folder(workspace, env) or _other_folder(last_value(given, "session"), workspace, env)
+
+
+def _moved_folder(workspace: Path, env: Env) -> str | None:
+    own = session.own_folder(env)
+    if own is not None and not own.is_absolute():
+        return f"pi's folder for sessions ({own}) is not an absolute path: give one. Nothing was run."
+    project = workspace / ".pi" / "settings.json"
+    if not env.get("PI_CODING_AGENT_SESSION_DIR") and session.read_settings(project).get("sessionDir"):
+        return (
+            "The project puts pi's sessions where wal-agent does not look (.pi/settings.json: sessionDir). Set "
+            "PI_CODING_AGENT_SESSION_DIR to an absolute path, which goes before it. Nothing was run."
+        )
+    return None
+
+
+def _other_folder(chosen: str | None, workspace: Path, env: Env) -> str | None:
+    """A session that is named by its path: pi works in the folder that it belongs to, wherever it was started."""
+    if chosen is None or not ("/" in chosen or "\\" in chosen or chosen.endswith(".jsonl")):
+        return None
+    path = workspace / chosen
+    if path.parent.resolve() != session.workspace_sessions(workspace, env).resolve():
+        return f"The session {chosen} is not in this project's folder of pi's sessions. Nothing was run."
+    cwd = session.read_head(path).get("cwd")
+    if isinstance(cwd, str) and cwd != str(workspace):
+        return f"The session {chosen} belongs to {cwd}: start wal-agent there. Nothing was run."
+    return None
+
+
+_NO_HOOKS = "it does not tell its extensions of the session that /new begins, nor wait for them at its end."
+PROGRAM = Program("pi", "@mariozechner/pi-coding-agent", ("0.65.0", _NO_HOOKS))
+FLAG = "--wal-agent"  # without our extension, pi does not know it and does not start
+ACT = "Act on the wal-agent recovery notice above."
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def locate(env: Env) -> Cli:
+    return PROGRAM.locate(env)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    return (len(args) > 0 and args[0] in COMMANDS) or any(a.name in NO_SESSION for a in parse_args(args))
+
+
+def session_from_args(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only pi can tell (the newest, a path, a part of an id)."""
+    given = parse_args(args)
+    if not any(arg.name in SESSION_OPTIONS for arg in given):
+        return None
+    chosen = last_value(given, "session") or ""
+    plain = not any(arg.name == "fork" for arg in given)
+    return chosen if plain and _ID.fullmatch(chosen) else ""
+
+
+def prompt_from_args(args: Sequence[str]) -> str | None:
+    return "\n\n".join(prompt_words(parse_args(args))) or None
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    given = parse_args(args)
+    return tty and not any(a.name == "print" for a in given) and output_mode(given) not in ("json", "rpc")
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = parse_args(args)
+    ours: list[str] = []
+    told = isinstance(session, ResumeSession) and session.prompt != ""
+    if isinstance(session, ResumeSession):
+        given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
+        ours = ["--session", session.id]
+        if told:
+            given = without_prompt(given)
+            ours.append(ACT)  # in front: behind an option of an extension's it would be taken for its value
+    argv = (str(cli.path), *ours, *to_words(_with_hooks(given, env[MARKER])))
+    return Command(argv, {}, told and not interactive)
+
+
+def _with_hooks(given: list[Arg], extension: str) -> list[Arg]:
+    """Behind the user's own `-e`, whose extensions may rewrite calls before they are logged; else in front of all: a
+    last option without its value would swallow ours."""
+    at = max((n + 1 for n, arg in enumerate(given) if arg.name == "extension"), default=0)
+    ours = [Arg("?", "", (FLAG,)), Arg("extension", extension, ("-e", extension))]  # the flag takes no word that is one
+    return [*given[:at], *ours, *given[at:]]
+
+
+_LAST = re.compile(rb"^((?:429|5\d\d) .{1,600})$", re.MULTILINE)
+
+
+def exit_cause(said: bytes, now: float) -> ExitCause | None:
+    return cause_from_last_error(said, now, last=_LAST)

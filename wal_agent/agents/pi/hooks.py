@@ -1,6 +1,10 @@
-"""What hooks/pi.ts says, and what it is answered. The events have pi's own names; the payloads are ours.
+"""pi's extension (hooks/pi.ts): its messages, the answers, and its place in one run.
 
-`tool_result` comes only for tools that ran. A command that ended with another code than 0 is an error to pi.
+The events have pi's own names; the payloads are wal-agent's. `tool_result` comes only for tools that ran. A command
+that ended with another code than 0 is an error to pi.
+
+The extension is in the run's own folder, named on the command line. No file of the user's is touched (I7), and pi
+refuses to start without an extension that its command line names.
 """
 
 from __future__ import annotations
@@ -16,7 +20,10 @@ from wal_agent.agents.base import (
     Allow,
     Compacting,
     Decision,
+    Env,
     HookEvent,
+    HookSetup,
+    Injected,
     ModelRequest,
     OtherEvent,
     SessionStarted,
@@ -25,8 +32,10 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.hook_line import ALLOW, refuse_answer
+from wal_agent.agents.hook_line import ALLOW, GONE, refuse_answer
 from wal_agent.agents.session_files import SessionId, require_object, well_formed
+from wal_agent.errors import ConfigError
+from wal_agent.resources import shipped
 
 _EXTENSIONS = " (extension)"  # hooks/pi.ts: behind the name of one of pi's own tools, of another in its place
 CUT_SHORT = ("", "error", "aborted")  # why an answer of the model stopped that ends no turn
@@ -114,3 +123,33 @@ def render(event: str, decision: Decision) -> bytes:
     if isinstance(decision, Allow) or event != "tool_call":
         return ALLOW
     return refuse_answer(json.dumps({"reason": decision.reason, "stop": decision.stop}))
+
+
+MARKER = "WAL_AGENT_PI_EXTENSION"
+ELSEWHERE = (
+    "wal-agent did not run this: the session belongs to another folder than the one that wal-agent saves. Nothing was "
+    "changed. Do not try other ways; stop here and say that wal-agent is to be started in that folder."
+)
+_HOLE = "__WAL_AGENT_SETUP__"
+
+
+def inject(setup: HookSetup, env: Env) -> Injected:
+    place = setup.run_dir / "pi.ts"
+    try:
+        (setup.run_dir / "wire.js").write_bytes(shipped("hooks/wire.js").read_bytes())
+        place.write_text(extension_source(setup), "utf-8")
+    except OSError as e:
+        raise ConfigError(f"pi's hooks could not be placed in {setup.run_dir}: {e.strerror or e}.") from e
+    return Injected(env={MARKER: str(place)})
+
+
+def extension_source(setup: HookSetup) -> str:
+    words = {
+        "socket": str(setup.run_dir / "hook.sock"),
+        "run": setup.run,
+        "skip": setup.skip,
+        "protocol": setup.protocol,
+        "gone": GONE,
+        "elsewhere": ELSEWHERE,
+    }
+    return shipped("hooks/pi.ts").read_text("utf-8").replace(_HOLE, json.dumps(words), 1)

@@ -1,14 +1,18 @@
-"""A child of a restored session file that pi resumes well (DESIGN 7.3). Pure and idempotent.
+"""Make a restored pi session that resumes well (DESIGN 7.3): put lost results back, mend it, add the prompt.
 
-pi writes an answer of the model with all its calls before the first of them starts, and their results when the whole
-batch is over; a call without a result is "No result provided" to the model. What it does not heal, each measured on
-the real program: a record behind a torn one is lost with it, that of the recovery too; a lost first line empties the
-file; a lost record hides all that was said before it; the first line names the folder that pi works in.
+Pure and idempotent. pi writes an answer of the model with all its calls before the first of them starts, and their
+results when the whole batch is over; a call without a result is "No result provided" to the model. What it does not
+heal, each measured on the real program: a record behind a torn one is lost with it, that of the recovery too; a lost
+first line empties the file; a lost record hides all that was said before it; the first line names the folder that pi
+works in.
+
+The recovery prompt becomes the user's last message: there it arrives byte for byte, and stays.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
@@ -16,11 +20,92 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.pi import results
 from wal_agent.agents.pi.hooks import plain_tool_name
 from wal_agent.agents.pi.session import Entry, Tree, dump_tree, load_tree, mend_head
-from wal_agent.agents.putback import call_input
-from wal_agent.agents.session_files import Json, well_formed
+from wal_agent.agents.session_files import (
+    MAX_RESULT,
+    Json,
+    call_input,
+    decode_json,
+    encode_json,
+    noted_result,
+    unknown_result,
+    well_formed,
+)
+
+_TEXT = re.compile(rb'"text":"((?:[^"\\\x00-\x1f]|\\(?:u[0-9a-fA-F]{4}|[^u]))*)')
+MARK = "wal-agent"
+NOTHING = "(no output)"  # pi's own words; an API may refuse an empty text
+
+
+def result_message(logged: LoggedCall, id: str, time: int) -> Json:
+    """`time` in milliseconds."""
+    if logged.result is None:
+        return _message(logged.tool, id, [_text(unknown_result(logged))], True, time, result_mark(logged))
+    try:
+        told = decode_json(logged.result)
+    except ValueError:
+        told = _cut_off(logged.result)
+    content = told.get("content") if isinstance(told, dict) else told
+    blocks = _blocks(content)
+    texts = [block["text"] for block in blocks if block["type"] == "text"]
+    if sum(map(len, texts)) > MAX_RESULT or logged.note or not texts:
+        kept = [block for block in blocks if block["type"] != "text"]
+        text = noted_result("\n".join(texts) or ("" if kept else NOTHING), logged)
+        blocks = [*([_text(text)] if text else []), *kept]
+    return _message(logged.tool, id, blocks, logged.failed, time, result_mark(logged))
+
+
+def error_message(id: str, tool: str, text: str, time: int) -> Json:
+    """An error in words of ours."""
+    return _message(tool, id, [_text(text)], True, time, {})
+
+
+def result_mark(logged: LoggedCall) -> Json:
+    """By this a result that was put back is known again: ids may repeat. pi keeps it, and tells no model of it."""
+    return {MARK: [logged.call, logged.started]}
+
+
+def _message(tool: str, id: str, content: list[Json], failed: bool, time: int, details: Json) -> Json:
+    return {
+        "role": "toolResult",
+        "toolCallId": id,
+        "toolName": plain_tool_name(tool),
+        "content": content,
+        "details": details,
+        "isError": failed,
+        "timestamp": time,
+    }
+
+
+def _cut_off(result: bytes) -> str:
+    """What is left of a result's texts, and the sentence behind them that says so."""
+    told, _, why = result.partition(b"\n")  # JSON has its line ends escaped
+    texts = (
+        [str(decode_json(b'"' + text + b'"')) for text in _TEXT.findall(told)]
+        if told.startswith(b'{"content":')
+        else []
+    )
+    return "\n".join([*texts, why.decode(errors="replace")]).rstrip() if texts else result.decode(errors="replace")
+
+
+def _blocks(content: Any) -> list[Json]:
+    """Text and images, as far as they are sound."""
+    if isinstance(content, str):
+        return [_text(content)] if content else []
+    out: list[Json] = []
+    for block in content if isinstance(content, list) else []:
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "text" and isinstance(block.get("text"), str) and block["text"]:
+            out.append(_text(block["text"]))
+        elif kind == "image" and all(isinstance(block.get(key), str) for key in ("data", "mimeType")):
+            out.append({"type": "image", "data": block["data"], "mimeType": block["mimeType"]})
+    return out
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
 
 NOT_BEGUN = "not begun, as far as wal-agent's log tells: the machine was lost before it."
 _OURS = "wal_call_"  # begins the ids of calls that had none
@@ -66,7 +151,7 @@ class _FileCalls:
 
         for n, entry in self.answered.items():
             details = entry.message.get("details")
-            if isinstance(details, dict) and results.MARK in details:
+            if isinstance(details, dict) and MARK in details:
                 self._put[n] = details
 
     def claim(self, calls: Sequence[LoggedCall]) -> list[int | None]:
@@ -82,7 +167,7 @@ class _FileCalls:
 
     def _marked(self, logged: LoggedCall) -> list[int]:
         """Put back before."""
-        wanted = results.result_mark(logged)
+        wanted = result_mark(logged)
         return [n for n, found in self._put.items() if found == wanted]
 
     def _equal(self, logged: LoggedCall) -> list[int]:
@@ -123,9 +208,7 @@ def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
             lacking.append(logged)
         elif n not in told.answered:
             entry, call = told.made[n]
-            results_of.setdefault(id(entry), {})[call["id"]] = results.result_message(
-                logged, call["id"], entry_time(tree)
-            )
+            results_of.setdefault(id(entry), {})[call["id"]] = result_message(logged, call["id"], entry_time(tree))
             put += 1
     _not_begun(tree, told, results_of)
     for entry in [e for e in tree.entries if id(e) in results_of]:
@@ -133,7 +216,7 @@ def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
         _insert(tree, entry, made, session)
     for batch in _batches(lacking):
         _append(tree, [_answer(tree, batch)], session)
-        _append(tree, [results.result_message(logged, call_id(logged), entry_time(tree)) for logged in batch], session)
+        _append(tree, [result_message(logged, call_id(logged), entry_time(tree)) for logged in batch], session)
     return put + len(lacking)
 
 
@@ -152,7 +235,7 @@ def _not_begun(tree: Tree, told: _FileCalls, results_of: dict[int, dict[str, Jso
     last = next((e for e in reversed(tree.entries) if e.role in ("user", "assistant")), None)
     for n, (entry, call) in enumerate(told.made):
         if entry is last and n not in told.answered and n not in told.claimed:
-            made = results.error_message(call["id"], str(call.get("name", "")), NOT_BEGUN, entry_time(tree))
+            made = error_message(call["id"], str(call.get("name", "")), NOT_BEGUN, entry_time(tree))
             results_of.setdefault(id(entry), {})[call["id"]] = made
 
 
@@ -258,3 +341,41 @@ def _key(call: Json) -> tuple[str, bytes]:
 
 def _canon(args: Any) -> bytes:
     return well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged
+
+
+TITLE = "[wal-agent recovery]\n"  # before a prompt that would be dropped from the history
+
+
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+    """Add it at the end, once. `main` is empty or what `reconcile` made: only its end is read, and one line added."""
+    main = main or _head_of(session, workspace)
+    last = _last_entry(main)
+    text = prompt if prompt.strip() else TITLE + prompt
+    content = [{"type": "text", "text": text}]
+    if last.role == "user" and last.message.get("content") == content:
+        return main
+    beside = Tree(entries=[last])
+    parent = last.id if last.value.get("type") != "session" else ""
+    name = f"{session} {parent} {text!r}"
+    while f'"{(new := free_id((), name))}"'.encode() in main:
+        name += "+"
+    message = {"role": "user", "content": content, "timestamp": entry_time(beside)}
+    return main + encode_json(new_entry(new, parent or None, beside.time, message).value) + b"\n"
+
+
+def _head_of(session: str, workspace: Path) -> bytes:
+    tree = load_tree(b"")
+    mend_head(tree, session, workspace)
+    return dump_tree(tree)
+
+
+def _last_entry(main: bytes) -> Entry:
+    """The last entry that others can hang on, else the head, of a file whose every line is a record."""
+    end = len(main)
+    while end > 0:
+        begin = main.rfind(b"\n", 0, end - 1) + 1
+        entry = Entry(decode_json(main[begin:end]))
+        if entry.id or begin == 0:
+            return entry
+        end = begin
+    return Entry({})

@@ -18,8 +18,9 @@ from wal_agent.agents.base import (
     Rehearsal,
     Traits,
 )
-from wal_agent.agents.qwen import cli, fatal, hooks, inject, launch, notice, paths, reconcile, seen, standing
+from wal_agent.agents.qwen import cli, hooks, paths, resume
 from wal_agent.agents.qwen import session as files
+from wal_agent.agents.qwen import session as seen
 
 
 class Qwen:
@@ -59,24 +60,24 @@ class Qwen:
         return QwenRehearsal()
 
     def locate(self, env: Env) -> Cli:
-        return launch.PROGRAM.locate(env)
+        return cli.PROGRAM.locate(env)
 
     hooks_off_reason = staticmethod(cli.hooks_off_reason)
-    passthrough = staticmethod(launch.passthrough)
-    is_interactive = staticmethod(launch.is_interactive)
-    session_from_args = staticmethod(launch.session_from_args)
-    prompt_from_args = staticmethod(launch.prompt_from_args)
+    passthrough = staticmethod(cli.passthrough)
+    is_interactive = staticmethod(cli.is_interactive)
+    session_from_args = staticmethod(cli.session_from_args)
+    prompt_from_args = staticmethod(cli.prompt_from_args)
 
     def sweep(self, env: Env, runtime: Path) -> None:
-        inject.sweep(env)
+        hooks.sweep(env)
 
     def inject(self, setup: HookSetup, env: Env) -> Injected:
-        return inject.inject(setup, env)
+        return hooks.inject(setup, env)
 
-    command = staticmethod(launch.command)
+    command = staticmethod(cli.command)
 
     def standing(self, env: Env) -> HooksToInstall:
-        return standing.hooks_to_install(env)
+        return hooks.hooks_to_install(env)
 
     parse = staticmethod(hooks.parse)
     render = staticmethod(hooks.render)
@@ -87,13 +88,13 @@ class Qwen:
     resumable = staticmethod(files.resumable)
 
     def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-        return reconcile.reconcile(main, session, workspace, calls)
+        return resume.reconcile(main, session, workspace, calls)
 
-    tell = staticmethod(notice.inject_prompt)
+    tell = staticmethod(resume.inject_prompt)
     seen_calls = staticmethod(seen.seen_calls)
     settled_length = staticmethod(seen.settled_length)
     proves_turn = staticmethod(seen.proves_turn)
-    fatal = staticmethod(fatal.exit_cause)
+    fatal = staticmethod(cli.exit_cause)
 
     def tidy(self, session: str, workspace: Path, env: Env) -> None:
         """A resume leaves nothing."""

@@ -1,19 +1,96 @@
-"""Would our hooks fire here, and would the session be where we look? Read from Qwen Code's settings files and
-arguments, before anything is started (I5)."""
+"""Qwen Code's command line: its options, the checks before a start, the start or resume, and its last error.
+
+The options are those of `qwen --help` (yargs) of the tested version.
+
+`hooks_off_reason` reads Qwen's settings files and arguments before anything is started (I5): would the hooks fire, and
+would the session be where wal-agent looks?
+
+A new session gets an id from wal-agent. The recovery prompt is not given on the command line, where `@path` is inlined
+and `/` is a command: `resume.inject_prompt` writes it into the restored session, as the user's last message; the
+command line only asks to act on it.
+
+Qwen Code exits with 1 for every failure of its model.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import Env
-from wal_agent.agents.layers import Layer, effective_setting, read_layer
-from wal_agent.agents.qwen import dotenv, options
+from wal_agent.agents import program
+from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.exit_text import cause_from_last_error
+from wal_agent.agents.extension import extension_name
+from wal_agent.agents.program import (
+    Arg,
+    Kind,
+    Layer,
+    Program,
+    Syntax,
+    effective_setting,
+    is_given,
+    last_value,
+    read_layer,
+    to_words,
+)
+from wal_agent.agents.qwen import paths
+from wal_agent.agents.qwen.hooks import MARKER
 from wal_agent.agents.qwen.paths import RUNTIME, configured_folders, qwen_home, runtime_folder, user_home
 from wal_agent.errors import ConfigError
+
+__all__ = [
+    "COMMANDS",
+    "NO_SESSION",
+    "PROMPT_OPTIONS",
+    "SESSION_OPTIONS",
+    "Arg",
+    "is_given",
+    "last_value",
+    "parse_args",
+    "to_words",
+]
+
+
+_VALUE = """telemetry-target telemetry-otlp-endpoint telemetry-otlp-protocol telemetry-outfile proxy model prompt
+    prompt-interactive system-prompt append-system-prompt sandbox-image approval-mode channel mcp-config
+    openai-logging-dir openai-api-key openai-base-url input-format output-format json-fd json-file json-schema
+    input-file resume session-id max-session-turns auth-type"""
+_MANY = """allowed-mcp-server-names allowed-tools extensions include-directories add-dir core-tools exclude-tools
+    disabled-slash-commands"""
+_FLAG = """telemetry telemetry-log-prompts debug bare chat-recording sandbox yolo checkpointing acp experimental-acp
+    experimental-lsp list-extensions openai-logging screen-reader include-partial-messages continue version help"""
+
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(_VALUE.split(), "value"),
+    **dict.fromkeys(_MANY.split(), "many"),
+    **dict.fromkeys(_FLAG.split(), "flag"),
+}
+SHORT = {
+    "d": "debug",
+    "m": "model",
+    "p": "prompt",
+    "i": "prompt-interactive",
+    "s": "sandbox",
+    "y": "yolo",
+    "e": "extensions",
+    "l": "list-extensions",
+    "o": "output-format",
+    "c": "continue",
+    "r": "resume",
+    "v": "version",
+    "h": "help",
+}
+COMMANDS = frozenset(("mcp", "extensions", "auth", "hooks", "hook", "channel", "review"))
+NO_SESSION = frozenset(("version", "help", "list-extensions"))
+PROMPT_OPTIONS = frozenset(("prompt", "prompt-interactive", ""))
+SESSION_OPTIONS = frozenset(("resume", "session-id", "continue"))
+
+parse_args = Syntax(KINDS, SHORT, yargs=True).read
+
 
 _ETC = "/etc/qwen-code/settings.json"
 _MAC = "/Library/Application Support/QwenCode/settings.json"
@@ -23,8 +100,8 @@ _TRUE = ("1", "true", "yes", "on")
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
-    given = options.parse_args(args)
-    if any(options.is_given(given, name) for name in ("acp", "experimental-acp")):
+    given = parse_args(args)
+    if any(is_given(given, name) for name in ("acp", "experimental-acp")):
         return (
             "Qwen Code in ACP mode takes its sessions from an editor; wal-agent does not save those. Nothing was run."
         )
@@ -42,10 +119,10 @@ def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | No
         return str(e)
 
 
-def _bare(given: list[options.Arg], layers: list[Layer], workspace: Path, env: Env) -> str | None:
+def _bare(given: list[Arg], layers: list[Layer], workspace: Path, env: Env) -> str | None:
     found = variable_values("QWEN_CODE_SIMPLE", layers, workspace, env)
     where = next((f" ({where})" for where, value in found if value.strip().lower() in _TRUE), None)
-    if where is None and not options.is_given(given, "bare"):
+    if where is None and not is_given(given, "bare"):
         return None
     return f"Qwen Code's bare mode{where or ''} runs no hooks, so no tool call could be logged. Nothing was run."
 
@@ -62,8 +139,8 @@ def _disabled_hooks(layers: list[Layer]) -> str | None:
     )
 
 
-def _unrecorded(given: list[options.Arg], layers: list[Layer]) -> str | None:
-    said = options.last_value(given, "chat-recording")
+def _unrecorded(given: list[Arg], layers: list[Layer]) -> str | None:
+    said = last_value(given, "chat-recording")
     off = any(arg.name == "no-chat-recording" for arg in given)
     found = effective_setting(layers, "general", "chatRecording")
     if off or said == "false":
@@ -89,13 +166,11 @@ def _elsewhere(layers: list[Layer], env: Env) -> str | None:
     )
 
 
-def _boxed(given: list[options.Arg], layers: list[Layer], workspace: Path, env: Env) -> str | None:
+def _boxed(given: list[Arg], layers: list[Layer], workspace: Path, env: Env) -> str | None:
     if env.get("SANDBOX"):
         return None  # this is the inside
     found = effective_setting(layers, "tools", "sandbox")
-    asked: Any = (
-        options.is_given(given, "sandbox") if options.last_value(given, "sandbox") is not None else found and found[1]
-    )
+    asked: Any = is_given(given, "sandbox") if last_value(given, "sandbox") is not None else found and found[1]
     if own := env.get("QWEN_SANDBOX", "").lower().strip():
         asked = own
     from_files = [value.lower().strip() for _, value in variable_values("QWEN_SANDBOX", layers, workspace, env)]
@@ -134,7 +209,7 @@ def variable_values(name: str, layers: list[Layer], workspace: Path, env: Env) -
     files, own = env_files(workspace, env)
     there = [path for path in files if path.exists()]
     first = [*there[:1], *[path for path in there if path in own][:1]]
-    said: list[tuple[str, Any]] = [(str(path), dotenv.read_dotenv(path).get(name)) for path in first]
+    said: list[tuple[str, Any]] = [(str(path), paths.read_dotenv(path).get(name)) for path in first]
     for each in layers:
         found = effective_setting([each], "env", name)
         said.append((each.shown, found and found[1]))
@@ -173,3 +248,99 @@ def own_layers(env: Env) -> list[Layer]:
 
 def _system(env: Env) -> Path:
     return Path(env.get("QWEN_CODE_SYSTEM_SETTINGS_PATH") or (_MAC if sys.platform == "darwin" else _ETC))
+
+
+_BROKEN = "it fires no hooks of an extension (seen on 0.12.0; 0.15.6 is the first that is known to)."
+PROGRAM = Program("qwen", "@qwen-code/qwen-code", broken=("0.15.6", _BROKEN))
+ACT = "Act on the wal-agent recovery notice above."
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def passthrough(args: Sequence[str]) -> bool:
+    """These arguments start no session (a subcommand, --version): nothing to protect."""
+    given = parse_args(args)
+    first = next((arg for arg in given if not arg.name), None)
+    command = first is not None and first.words[0] != "--" and first.value in COMMANDS
+    return command or any(is_given(given, name) for name in NO_SESSION)
+
+
+def session_from_args(args: Sequence[str]) -> str | None:
+    """The session that the user chose: its id, "" where only Qwen can tell (the last, a title, its list), else None."""
+    given = parse_args(args)
+    if (chosen := last_value(given, "session-id")) is not None:
+        return chosen
+    if (resumed := last_value(given, "resume")) is not None:
+        return resumed if _ID.fullmatch(resumed) else ""
+    return "" if is_given(given, "continue") else None
+
+
+def prompt_from_args(args: Sequence[str]) -> str | None:
+    """The prompt among the arguments; the positional words are one."""
+    given = parse_args(args)
+    words = [arg.value for arg in given if not arg.name]
+    for found in (
+        last_value(given, "prompt"),
+        last_value(given, "prompt-interactive"),
+        " ".join(words),
+    ):
+        if found:
+            return found
+    return None
+
+
+def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
+    """Qwen's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
+    given = parse_args(args)
+    if last_value(given, "prompt-interactive"):  # an empty one is none: headless, it could end with 42 for ever
+        return True
+    return tty and prompt_from_args(args) is None
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
+    given = parse_args(args)
+    ours: list[str] = []
+    run = env.get(MARKER)
+    at = next((n for n, arg in enumerate(given) if arg.name == "extensions"), None)
+    if run and at is not None:
+        # A list shuts out what it does not name; "none" and a name is the name. Right before the user's own: it takes
+        # all words up to the next option.
+        name = extension_name(run)
+        given.insert(at, Arg("extensions", name, ("--extensions", name)))
+    told = isinstance(session, ResumeSession) and session.prompt != ""
+    if isinstance(session, ResumeSession):
+        given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
+        ours += ["--resume", session.id]
+        if told or session.asked:
+            given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
+        if told:
+            ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
+    elif not any(arg.name in SESSION_OPTIONS for arg in given):
+        ours += ["--session-id", session.id]
+    heap = program.node_command(cli.path, env) if _wants_heap(env) else ()
+    # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
+    # Qwen again at exit code 42, is then the supervisor's (`again`).
+    argv = (*_program(cli.path, heap), *ours, *to_words(given))
+    return Command(argv, {"QWEN_CODE_NO_RELAUNCH": "true"}, told and not interactive)
+
+
+def _program(path: Path, heap: tuple[str, ...]) -> tuple[str, ...]:
+    """Since 0.24 the program on npm is a launcher, which waits for Qwen in a second process and passes no signal on."""
+    real = path.resolve()
+    inner = real.with_name("cli.js")
+    if real.name != "cli-entry.js" or not inner.is_file():
+        return (*heap, str(path))
+    return (*(heap or ("node",)), "--expose-gc", str(inner))
+
+
+def _wants_heap(env: Env) -> bool:
+    found = effective_setting(own_layers(env), "advanced", "autoConfigureMemory")
+    return found is not None and bool(found[1])
+
+
+_LAST = re.compile(rb"\[API Error: (.{1,600}?)\]?\s*$", re.MULTILINE)
+_LONG = re.compile(r"context window|context length|maximum number of tokens|input is too long", re.IGNORECASE)
+_WAIT = re.compile(r"\A(?:429|5\d\d)\b|rate limit", re.IGNORECASE)
+
+
+def exit_cause(said: bytes, now: float) -> ExitCause | None:
+    return cause_from_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)

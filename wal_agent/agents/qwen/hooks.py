@@ -1,8 +1,16 @@
-"""What Qwen Code's hooks say, and what they must print.
+"""Qwen Code's hooks: the payloads, the answers, and the extension that brings them into one run.
 
 A call has an id that its before- and after-hook share, and that the session file does not know. Subagents' calls come
 under the parent's session. After a turn of nothing but words a hidden run of the model keeps Qwen's memory; its calls
 come under the session too, and are no part of its conversation.
+
+The shell line of a hook runs as `bash -c LINE`. Exit code 2 with words on stderr blocks a tool, and so does a deny in
+JSON; nothing else does: a hook that is missing, late, killed or prints nothing lets it run.
+
+The hooks of a run are an extension in the user's `~/.qwen/extensions` (agents/extension.py), not a system settings file
+(QWEN_CODE_SYSTEM_SETTINGS_PATH): its hooks are silently lost as soon as the user's and the project's settings have
+hooks of their own, and variables in it are filled in from the environment. In hooks that are installed in Qwen's own
+settings, Qwen fills in variables of the environment when it reads them, to the same end as the shell would.
 """
 
 from __future__ import annotations
@@ -10,19 +18,26 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
 
 from wal_agent import decoders
+from wal_agent.agents import extension, installed_hooks
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
     Compacting,
     Decision,
     Deny,
+    Env,
     HookEvent,
+    HookSetup,
+    HooksToInstall,
+    HookTable,
+    Injected,
     ModelRequest,
     OtherEvent,
     SessionStarted,
@@ -31,7 +46,9 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.hook_line import ALLOW, refuse_answer
+from wal_agent.agents.extension import owner_guard
+from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, refuse_answer, sh_line
+from wal_agent.agents.qwen.paths import folder_variables, qwen_home
 from wal_agent.agents.session_files import SessionId, require_object, well_formed
 
 # The smallest set that tells phases and calls. SessionStart fires only on a terminal; UserPromptSubmit before every
@@ -174,3 +191,48 @@ def render(event: str, decision: Decision) -> bytes:
 def deny_output(decision: Deny) -> str:
     """A deny, in one line, no raw NUL. Qwen Code has no way for a hook to end the turn with it."""
     return json.dumps({"decision": "deny", "reason": decision.reason})
+
+
+MARKER = "QWEN_WAL_AGENT_RUN"
+HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
+
+
+def hook_line(setup: HookSetup, event: str) -> str:
+    """The command for one event. Only a tool that has not run yet is refused; other broken hooks are silent (I6)."""
+    deny = deny_output(Deny(GONE)) if event == "PreToolUse" else None
+    return owner_guard(setup, MARKER) + sh_line(setup, "qwen", event, event in FIRM, deny)
+
+
+EXTENSION = extension.ExtensionKind("Qwen Code", "qwen-extension.json", MARKER)
+
+
+def inject(setup: HookSetup, env: Env) -> Injected:
+    # What is set already, no `.env` file and no settings change: neither the folders nor that hooks run.
+    more = {**folder_variables(env), "QWEN_CODE_SIMPLE": "0"}
+    made = EXTENSION.inject(setup, qwen_home(env), hook_table(setup))
+    return replace(made, env=made.env | more)
+
+
+def hook_table(setup: HookSetup) -> HookTable:
+    table = extension.hook_table(setup, EVENTS, FIRM, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
+    for group in table["Notification"]:
+        group["matcher"] = "permission_prompt"
+    return table
+
+
+def sweep(env: Env) -> None:
+    extension.sweep(qwen_home(env))
+
+
+# A launcher may name the home with a `~`, which Qwen itself resolves. A relative name is Qwen's here too: hooks start
+# where it does.
+_HAS_OURS = (
+    '{ wal_agent_home=${QWEN_HOME:-$HOME/.qwen}; case $wal_agent_home in "~"|"~/"*) '
+    'wal_agent_home=$HOME${wal_agent_home#"~"};; esac; '
+    '[ -d "$wal_agent_home/extensions/wal-agent-$WAL_AGENT_RUN" ]; }'
+)
+
+
+def hooks_to_install(env: Env) -> HooksToInstall:
+    hooks = installed_hooks.hooks_for_settings(hook_table, True, _HAS_OURS, named=True)
+    return HooksToInstall("qwen", "Qwen Code", qwen_home(env) / "settings.json", hooks)

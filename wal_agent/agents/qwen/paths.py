@@ -1,7 +1,8 @@
-"""Qwen Code's folders: its own, and the one of its sessions.
+"""Qwen Code's folders: its own, and the one of its sessions; and the `.env` files that may name them.
 
-Found as Qwen finds them, and then named in the run's environment, where Qwen looks first: whatever its files say, or
-come to say, it looks nowhere else than we do.
+The folders are found as Qwen finds them, and then named in the run's environment, where Qwen looks first: whatever its
+files say, or come to say, it looks nowhere else than wal-agent does. `.env` files are read as Qwen reads them: by the
+dotenv package's own pattern, and JavaScript's idea of blanks and lines.
 """
 
 from __future__ import annotations
@@ -11,9 +12,41 @@ import re
 from pathlib import Path
 
 from wal_agent.agents.base import Env
-from wal_agent.agents.layers import effective_setting, read_layer
-from wal_agent.agents.qwen import dotenv
+from wal_agent.agents.program import effective_setting, read_layer
 from wal_agent.errors import ConfigError
+
+_BLANKS = "\t\n\v\f\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_SPACE = f"[{_BLANKS}]"
+_BEGIN, _END = r"(?:\A|(?<=[\n\r\u2028\u2029]))", r"(?:\Z|(?=[\n\r\u2028\u2029]))"
+_LINE = re.compile(
+    rf"{_BEGIN}{_SPACE}*(?:export{_SPACE}+)?([A-Za-z0-9_.-]+)(?:{_SPACE}*={_SPACE}*?|:{_SPACE}+?)"
+    rf"({_SPACE}*'(?:\\'|[^'])*'|{_SPACE}*\"(?:\\\"|[^\"])*\"|{_SPACE}*`(?:\\`|[^`])*`|[^#\r\n]+)?"
+    rf"{_SPACE}*(?:#[^\n\r\u2028\u2029]*)?{_END}"
+)
+_QUOTED = re.compile(rf"{_BEGIN}(['\"`])(.*)\1{_END}", re.DOTALL)
+_ENDS = re.compile(rf"\A{_SPACE}+|{_SPACE}+\Z")
+_LIMIT = 1 << 20
+
+
+def parse_dotenv(text: str) -> dict[str, str]:
+    """Of two lines with one name the last counts."""
+    found: dict[str, str] = {}
+    for name, raw in _LINE.findall(re.sub(r"\r\n?", "\n", text)):
+        value = _ENDS.sub("", raw)
+        quote = value[:1]
+        value = _QUOTED.sub(lambda m: m[2], value)
+        found[name] = value.replace("\\n", "\n").replace("\\r", "\r") if quote == '"' else value
+    return found
+
+
+def read_dotenv(path: Path) -> dict[str, str]:
+    """Empty where it cannot be read, as for Qwen."""
+    try:
+        with path.open("rb") as f:
+            return parse_dotenv(f.read(_LIMIT).decode(errors="replace"))
+    except OSError:
+        return {}
+
 
 HOME, RUNTIME = "QWEN_HOME", "QWEN_RUNTIME_DIR"
 OUTPUT = "advanced.runtimeOutputDir"
@@ -70,7 +103,7 @@ def configured_folders(env: Env) -> dict[str, str]:
 
 
 def _read_into(found: dict[str, str], folder: Path) -> None:
-    said = dotenv.read_dotenv(folder / ".env")
+    said = read_dotenv(folder / ".env")
     for name in (HOME, RUNTIME):
         if said.get(name):
             found.setdefault(name, said[name])
@@ -79,7 +112,7 @@ def _read_into(found: dict[str, str], folder: Path) -> None:
 def _refuse_late(home: Path) -> None:
     """With QWEN_HOME in the environment, Qwen comes to these files only where no project on the way has a `.env`."""
     for file in (home / ".qwen/.env", home / ".env"):
-        if dotenv.read_dotenv(file).get(RUNTIME):
+        if read_dotenv(file).get(RUNTIME):
             raise ConfigError(
                 f"{RUNTIME} stands in {file} and {HOME} in the environment: whether Qwen Code heeds the first depends "
                 f"on the project. {_ADVICE}"

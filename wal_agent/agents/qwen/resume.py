@@ -1,7 +1,12 @@
-"""Calls that the log knows and the session file does not, put back into it (proven on the real program).
+"""Make a restored Qwen Code session that resumes well (DESIGN 7.3): put lost results back, mend it, add the prompt.
 
-The file has a call before its hook fires, and its result when it (on a terminal: its batch) is over. The hooks' ids are
-not the file's: a call is known by its tool and input.
+Pure and idempotent, proven on the real program. Qwen Code drops calls without a result when it resumes: those that the
+log knows get theirs back. The file has a call before its hook fires, and its result when it (on a terminal: its batch)
+is over. The hooks' ids are not the file's: a call is known by its tool and input. Also healed, each measured on the
+real program: Qwen finds no session whose first record names another folder; a record that is lost in the middle
+silently ends the conversation there.
+
+The recovery prompt becomes the user's last message: there it arrives byte for byte, and stays.
 """
 
 from __future__ import annotations
@@ -14,10 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.putback import call_input, capped_text, end_time, noted_result, unknown_result
-from wal_agent.agents.qwen.chat import Chat, Record
-from wal_agent.agents.session_files import Json, decode_json, well_formed
+from wal_agent.agents.base import LoggedCall, Reconciled
+from wal_agent.agents.qwen.session import Chat, Record, dump_chat, load_chat
+from wal_agent.agents.session_files import (
+    Json,
+    call_input,
+    capped_text,
+    decode_json,
+    encode_json,
+    end_time,
+    noted_result,
+    unknown_result,
+    well_formed,
+)
 
 _MAX_DEPTH = 20  # lists in lists of a result; what is deeper is not told
 NOT_BEGUN = (
@@ -221,3 +235,57 @@ def _key(tool: str, args: Any) -> tuple[str, bytes]:
     if isinstance(args, dict):
         args = {k: v.replace("\\", "").strip() if k in _PATHS and isinstance(v, str) else v for k, v in args.items()}
     return tool, well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged
+
+
+def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    chat = load_chat(main)
+    repairs: list[str] = []
+    if chat.junk:
+        repairs.append(f"{chat.junk} damaged line(s) of the session file were left out.")
+    if mend_links(chat):
+        repairs.append("What stood before a lost record of the session is a part of it again.")
+    for record in chat.records:
+        record.change(sessionId=session, **({"cwd": str(workspace)} if "cwd" in record.value else {}))
+    if chat.records:
+        chat.records[0].change(cwd=str(workspace))
+    put = put_back(chat, session, workspace, calls)
+    said = sum(record.kind in ("user", "assistant") for record in chat.records)
+    asked = any(record.kind == "user" for record in chat.live())
+    return Reconciled(dump_chat(chat), put, said, tuple(repairs), None if asked else ())
+
+
+def mend_links(chat: Chat) -> int:
+    """A record whose parent is not there follows the one before it. A rewind may lead back to any that is there, or to
+    none."""
+    known: set[str] = set()
+    before: str | None = None
+    mended = 0
+    for record in chat.records:
+        parent = record.value.get("parentUuid")
+        if parent is not None and str(parent) not in known:
+            record.change(parentUuid=before)
+            mended += 1
+        before = record.uuid
+        known.add(before)
+    return mended
+
+
+def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+    """Add it at the end, once."""
+    chat = load_chat(main)
+    last = chat.records[-1] if chat.records else None
+    message = {"role": "user", "parts": [{"text": prompt}]}
+    if last is not None and last.kind == "user" and last.value.get("message") == message:
+        return main
+    before = last.uuid if last is not None else None
+    value = {
+        "uuid": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {before} {prompt!r}")),
+        "parentUuid": before,
+        "sessionId": session,
+        "timestamp": chat.last("timestamp") or EPOCH,
+        "type": "user",
+        "cwd": str(workspace),
+        "version": chat.last("version"),
+        "message": message,
+    }
+    return main + encode_json(value) + b"\n"

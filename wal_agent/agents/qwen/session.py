@@ -1,6 +1,9 @@
-"""Where a session's files are and where restored ones belong.
+"""Qwen Code's session: its files, their records, and what appended records report.
 
-Names in the log: `session.jsonl`, `todos.json`, `subagents/<file>`. Nothing else of `~/.qwen` is ever named, so no
+The session file is a linked list of records by `parentUuid`. What the last one leads back to is the conversation; a
+record whose parent is missing silently ends it there. A line that is not touched keeps its bytes.
+
+Names in the log: `session.jsonl`, `todos.json`, `subagents/<file>`. No other file of `~/.qwen` is ever named, so no
 credential can be. Links are not followed.
 """
 
@@ -9,13 +12,105 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any, Literal
 
-from wal_agent.agents.base import Env, SessionFile
+from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.qwen.paths import project_folder, runtime_folder
-from wal_agent.agents.session_files import records
-from wal_agent.agents.walk import name_parts, walk_files
+from wal_agent.agents.session_files import (
+    Json,
+    Line,
+    decode_json,
+    encode_json,
+    name_parts,
+    records,
+    walk_files,
+    well_formed,
+)
+
+
+@dataclass(slots=True)
+class Record:
+    """One record and the line that tells it. After a change, `line` is dropped and the value is written anew."""
+
+    value: Json
+    line: Line | None = None
+
+    @property
+    def uuid(self) -> str:
+        return str(self.value["uuid"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.value.get("type", ""))
+
+    def parts(self) -> list[Json]:
+        message = self.value.get("message")
+        found = message.get("parts") if isinstance(message, dict) else None
+        return [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
+
+    def inside(self, key: str) -> list[Json]:
+        """The objects under this key in its parts: `functionCall` or `functionResponse`."""
+        return [part[key] for part in self.parts() if isinstance(part.get(key), dict)]
+
+    def change(self, **news: Any) -> None:
+        if any(self.value.get(key, self) != value for key, value in news.items()):
+            self.value = {**self.value, **news}
+            self.line = None
+
+
+@dataclass(slots=True)
+class Chat:
+    records: list[Record] = field(default_factory=list)
+    junk: int = 0  # lines that are no record
+
+    def live(self) -> list[Record]:
+        """The conversation: what the last record leads back to, oldest first."""
+        known: dict[str, Record] = {}
+        for record in self.records:
+            known.setdefault(record.uuid, record)
+        chain: dict[str, Record] = {}
+        at = self.records[-1] if self.records else None
+        while at is not None and at.uuid not in chain:
+            chain[at.uuid] = at
+            at = known.get(str(at.value.get("parentUuid")))
+        return list(reversed(chain.values()))
+
+    def last(self, key: str) -> str:
+        """What the newest record with a text under this key says."""
+        found = (record.value.get(key) for record in reversed(self.records))
+        return next((text for text in found if isinstance(text, str)), "")
+
+
+def load_chat(data: bytes) -> Chat:
+    chat = Chat()
+    for record, line in records(data):
+        found = Record(record, line) if record is not None else _glued(line)
+        if found is not None and isinstance(found.value.get("uuid"), str):
+            chat.records.append(found)
+        chat.junk += record is None or "uuid" not in record
+    return chat
+
+
+def _glued(line: Line) -> Record | None:
+    """A whole record that was appended to the torn one before it."""
+    text = bytes(line)
+    at = text.rfind(b'{"uuid":')
+    try:
+        value = decode_json(text[at:]) if at > 0 else None
+    except ValueError:
+        return None
+    return Record(value) if isinstance(value, dict) else None
+
+
+def dump_chat(chat: Chat) -> bytes:
+    """Loading it gives the same records again."""
+    return b"".join(
+        line for r in chat.records for line in (r.line if r.line is not None else encode_json(r.value), b"\n")
+    )
+
 
 MAIN = "session.jsonl"
 TODOS = "todos.json"
@@ -94,3 +189,65 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
         return False
+
+
+_STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
+    "success": "done",
+    "error": "failed",
+    "cancelled": "cancelled",
+}
+
+
+def seen_calls(appended: bytes) -> list[SeenCall]:
+    """From the telemetry that Qwen Code keeps in the session for its own screen: one event for each call that is over,
+    with its input, which a result alone does not tell."""
+    found: list[SeenCall] = []
+    for record, _ in records(appended):
+        event = _call_event(record)
+        if record is None or event is None:
+            continue
+        status = _STATUS.get(str(event.get("status")))
+        if status is not None:
+            refused = status == "cancelled" and event.get("decision") == "reject"
+            tool, input = (
+                str(event.get("function_name", "")),
+                well_formed(encode_json(event.get("function_args") or {})),
+            )
+            found.append(SeenCall(tool, input, "refused" if refused else status, str(record.get("uuid", ""))))
+    return found
+
+
+def _call_event(record: Json | None) -> Json | None:
+    payload = record.get("systemPayload") if record is not None else None
+    event = payload.get("uiEvent") if isinstance(payload, dict) else None
+    return event if isinstance(event, dict) and event.get("event.name") == "qwen-code.tool_call" else None
+
+
+def settled_length(appended: bytes) -> int:
+    """Up to a batch that has fewer results than events. Qwen Code 0.15.10 queues its events, then its results, in one
+    go, and does not wait for their writing before its next hook: the end of the file may be between any two of them. A
+    record of another kind behind them shows that no result is to come (a subagent's calls have none)."""
+    begin = end = missing = 0
+    for line in appended.splitlines(keepends=True):
+        kind = _kind(line)
+        if kind == "event":
+            begin = begin if missing else end
+            missing += 1
+        elif missing:
+            missing = missing - 1 if kind == "result" else 0
+        end += len(line)
+    return begin if missing else end
+
+
+def _kind(line: bytes) -> Literal["event", "result", "other"]:
+    if b"qwen-code.tool_call" not in line and b"tool_result" not in line:  # most lines are: they are not decoded twice
+        return "other"
+    record = next((record for record, _ in records(line)), None)
+    if record is not None and record.get("type") == "tool_result":
+        return "result"
+    return "event" if _call_event(record) is not None else "other"
+
+
+def proves_turn(appended: bytes) -> bool:
+    """A user's record is written when the UserPromptSubmit hook is over, before the model is asked."""
+    return any(r is not None and r.get("type") == "user" for r, _ in records(appended))
