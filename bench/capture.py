@@ -24,7 +24,7 @@ from wal_agent.bucket.meter import MeterBucket
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.treesaver import TreeSaver
+from wal_agent.supervise.treesaver import WorktreeSaver
 from wal_agent.wal.job import OpenedJob
 
 FILES = scaled(100_000, 300)
@@ -53,7 +53,7 @@ class Bench:
         self.top, self.opened, self.gate, self.meter = top, opened, gate, meter
         self.capture = WorkspaceCapture(root / "state", top.resolve(), os.environ, opened.blobs.put_payload)
         clock = SystemClock()
-        self.tree = TreeSaver(self.capture, opened.writer, gate.ended_upto, clock, 10.0, self.failed)
+        self.tree = WorktreeSaver(self.capture, opened.writer, gate.ended_upto, clock, 10.0, self.failed)
         self.count = 0
 
     @property

@@ -26,7 +26,7 @@ from wal_agent.bucket.meter import MeterBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.saver import Saver
+from wal_agent.supervise.session_capture import SessionSaver
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.writer import Writer
 
@@ -55,7 +55,7 @@ def write_session(path: Path, size: int) -> None:
 class Lane:
     """One session and the calls in it. Times in ms."""
 
-    def __init__(self, main: Path, gate: Gate, saver: Saver, job: OpenedJob, meter: MeterBucket) -> None:
+    def __init__(self, main: Path, gate: Gate, saver: SessionSaver, job: OpenedJob, meter: MeterBucket) -> None:
         self._main, self._gate, self._saver, self._meter = main, gate, saver, meter
         self.job, self._writer = job, job.writer
         self.blocked: list[float] = []
@@ -95,7 +95,7 @@ def lane(size: int, bucket: Bucket, job: str = "bench") -> Iterator[Lane]:
         write_session(main, size)
         meter = MeterBucket(bucket)
         with owned(root, meter, job) as (opened, gate, _):
-            saver = Saver(
+            saver = SessionSaver(
                 agent,
                 env,
                 work,

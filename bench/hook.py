@@ -28,9 +28,9 @@ from wal_agent.agents.gemini import Gemini
 from wal_agent.agents.gemini.hooks import MARKER, hook_line
 from wal_agent.bucket import open_bucket
 from wal_agent.hookwire import native_client, python_client
-from wal_agent.supervise.local import RunDir
-from wal_agent.supervise.peers import Callers, chain_of
-from wal_agent.supervise.server import Asked, HookServer
+from wal_agent.supervise.callers import Callers, chain_of
+from wal_agent.supervise.hook_server import HookRequest, HookServer
+from wal_agent.supervise.machine import RunDir
 
 ROUNDS = scaled(100, 2)
 COPIES = scaled(10, 1)
@@ -88,7 +88,7 @@ def hooks(url: str) -> Iterator[Hooks]:
         with callers.starting() as began:
             began(os.getpid())
 
-        def handle(asked: Asked) -> bytes:
+        def handle(asked: HookRequest) -> bytes:
             # As in a run: who calls is looked up too. This process is the agent here, so the chain ends below it.
             if callers.judge((*asked.chain, *chain_of(os.getpid(), os.getppid())), agent.name).origin != "agent":
                 raise RuntimeError("a hook was taken for a stranger's")

@@ -14,7 +14,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.recovery.rules import load_rules
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.local import RunDir, this_host
+from wal_agent.supervise.machine import RunDir, this_host
 from wal_agent.wal.job import Fields, OpenedJob, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim

@@ -30,7 +30,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.records import AgentStarted, Turn
 from wal_agent.recovery.rules import load_rules
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.local import RunDir, runtime_dir, this_host
+from wal_agent.supervise.machine import RunDir, runtime_dir, this_host
 from wal_agent.wal.job import Fields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim

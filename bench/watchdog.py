@@ -17,7 +17,7 @@ from bench.measure import scaled
 from bench.story import Story, story, wal_agent
 from wal_agent.clock import SystemClock
 from wal_agent.hookwire import client_command
-from wal_agent.supervise.calls import Running
+from wal_agent.supervise.calls import RunningCall
 from wal_agent.supervise.watchdog import Bounds, Watch
 
 EVERY = 0.1  # seconds between two looks (Live._every)
@@ -37,7 +37,7 @@ exec sleep 600
 def look() -> float:
     """Microseconds of one look, as each tick of a run has it; a call runs."""
     clock, watch = SystemClock(), Watch(Bounds(hang=600))
-    running = [Running(1, "t", b"{}", "", True, 0.0)]
+    running = [RunningCall(1, "t", b"{}", "", True, 0.0)]
     began = time.process_time()
     for _ in range(LOOKS):
         watch.tick(clock.awake(), "awaiting_model", "", running)

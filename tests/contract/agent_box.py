@@ -43,7 +43,7 @@ from wal_agent.agents.base import (
 from wal_agent.demo_stage import of_home
 from wal_agent.loopback.model import Call, Model, Turn
 from wal_agent.recovery.templates import standing_protocol
-from wal_agent.supervise.peers import Callers, chain_of, peer_of
+from wal_agent.supervise.callers import Callers, chain_of, peer_of
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:

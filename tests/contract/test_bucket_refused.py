@@ -22,7 +22,7 @@ from tests.unit.wal.world import FIELDS, KEYS, FakeClock, claim, host
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.errors import ConfigError
-from wal_agent.supervise.take import Spooling, take
+from wal_agent.supervise.acquire import Spooling, acquire_job
 from wal_agent.wal.job import OpenedJob
 
 IGNORANT = ("gcp-storage-emulator", "s3rver")
@@ -44,7 +44,9 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[Bucket]:
 
 def first_use(bucket: Bucket) -> OpenedJob:
     clock, spools = FakeClock(), Spooling(Path("/nowhere"))
-    return take(bucket, KEYS, host("a"), claim("a"), FIELDS, clock, random.Random(7), False, lambda text: None, spools)
+    return acquire_job(
+        bucket, KEYS, host("a"), claim("a"), FIELDS, clock, random.Random(7), False, lambda text: None, spools
+    )
 
 
 def assert_refused(bucket: Bucket, because: str) -> None:

@@ -14,7 +14,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import AgentStarted, AnyRecord, Edit, End, FileDelta, Intent, Payload
 from wal_agent.recovery.admit import Local, Try, admit
-from wal_agent.supervise.local import this_host
+from wal_agent.supervise.machine import this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, open_job
 from wal_agent.wal.keys import Keys

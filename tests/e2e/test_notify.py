@@ -17,7 +17,7 @@ from tests.faults.ruins import KEYS, a_job, add, change_host, change_lease, inte
 from tests.stub_agent import STUB
 from tests.unit.notify.sink import Sink
 from wal_agent.notify.outbox import Box, boxes
-from wal_agent.supervise.local import this_host
+from wal_agent.supervise.machine import this_host
 
 
 @pytest.fixture

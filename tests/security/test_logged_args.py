@@ -19,10 +19,10 @@ from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Host, Opening
 from wal_agent.recovery.case import Before, typed_before
 from wal_agent.recovery.restore import Place, check
-from wal_agent.supervise import logged_args
-from wal_agent.supervise.local import RunDir, runtime_dir
-from wal_agent.supervise.logged_args import admit, may_end_leftovers, noted, quoted, remember
-from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.supervise import provenance
+from wal_agent.supervise.machine import RunDir, runtime_dir
+from wal_agent.supervise.provenance import admit_args, is_noted, may_end_leftovers, quote_word, remember_args
+from wal_agent.supervise.wish import RunOptions, Screen
 from wal_agent.wal.state import FileState, OpeningAt, State
 
 RUN = "0123456789abcdef"
@@ -45,11 +45,11 @@ class Start:
         self.settings = Settings("gs://b", "job", **settings)
 
     def typed(self, args: tuple[str, ...] = ARGS, run: str = RUN) -> None:
-        remember(self.env, "gs://b", "job", run, args)
+        remember_args(self.env, "gs://b", "job", run, args)
 
     def admits(self, args: tuple[str, ...], *openings: Opening, typed: tuple[str, ...] = (), **env: str) -> None:
-        wish = Wish(AGENTS["claude"], typed, self.settings, Path("/w"), {**self.env, **env})
-        admit(wish, openings, args, Screen(self.rows.append, self.rows.extend))
+        wish = RunOptions(AGENTS["claude"], typed, self.settings, Path("/w"), {**self.env, **env})
+        admit_args(wish, openings, args, Screen(self.rows.append, self.rows.extend))
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_a_forged_opening_does_not(start: Start, forged: Opening) -> None:
 @pytest.mark.parametrize(("url", "job"), [("gs://other", "job"), ("gs://b", "job2")])
 def test_nor_does_a_note_of_another_job(start: Start, url: str, job: str) -> None:
     """A copy of a log in another bucket, or under another name."""
-    remember(start.env, url, job, RUN, ARGS)
+    remember_args(start.env, url, job, RUN, ARGS)
     with pytest.raises(ConfigError):
         start.admits(ARGS, opening())
 
@@ -125,7 +125,7 @@ def test_a_log_cannot_have_the_processes_of_another_jobs_run_ended(start: Start)
         assert may_end_leftovers(env, "gs://b", "job", opening()), "nobody knows the run, so it is over"
         live = RunDir.create(runtime_dir(env), RUN)
         assert not may_end_leftovers(env, "gs://b", "job", opening())
-        remember(env, "gs://b", "another", RUN, ())
+        remember_args(env, "gs://b", "another", RUN, ())
         assert not may_end_leftovers(env, "gs://b", "job", opening(()))
         assert may_end_leftovers(env, "gs://b", "another", opening(()))
         live.end()
@@ -133,7 +133,7 @@ def test_a_log_cannot_have_the_processes_of_another_jobs_run_ended(start: Start)
 
 
 def test_the_notes_are_private_and_few(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(logged_args, "KEEP", 5)
+    monkeypatch.setattr(provenance, "MAX_NOTES", 5)
     for n in range(20):
         start.typed(run=f"{n:016x}")
     folder = tmp_path / "wal-agent/typed"
@@ -141,13 +141,13 @@ def test_the_notes_are_private_and_few(start: Start, monkeypatch: pytest.MonkeyP
     assert len(notes := sorted(folder.iterdir())) == 5 and notes[-1].name == f"{19:016x}"
     assert {note.stat().st_mode & 0o777 for note in notes} == {0o600}
     assert all(word not in note.read_text() for note in notes for word in ARGS)
-    assert noted(start.env, "gs://b", "job", opening(run=f"{19:016x}"))
+    assert is_noted(start.env, "gs://b", "job", opening(run=f"{19:016x}"))
 
 
 def test_a_state_folder_that_takes_nothing_costs_a_question_only(start: Start, tmp_path: Path) -> None:
     (tmp_path / "wal-agent").write_text("")
     start.typed()
-    assert not noted(start.env, "gs://b", "job", opening())
+    assert not is_noted(start.env, "gs://b", "job", opening())
 
 
 def test_the_command_is_whole_and_names_what_was_named(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_a_secret_is_not_shown(start: Start) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20))
 def test_a_quoted_word_is_that_word_for_a_shell_and_harmless_for_a_terminal(word: str) -> None:
-    assert quoted(word).isprintable()
-    said = subprocess.run(["bash", "-c", f"printf %s {quoted(word)}"], capture_output=True, check=True).stdout
+    assert quote_word(word).isprintable()
+    said = subprocess.run(["bash", "-c", f"printf %s {quote_word(word)}"], capture_output=True, check=True).stdout
     assert said == word.encode()
 
 

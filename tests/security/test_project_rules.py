@@ -19,7 +19,7 @@ from wal_agent.recovery.inflight import InFlight, in_flight
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers, Asked
-from wal_agent.supervise.prepare import harmless
+from wal_agent.supervise.prepare import harmless_calls
 
 SHELL = "run_shell_command"
 LINES = ("git push", "rm", "./deploy.sh", "make release", "curl")
@@ -93,7 +93,7 @@ def test_a_rule_that_says_read_only_changes_no_class_and_no_step(
 def test_it_settles_no_call(clone: Path, tool: str, fields: dict[str, object]) -> None:
     """I8: neither by its class, nor when the agent runs what the clone names to verify with."""
     hostile, plain = told(clone, tool, fields)
-    assert harmless([hostile]) == frozenset()
+    assert harmless_calls([hostile]) == frozenset()
     assert hostile.verify == plain.verify
     answers = Answers([Asked(1, tool, hostile.input, hostile.verify)])
     for command in ("true", "run it again", "ls"):
@@ -117,4 +117,4 @@ def test_a_log_of_an_older_wal_agent_that_believed_the_clone_settles_nothing(clo
     input = json.dumps({"command": "git push origin main"}).encode()
     state = state_of(opening(), intent(1, SHELL, input, "read_only"))
     (call,) = in_flight(state.open, (), {1: input}, (), rules_in(clone))
-    assert call.cls == "mutation" and harmless([call]) == frozenset()
+    assert call.cls == "mutation" and harmless_calls([call]) == frozenset()

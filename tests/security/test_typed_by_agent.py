@@ -14,7 +14,7 @@ from tests.e2e.scene import Scene, shell
 from tests.mocks.gemini_model import GeminiModel
 from wal_agent.flock import flock_state
 from wal_agent.loopback.model import Turn
-from wal_agent.supervise.caller import runs_above
+from wal_agent.supervise.caller import outer_runs
 
 PERSONS = {  # each also where the tool has stripped its environment or left its parent's session
     "ack": "ack 1 --done",
@@ -92,7 +92,7 @@ def test_a_shell_beside_a_run_is_no_agents(scene: Scene) -> None:
         os.sched_yield()
     seen = dict(line.partition("=")[::2] for line in (scene.workspace / "seen").read_text().splitlines())
     extra = {name: seen[name] for name in ("WAL_AGENT_RUN", "WAL_AGENT_SOCKET")}
-    assert flock_state(Path(seen["WAL_AGENT_SOCKET"]).with_name("lock")) == "held" and runs_above() == ()
+    assert flock_state(Path(seen["WAL_AGENT_SOCKET"]).with_name("lock")) == "held" and outer_runs() == ()
     answer = machine.cli("gc", "--json", **extra)
     assert answer.returncode == 0 and json.loads(answer.stdout)["job"] == "job", answer.stderr
     run.kill()

@@ -25,13 +25,13 @@ def ack(
     from wal_agent import notify
     from wal_agent.cli.options import place
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.acknowledge import acknowledge
-    from wal_agent.supervise.caller import only_a_person
+    from wal_agent.supervise.acknowledge import acknowledge_call
+    from wal_agent.supervise.caller import require_person
 
     if done == not_done:
         raise UsageError("Say either --done or --not-done.")
-    only_a_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
+    require_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
-    acknowledge(at.bucket, at.keys, at.settings.ttl, call, done, os.environ, at.key_id)
+    acknowledge_call(at.bucket, at.keys, at.settings.ttl, call, done, os.environ, at.key_id)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
     say(f"call #{call} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")

@@ -59,7 +59,7 @@ def configure_hooks(
     """
     from wal_agent.agents import AGENTS
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.caller import only_a_person
+    from wal_agent.supervise.caller import require_person
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
@@ -67,7 +67,7 @@ def configure_hooks(
     if sum(wanted) > 1:
         raise UsageError("One thing at a time: --skip with --unskip, --reset, --install, or --uninstall.")
     if any(wanted):
-        only_a_person(f"wal-agent configure-hooks --agent {agent}")
+        require_person(f"wal-agent configure-hooks --agent {agent}")
     workspace = Path.cwd().resolve()
     if skip or unskip:
         _change(workspace, agent, _names(skip), _names(unskip))
@@ -161,7 +161,7 @@ def _names(given: Sequence[str] | None) -> list[str]:
 
 def _install(agent: str) -> None:
     from wal_agent.agents import installed_hooks
-    from wal_agent.supervise.local import state_dir
+    from wal_agent.places import state_dir
 
     path = installed_hooks.install_hooks(_standing(agent), state_dir(os.environ))
     say(f"hooks put into {path}. They do nothing outside a run; take them out again with --uninstall.")
@@ -169,7 +169,7 @@ def _install(agent: str) -> None:
 
 def _uninstall(agent: str) -> None:
     from wal_agent.agents import installed_hooks
-    from wal_agent.supervise.local import state_dir
+    from wal_agent.places import state_dir
 
     wanted = _standing(agent)
     path = installed_hooks.uninstall_hooks(wanted, state_dir(os.environ))

@@ -69,9 +69,9 @@ def _forget(name: str, url: str | None, job: str | None) -> None:
     from wal_agent.bucket.known import forget
     from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.errors import ConfigError
-    from wal_agent.supervise.caller import only_a_person
+    from wal_agent.supervise.caller import require_person
 
-    only_a_person("wal-agent doctor --forget")
+    require_person("wal-agent doctor --forget")
     settings = settings_for(name, Path.cwd().resolve(), {"bucket": url, "job": job}, NAMES)
     say_bucket(settings)
     bucket = open_bucket(settings.bucket).url

@@ -106,9 +106,9 @@ def watch(
 
     from wal_agent.clock import SystemClock
     from wal_agent.fleet.watch import ACTED_ON, Wanted, Watcher
-    from wal_agent.supervise.caller import only_a_person
+    from wal_agent.supervise.caller import require_person
 
-    only_a_person("wal-agent fleet watch")
+    require_person("wal-agent fleet watch")
     states = _states(on, ACTED_ON, "--on")
     _sane(every)
     _sane(limit, "--limit")
@@ -169,9 +169,9 @@ def claim(
     from wal_agent.fleet.claim import Allowed
     from wal_agent.fleet.listing import Eyes
     from wal_agent.places import config_dir, home, state_dir
-    from wal_agent.supervise.caller import only_a_person
+    from wal_agent.supervise.caller import require_person
 
-    only_a_person("wal-agent fleet claim")
+    require_person("wal-agent fleet claim")
     _sane(every)
     if context.args and "--" not in sys.argv:
         raise UsageError(f"{context.args[0]!r} is not an option.", "What is for the agent comes after `--`.")

@@ -40,12 +40,12 @@ def gc(
 
     from wal_agent.cli.options import place
     from wal_agent.encryption import wrong_key
-    from wal_agent.supervise.caller import only_a_person
+    from wal_agent.supervise.caller import require_person
     from wal_agent.wal import lease as leases
     from wal_agent.wal.retention import Retention
 
     if not dry_run:
-        only_a_person("wal-agent gc")
+        require_person("wal-agent gc")
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     seen = leases.read(at.bucket, at.keys)
     if seen is not None and (problem := wrong_key(at.keys.job, seen.doc.key, at.key_id)):

@@ -16,26 +16,26 @@ from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
 from wal_agent.happened import Announcer, Halted, Listener
 from wal_agent.limits import exhausted
-from wal_agent.supervise.keep import policy_of
+from wal_agent.supervise.restart import restart_policy
 from wal_agent.supervise.systemd import service_manager
-from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.supervise.wish import RunOptions, Screen
 
 PERSON = frozenset({73, 76, 77, 78, 79, 80})  # exit codes that time does not change
 
 
-def on_screen(wish: Wish) -> bool:
+def on_screen(wish: RunOptions) -> bool:
     """Whether stderr is the terminal of an agent that draws on it."""
     return sys.stderr is not None and sys.stderr.isatty() and wish.interactive
 
 
-def restarts(wish: Wish) -> bool:
+def restarts(wish: RunOptions) -> bool:
     """Whether an agent that hangs is started again: before a person, only where that was asked for in this command."""
-    policy = policy_of(wish)
+    policy = restart_policy(wish)
     return policy.restart == "on" and (policy.explicit or not wish.interactive)
 
 
 @contextmanager
-def looked_at(wish: Wish, screen: Screen) -> Iterator[Wish]:
+def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
     """`wish` with all who are to be told; they are let go at the end. UsageError, ConfigError: one of them cannot be
     had as it was asked for, and nothing was begun."""
     if wish.agent.passthrough(wish.args):

@@ -30,12 +30,12 @@ def notify(
     from wal_agent.errors import UsageError
     from wal_agent.notify.outbox import acknowledge
     from wal_agent.notify.targets import VARIABLE, load, own_file
-    from wal_agent.supervise.caller import only_a_person
+    from wal_agent.supervise.caller import require_person
 
     if test and ack:
         raise UsageError("Say either --test or --ack.")
     if ack:
-        only_a_person("wal-agent notify --ack")
+        require_person("wal-agent notify --ack")
         number = acknowledge(os.environ, None)
         if number == 0:
             say("nothing to acknowledge: no reminder waits to be told again.")

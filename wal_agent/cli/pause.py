@@ -43,13 +43,11 @@ def pause(
     from wal_agent.cli.options import place
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.pause import Wanted, ask_this_run
-    from wal_agent.supervise.pause import end as end_pause
-    from wal_agent.supervise.pause import pause as pause_job
+    from wal_agent.supervise.pause import PauseRequest, ask_this_run, end_pause, pause_job
 
     if end and (lasts or until or reason):
         raise UsageError("--end goes alone.", "Or say --for or --until, for another pause in its place.")
-    wanted = None if end else Wanted(lasts, until, reason)
+    wanted = None if end else PauseRequest(lasts, until, reason)
     said = ask_this_run(os.environ, wanted, SystemClock()) if wanted and bucket is None and job is None else None
     if said is None:
         at = place(agent, bucket, job, encryption_key_file, encryption_key_command)

@@ -28,8 +28,8 @@ def recover(
     """
     from wal_agent.cli.options import place
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.dry_run import foresee
-    from wal_agent.supervise.foreseen_json import facts
+    from wal_agent.supervise.dry_run import foresee_start
+    from wal_agent.supervise.foreseen_json import foreseen_facts
 
     if not dry_run:
         raise UsageError(
@@ -37,9 +37,9 @@ def recover(
             "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
         )
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
-    seen = foresee(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id, at.options(agent))
+    seen = foresee_start(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id, at.options(agent))
     if as_json:
-        print(json.dumps(facts(seen)))
+        print(json.dumps(foreseen_facts(seen)))
         return
     say(f"{seen.plan} (nothing was changed)")
     lines(seen.rows)

@@ -52,13 +52,13 @@ def restore(
     from wal_agent.recovery.copy_out import copy_out
     from wal_agent.recovery.damage import offer
     from wal_agent.recovery.point import replay_at
-    from wal_agent.supervise.caller import refusal, runs_above
+    from wal_agent.supervise.caller import outer_runs, person_needed
     from wal_agent.wal.stored import Known, newest_whole
 
     folder = Path(os.path.realpath(to))
-    for above in runs_above():  # an agent may look at what was saved, beside its own work
+    for above in outer_runs():  # an agent may look at what was saved, beside its own work
         if force or above.workspace is None or folder.is_relative_to(above.workspace):
-            raise refusal(f"wal-agent restore --to {to}", above)
+            raise person_needed(f"wal-agent restore --to {to}", above)
     chosen = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     clock = SystemClock()
     found = replay_at(chosen.bucket, chosen.keys, chosen.key_id, at, clock.now())

@@ -141,10 +141,10 @@ def run(
     from wal_agent.agents.base import Hookless
     from wal_agent.cli.lookers import looked_at, refusals_told
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.done import came_to_its_end
-    from wal_agent.supervise.keep import keep
-    from wal_agent.supervise.waiting import Waiting
-    from wal_agent.supervise.wish import Screen, Wish
+    from wal_agent.supervise.done import is_complete
+    from wal_agent.supervise.options import Waiting
+    from wal_agent.supervise.restart import run_with_restarts
+    from wal_agent.supervise.wish import RunOptions, Screen
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
@@ -183,7 +183,7 @@ def run(
             raise UsageError(
                 f"{agent} tells nothing of itself, so nobody can say that it hangs: leave out --hang-timeout."
             )
-        wish = Wish(
+        wish = RunOptions(
             agent=AGENTS[agent],
             args=tuple(context.args),
             settings=settings,
@@ -202,11 +202,11 @@ def run(
             from wal_agent.supervise.fork import fork_job
 
             wish = fork_job(wish, from_, screen)
-        if once and came_to_its_end(settings.bucket, settings.job):
+        if once and is_complete(settings.bucket, settings.job):
             say(f"job {settings.job} has come to its end, so nothing was run (--once).")
             raise typer.Exit
     if trouble := notify.trouble(os.environ, once=True):
         say(trouble)
     with looked_at(wish, screen) as watched:
-        code = keep(watched, screen)
+        code = run_with_restarts(watched, screen)
     raise typer.Exit(code)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wal_agent import __version__
+from wal_agent.places import state_dir
 from wal_agent.redact import redact
 from wal_agent.shown import printable, shown
-from wal_agent.supervise.local import state_dir
 
 MOST = 2000  # characters of one message
 LONGEST = 1_000_000  # characters of one that are looked at

@@ -28,14 +28,14 @@ def trust(
     """
     from wal_agent.config import wants_of
     from wal_agent.errors import ConfigError, UsageError
-    from wal_agent.supervise.caller import only_a_person
+    from wal_agent.supervise.caller import require_person
 
     if show + revoke + yes > 1:
         raise UsageError("--show, --revoke and --yes go alone.")
     workspace = Path.cwd().resolve()
     consents = Consents(workspace, os.environ)
     if not show:
-        only_a_person("wal-agent trust")
+        require_person("wal-agent trust")
     if revoke:
         had = consents.revoke()
         say(f"{'nothing is allowed any more' if had else 'nothing was allowed'} for {workspace}.")
@@ -64,9 +64,9 @@ def trust(
 def asked(wants: Sequence[Want], workspace: Path) -> bool:
     """Ask the person, and keep a yes; False where nobody can be asked. ConfigError: the answer is no."""
     from wal_agent.errors import ConfigError
-    from wal_agent.supervise.caller import runs_above
+    from wal_agent.supervise.caller import outer_runs
 
-    if runs_above() or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
+    if outer_runs() or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
         return False
     say(f"the project in {workspace} wants to decide what is yours to decide:")
     lines([row for want in wants for row in rows(want)])

@@ -42,15 +42,15 @@ def unlock(
     import msgspec
 
     from wal_agent.cli.options import place
-    from wal_agent.supervise.caller import only_a_person
-    from wal_agent.supervise.unlock import Wish, repair
+    from wal_agent.supervise.caller import require_person
+    from wal_agent.supervise.unlock import UnlockRequest, repair_lease
     from wal_agent.supervise.unlock import unlock as take_away
 
-    wish = Wish(epoch, now, reason)
-    only_a_person("wal-agent unlock")
+    wish = UnlockRequest(epoch, now, reason)
+    require_person("wal-agent unlock")
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     if damaged:
-        done = repair(at.bucket, at.keys, wish, at.settings.ttl, at.key_id)
+        done = repair_lease(at.bucket, at.keys, wish, at.settings.ttl, at.key_id)
     else:
         done = take_away(at.bucket, at.keys, wish, os.environ)
     if json:

@@ -20,9 +20,9 @@ from wal_agent.recovery.died import CRASHES
 from wal_agent.recovery.settled import Way, way
 from wal_agent.redact import redact
 from wal_agent.shown import printable
-from wal_agent.supervise.control import STATUS, ask
-from wal_agent.supervise.local import spools_dir, this_host
-from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.control import STATUS, ask_run
+from wal_agent.supervise.machine import spools_dir, this_host
+from wal_agent.supervise.standing import probe_holder
 from wal_agent.supervise.watchdog import Bounds
 from wal_agent.wal import lease as leases
 from wal_agent.wal import stored
@@ -170,11 +170,11 @@ def looked(
     from pathlib import Path
 
     here = this_host(env, Path(os.devnull))
-    local = local_view(seen, here, spools_dir(env), bucket.url)
+    local = probe_holder(seen, here, spools_dir(env), bucket.url)
     dead = seen.doc.state == "held" and owner_is_dead(seen, local)
     answer = None
     if seen.doc.state == "held" and not dead and seen.doc.host.same_kernel(here.boot, here.pidns):
-        answer = ask(seen.doc.host, seen.doc.run, STATUS, {})
+        answer = ask_run(seen.doc.host, seen.doc.run, STATUS, {})
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)
         locked = view(keys.job, bucket.url, seen, dead, unread, answer)

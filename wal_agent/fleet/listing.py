@@ -12,8 +12,8 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.errors import Damaged, Denied, Newer, UsageError
 from wal_agent.fleet.job import Job, clean, judge
 from wal_agent.records import Host
-from wal_agent.supervise.local import spools_dir, this_host
-from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.machine import spools_dir, this_host
+from wal_agent.supervise.standing import probe_holder
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 
@@ -59,7 +59,7 @@ class Eyes:
             return name, error
         if seen is None:
             return name, None
-        return name, judge(seen, local_view(seen, self.here, self.spools, self.bucket.url))
+        return name, judge(seen, probe_holder(seen, self.here, self.spools, self.bucket.url))
 
 
 def unreadable(name: str, error: Exception) -> Job:

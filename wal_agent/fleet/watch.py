@@ -26,10 +26,10 @@ from wal_agent.fleet.command import Commands
 from wal_agent.fleet.job import Job, JobState, counted
 from wal_agent.fleet.listing import Eyes
 from wal_agent.recovery.admit import owner_is_dead
-from wal_agent.supervise.heartbeat import Heartbeat, Timing
-from wal_agent.supervise.local import RunDir, runtime_dir, sweep, this_host
-from wal_agent.supervise.standing import local_view
-from wal_agent.supervise.take import Watch as Unchanged
+from wal_agent.supervise.acquire import LeaseWatch as Unchanged
+from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
+from wal_agent.supervise.machine import RunDir, runtime_dir, sweep_run_dirs, this_host
+from wal_agent.supervise.standing import probe_holder
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Lease, Seen
@@ -78,7 +78,7 @@ class Watcher:
     ) -> None:
         self._bucket, self._wanted, self._env, self._say = bucket, wanted, env, say
         self._clock, self._rng, self._stop = clock, rng, stop
-        self._timing = Timing(wanted.ttl)
+        self._timing = LeaseTiming(wanted.ttl)
         self._eyes = Eyes.of(bucket, env)
         self._commands = Commands(wanted.command, bucket.url, env, wanted.limit, stop)
         self._trouble = ""
@@ -88,7 +88,7 @@ class Watcher:
         """Until `stop`; `once`: one round. LeaseHeld, Fenced: `once`, and another one watches, or
         took over; Denied, Damaged, ConfigError."""
         runtime = runtime_dir(self._env)
-        sweep(runtime)
+        sweep_run_dirs(runtime)
         run_dir = RunDir.create(runtime, secrets.token_hex(8))
         try:
             while not self._stop.is_set():
@@ -145,7 +145,7 @@ class Watcher:
 
     def _holder(self, seen: Seen, unchanged: Unchanged) -> str:
         """Who watches; "" when nobody does."""
-        local = local_view(
+        local = probe_holder(
             seen, self._eyes.here, self._eyes.spools, self._bucket.url, unchanged.unchanged(seen, self._clock.boot())
         )
         if seen.doc.state != "held" or owner_is_dead(seen, local):
@@ -156,7 +156,7 @@ class Watcher:
 
     def _hold(self, lease: Lease) -> None:
         self._ended = []
-        heartbeat = Heartbeat(self._timing, self._clock, lease)
+        heartbeat = LeaseKeeper(self._timing, self._clock, lease)
         heartbeat.start()
         try:
             acted: Acted | None = None
@@ -187,7 +187,7 @@ class Watcher:
             acted.save(noted(acted.now, (replace(act, outcome="unknown", at=now) for act in left)))
         return acted
 
-    def _round(self, acted: Acted, heartbeat: Heartbeat) -> None:
+    def _round(self, acted: Acted, heartbeat: LeaseKeeper) -> None:
         wanted, jobs = self._wanted, self._eyes.all()
         self._save_ends(acted)
         memory = kept(acted.now, jobs)

@@ -44,7 +44,7 @@ def listener(
         found,
         box,
         env,
-        lambda: processes.spare(send.start(box, found, env)),
+        lambda: processes.spare_child(send.start(box, found, env)),
         attended,
         ends_with_us(env),
     )

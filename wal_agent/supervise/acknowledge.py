@@ -16,9 +16,9 @@ from wal_agent.records import End
 from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left, paused_until
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.recovery.settled import way
-from wal_agent.supervise import local
-from wal_agent.supervise.control import ACK, ask
-from wal_agent.supervise.standing import local_view
+from wal_agent.supervise import machine
+from wal_agent.supervise.control import ACK, ask_run
+from wal_agent.supervise.standing import probe_holder
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.keys import Keys
@@ -27,7 +27,7 @@ from wal_agent.wal.reader import Reached, Replay, reaching, replay
 from wal_agent.wal.state import State
 
 
-def end_of(state: State, call: int, done: bool, now: float) -> End:
+def acknowledged_end(state: State, call: int, done: bool, now: float) -> End:
     """The record that settles an open call; UsageError when it is not open."""
     if all(o.intent.call != call for o in state.open):
         known = ", ".join(f"#{o.intent.call}" for o in state.open) or "none"
@@ -42,7 +42,7 @@ def end_of(state: State, call: int, done: bool, now: float) -> End:
     )
 
 
-def acknowledge(
+def acknowledge_call(
     bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, env: Mapping[str, str], key_id: str = ""
 ) -> None:
     """Settle the call durably. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it, or
@@ -55,16 +55,16 @@ def acknowledge(
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         raise problem
-    run_dir = local.RunDir.create(local.runtime_dir(env), secrets.token_hex(8))
+    run_dir = machine.RunDir.create(machine.runtime_dir(env), secrets.token_hex(8))
     try:
-        here = local.this_host(env, run_dir.lock)
-        known = local_view(seen, here, local.spools_dir(env), bucket.url)
+        here = machine.this_host(env, run_dir.lock)
+        known = probe_holder(seen, here, machine.spools_dir(env), bucket.url)
         match admit(keys.job, seen, known, pauses="ignore"):
             case Try() if carries_spool(seen, known):
                 raise not_carried(seen)
             case Try(cause):
                 found = reaching(replay(bucket, keys), keys.job, Reached.by(seen))
-                end_of(sound(found), call, done, 0.0)  # refuses before anything is opened
+                acknowledged_end(sound_state(found), call, done, 0.0)  # refuses before anything is opened
                 claim = Claim(
                     run=run_dir.run,
                     host=here,
@@ -96,7 +96,7 @@ def not_carried(seen: Seen) -> LeaseHeld:
     )
 
 
-def sound(found: Replay) -> State:
+def sound_state(found: Replay) -> State:
     """The state of a log that could be read to its end; Damaged."""
     if found.damage is not None:
         raise damaged(found.damage)
@@ -108,7 +108,7 @@ def _settle(job: OpenedJob, call: int, done: bool, rests: float | None, reason: 
     `reason`."""
     state, now = job.replay.state, SystemClock().now()
     try:
-        job.writer.append(end_of(sound(job.replay), call, done, now))
+        job.writer.append(acknowledged_end(sound_state(job.replay), call, done, now))
     finally:
         if rests is not None:
             ended = close_job(job, "released", reason, until=now + rests)
@@ -128,7 +128,7 @@ def kept(reason: str) -> str:
 
 
 def _ask_owner(seen: Seen, call: int, done: bool, refusal: LeaseHeld) -> None:
-    answer = ask(seen.doc.host, seen.doc.run, ACK, {"call": call, "done": done})
+    answer = ask_run(seen.doc.host, seen.doc.run, ACK, {"call": call, "done": done})
     if answer is None:
         raise refusal
     if "error" in answer:

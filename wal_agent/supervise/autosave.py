@@ -96,7 +96,7 @@ class Autosave:
         observer = self._observer
         if observer is None:
             return
-        wanted = {found for folder in folders if (found := nearest(folder)) is not None}
+        wanted = {found for folder in folders if (found := nearest_folder(folder)) is not None}
         for folder in self._watched.keys() - wanted:
             with suppress(OSError, KeyError):
                 observer.unschedule(self._watched.pop(folder))
@@ -114,7 +114,7 @@ class Autosave:
         self.problem = UNWATCHED.format(getattr(error, "strerror", None) or error, self._interval)
 
 
-def nearest(folder: Path) -> Path | None:
+def nearest_folder(folder: Path) -> Path | None:
     """The folder itself, or the nearest above it that exists; not as far up as the root, where everything happens."""
     return next((each for each in (folder, *folder.parents[:-1]) if each.is_dir()), None)
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from wal_agent.errors import PersonNeeded
 from wal_agent.flock import flock_state
-from wal_agent.supervise.peers import chain_of
+from wal_agent.supervise.callers import chain_of
 
 _RUN = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
-class Above:
+class OuterRun:
     """A run that this process is below. `supervisor`: its pid."""
 
     run: str
@@ -37,21 +37,23 @@ class Above:
         return None
 
 
-def runs_above(pid: int | None = None) -> tuple[Above, ...]:
+def outer_runs(pid: int | None = None) -> tuple[OuterRun, ...]:
     """The live runs that `pid` (this process) is below, the innermost first."""
     own = os.getpid() if pid is None else pid
     return tuple(
-        Above(run, process.pid) for process in chain_of(own, 0) if process.pid != own and (run := _run_of(process.pid))
+        OuterRun(run, process.pid)
+        for process in chain_of(own, 0)
+        if process.pid != own and (run := _run_of(process.pid))
     )
 
 
-def only_a_person(command: str) -> None:
+def require_person(command: str) -> None:
     """Raises PersonNeeded where an agent or one of its tools typed it (I8)."""
-    if above := runs_above():
-        raise refusal(command, above[0])
+    if above := outer_runs():
+        raise person_needed(command, above[0])
 
 
-def refusal(command: str, above: Above) -> PersonNeeded:
+def person_needed(command: str, above: OuterRun) -> PersonNeeded:
     return PersonNeeded(
         f"`{command}` is for a person, and this was typed by the agent of run {above.run} or by a tool of its; nothing "
         "was done.",

@@ -19,7 +19,7 @@ from wal_agent.records import Class
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningCall:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time in seconds, `since` the same moment by the boot clock, which says how long the call took.
     `inner`: a subagent makes it, so the main file need not tell of it. `cwd`: where the agent said that it runs.
@@ -39,7 +39,7 @@ class Running:
     since: float = 0.0
 
 
-class Known(NamedTuple):
+class LoggedEnd(NamedTuple):
     """A call that has ended and is still going to be told. `denied`: by us, so that it never ran."""
 
     call: int
@@ -53,11 +53,11 @@ class Known(NamedTuple):
 class Calls:
     """Not thread-safe: the supervisor holds its lock."""
 
-    running: dict[int, Running] = field(default_factory=dict)
-    again: list[Known] = field(default_factory=list)
+    running: dict[int, RunningCall] = field(default_factory=dict)
+    again: list[LoggedEnd] = field(default_factory=list)
     """Ended calls that the session file is still going to tell as well."""
 
-    def start(self, call: Running) -> None:
+    def start(self, call: RunningCall) -> None:
         self.running[call.call] = call
 
     def find(
@@ -69,29 +69,31 @@ class Calls:
         exact: bool = False,
         inner: bool = True,
         nested: str = "",
-    ) -> Running | None:
+    ) -> RunningCall | None:
         """The running call (numbered at most `upto`) that this event can belong to. `inner`: without an id, a
         subagent's may be meant too.
 
         An input that a user's own hook rewrote matches none; then, unless `exact`, the tool's only running call is
         meant, if it is one."""
         pool = [r for r in self.running.values() if r.nested == nested and (upto is None or r.call <= upto)]
-        wanted = canonical(input)
+        wanted = canonical_json(input)
         if call_id:
             named = [r for r in pool if r.call_id == call_id]
-            return max(named, key=lambda r: (r.tool == tool and canonical(r.input) == wanted, r.call), default=None)
+            return max(
+                named, key=lambda r: (r.tool == tool and canonical_json(r.input) == wanted, r.call), default=None
+            )
         pool = [r for r in pool if inner or not r.inner]
-        same = _first(pool, lambda r: r.tool == tool and canonical(r.input) == wanted)
+        same = _first(pool, lambda r: r.tool == tool and canonical_json(r.input) == wanted)
         if same is not None or exact:
             return same
         same_tool = [r for r in pool if r.tool == tool]
         return same_tool[0] if len(same_tool) == 1 else None
 
-    def end(self, call: int, again: bool = False, denied: bool = False) -> Running | None:
+    def end(self, call: int, again: bool = False, denied: bool = False) -> RunningCall | None:
         """`again`: the session file will tell of this end too."""
         ended = self.running.pop(call, None)
         if ended is not None and again and not ended.inner:
-            self.again.append(Known(call, ended.call_id, ended.tool, _hash(ended.input), denied))
+            self.again.append(LoggedEnd(call, ended.call_id, ended.tool, _hash(ended.input), denied))
         return ended
 
     def told_again(self, tool: str, input: bytes, upto: int, call_id: str = "", denied: bool = False) -> bool:
@@ -99,7 +101,7 @@ class Calls:
         denied can be meant."""
         wanted = (tool, _hash(input))
         pool = [known for known in self.again if known.call <= upto and known.denied >= denied]
-        found: Known | None
+        found: LoggedEnd | None
         if call_id:
             named = [known for known in pool if known.call_id == call_id]
             found = max(named, key=lambda known: ((known.tool, known.hash) == wanted, known.call), default=None)
@@ -118,12 +120,12 @@ class Calls:
         """The session has told all that it will of calls numbered up to `upto`."""
         self.again = [known for known in self.again if known.call > upto]
 
-    def changing(self) -> list[Running]:
+    def changing(self) -> list[RunningCall]:
         """Running calls that may change something."""
         return [r for r in self.running.values() if r.changes]
 
 
-def canonical(input: bytes) -> bytes:
+def canonical_json(input: bytes) -> bytes:
     """One spelling for equal JSON: a session file may order keys otherwise than a hook does."""
     try:
         return msgspec.json.encode(msgspec.json.decode(well_formed(input)), order="deterministic")
@@ -132,8 +134,8 @@ def canonical(input: bytes) -> bytes:
 
 
 def _hash(input: bytes) -> bytes:
-    return hashlib.sha256(canonical(input)).digest()
+    return hashlib.sha256(canonical_json(input)).digest()
 
 
-def _first(pool: list[Running], test: Callable[[Running], bool]) -> Running | None:
+def _first(pool: list[RunningCall], test: Callable[[RunningCall], bool]) -> RunningCall | None:
     return next((r for r in pool if test(r)), None)

@@ -12,7 +12,7 @@ PROC = Path("/proc")
 MOUNT = Path("/sys/fs/cgroup")
 
 
-def counter(proc: Path = PROC, mount: Path = MOUNT) -> Path | None:
+def oom_counter(proc: Path = PROC, mount: Path = MOUNT) -> Path | None:
     """The file whose line `oom_kill N` counts for us; None where there is none (not Linux)."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
@@ -56,7 +56,7 @@ def oom_kills(file: Path | None) -> int | None:
     return None
 
 
-def grown(before: int | None, file: Path | None) -> int:
+def oom_kills_since(before: int | None, file: Path | None) -> int:
     """How many more there are than `before`."""
     now = oom_kills(file)
     return max(0, now - before) if now is not None and before is not None else 0

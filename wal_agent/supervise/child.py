@@ -39,10 +39,10 @@ SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
 
 def block_signals() -> None:
     """To be called in the main thread before any other thread begins: threads inherit the mask."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, handled() | {signal.SIGALRM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, handled_signals() | {signal.SIGALRM})
 
 
-def handled() -> frozenset[signal.Signals]:
+def handled_signals() -> frozenset[signal.Signals]:
     """The signals that are ours to take: all of HANDLED but what we were started to ignore."""
     return frozenset(n for n in HANDLED if n not in _IGNORABLE or signal.getsignal(n) != signal.SIG_IGN)
 
@@ -160,15 +160,15 @@ def _next_signal(seconds: float) -> tuple[int, bool, int]:
         # Not sigtimedwait: when its time runs out in a stop (SIGSTOP, SIGCONT) CPython gives an unfilled struct, which
         # may well name a signal.
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
-        info = signal.sigwaitinfo(handled() | {signal.SIGALRM})
+        info = signal.sigwaitinfo(handled_signals() | {signal.SIGALRM})
         signal.setitimer(signal.ITIMER_REAL, 0)
         if info.si_signo == signal.SIGALRM:
             return 0, False, 0
         return info.si_signo, info.si_code == SI_KERNEL, info.si_pid
-    pending = signal.sigpending() & handled()  # macOS has neither sigtimedwait nor the sender
+    pending = signal.sigpending() & handled_signals()  # macOS has neither sigtimedwait nor the sender
     if not pending:
         time.sleep(seconds)
-        pending = signal.sigpending() & handled()
+        pending = signal.sigpending() & handled_signals()
         if not pending:
             return 0, False, 0
     number = signal.sigwait(pending)

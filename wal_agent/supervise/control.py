@@ -12,30 +12,30 @@ from typing import Any
 from wal_agent import hookwire
 from wal_agent.records import Host
 
-PREFIX = "wal-agent."
-STATUS = PREFIX + "status"
-ACK = PREFIX + "ack"
-PAUSE = PREFIX + "pause"
-SECONDS = 30.0
+CONTROL_PREFIX = "wal-agent."
+STATUS = CONTROL_PREFIX + "status"
+ACK = CONTROL_PREFIX + "ack"
+PAUSE = CONTROL_PREFIX + "pause"
+CONTROL_TIMEOUT = 30.0
 
 
-def ask(owner: Host, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
+def ask_run(owner: Host, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
     """The run's answer; None when it cannot be reached from here. The path comes from the bucket, so only a socket of
     this user's answers; the run id must fit as well."""
     try:
-        return ask_at(Path(owner.lock).with_name("hook.sock"), run, event, question)
+        return ask_socket(Path(owner.lock).with_name("hook.sock"), run, event, question)
     except ValueError:
         return None
 
 
-def ask_at(path: Path, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
+def ask_socket(path: Path, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
     """`ask`, of the socket at `path`."""
     try:
         hello = hookwire.Hello(run, "wal-agent", event, os.getpid(), 0)
         if path.lstat().st_uid != os.getuid():
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(SECONDS)
+            connection.settimeout(CONTROL_TIMEOUT)
             connection.connect(str(path))
             connection.sendall(hookwire.frame(hookwire.HELLO, hookwire.encode_hello(hello)))
             connection.sendall(hookwire.frame(hookwire.DATA, json.dumps(question).encode()))

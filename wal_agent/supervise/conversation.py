@@ -26,7 +26,7 @@ from wal_agent.errors import WalAgentError
 from wal_agent.happened import PhaseChanged, Tell
 from wal_agent.records import AgentStarted, AnyRecord, Ending, Payload, PhaseChange, Turn
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.phases import Action, Event, Phase, event_of, next_phase
+from wal_agent.supervise.phases import Action, Phase, PhaseEvent, event_of, next_phase
 from wal_agent.wal.writer import Writer
 
 MAX_PROMPT = 64 << 10  # bytes of a prompt that are kept
@@ -154,7 +154,7 @@ class Conversation:
         self._step(self._left)
         return self.phase, self.about
 
-    def _left(self) -> Event | None:
+    def _left(self) -> PhaseEvent | None:
         """Which step was missed, if any. A call that is about to begin counts as one that runs."""
         running = {r.call for r in self._gate.running()}
         busy = bool(running or self._beginning)
@@ -165,7 +165,7 @@ class Conversation:
         return None
 
     def _advance(self, event: HookEvent) -> None:
-        def found() -> Event | None:
+        def found() -> PhaseEvent | None:
             running = self._gate.running()
             if isinstance(event, AwaitingApproval):
                 calls = frozenset(r.call for r in running)
@@ -175,11 +175,11 @@ class Conversation:
 
         self._step(found, getattr(event, "tool", "") or getattr(event, "what", ""))
 
-    def enter(self, event: Event, tool: str = "") -> None:
+    def enter(self, event: PhaseEvent, tool: str = "") -> None:
         """One step in the table of phases; a change is told and logged, riding with the next record."""
         self._step(lambda: event, tool)
 
-    def _step(self, find: Callable[[], Event | None], tool: str = "") -> None:
+    def _step(self, find: Callable[[], PhaseEvent | None], tool: str = "") -> None:
         with self._lock:
             event = find()
             if event is None:

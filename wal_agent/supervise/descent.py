@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import Literal
 
 from wal_agent.clock import Clock
-from wal_agent.supervise.down import Down
-from wal_agent.supervise.pause import may_end
+from wal_agent.supervise.pause import may_end_paused
+from wal_agent.supervise.shutdown import ShutdownPlan
 
 LAST_SAVE = 10.0  # seconds for the captures that are left when the agent has ended
 LAST_SAVE_AT_LEAST = 1.0  # also when the time for going down is used up
 LEFT_AT_LEAST = 0.2  # seconds, for what comes between the agent's end and the last save
 
 
-class Descent:
+class GracefulShutdown:
     """Begun and hurried from any thread; `step` is the main thread's. `free`: a paused agent may be ended as soon as
     nothing runs, since it has said its last word or can say none."""
 
@@ -24,17 +24,17 @@ class Descent:
         self.free = free
         self._clock = clock
         self._lock = threading.Lock()
-        self._down: Down | None = None
+        self._down: ShutdownPlan | None = None
         self._over = False
         self._told = False
         self._busy = 0.0  # boot time of the newest step at which a call ran
 
     @property
-    def down(self) -> Down | None:
+    def down(self) -> ShutdownPlan | None:
         """Why and by when; None: it goes on."""
         return self._down
 
-    def begin(self, down: Down, deny: Callable[[], None]) -> bool:
+    def begin(self, down: ShutdownPlan, deny: Callable[[], None]) -> bool:
         """Whether `down` counts: it is the first, or overrules what stands (`Down.after`), and the agent has not ended.
         `deny` is called before a step may see that nothing changing runs: no such call may begin behind that (I1)."""
         with self._lock:
@@ -51,7 +51,7 @@ class Descent:
             if self._down is not None:
                 self._down = replace(self._down, hurried=min(self._down.hurried, self._clock.boot()))
 
-    def close(self) -> Down | None:
+    def close(self) -> ShutdownPlan | None:
         """The agent has ended: what would end it comes too late from now on."""
         with self._lock:
             self._over = True
@@ -66,7 +66,7 @@ class Descent:
             return "kill"
         if down.kind == "pause":
             self._busy = now if running else self._busy
-            lets_go = may_end(now, down.began, self._busy, self.free)
+            lets_go = may_end_paused(now, down.began, self._busy, self.free)
         else:
             lets_go = not changing
         if self._told or not (now >= down.half or lets_go):

@@ -11,7 +11,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 
 
-def came_to_its_end(url: str, job: str, opened: Callable[[str], Bucket] = open_bucket) -> bool:
+def is_complete(url: str, job: str, opened: Callable[[str], Bucket] = open_bucket) -> bool:
     """By its lease alone, which is never encrypted; an agent that failed has not done its task. Raises what the bucket
     does, and Damaged."""
     bucket = opened(url)

@@ -28,13 +28,13 @@ from wal_agent.recovery.report import in_flight_lines, lost_lines, plain, row, u
 from wal_agent.recovery.restore import Place, check
 from wal_agent.recovery.templates import load_templates
 from wal_agent.recovery.tree_words import Effects
-from wal_agent.supervise import notice, processes, worktree
+from wal_agent.supervise import processes, recovery_input, worktree
 from wal_agent.supervise.innerrun import InnerRuns
-from wal_agent.supervise.local import lock_state, spools_dir, this_host
-from wal_agent.supervise.logged_args import quoted, vouched
-from wal_agent.supervise.situation import Situation, logged_calls, observe
-from wal_agent.supervise.standing import local_view
-from wal_agent.supervise.worktree import TreePlan
+from wal_agent.supervise.machine import lock_state, spools_dir, this_host
+from wal_agent.supervise.provenance import is_vouched, quote_word
+from wal_agent.supervise.situation import Situation, logged_calls, observe_log
+from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.worktree import WorktreeFacts
 from wal_agent.wal import lease as leases
 from wal_agent.wal import stored
 from wal_agent.wal.blobs import Blobs
@@ -45,7 +45,7 @@ from wal_agent.wal.spool import count
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class ForeseenStart:
     """`plan` is one line; `rows` are further lines; `prompt` is what the agent would be told, empty for no recovery.
 
     The rest is the same as data: `refused` says that no agent would be started; `decided` is the plan's word, None
@@ -57,11 +57,11 @@ class Foreseen:
     refused: bool = False
     decided: Plan | None = None
     verdicts: tuple[Verdict, ...] = ()
-    tree: TreePlan | None = None
+    tree: WorktreeFacts | None = None
     told: Told | None = None
 
 
-def foresee(
+def foresee_start(
     bucket: Bucket,
     keys: Keys,
     workspace: Path,
@@ -70,24 +70,24 @@ def foresee(
     env: Mapping[str, str],
     key_id: str = "",
     options: str = "",
-) -> Foreseen:
+) -> ForeseenStart:
     """What `wal-agent run` would do now. Raises BucketError and Damaged, as the start would: each blob that it would
     read is read. `options`: see damage.to_restore."""
     seen = leases.read(bucket, keys)
     if seen is None:
         if missing := lease_missing(bucket, keys):
             raise missing
-        return Foreseen(f"job {keys.job} does not exist yet; a start would be its first", [])
+        return ForeseenStart(f"job {keys.job} does not exist yet; a start would be its first", [])
     if problem := wrong_key(keys.job, seen.doc.key, key_id):
         raise problem
     clock = SystemClock()
     here = this_host(env, Path(os.devnull))
-    local = local_view(seen, here, spools_dir(env), bucket.url)
+    local = probe_holder(seen, here, spools_dir(env), bucket.url)
     match admit(keys.job, seen, local, pauses="ignore"):
         case Refuse(sentence, hint):
-            return Foreseen(f"a start would be refused: {sentence} {hint}", [], refused=True)
+            return ForeseenStart(f"a start would be refused: {sentence} {hint}", [], refused=True)
         case Wait(seconds, why):
-            return Foreseen(f"a start would wait {seconds:.0f} s: {why}", [])
+            return ForeseenStart(f"a start would wait {seconds:.0f} s: {why}", [])
         case Try(cause):
             pass
     blobs = Blobs(bucket, keys, clock, random.Random())
@@ -102,12 +102,12 @@ def foresee(
         version="",
         workspace=str(workspace),
     )
-    at = observe(log := reaching(replay(bucket, keys), keys.job, Reached.by(seen)), opening, blobs)
-    found = processes.marked(at.home.run) if at.home and at.same_host(here) else []
+    at = observe_log(log := reaching(replay(bucket, keys), keys.job, Reached.by(seen)), opening, blobs)
+    found = processes.marked_processes(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
     agent = AGENTS[agent_name]
-    tree = worktree.foresee(at, here, workspace, settings, agent, env)
+    tree = worktree.plan_worktree(at, here, workspace, settings, agent, env)
     inner = InnerRuns(settings, env, here)
     found_now = evidence.verdicts(
         at.before,
@@ -121,8 +121,8 @@ def foresee(
         inner=inner,
     )
     verdicts = standing(found_now, at.before.recovery, tree.has)
-    talked = notice.talked(at, agent, blobs, workspace)
-    decided = notice.decide(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity, talked)
+    talked = recovery_input.has_conversation(at, agent, blobs, workspace)
+    decided = recovery_input.decide_recovery(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity, talked)
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()
     rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
@@ -130,9 +130,9 @@ def foresee(
     if (
         not isinstance(decided, Halt)
         and decided.args
-        and not vouched(env, settings.bucket, keys.job, openings, decided.args)
+        and not is_vouched(env, settings.bucket, keys.job, openings, decided.args)
     ):
-        words = " ".join(map(quoted, decided.args))
+        words = " ".join(map(quote_word, decided.args))
         rows.insert(
             0, row("arguments", plain(f"not typed on this machine; a start without any would ask: {words}", 1000))
         )
@@ -147,9 +147,9 @@ def foresee(
         if lacks := stored.missing(bucket, keys, wanted, known) or stored.damaged(blobs, wanted, known):
             raise lost(lacks, stored.newest_whole(bucket, keys, log.seq, known, blobs), keys, options)
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
-        return Foreseen(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
+        return ForeseenStart(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
     effects = tree.effects(tree.then)
-    told = notice.told(
+    told = recovery_input.collect_prompt_facts(
         at, here, workspace, agent, decided, verdicts, running, tree.told(tree.then), effects, clock.now()
     )
     rows += [row("note", plain(text, 300)) for text in decided.warnings]
@@ -160,7 +160,7 @@ def foresee(
         if isinstance(decided, Resume)
         else recovery_prompt(told, load_templates(workspace, env))
     )
-    return Foreseen(_words(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, told)
+    return ForeseenStart(_words(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, told)
 
 
 def carried(spool: str) -> str:
@@ -202,4 +202,4 @@ def _resumed(
             raise offered(error) from error
         calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, effects)
         reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)
-    return notice.prompt(told, reconciled, at, agent, (), load_templates(workspace, env))
+    return recovery_input.write_prompt(told, reconciled, at, agent, (), load_templates(workspace, env))

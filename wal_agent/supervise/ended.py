@@ -9,17 +9,17 @@ from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, WalAgentError
 from wal_agent.records import RunEnded
 from wal_agent.supervise.child import Exit
-from wal_agent.supervise.down import Down
-from wal_agent.supervise.exits import Facts, Word, exit_class
+from wal_agent.supervise.exits import ExitFacts, ExitReason, classify_exit
+from wal_agent.supervise.shutdown import ShutdownPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AgentOutcome:
     """How it ended. `stopped` is why we ended it, if we had to; `down`: we did so in good order."""
 
     exit: Exit
     completed: bool  # no turn of the session is unfinished, by the agent's own completion event
-    down: Down | None
+    down: ShutdownPlan | None
     stopped: WalAgentError | None
     leftovers: tuple[str, ...]
     problems: tuple[str, ...]  # what of the session could not be saved, in sentences
@@ -47,18 +47,18 @@ class Ended:
         return self.down is not None and self.down.kind == "drain"
 
 
-def unsaved(why: str) -> str:
+def unsaved_line(why: str) -> str:
     return f"the last changes of the session are not saved, only on this machine: {why.rstrip('.')}."
 
 
-def hooks_silent(agent: str) -> ConfigError:
+def hooks_silent_error(agent: str) -> ConfigError:
     return ConfigError(
         f"{agent}'s hooks did not answer when its session began, so no tool call could be logged. Nothing was run.",
         f"See what switches them off with: wal-agent doctor {agent}",
     )
 
 
-def hooks_unheard(agent: str, code: int) -> ConfigError:
+def no_hooks_error(agent: str, code: int) -> ConfigError:
     """`code`: the agent's exit code. With an error of its own (no login, a wrong option) it mostly was too early for
     hooks; that it had none cannot be told from that."""
     if 0 < code < 128:
@@ -72,11 +72,11 @@ def hooks_unheard(agent: str, code: int) -> ConfigError:
     )
 
 
-def word_of(agent: Agent, ended: Ended, interactive: bool, now: float) -> Word:
+def exit_reason(agent: Agent, ended: AgentOutcome, interactive: bool, now: float) -> ExitReason:
     """How it ended, as one word and one sentence."""
     death = agent.fatal(ended.said, now) if isinstance(agent, Fatal) and ended.exit.code != 0 else None
-    return exit_class(
-        Facts(
+    return classify_exit(
+        ExitFacts(
             code=ended.exit.code,
             completed=ended.completed,
             interactive=interactive,
@@ -91,7 +91,7 @@ def word_of(agent: Agent, ended: Ended, interactive: bool, now: float) -> Word:
     )
 
 
-def ended_record(ended: Ended, word: Word, place: str, rests: float, clock: Clock) -> RunEnded:
+def ended_record(ended: AgentOutcome, word: ExitReason, place: str, rests: float, clock: Clock) -> RunEnded:
     """`rests`: seconds that the job is paused for what `word` says, where nobody asked for a pause."""
     down, now = ended.down, clock.now()
     until, reason = (down.resume_at, down.reason) if down is not None else (0.0, "")

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from wal_agent.agents.base import ExitCause, TurnFailed
 from wal_agent.records import ExitClass, RunEnded
-from wal_agent.supervise.down import Down
+from wal_agent.supervise.shutdown import ShutdownPlan
 
 PERSONS_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 _DEADLY: Final = frozenset(
@@ -37,7 +37,7 @@ LONG_IN_VAIN = 3 * 3600.0  # seconds of waiting for nothing, after which a perso
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ExitFacts:
     """All that is known of an end. `code` >= 0, or -N for signal N. `stopped`: why we ended it at once; `signals`: what
     came while it ran and was its to take; `oom_kills`: of our cgroup meanwhile; `said`: the end of its stderr, `death`:
     what its module reads there; `failed`: why its newest turn ended, if for want of the model."""
@@ -45,7 +45,7 @@ class Facts:
     code: int
     completed: bool
     interactive: bool
-    down: Down | None = None
+    down: ShutdownPlan | None = None
     stopped: str = ""
     signals: frozenset[int] = frozenset()
     oom_kills: int = 0
@@ -55,7 +55,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ExitReason:
     """`retry_after`: seconds, where a provider said (0: it did not)."""
 
     cls: ExitClass
@@ -63,31 +63,31 @@ class Word:
     retry_after: float = 0.0
 
 
-def exit_class(f: Facts) -> Word:
+def classify_exit(f: ExitFacts) -> ExitReason:
     """The class and why, one sentence without the full stop."""
     if f.stopped:
-        return Word("stopped", f.stopped[:MAX_WHY])
+        return ExitReason("stopped", f.stopped[:MAX_WHY])
     if f.down is not None:
-        return Word(_OURS[f.down.kind], f.down.why)
+        return ExitReason(_OURS[f.down.kind], f.down.why)
     if f.code == 0 and f.completed:
-        return Word("completed", "completed")
+        return ExitReason("completed", "completed")
     number = _signal(f.code)
     if f.oom_kills > 0 and number == signal.SIGKILL:
-        return Word("out_of_memory", "killed: out of memory")
+        return ExitReason("out_of_memory", "killed: out of memory")
     if f.code != 0 and _HEAP in f.said:
-        return Word("heap", "JavaScript heap out of memory")
+        return ExitReason("heap", "JavaScript heap out of memory")
     if number in PERSONS_SIGNALS or f.signals & PERSONS_SIGNALS:
-        return Word("interrupted", "interrupted")
+        return ExitReason("interrupted", "interrupted")
     if number:
-        return Word("killed", f"killed by {signal.Signals(number).name}")
+        return ExitReason("killed", f"killed by {signal.Signals(number).name}")
     if f.interactive and f.code == 0:
-        return Word("interrupted", "left in the middle of a turn")
+        return ExitReason("interrupted", "left in the middle of a turn")
     said = _said(f)
     if said is not None:
         return said
     if f.code == 0:
-        return Word("incomplete", "the agent ended with 0, but not its turn")
-    return Word("failed", f"the agent ended with {f.code}")
+        return ExitReason("incomplete", "the agent ended with 0, but not its turn")
+    return ExitReason("failed", f"the agent ended with {f.code}")
 
 
 def _signal(code: int) -> int:
@@ -98,11 +98,11 @@ def _signal(code: int) -> int:
     return number if number in _DEADLY or number in (signal.SIGINT, signal.SIGHUP) else 0
 
 
-def _said(f: Facts) -> Word | None:
+def _said(f: ExitFacts) -> ExitReason | None:
     if f.death is not None:
-        return Word(f.death.cls, _line(f.death.why), f.death.retry_after)
+        return ExitReason(f.death.cls, _line(f.death.why), f.death.retry_after)
     if f.failed is not None and f.failed.cls != "other":
-        return Word(f.failed.cls, _line(f.failed.why), f.failed.retry_after)
+        return ExitReason(f.failed.cls, _line(f.failed.why), f.failed.retry_after)
     return None
 
 
@@ -114,7 +114,7 @@ def _line(text: str) -> str:
 # ---- what the job is settled as
 
 
-def settles(
+def lease_state_after(
     cls: ExitClass, *, clean: bool, untold: bool, interactive: bool, until: float
 ) -> Literal["closed", "released"]:
     """`closed` only where the end was the agent's own or its person's: the next start of a closed job begins anew, so
@@ -131,7 +131,7 @@ def settles(
 # ---- a provider that has to be waited for
 
 
-def asked_again_after(word: Word, place: str, ends: Iterable[RunEnded]) -> float:
+def quota_pause(word: ExitReason, place: str, ends: Iterable[RunEnded]) -> float:
     """Seconds until a quota is worth another try: what the provider said, but longer each time that nothing was done in
     between. `place`: where it ended now (RunEnded.place); `ends`: those of the job before, oldest first."""
     told = min(word.retry_after, LONGEST_TOLD)

@@ -11,12 +11,12 @@ from wal_agent.recovery.decided import Refuse, Resume, StartAgain
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.quote import cut, shown_input
 from wal_agent.redact import redact
-from wal_agent.supervise.dry_run import Foreseen
+from wal_agent.supervise.dry_run import ForeseenStart
 
 MOST_INPUT = 2000  # characters of a call's input
 
 
-def facts(seen: Foreseen) -> dict[str, Any]:
+def foreseen_facts(seen: ForeseenStart) -> dict[str, Any]:
     """`start` is resume, again, new or refuse, None where the lease does not let it come to a decision; the rest is
     there only where a recovery would be."""
     told, decided = seen.told, seen.decided
@@ -45,7 +45,7 @@ def facts(seen: Foreseen) -> dict[str, Any]:
     return found
 
 
-def _start(seen: Foreseen) -> str:
+def _start(seen: ForeseenStart) -> str:
     match seen.decided:
         case Resume():
             return "resume"

@@ -26,6 +26,7 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import MAX_JOB
 from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
+from wal_agent.places import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
 from wal_agent.recovery.admit import Refuse, admit
 from wal_agent.recovery.begun import want
@@ -34,11 +35,11 @@ from wal_agent.recovery.damage import damaged
 from wal_agent.recovery.point import replay_at
 from wal_agent.recovery.target import Target
 from wal_agent.recovery.words import stamp
-from wal_agent.supervise import logged_args
-from wal_agent.supervise.local import RunDir, runtime_dir, spools_dir, state_dir, this_host
-from wal_agent.supervise.standing import local_view
-from wal_agent.supervise.whose import Whose
-from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.supervise import provenance
+from wal_agent.supervise.machine import RunDir, runtime_dir, spools_dir, this_host
+from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.whose import SessionOwner
+from wal_agent.supervise.wish import RunOptions, Screen
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.carry import send
@@ -72,7 +73,7 @@ class Source:
     blobs: Blobs
 
 
-def fork_job(wish: Wish, at: str, screen: Screen) -> Wish:
+def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
     """Fork the job of `wish` at a place as a person names it (recovery/point.py); the same wish for the new job.
 
     UsageError: no such place; ConfigError: nobody vouches for its arguments; LeaseHeld, Denied, Damaged, BucketError.
@@ -94,7 +95,7 @@ def fork_job(wish: Wish, at: str, screen: Screen) -> Wish:
         typed = typed_before(Before(found.state, home))
         openings = [o.opening for o in found.state.openings]
         if not wish.args:
-            logged_args.admit(wish, openings, typed, screen)
+            provenance.admit_args(wish, openings, typed, screen)
         here = this_host(env, run_dir.lock)
         source = Source(bucket, keys, found, Blobs(bucket, keys, clock, rng))
         refuse_beside(source, here, wish.workspace, spools_dir(env))
@@ -110,9 +111,9 @@ def fork_job(wish: Wish, at: str, screen: Screen) -> Wish:
             key=id_of(key),
         )
         fields = Fields(home.agent_version, __version__, typed, home.interactive)
-        if not wish.args or logged_args.vouched(env, settings.bucket, keys.job, openings, typed):
-            logged_args.remember(env, settings.bucket, new.job, run_dir.run, typed)
-        whose = Whose(state_dir(env), found.state.session, wish.workspace)
+        if not wish.args or provenance.is_vouched(env, settings.bucket, keys.job, openings, typed):
+            provenance.remember_args(env, settings.bucket, new.job, run_dir.run, typed)
+        whose = SessionOwner(state_dir(env), found.state.session, wish.workspace)
         if not whose.known():
             whose.give(keys.job)
         fork(source, new, claim, fields, clock, rng)
@@ -127,7 +128,7 @@ def fork_job(wish: Wish, at: str, screen: Screen) -> Wish:
     return replace(wish, settings=replace(settings, job=new.job))
 
 
-def _put_tree_back_first(captured: Workspace | None, wish: Wish, job: str) -> None:
+def _put_tree_back_first(captured: Workspace | None, wish: RunOptions, job: str) -> None:
     """The fork's tree was captured in this very folder perhaps; it does not stand here all the same."""
     if captured is not None:
         want(Target(wish.workspace, state_dir(wish.env), wish.env).shadow(), job, captured.commit)
@@ -148,7 +149,7 @@ def refuse_beside(source: Source, here: Host, workspace: Path, spools: Path) -> 
     seen = leases.read(source.bucket, source.keys)
     if seen is None or seen.doc.workspace != str(workspace):
         return
-    local = local_view(seen, here, spools, source.bucket.url)
+    local = probe_holder(seen, here, spools, source.bucket.url)
     if seen.doc.host.same_kernel(here.boot, here.pidns) and isinstance(admit(source.keys.job, seen, local), Refuse):
         raise LeaseHeld(
             f"Job {source.keys.job} runs in this folder now, and a fork would change its files.",

@@ -16,7 +16,7 @@ from wal_agent.records import End, Ending, Finding, Intent, Payload, Teller
 from wal_agent.recovery import evidence
 from wal_agent.recovery.classify import Rules, classify
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
-from wal_agent.supervise.calls import Calls, Running
+from wal_agent.supervise.calls import Calls, RunningCall
 from wal_agent.wal.blobs import INLINE, Blobs
 from wal_agent.wal.ticket import Ticket
 from wal_agent.wal.writer import Writer
@@ -64,7 +64,7 @@ class Gate:
         self._ids: dict[str, None] = {}  # the agent's ids of calls whose before-hook fired in this run, oldest first
         self._before = writer.state.next_call - 1  # the newest call of earlier runs, whose tools are gone
         self.begun: Counter[str] = Counter()  # tools whose before-hook fired in this run
-        self.last: Running | None = None
+        self.last: RunningCall | None = None
         self.had_inner = False  # a subagent made calls that have ids
         self.changed: Callable[[], None] = lambda: None
         """Called when a call that may have changed something has ended; must not block."""
@@ -96,7 +96,7 @@ class Gate:
                 return Deny(self._refusal, stop=True, word="ended")
             call = self._writer.next_call()
             now = self._clock.now()
-            running = Running(
+            running = RunningCall(
                 call,
                 event.tool,
                 event.input,
@@ -252,11 +252,11 @@ class Gate:
     def _result(self, data: bytes) -> Payload:
         """`data`, or what of it needs no blob where the bucket takes none: the end counts, and nobody waits for it."""
         if len(data) > INLINE and self._writer.spooled:
-            return cut(data)
+            return cut_payload(data)
         try:
             return self._blobs.put_payload(data, RESULT_BUDGET)
         except BucketError:
-            return cut(data)
+            return cut_payload(data)
 
     # ---- the whole run
 
@@ -269,12 +269,12 @@ class Gate:
         with self._lock:
             self._refusal = self._refusal or sentence
 
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningCall]:
         """The agent's own calls, and its subagents'."""
         with self._lock:
             return [r for r in self._calls.running.values() if not r.nested]
 
-    def nested(self) -> list[Running]:
+    def nested(self) -> list[RunningCall]:
         """Calls of other agents below this one."""
         with self._lock:
             return [r for r in self._calls.running.values() if r.nested]
@@ -292,16 +292,16 @@ class Gate:
             first = max(min(running, default=newest + 1), newest - MOST_BEYOND)
             return tuple(call for call in range(first, newest + 1) if call not in running)
 
-    def changing(self) -> list[Running]:
+    def changing(self) -> list[RunningCall]:
         with self._lock:
             return self._calls.changing()
 
-    def allowed(self) -> list[Running]:
+    def allowed(self) -> list[RunningCall]:
         """The changing calls that may run now: those whose before-hook still waits for its answer do not."""
         with self._lock:
             return [r for r in self._calls.changing() if r.call not in self._unanswered]
 
-    def take(self, tool: str, input: bytes, call_id: str, upto: int, exact: bool) -> Running | None:
+    def take(self, tool: str, input: bytes, call_id: str, upto: int, exact: bool) -> RunningCall | None:
         """Find a running call for an outcome that the session file tells, numbered at most `upto`. Without an id it is
         none of a subagent's."""
         with self._lock:
@@ -333,7 +333,7 @@ class Gate:
             self._calls.forget(upto)
 
 
-def cut(data: bytes) -> Payload:
+def cut_payload(data: bytes) -> Payload:
     """The beginning of a result as it fits a record, with a sentence behind it that says so."""
     told = f"\n[wal-agent: the rest of these {len(data)} bytes could not be saved: the bucket was away]".encode()
     kept = data[: INLINE - len(told)].decode(errors="ignore").encode() + told

@@ -24,18 +24,18 @@ from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import WalAgentError
 from wal_agent.records import Host
 from wal_agent.recovery.step import InnerRun, Step
-from wal_agent.supervise.local import lock_state
-from wal_agent.supervise.within import within
+from wal_agent.supervise.machine import lock_state
+from wal_agent.supervise.within import call_with_timeout
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
 from wal_agent.wal.reader import replay
 
-SECONDS = 1.5  # for one look; a recovery has 2 s for all evidence
+INNER_RUN_TIMEOUT = 1.5  # for one look; a recovery has 2 s for all evidence
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class InnerCommand:
     """What the words of a `wal-agent run` name: the agent, and job and bucket where they do."""
 
     agent: str
@@ -43,7 +43,7 @@ class Named:
     bucket: str | None = None
 
 
-def named(words: Sequence[str]) -> Named | None:
+def parse_inner_command(words: Sequence[str]) -> InnerCommand | None:
     """`words`: all of the command. None: no agent is named."""
     own = list(words[2 : words.index("--")] if "--" in words else words[2:])
     found: dict[str, str] = {}
@@ -55,7 +55,7 @@ def named(words: Sequence[str]) -> Named | None:
             found[name] = value if eq else own.pop(0) if own else ""
         elif word in AGENTS and not agent:
             agent = word
-    return Named(agent, found.get("--job"), found.get("--bucket")) if agent else None
+    return InnerCommand(agent, found.get("--job"), found.get("--bucket")) if agent else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class InnerRuns:
     def __call__(self, step: Step, run: str, since: float) -> InnerRun | None:
         """What became of the run that `step` started inside `run` after `since`. None: it cannot be told."""
         try:
-            return within(SECONDS, lambda: self._look(step, run, since), None)
+            return call_with_timeout(INNER_RUN_TIMEOUT, lambda: self._look(step, run, since), None)
         except (WalAgentError, OSError, ValueError):
             return None
 
     def _look(self, step: Step, run: str, since: float) -> InnerRun | None:
-        said = named(step.words)
+        said = parse_inner_command(step.words)
         if said is None:
             return None
         settings = load(said.agent, step.cwd.resolve(), self.env, {"job": said.job})

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 
-KEEP = 64 << 10  # bytes
+MAX_TAIL = 64 << 10  # bytes
 _PIECE = 64 << 10
 HURRIED = 20  # twentieths of a second
 
 
-def wanted(out: int = 1, err: int = 2) -> bool:
+def may_tee_stderr(out: int = 1, err: int = 2) -> bool:
     """Whether to stand in between."""
     try:
         if os.isatty(err):
@@ -34,7 +34,7 @@ def wanted(out: int = 1, err: int = 2) -> bool:
     return (one.st_dev, one.st_ino) != (other.st_dev, other.st_ino)
 
 
-class LastWords:
+class StderrTail:
     """`inlet` is for the agent's stderr; call `began` once it has it, and `finish` when its whole tree is gone."""
 
     def __init__(self, sink: int = 2) -> None:
@@ -70,7 +70,7 @@ class LastWords:
                 if not data:
                     return
                 self._tail += data
-                del self._tail[:-KEEP]
+                del self._tail[:-MAX_TAIL]
                 if not self._pass_on(data):
                     return
         finally:

@@ -11,7 +11,7 @@ from wal_agent.supervise.exits import RESTARTED
 from wal_agent.wal.state import OpenCall
 
 
-def goes_on(cls: ExitClass, until: float, restarts: bool) -> bool:
+def continues_by_itself(cls: ExitClass, until: float, restarts: bool) -> bool:
     """Whether the job is taken up again by itself: that start looks what became of the calls in flight, and no person
     is needed before. `until` > 0: it rests so long (since 1970); `restarts`: an agent that died is started again."""
     return until > 0 or cls in ("drained", "paused") or (restarts and cls in RESTARTED)
@@ -23,7 +23,7 @@ def left_open(calls: Sequence[OpenCall]) -> LeftOpen | None:
     return LeftOpen(tuple((intent.call, intent.tool) for intent in matters)) if matters else None
 
 
-def end_of_calls(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool) -> str:
+def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: bool) -> str:
     """What is said of `calls` without an end; `left`: those that a person is asked of."""
     if left is not None:
         return (

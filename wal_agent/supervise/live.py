@@ -36,30 +36,30 @@ from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.shown import heard
 from wal_agent.supervise import cgroup, control, lastwords, processes
-from wal_agent.supervise.acknowledge import end_of
+from wal_agent.supervise.acknowledge import acknowledged_end
+from wal_agent.supervise.acquire import check_signals
 from wal_agent.supervise.autosave import Autosave
+from wal_agent.supervise.callers import Callers
 from wal_agent.supervise.child import Child
 from wal_agent.supervise.conversation import Conversation
-from wal_agent.supervise.descent import Descent
-from wal_agent.supervise.down import Down
-from wal_agent.supervise.ended import Ended, hooks_silent, unsaved
+from wal_agent.supervise.descent import GracefulShutdown
+from wal_agent.supervise.ended import AgentOutcome, hooks_silent_error, unsaved_line
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.heartbeat import Beat, Heartbeat
-from wal_agent.supervise.lastwords import LastWords
-from wal_agent.supervise.local import RunDir
-from wal_agent.supervise.nested import Nested
-from wal_agent.supervise.pause import going_down
-from wal_agent.supervise.peers import Callers
+from wal_agent.supervise.hook_server import HookRequest, HookServer
+from wal_agent.supervise.lastwords import StderrTail
+from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress
+from wal_agent.supervise.machine import RunDir
+from wal_agent.supervise.nested import NestedAgents
+from wal_agent.supervise.options import AGENT_SAID_AFTER, ShowWait, agent_wait, show_no_wait
+from wal_agent.supervise.pause import pause_plan
 from wal_agent.supervise.phases import Action
-from wal_agent.supervise.preemption.answer import Preempted
-from wal_agent.supervise.pulse import Pulse
+from wal_agent.supervise.preemption import Preempted
+from wal_agent.supervise.pulse import Liveness
 from wal_agent.supervise.resuming import Resuming
-from wal_agent.supervise.saver import Saver
-from wal_agent.supervise.server import Asked, HookServer
-from wal_agent.supervise.switches import Switches
-from wal_agent.supervise.take import check_signals
-from wal_agent.supervise.treesaver import PAUSE, TreeSaver
-from wal_agent.supervise.waiting import AGENT_SAID_AFTER, On, of_the_agent, silent
+from wal_agent.supervise.session_capture import SessionSaver
+from wal_agent.supervise.shutdown import ShutdownPlan
+from wal_agent.supervise.switches import HookSwitches
+from wal_agent.supervise.treesaver import PAUSE, WorktreeSaver
 from wal_agent.supervise.watchdog import STUCK, Bounds, Watch, waited_for
 from wal_agent.wal.job import OpenedJob
 
@@ -92,7 +92,7 @@ class Live:
         workspace: Path,
         opened: OpenedJob,
         run_dir: RunDir,
-        heartbeat: Heartbeat,
+        heartbeat: LeaseKeeper,
         clock: Clock,
         capture: SessionCapture,
         launch: Launch,
@@ -100,14 +100,14 @@ class Live:
         on_completed: Callable[[], list[AnyRecord]],
         tree: WorkspaceCapture | None = None,
         tell: Tell = lambda _: None,
-        pulse: Pulse | None = None,
+        pulse: Liveness | None = None,
         oom: Path | None = None,
-        on: On = silent,
+        on: ShowWait = show_no_wait,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`tree`: captures of the working tree, None where they are off. `oom`: the file that counts OOM kills, if not
         our cgroup's. `progress`: takes a line for people, where the agent does not own the screen."""
-        self._pulse = pulse or Pulse()
+        self._pulse = pulse or Liveness()
         self._tell = tell
         self._on = on
         self._agent = agent
@@ -123,9 +123,9 @@ class Live:
         self._trouble: BaseException | None = None
         self._unsaved = ""
         self._saved = True
-        self._descent = Descent(clock, free=isinstance(agent, Hookless))
+        self._descent = GracefulShutdown(clock, free=isinstance(agent, Hookless))
         self._resuming = Resuming(agent, launch.session, workspace, env) if launch.resumed else None
-        self._oom = oom or cgroup.counter()
+        self._oom = oom or cgroup.oom_counter()
         self._ready = False
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
@@ -142,7 +142,7 @@ class Live:
             sync=settings.durability == "sync",
             tell=tell,
         )
-        self.saver = Saver(
+        self.saver = SessionSaver(
             agent,
             env,
             workspace,
@@ -158,7 +158,7 @@ class Live:
             tell,
         )
         self.autosave = Autosave(self._save, settings.autosave, self._fail)
-        self.tree = tree and TreeSaver(
+        self.tree = tree and WorktreeSaver(
             tree,
             writer,
             self.gate.ended_upto,
@@ -191,14 +191,14 @@ class Live:
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
         self._stopped = heartbeat.lost or writer.ended
         self._callers = Callers(agent.hook_caller, agent.name, os.getpid())
-        self._nested = Nested(self.gate, lambda: self.conversation.session)
+        self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
         self._refused = ""  # the first caller on the socket that was no hook
         self.server = HookServer(run_dir.socket, run_dir.run, self._hook, self._fail)
 
     # ---- what hooks and threads call
 
-    def _hook(self, asked: Asked) -> bytes | None:
-        if asked.event.startswith(control.PREFIX):
+    def _hook(self, asked: HookRequest) -> bytes | None:
+        if asked.event.startswith(control.CONTROL_PREFIX):
             try:
                 answer = self._control(asked.event, json.loads(asked.payload), self._callers.below(asked.chain))
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a tool may send anything
@@ -228,7 +228,7 @@ class Live:
         self._tell(HookAnswered(asked.event, "deny" if denied else ruled, word, self._clock.boot() - began))
         return said
 
-    def _refuse(self, asked: Asked) -> None:
+    def _refuse(self, asked: HookRequest) -> None:
         """Said once: a tool may call as often as it likes."""
         if not self._refused:
             who = heard(" ".join(asked.chain[0].argv), 120) if asked.chain else "a process"
@@ -248,7 +248,7 @@ class Live:
             if any(r.call == int(question["call"]) for r in [*self.gate.running(), *self.gate.nested()]):
                 return {"error": "That call is running now; its end will tell."}
             try:
-                end = end_of(writer.state, int(question["call"]), bool(question["done"]), self._clock.now())
+                end = acknowledged_end(writer.state, int(question["call"]), bool(question["done"]), self._clock.now())
             except UsageError as error:
                 return {"error": str(error)}
             word = writer.append(end).wait(APPEND_DEADLINE)
@@ -271,7 +271,7 @@ class Live:
 
     def _pause(self, question: dict[str, Any]) -> dict[str, Any]:
         try:
-            down = going_down(question, self._clock, self._drain_budget)
+            down = pause_plan(question, self._clock, self._drain_budget)
         except UsageError as error:
             return {"error": str(error)}
         self.go_down(down)
@@ -280,10 +280,10 @@ class Live:
             return {"error": "This run is ending already, so it was not paused (anew). See: wal-agent status"}
         return {"job": self._opened.keys.job}
 
-    def _beat(self) -> Beat:
+    def _beat(self) -> RunProgress:
         last = self.gate.last
         at = self.conversation
-        return Beat(at.phase, last.tool if last else "", self._opened.writer.acked.seq, at.since)
+        return RunProgress(at.phase, last.tool if last else "", self._opened.writer.acked.seq, at.since)
 
     def _entered(self, actions: Sequence[Action]) -> None:
         """What the table of phases asks for; from hook threads."""
@@ -294,7 +294,7 @@ class Live:
         if "end_agent" in actions:
             self._descent.free = True
 
-    def go_down(self, down: Down) -> None:
+    def go_down(self, down: ShutdownPlan) -> None:
         """End the agent in good order, from any thread. The first word counts; a drain overrules a pause or a hang."""
         if not self._descent.begin(down, lambda: self.gate.drain(down.sentence)):
             return
@@ -321,7 +321,7 @@ class Live:
     def _look(self, appended: bytes) -> None:
         """I5: a turn that began without a handshake has no hooks."""
         if not self.conversation.hooks_live.is_set() and self._agent.proves_turn(appended):
-            self._stop(hooks_silent(self._agent.name))
+            self._stop(hooks_silent_error(self._agent.name))
 
     def _switch(self, session: str) -> None:
         self._run_dir.write("session", session + "\n")
@@ -347,7 +347,7 @@ class Live:
         allowed = self.gate.allowed()
         if allowed and self._child is not None:
             since = min(r.began for r in allowed) - 1
-            processes.end(processes.tools(self._child.pid, self._run_dir.run, since))
+            processes.end_processes(processes.tool_processes(self._child.pid, self._run_dir.run, since))
 
     def _stop(self, error: WalAgentError) -> None:
         """End the agent's whole tree: first nothing is allowed any more, then the main thread kills."""
@@ -367,7 +367,7 @@ class Live:
 
     # ---- the main thread
 
-    def run(self) -> Ended:
+    def run(self) -> AgentOutcome:
         """From the agent's start to its end. When this returns the tree is gone, and nothing more is allowed."""
         launch, writer = self._launch, self._opened.writer
         self.server.start()
@@ -375,8 +375,8 @@ class Live:
         check_signals()  # a ^C until here had no agent to reach
         if (going := self._descent.down) is not None and going.kind == "drain":
             raise Preempted(going, begun=True)
-        self._switches = Switches(self._agent, launch.args, self._workspace, self._env)
-        kills, words = cgroup.oom_kills(self._oom), LastWords() if lastwords.wanted() else None
+        self._switches = HookSwitches(self._agent, launch.args, self._workspace, self._env)
+        kills, words = cgroup.oom_kills(self._oom), StderrTail() if lastwords.may_tee_stderr() else None
         argv, no_stdin = launch.command.argv, launch.command.no_stdin
         with self._callers.starting() as began:
             child = Child(argv, self._env, self._workspace, no_stdin, words.inlet if words else None)
@@ -402,18 +402,20 @@ class Live:
             child.kill()
             if self.tree:
                 self.tree.pause()
-            processes.end_run(self._run_dir.run, adopted=True)
+            processes.end_run_processes(self._run_dir.run, adopted=True)
             raise
         finally:
             self._await.close()
             self._pulse.rest()
         with self._on(f"hooks of {self._agent.name} to end", HOOKS_END):
-            processes.let_hooks_end(self._run_dir.run, HOOKS_END, self._urgent)
+            processes.await_hooks(self._run_dir.run, HOOKS_END, self._urgent)
         if self.tree:
             with self._on("git to end", PAUSE):
                 self.tree.pause(self._descent.left(PAUSE))
         with self._on("what the agent left running to end", processes.ENDING):
-            leftovers = processes.end_run(self._run_dir.run, self._descent.left(processes.GRACE), adopted=True)
+            leftovers = processes.end_run_processes(
+                self._run_dir.run, self._descent.left(processes.GRACE), adopted=True
+            )
         child.reap()
         self.gate.close()
         self.server.close()
@@ -433,7 +435,7 @@ class Live:
         heard = self.conversation.hooks_live.is_set() or isinstance(self._agent, Hookless)
         silent = not heard and down is None and self._stopped is None
         self.conversation.enter("agent_ended")
-        return Ended(
+        return AgentOutcome(
             exit,
             completed,
             down,
@@ -444,7 +446,7 @@ class Live:
             silent,
             self._saved,
             signals=child.passed,
-            oom_kills=cgroup.grown(kills, self._oom),
+            oom_kills=cgroup.oom_kills_since(kills, self._oom),
             said=said,
             failed=self.conversation.failed,
             turned=self.conversation.turned,
@@ -469,7 +471,7 @@ class Live:
             in_time = self.autosave.stop(budget, self.saver.close if fenced else self._finish)
         self.saver.close()
         if not in_time:
-            self._unsaved = unsaved(f"the bucket did not answer for {budget:.0f} s")
+            self._unsaved = unsaved_line(f"the bucket did not answer for {budget:.0f} s")
         left = max(0.0, until - self._clock.boot())
         with self._on("the bucket, to save the files of this folder", left):
             tree_saved = not self.tree or (self.tree.stop(left) and not self.tree.missed)
@@ -480,14 +482,14 @@ class Live:
             in_order = self._descent.down is None and self._stopped is None
             self.saver.finish(completed=in_order and not self.conversation.turn_open)
         except BucketError as error:
-            self._unsaved = unsaved(str(error))
+            self._unsaved = unsaved_line(str(error))
 
     def _on_terminate(self, count: int) -> None:
         """SIGTERM: drain inside the budget; a second one hurries (facts/fleet.md 4.2)."""
         if count == 1:
             self._tell(NoticeReceived("sigterm"))
         now = self._clock.boot()
-        self.go_down(Down("drain", "sigterm", now, now + self._drain_budget, DENY_DRAINING))
+        self.go_down(ShutdownPlan("drain", "sigterm", now, now + self._drain_budget, DENY_DRAINING))
         if count > 1:
             self._descent.hurry()
 
@@ -518,7 +520,7 @@ class Live:
         at, awaited = self.conversation, ""
         if not self._launch.interactive and not isinstance(self._agent, Hookless):
             idle = at.phase == "awaiting_user" and not fed()
-            awaited = of_the_agent(self._agent.name, at.hooks_live.is_set(), idle and at.turned and not at.turn_open)
+            awaited = agent_wait(self._agent.name, at.hooks_live.is_set(), idle and at.turned and not at.turn_open)
         if awaited != self._awaited:
             self._awaited = awaited
             self._await.close()
@@ -535,7 +537,7 @@ class Live:
             self._tell(found)
             if isinstance(found, HungUp):
                 now = self._clock.boot()
-                self.go_down(Down("hang", found.what, now, now + self._drain_budget, DENY_HUNG))
+                self.go_down(ShutdownPlan("hang", found.what, now, now + self._drain_budget, DENY_HUNG))
 
 
 def bounds_of(agent: Agent, settings: Settings, interactive: bool) -> Bounds:

@@ -14,16 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from wal_agent.agents.base import Allow, Decision, HookEvent, ToolEnded, ToolStarting
+from wal_agent.supervise.callers import Process, read_process
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.peers import Process, read
 
 GONE = "the agent that made it has ended; it may have begun"
 
 
-class Nested:
+class NestedAgents:
     """Hooks of the agents below one agent. `session` returns the outer session's id; `look` is the main thread's."""
 
-    def __init__(self, gate: Gate, session: Callable[[], str], look_up: Callable[[int], Process | None] = read) -> None:
+    def __init__(
+        self, gate: Gate, session: Callable[[], str], look_up: Callable[[int], Process | None] = read_process
+    ) -> None:
         self._gate = gate
         self._session = session
         self._read = look_up

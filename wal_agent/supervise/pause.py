@@ -33,10 +33,10 @@ from wal_agent.recovery.damage import lease_missing
 from wal_agent.recovery.deny import DENY_PAUSING
 from wal_agent.recovery.words import moment, span
 from wal_agent.supervise import control
-from wal_agent.supervise.down import Down
-from wal_agent.supervise.local import spools_dir, this_host
+from wal_agent.supervise.machine import spools_dir, this_host
 from wal_agent.supervise.processes import MARKER
-from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.shutdown import ShutdownPlan
+from wal_agent.supervise.standing import probe_holder
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
@@ -53,7 +53,7 @@ _WAYS = "Say --for 30s, 10m, 2h or 1d, or --until a time (UTC): 14:30, 14:30:05,
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PauseRequest:
     """What was asked for: `lasts` or `until` as they were typed, one of them."""
 
     lasts: str | None
@@ -70,13 +70,13 @@ class Wanted:
     def seconds(self, now: float) -> float:
         """How long it is to last from `now` (since 1970) on. UsageError; with `now` 0 only what cannot be read."""
         if self.lasts is not None:
-            return checked(duration(self.lasts))
+            return check_length(parse_duration(self.lasts))
         assert self.until is not None
-        seconds = coming(self.until, now) - now
-        return checked(seconds) if now else seconds
+        seconds = parse_time(self.until, now) - now
+        return check_length(seconds) if now else seconds
 
 
-class Said(msgspec.Struct, frozen=True):
+class PauseResult(msgspec.Struct, frozen=True):
     """`wal-agent pause`, for scripts too. `pausing`: a live run is on its way out; `until`: seconds since 1970."""
 
     job: str
@@ -89,14 +89,14 @@ class Said(msgspec.Struct, frozen=True):
 # --- pure
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of "30s", "10m", "2h", "1.5d"."""
     if (match := _FOR.fullmatch(text.strip().lower())) is None:
         raise UsageError(f"{text[:60]!r} is no duration.", _WAYS)
     return float(match[1]) * _UNITS[match[2]]
 
 
-def coming(text: str, now: float) -> float:
+def parse_time(text: str, now: float) -> float:
     """Seconds since 1970 of a time (UTC); a time of day means the next one after `now`."""
     if match := _CLOCK.fullmatch(text.strip()):
         hours, minutes, seconds = (int(part or 0) for part in match.groups())
@@ -110,7 +110,7 @@ def coming(text: str, now: float) -> float:
         raise UsageError(f"{text[:60]!r} is no time.", _WAYS) from None
 
 
-def checked(seconds: float) -> float:
+def check_length(seconds: float) -> float:
     """`seconds`, if a pause may last so long."""
     if not math.isfinite(seconds) or seconds < SHORTEST:
         raise UsageError("That is over already, or less than a second from now.", _WAYS)
@@ -119,23 +119,25 @@ def checked(seconds: float) -> float:
     return seconds
 
 
-def going_down(question: Mapping[str, Any], clock: Clock, drain: float) -> Down:
+def pause_plan(question: Mapping[str, Any], clock: Clock, drain: float) -> ShutdownPlan:
     """What a live run makes of the question that it is asked. UsageError. `drain`: seconds that SIGTERM gives."""
     try:
-        seconds, reason = checked(float(question["seconds"])), str(question["reason"])[:MAX_REASON]
+        seconds, reason = check_length(float(question["seconds"])), str(question["reason"])[:MAX_REASON]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError("That is no question of `wal-agent pause`.") from error
     began = clock.boot()
-    return Down("pause", "pause", began, began + max(drain, BUDGET), DENY_PAUSING, clock.now() + seconds, clean(reason))
+    return ShutdownPlan(
+        "pause", "pause", began, began + max(drain, BUDGET), DENY_PAUSING, clock.now() + seconds, clean_reason(reason)
+    )
 
 
-def may_end(now: float, began: float, busy: float, free: bool) -> bool:
+def may_end_paused(now: float, began: float, busy: float, free: bool) -> bool:
     """Whether a paused agent may be ended now. `began`: the pause; `busy`: when a call was last seen to run
     (== `now`: one runs, of whatever kind); `free`: it has had its last word. All in boot time."""
     return busy < now and (free or now >= max(began, busy) + LINGER)
 
 
-def clean(reason: str) -> str:
+def clean_reason(reason: str) -> str:
     """As it can be stored: one line, and an argument may hold bytes that are no text."""
     return " ".join(reason.encode("utf-8", "replace").decode().split())
 
@@ -143,34 +145,34 @@ def clean(reason: str) -> str:
 # --- acting
 
 
-def ask_this_run(env: Mapping[str, str], wanted: Wanted, clock: Clock) -> Said | None:
+def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> PauseResult | None:
     """Ask the run whose tool this is, by its environment; None: there is none, or it does not answer."""
     path, run = env.get(SOCKET), env.get(MARKER)
     if not path or not run:
         return None
     question = _question(wanted, now := clock.now())
-    answer = control.ask_at(Path(path), run, control.PAUSE, question)
+    answer = control.ask_socket(Path(path), run, control.PAUSE, question)
     return None if answer is None else _pausing(answer, now, question, agents=True)
 
 
-def pause(bucket: Bucket, keys: Keys, wanted: Wanted, env: Mapping[str, str]) -> Said:
+def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str, str]) -> PauseResult:
     """Pause the job wherever it stands. UsageError: there is none, it has ended or was cut off; LeaseHeld: a run that
     cannot be reached from here has it, or the lease changed at the same moment."""
     seen = _read(bucket, keys)
     doc = seen.doc
     if doc.state == "closed":
         raise UsageError(f"Job {keys.job} has come to its end, so there is nothing to pause.", "See: wal-agent status")
-    local = local_view(seen, this_host(env, Path(os.devnull)), spools_dir(env), bucket.url)
+    local = probe_holder(seen, this_host(env, Path(os.devnull)), spools_dir(env), bucket.url)
     match admit(keys.job, seen, local, pauses="ignore"):
         case Try("released"):
             lasts = wanted.seconds(seen.now)
             now_doc = put_off(
-                bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=lasts, reason=clean(wanted.reason)
+                bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=lasts, reason=clean_reason(wanted.reason)
             )
             return _paused(keys.job, seen.now + lasts, seen.now, now_doc.reason)
         case Refuse(sentence, _):
             question = _question(wanted, seen.now)
-            answer = control.ask(doc.host, doc.run, control.PAUSE, question)
+            answer = control.ask_run(doc.host, doc.run, control.PAUSE, question)
             if answer is None:
                 raise LeaseHeld(
                     sentence, f"It cannot be reached from here; pause it there: wal-agent pause --job {keys.job} ..."
@@ -187,7 +189,7 @@ def pause(bucket: Bucket, keys: Keys, wanted: Wanted, env: Mapping[str, str]) ->
             )
 
 
-def end(bucket: Bucket, keys: Keys) -> Said:
+def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
     """End the job's pause. UsageError: there is no such job; LeaseHeld: the lease changed at the same moment."""
     seen = _read(bucket, keys)
     if pause_left(seen) <= 0:
@@ -195,9 +197,9 @@ def end(bucket: Bucket, keys: Keys) -> Said:
         how = (
             "it is running, or about to end for its pause" if running else "the next `wal-agent run` starts it at once"
         )
-        return Said(keys.job, "not_paused", f"job {keys.job} is not paused: {how}.")
+        return PauseResult(keys.job, "not_paused", f"job {keys.job} is not paused: {how}.")
     put_off(bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=0.0, reason=seen.doc.reason)
-    return Said(
+    return PauseResult(
         keys.job,
         "ended",
         f"the pause of job {keys.job}, until {pause_words(seen)}, is ended. A start that waits for it goes on within "
@@ -215,11 +217,11 @@ def _read(bucket: Bucket, keys: Keys) -> Seen:
     return seen
 
 
-def _question(wanted: Wanted, now: float) -> dict[str, Any]:
-    return {"seconds": wanted.seconds(now), "reason": clean(wanted.reason)}
+def _question(wanted: PauseRequest, now: float) -> dict[str, Any]:
+    return {"seconds": wanted.seconds(now), "reason": clean_reason(wanted.reason)}
 
 
-def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any], *, agents: bool) -> Said:
+def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any], *, agents: bool) -> PauseResult:
     """`question`: as it was asked at `now`; answering may have taken until the time that was meant. `agents`: a tool of
     this very run asked, so the words are for its agent; else a person reads them."""
     if "error" in answer:
@@ -236,7 +238,7 @@ def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any],
             "Its run ends now in good order and goes on then; the pause counts once the run is saved, and is then "
             f"ended with: {END_IT} --job {job}"
         )
-    return Said(
+    return PauseResult(
         job,
         "pausing",
         f"job {job} is being paused until {_when(until, now, lasts)}. {follows}",
@@ -245,10 +247,10 @@ def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any],
     )
 
 
-def _paused(job: str, until: float, now: float, reason: str) -> Said:
+def _paused(job: str, until: float, now: float, reason: str) -> PauseResult:
     when = _when(until, now, until - now)
     said = f"job {job} is paused until {when}. Whoever starts it waits for that; end it with: {END_IT} --job {job}"
-    return Said(job, "paused", said, until, reason)
+    return PauseResult(job, "paused", said, until, reason)
 
 
 def _when(until: float, now: float, lasts: float) -> str:

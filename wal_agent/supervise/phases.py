@@ -26,7 +26,7 @@ from wal_agent.agents.base import (
 from wal_agent.records import PhaseName
 
 Phase = PhaseName
-Event = Literal[
+PhaseEvent = Literal[
     "session_started",
     "turn_started",
     "model_asked",
@@ -54,7 +54,7 @@ Action = Literal[
 ]
 
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
-EVENTS: Final[tuple[Event, ...]] = get_args(Event)
+EVENTS: Final[tuple[PhaseEvent, ...]] = get_args(PhaseEvent)
 Outcome = tuple[Phase, tuple[Action, ...]]
 
 _AT_WORK: Final[tuple[Phase, ...]] = (
@@ -67,7 +67,7 @@ _AT_WORK: Final[tuple[Phase, ...]] = (
 )
 
 # What an event leads to while the agent works, whatever the phase.
-_LEADS: Final[dict[Event, Outcome]] = {
+_LEADS: Final[dict[PhaseEvent, Outcome]] = {
     "session_started": ("awaiting_user", ("rearm",)),
     "turn_started": ("awaiting_model", ("rearm", "save")),
     "model_asked": ("awaiting_model", ("rearm", "save")),
@@ -88,7 +88,7 @@ _LEADS: Final[dict[Event, Outcome]] = {
 }
 
 # Where the phase matters.
-_EXCEPT: Final[dict[tuple[Phase, Event], Outcome]] = {
+_EXCEPT: Final[dict[tuple[Phase, PhaseEvent], Outcome]] = {
     # An agent's own housekeeping behind a turn, and calls that it left in the background, make no turn.
     ("awaiting_user", "inner_tool_started"): ("awaiting_user", ()),
     ("awaiting_user", "tool_ended"): ("awaiting_user", ("save",)),
@@ -114,15 +114,15 @@ _EXCEPT: Final[dict[tuple[Phase, Event], Outcome]] = {
 }
 
 
-def _outcome(phase: Phase, event: Event) -> Outcome:
+def _outcome(phase: Phase, event: PhaseEvent) -> Outcome:
     stays: Outcome = (phase, ())
     return _EXCEPT.get((phase, event), _LEADS.get(event, stays) if phase in _AT_WORK else stays)
 
 
-TABLE: Final[dict[tuple[Phase, Event], Outcome]] = {(p, e): _outcome(p, e) for p in PHASES for e in EVENTS}
+TABLE: Final[dict[tuple[Phase, PhaseEvent], Outcome]] = {(p, e): _outcome(p, e) for p in PHASES for e in EVENTS}
 
 
-def next_phase(phase: Phase, event: Event) -> Outcome:
+def next_phase(phase: Phase, event: PhaseEvent) -> Outcome:
     """The phase after `event`, and what to do on entering it."""
     return TABLE[phase, event]
 
@@ -133,7 +133,7 @@ def is_idle(phase: Phase) -> bool:
     return phase in ("awaiting_model", "compacting")
 
 
-def event_of(event: HookEvent, running: int, turn_open: bool) -> Event | None:
+def event_of(event: HookEvent, running: int, turn_open: bool) -> PhaseEvent | None:
     """What a hook's word is to the table; None: nothing. `running`: calls that run after it."""
     match event:
         case SessionStarted():

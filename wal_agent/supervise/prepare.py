@@ -17,6 +17,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.happened import Recovered
+from wal_agent.places import state_dir
 from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence, tree_words
 from wal_agent.recovery.case import Policy
@@ -43,14 +44,14 @@ from wal_agent.recovery.settle import Asked
 from wal_agent.recovery.templates import Templates, load_templates
 from wal_agent.recovery.workspace import Done
 from wal_agent.redact import redact
-from wal_agent.supervise import notice, processes
+from wal_agent.supervise import processes, recovery_input
 from wal_agent.supervise.innerrun import InnerRuns
-from wal_agent.supervise.local import lock_state, state_dir
-from wal_agent.supervise.logged_args import admit, may_end_leftovers
-from wal_agent.supervise.situation import Situation, fetched, logged_calls, situation
-from wal_agent.supervise.whose import NOBODY, Whose
-from wal_agent.supervise.wish import Screen, Wish
-from wal_agent.supervise.worktree import Foreseen, foresee
+from wal_agent.supervise.machine import lock_state
+from wal_agent.supervise.provenance import admit_args, may_end_leftovers
+from wal_agent.supervise.situation import Situation, fetch_payload, logged_calls, read_situation
+from wal_agent.supervise.whose import NOBODY, SessionOwner
+from wal_agent.supervise.wish import RunOptions, Screen
+from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState, State
 
@@ -59,7 +60,7 @@ MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedStart:
     """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that were
     told to the agent and are settled once its turn has come to its end. `asked`: those that it was asked about."""
 
@@ -82,12 +83,12 @@ class Prepared:
         ]
 
 
-def harmless(calls: Iterable[InFlight]) -> frozenset[int]:
+def harmless_calls(calls: Iterable[InFlight]) -> frozenset[int]:
     """The calls that may be done again, by the class that the agent was told."""
     return frozenset(n for c in calls if c.cls in ("read_only", "idempotent") for n in c.calls)
 
 
-def policy_of(wish: Wish) -> Policy:
+def recovery_policy(wish: RunOptions) -> Policy:
     """What the user decided. A person at the terminal is there to look, so no crash loop is halted then."""
     settings = wish.settings
     limit = 0 if wish.attended else settings.restart_limit
@@ -99,7 +100,7 @@ class Preparation:
 
     def __init__(
         self,
-        wish: Wish,
+        wish: RunOptions,
         opened: OpenedJob,
         here: Host,
         clock: Clock,
@@ -113,35 +114,35 @@ class Preparation:
         self.screen = screen
         self.check = check
         self.began = clock.boot()
-        self.at: Situation = situation(opened)
+        self.at: Situation = read_situation(opened)
         self.seconds: dict[str, float] = {}  # of each step
-        self.tree: Foreseen = foresee(self.at, here, wish.workspace, wish.settings, wish.agent, wish.env)
+        self.tree: WorktreePlan = plan_worktree(self.at, here, wish.workspace, wish.settings, wish.agent, wish.env)
         self.done: Done = self.tree.now
         self._inner = InnerRuns(wish.settings, wish.env, here)
 
-    def go(self) -> Prepared:
+    def go(self) -> PreparedStart:
         """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
         at, wish = self.at, self.wish
         settings = wish.settings
         leftovers = []
         here = at.same_host(self.here)
         if at.home and here and may_end_leftovers(wish.env, settings.bucket, settings.job, at.home):
-            leftovers = processes.marked(at.home.run)
+            leftovers = processes.marked_processes(at.home.run)
         running = [processes.command_line(p) for p in leftovers]
         verdicts = self._verdicts(running, gone=False)
-        decided = notice.decide(
+        decided = recovery_input.decide_recovery(
             at,
             wish.agent,
             verdicts,
-            policy_of(wish),
+            recovery_policy(wish),
             self.tree.identity,
-            notice.talked(at, wish.agent, self.opened.blobs, wish.workspace),
+            recovery_input.has_conversation(at, wish.agent, self.opened.blobs, wish.workspace),
         )
         match decided:
             case Refuse():
                 raise decided.error()
         openings = [o.opening for o in at.before.openings]
-        admit(wish, openings, decided.args, self.screen, self.check)
+        admit_args(wish, openings, decided.args, self.screen, self.check)
         match decided:
             case Start():
                 return self._start(decided.args)
@@ -150,13 +151,13 @@ class Preparation:
 
     # ---- nothing to recover
 
-    def _start(self, args: tuple[str, ...]) -> Prepared:
+    def _start(self, args: tuple[str, ...]) -> PreparedStart:
         self.screen.say(self._start_line())
         gone = [FileGone(time=self.clock.now(), path=name) for name in sorted(self.at.before.files)]
         if gone:
             self.opened.writer.append(*gone)
         chosen = self.wish.agent.session_from_args(args)
-        return Prepared(NewSession(str(uuid.uuid4()) if chosen is None else chosen), args, {})
+        return PreparedStart(NewSession(str(uuid.uuid4()) if chosen is None else chosen), args, {})
 
     def _start_line(self) -> str:
         settings = self.wish.settings
@@ -186,7 +187,7 @@ class Preparation:
             self.seconds["tree"] = round(self.clock.boot() - began, 3)
         self.check()
 
-    def _recover(self, decided: StartAgain | Resume, running: list[str]) -> Prepared:
+    def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
         at, agent, rows = self.at, self.wish.agent, self.screen.rows
         home = at.home
         assert home is not None
@@ -202,16 +203,18 @@ class Preparation:
         rows([row("note", plain(text, 300)) for text in decided.warnings])
         self.check()
         with self.screen.on("what the old run left running to end", processes.ENDING):
-            ended = processes.end_run(home.run) if running else []
+            ended = processes.end_run_processes(home.run) if running else []
         if ended:
             rows([stopped_line(ended)])
-        gone = lock_state(home.host, self.here) == "dead" and not processes.marked(home.run)
+        gone = lock_state(home.host, self.here) == "dead" and not processes.marked_processes(home.run)
         self._put_tree_back()
         verdicts = self._verdicts(ended, gone)  # again: what still ran may have changed something, or ended by itself
         tree = self.tree.told(self.done)
         effects = self.tree.effects(self.done)
         now = self.clock.now()
-        told = notice.told(at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, effects, now)
+        told = recovery_input.collect_prompt_facts(
+            at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, effects, now
+        )
         verify = {call: c.verify for c in told.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
         templates = load_templates(self.wish.workspace, self.wish.env)
@@ -225,12 +228,12 @@ class Preparation:
         rows([*lost_lines(told.lost), *in_flight_lines(told.calls), *unannounced_lines(told.unannounced)])
         self._record(alert, verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
-        return Prepared(
+        return PreparedStart(
             ResumeSession(place.session, prompt),
             decided.args,
             dict(self.at.before.files) if restored else {},
             verdicts,
-            harmless(told.calls),
+            harmless_calls(told.calls),
             tuple(Asked(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in told.calls for call in c.calls),
         )
 
@@ -268,8 +271,8 @@ class Preparation:
         foreign = self._whose(session).foreign(self.opened.keys.job)
         return Place(self.wish.agent, session, self.wish.workspace, self.wish.env, kept, foreign)
 
-    def _whose(self, session: str) -> Whose:
-        return Whose(state_dir(self.wish.env), session, self.wish.workspace)
+    def _whose(self, session: str) -> SessionOwner:
+        return SessionOwner(state_dir(self.wish.env), session, self.wish.workspace)
 
     def _restore(
         self, place: Place, decided: Resume, told: Told, verdicts: tuple[Verdict, ...], templates: Templates
@@ -278,7 +281,9 @@ class Preparation:
         began = self.clock.boot()
 
         def tell(reconciled: Reconciled) -> str:
-            prompts.append(notice.prompt(told, reconciled, self.at, self.wish.agent, self.wish.args, templates))
+            prompts.append(
+                recovery_input.write_prompt(told, reconciled, self.at, self.wish.agent, self.wish.args, templates)
+            )
             return prompts[-1]
 
         effects = self.tree.effects(self.done)
@@ -306,7 +311,7 @@ class Preparation:
                 *(row("mended", text) for text in done.repairs),
                 *(
                     [put_back_line(back, self.wish.agent.name)]
-                    if (back := notice.finished_put_back(done, self.at))
+                    if (back := recovery_input.finished_put_back(done, self.at))
                     else []
                 ),
             ]
@@ -315,8 +320,8 @@ class Preparation:
 
     def _begin_again(self, place: Place, decided: StartAgain, told: Told, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
-        kept = fetched(self.opened.blobs, decided.prompt) or b""
-        told = replace(told, task=notice.task(kept, self.wish.agent.prompt_from_args(decided.args) or ""))
+        kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
+        told = replace(told, task=recovery_input.task_text(kept, self.wish.agent.prompt_from_args(decided.args) or ""))
         prompt = recovery_prompt(told, templates)
         plant(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
@@ -364,13 +369,13 @@ class Preparation:
         )
 
 
-def prepare(
-    wish: Wish,
+def prepare_start(
+    wish: RunOptions,
     opened: OpenedJob,
     here: Host,
     clock: Clock,
     screen: Screen,
     check: Callable[[], None],
-) -> Prepared:
+) -> PreparedStart:
     """Decide what this start is, and make everything ready for the agent."""
     return Preparation(wish, opened, here, clock, screen, check).go()

@@ -35,13 +35,13 @@ def become_subreaper() -> None:
 _SPARED: set[psutil.Process] = set()  # by number and time of birth
 
 
-def spare(pid: int) -> None:
+def spare_child(pid: int) -> None:
     """A child of this process that is no part of the run and outlives it; the agent's leftovers never are."""
     with suppress(psutil.Error):
         _SPARED.add(psutil.Process(pid))
 
 
-def marked(run: str) -> list[psutil.Process]:
+def marked_processes(run: str) -> list[psutil.Process]:
     """Living processes of this user that carry the run's marker, or that of a run inside it, but for this process."""
     found = []
     for process in psutil.process_iter(["pid"]):
@@ -66,7 +66,7 @@ def descendants(pid: int) -> list[psutil.Process]:
     return found
 
 
-def tools(agent: int, run: str, since: float) -> list[psutil.Process]:
+def tool_processes(agent: int, run: str, since: float) -> list[psutil.Process]:
     """Below the agent, made at `since` (seconds since 1970) or later, and no hook of ours nor about to become one."""
     young = [p for p in descendants(agent) if _since(p, since)]
     return [p for p in young if not _is_hook(words := _words(p), run) and not _just_forked(p, words, since)]
@@ -106,17 +106,17 @@ def _words(process: psutil.Process) -> str:
     return ""
 
 
-def end(processes: Iterable[psutil.Process], grace: float = GRACE) -> None:
+def end_processes(processes: Iterable[psutil.Process], grace: float = GRACE) -> None:
     """SIGTERM, up to `grace` seconds, then SIGKILL for what is left."""
     alive = list(processes)
     for process in alive:
         with suppress(psutil.Error):
             process.terminate()
     _, alive = psutil.wait_procs(alive, timeout=grace)
-    kill(alive)
+    kill_processes(alive)
 
 
-def kill(processes: Iterable[psutil.Process]) -> None:
+def kill_processes(processes: Iterable[psutil.Process]) -> None:
     """SIGKILL, and wait until they are gone (bounded: a process in uninterruptible sleep is left behind)."""
     alive = list(processes)
     for process in alive:
@@ -125,7 +125,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     psutil.wait_procs(alive, timeout=KILLED)
 
 
-def let_hooks_end(run: str, seconds: float, urgent: Callable[[], bool]) -> None:
+def await_hooks(run: str, seconds: float, urgent: Callable[[], bool]) -> None:
     """Wait for hooks that an agent, now gone, had started and not waited for, such as Claude's of a failed turn: they
     tell what it died of. Not once it is `urgent`."""
     if urgent():
@@ -136,7 +136,7 @@ def let_hooks_end(run: str, seconds: float, urgent: Callable[[], bool]) -> None:
         _, hooks = psutil.wait_procs(hooks, timeout=0.05)
 
 
-def end_run(run: str, grace: float = GRACE, adopted: bool = False) -> list[str]:
+def end_run_processes(run: str, grace: float = GRACE, adopted: bool = False) -> list[str]:
     """End everything that carries the run's marker, again until nothing new appears; gives their command lines.
 
     `adopted`: and every child of ours, which the sub-reaper took over; for the run itself, when its agent is gone.
@@ -147,10 +147,10 @@ def end_run(run: str, grace: float = GRACE, adopted: bool = False) -> list[str]:
         if not found:
             break
         told += [line for p in found if (line := _words(p)) and not _is_hook(line, run)]
-        end(found, grace)
+        end_processes(found, grace)
     return told
 
 
 def _left(run: str, adopted: bool) -> list[psutil.Process]:
     own = {p.pid: p for p in descendants(os.getpid()) if p not in _SPARED} if adopted else {}
-    return list({**own, **{p.pid: p for p in marked(run)}}.values())
+    return list({**own, **{p.pid: p for p in marked_processes(run)}}.values())

@@ -6,7 +6,7 @@ from __future__ import annotations
 STALLED = 20.0  # seconds without a turn of a loop that turns ten times a second
 
 
-class Pulse:
+class Liveness:
     """Beaten by the main loop while it waits for the agent. Times are awake seconds (Clock.awake)."""
 
     def __init__(self) -> None:

@@ -50,22 +50,22 @@ from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
-from wal_agent.supervise import local, logged_args, processes, systemd
-from wal_agent.supervise.caller import runs_above
+from wal_agent.supervise import machine, processes, provenance, systemd
+from wal_agent.supervise.acquire import Spooling, acquire_job, check_signals
+from wal_agent.supervise.caller import outer_runs
 from wal_agent.supervise.child import block_signals
-from wal_agent.supervise.closing import SEAL_AT_LEAST, SEAL_BUDGET, Finished, Settled, close
-from wal_agent.supervise.early import Early, EarlyBucket, EarlyClock
-from wal_agent.supervise.ended import Ended
-from wal_agent.supervise.heartbeat import Beat, Heartbeat, Timing
+from wal_agent.supervise.ended import AgentOutcome
+from wal_agent.supervise.hook_selftest import prove_untested_version
 from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
+from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress
 from wal_agent.supervise.live import Launch, Live
-from wal_agent.supervise.preemption.answer import Preempted, Preemption
-from wal_agent.supervise.prepare import Prepared, prepare
-from wal_agent.supervise.take import Spooling, check_signals, take
-from wal_agent.supervise.treesaver import capture_of
-from wal_agent.supervise.trial import on_trial
-from wal_agent.supervise.wish import Screen, Wish
-from wal_agent.supervise.within import within
+from wal_agent.supervise.preemption import Preempted, Preemption
+from wal_agent.supervise.prepare import PreparedStart, prepare_start
+from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, RunResult, Settled, end_run
+from wal_agent.supervise.startup import InterruptibleBucket, InterruptibleClock, StartupInterrupt
+from wal_agent.supervise.treesaver import open_worktree_capture
+from wal_agent.supervise.wish import RunOptions, Screen
+from wal_agent.supervise.within import call_with_timeout
 from wal_agent.wal.job import Fields, OpenedJob, Stopped, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Lease
@@ -86,7 +86,7 @@ OURS |= {f"WAL_AGENT_{name}" for name in (*LOOKING_ON, "ACCEPT_LOGGED_ARGS")}
 SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
-def run(wish: Wish, screen: Screen) -> Finished:
+def run(wish: RunOptions, screen: Screen) -> RunResult:
     """Run the agent under the log, once. Raises WalAgentError where ours is the last word."""
     agent, env = wish.agent, wish.env
     with screen.on(f"the version of {agent.name}", ASKING):
@@ -96,23 +96,23 @@ def run(wish: Wish, screen: Screen) -> Finished:
     problem = agent.hooks_off_reason(wish.args, wish.workspace, env)
     if problem is not None:
         raise ConfigError(problem)
-    on_trial(agent, cli, env, screen)
+    prove_untested_version(agent, cli, env, screen)
     if isinstance(agent, Hookless):
         for line in agent.start_lines(wish.workspace, env):
             screen.say(line)
-    timing = Timing(wish.settings.ttl)
+    timing = LeaseTiming(wish.settings.ttl)
     with screen.on("the key command", COMMAND_BUDGET):
         key = load_key(wish.settings.encryption_key_file, wish.settings.encryption_key_command, env)
     block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C
     with suppress(RuntimeError):  # no thread is left; the first hook pays the 0.1 s then
         threading.Thread(target=load_rules, name="rules", daemon=True).start()
-    runtime = local.runtime_dir(env)
+    runtime = machine.runtime_dir(env)
     with screen.on("the removal of what ended runs left here", SWEEP):
         try:
-            within(SWEEP, lambda: sweep(agent, env, runtime), None)  # a disk that hangs holds up no start
+            call_with_timeout(SWEEP, lambda: sweep(agent, env, runtime), None)  # a disk that hangs holds up no start
         except RuntimeError:  # no thread is left
             sweep(agent, env, runtime)
-    run_dir = local.RunDir.create(runtime, secrets.token_hex(8))
+    run_dir = machine.RunDir.create(runtime, secrets.token_hex(8))
     screen.once(wish.settings.origin)
     bucket = EncryptedBucket(wish.metered(open_bucket(wish.settings.bucket)), key)
     try:
@@ -124,8 +124,8 @@ def run(wish: Wish, screen: Screen) -> Finished:
 
 def sweep(agent: Agent, env: Env, runtime: Path) -> None:
     """Remove what dead runs left on this machine."""
-    local.sweep(runtime)
-    sweep_mirrors(local.state_dir(env) / MIRRORS, lambda name: local.is_live(runtime / name))
+    machine.sweep_run_dirs(runtime)
+    sweep_mirrors(machine.state_dir(env) / MIRRORS, lambda name: machine.is_run_live(runtime / name))
     agent.sweep(env, runtime)
 
 
@@ -134,10 +134,10 @@ class _Run:
 
     def __init__(
         self,
-        wish: Wish,
+        wish: RunOptions,
         cli: Cli,
-        timing: Timing,
-        run_dir: local.RunDir,
+        timing: LeaseTiming,
+        run_dir: machine.RunDir,
         bucket: Bucket,
         key_id: str,
         screen: Screen,
@@ -146,21 +146,21 @@ class _Run:
         self.cli = cli
         self.timing = timing
         self.run_dir = run_dir
-        self.early = Early(self._may_start)
-        self.bucket: Bucket = EarlyBucket(bucket, self.early)
+        self.early = StartupInterrupt(self._may_start)
+        self.bucket: Bucket = InterruptibleBucket(bucket, self.early)
         self.key_id = key_id
         self.screen = screen
-        self.clock: Clock = EarlyClock(self.early)
+        self.clock: Clock = InterruptibleClock(self.early)
         self.rng = random.Random()
         self.trouble: BaseException | None = None
         self.preemption = Preemption(wish.settings, wish.env, self.clock, wish.tell, self._failed)
         self.hasty = False  # the machine goes away: nothing that may hang is waited for
         self.keys = Keys(wish.settings.job)
-        self.here = local.this_host(wish.env, run_dir.lock)
+        self.here = machine.this_host(wish.env, run_dir.lock)
         self.interactive = wish.interactive
-        self.parents = tuple(above.run for above in reversed(runs_above()))
+        self.parents = tuple(above.run for above in reversed(outer_runs()))
 
-    def go(self) -> Finished:
+    def go(self) -> RunResult:
         opened = None
         try:
             opened = self._take()
@@ -173,13 +173,13 @@ class _Run:
             kept = f"{spool.count} segments of it never came into the log; they are kept in {spool.folder}."
             raise Fenced(fenced.what, kept) from fenced
 
-    def _go(self, opened: OpenedJob) -> Finished:
-        heartbeat = Heartbeat(self.timing, self.clock, opened.lease, self.wish.tell)
-        heartbeat.beat = lambda: Beat(seq=opened.writer.acked.seq)  # until there is an agent to report on
+    def _go(self, opened: OpenedJob) -> RunResult:
+        heartbeat = LeaseKeeper(self.timing, self.clock, opened.lease, self.wish.tell)
+        heartbeat.beat = lambda: RunProgress(seq=opened.writer.acked.seq)  # until there is an agent to report on
         with self._threads(opened, heartbeat) as start:
             try:
                 start()
-                prepared = prepare(self.wish, opened, self.here, self.clock, self.screen, self._may_start)
+                prepared = prepare_start(self.wish, opened, self.here, self.clock, self.screen, self._may_start)
                 ended = self._live(opened, heartbeat, prepared)
             except Fenced:
                 raise
@@ -187,7 +187,7 @@ class _Run:
                 self._give_up(opened, error)
                 raise
             ended = replace(ended, trouble=ended.trouble or self.trouble)
-            return close(self.wish, opened, ended, self.clock, self.screen, self.preemption.problem)
+            return end_run(self.wish, opened, ended, self.clock, self.screen, self.preemption.problem)
 
     # ---- the job
 
@@ -209,10 +209,10 @@ class _Run:
             parents=self.parents,
         )
         settings = self.wish.settings
-        logged_args.remember(self.wish.env, settings.bucket, settings.job, self.run_dir.run, self.wish.args)
+        provenance.remember_args(self.wish.env, settings.bucket, settings.job, self.run_dir.run, self.wish.args)
         wanted = settings.on_outage == "spool"
         try:
-            opened = take(
+            opened = acquire_job(
                 self.bucket,
                 self.keys,
                 self.here,
@@ -222,7 +222,7 @@ class _Run:
                 self.rng,
                 self.wish.wait,
                 self.screen.say,
-                Spooling(local.spools_dir(self.wish.env), wanted, self.wish.accept_loss),
+                Spooling(machine.spools_dir(self.wish.env), wanted, self.wish.accept_loss),
                 "refuse" if self.wish.exit_on_pause else "wait",
                 self.early.unbroken,
                 known_epoch(self.bucket.url, self.keys.job, self.wish.env),
@@ -270,7 +270,7 @@ class _Run:
         self.wish.tell(Logged(tuple(str(type(r).__struct_config__.tag) for r in records), earlier))
 
     @contextmanager
-    def _threads(self, opened: OpenedJob, heartbeat: Heartbeat) -> Iterator[Callable[[], None]]:
+    def _threads(self, opened: OpenedJob, heartbeat: LeaseKeeper) -> Iterator[Callable[[], None]]:
         """While this run owns the job. The caller calls what this gives: then the lease is renewed, the log written."""
         stop = threading.Event()
 
@@ -304,7 +304,7 @@ class _Run:
         settled: Settled = "left"
         try:
             reason, left = stopped_by(error), self._time_left(error)
-            settled = within(left, lambda: close_job(opened, "released", reason, budget=left / 2), "left")
+            settled = call_with_timeout(left, lambda: close_job(opened, "released", reason, budget=left / 2), "left")
             self.wish.tell(LeaseSettled(settled, reason))
         except WalAgentError:
             pass  # the lease runs out by itself; the error that stopped us is the one to tell
@@ -316,7 +316,7 @@ class _Run:
         self.early.armed = False
         left = self._time_left(stopped)
         with suppress(WalAgentError):
-            within(left, lambda: lease.settle("released", stopped_by(stopped), budget=left / 2), None)
+            call_with_timeout(left, lambda: lease.settle("released", stopped_by(stopped), budget=left / 2), None)
 
     def _time_left(self, error: Exception) -> float:
         """Seconds for giving the job back, whatever hangs."""
@@ -328,7 +328,7 @@ class _Run:
 
     # ---- the agent
 
-    def _live(self, opened: OpenedJob, heartbeat: Heartbeat, prepared: Prepared) -> Ended:
+    def _live(self, opened: OpenedJob, heartbeat: LeaseKeeper, prepared: PreparedStart) -> AgentOutcome:
         self.early.armed = False
         wish, agent = self.wish, self.wish.agent
         protocol = standing_protocol(wish.workspace, wish.env)
@@ -337,7 +337,7 @@ class _Run:
         runs = ":".join((*self.parents, self.run_dir.run))  # never by the environment: that of a dead run may linger
         own = {processes.MARKER: self.run_dir.run, processes.CHAIN: runs, SOCKET: str(self.run_dir.socket)}
         env = {**kept, **own}
-        mirror = local.state_dir(env) / MIRRORS / self.run_dir.run
+        mirror = machine.state_dir(env) / MIRRORS / self.run_dir.run
         keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed, wish.tell, self.clock)
         injected = agent.inject(setup, env)
         try:
@@ -349,7 +349,7 @@ class _Run:
             session: NewSession | ResumeSession = prepared.session
             args = prepared.args
             with self.screen.on("git, for the files of this folder"):
-                tree = capture_of(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
+                tree = open_worktree_capture(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
             answers = Answers(prepared.asked, str(wish.workspace))
             open_turn = opened.replay.state.turn == "started"
             turned = False
@@ -405,7 +405,7 @@ class _Run:
             remove(injected)
             keeper.stop(PATIENCE if self.hasty else 2.0)
 
-    def _settle(self, prepared: Prepared, answers: Answers, opened: OpenedJob) -> list[AnyRecord]:
+    def _settle(self, prepared: PreparedStart, answers: Answers, opened: OpenedJob) -> list[AnyRecord]:
         """At the end of a turn: what was told of the calls in flight settles those that it can (I8)."""
         ends = prepared.settling(opened.writer.state, self.clock.now())
         return [end for end in ends if end.call not in answers.given]
@@ -416,7 +416,7 @@ class _Run:
         answers.saw(call, tool, input, cwd)
         return answers.ends([o.intent.call for o in opened.writer.state.open], self.clock.now())
 
-    def _capture(self, opened: OpenedJob, prepared: Prepared, session: str, env: dict[str, str]) -> SessionCapture:
+    def _capture(self, opened: OpenedJob, prepared: PreparedStart, session: str, env: dict[str, str]) -> SessionCapture:
         """Captures that go on from what the log holds."""
         capture = SessionCapture(session, opened.blobs.put_payload)
         if prepared.captured:

@@ -50,22 +50,22 @@ class Situation:
         return self.home is not None and self.home.host.same_kernel(here.boot, here.pidns)
 
 
-def situation(opened: OpenedJob) -> Situation:
+def read_situation(opened: OpenedJob) -> Situation:
     """From the replay that ends at our own opening (R2)."""
     replay = opened.replay
     if replay.damage is not None:  # then it is not read up to our opening; the lease says the same
-        return observe(replay, opening_by(opened.lease.doc, "dead"), opened.blobs)
+        return observe_log(replay, opening_by(opened.lease.doc, "dead"), opened.blobs)
     state = replay.state
     before = msgspec.structs.replace(state, openings=state.openings[:-1], opened=state.opened - 1)
-    return observe(dataclasses.replace(replay, state=before), state.openings[-1].opening, opened.blobs)
+    return observe_log(dataclasses.replace(replay, state=before), state.openings[-1].opening, opened.blobs)
 
 
-def observe(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
+def observe_log(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
     """What `opening` would find, or found, behind the log of `replay`."""
     state = replay.state
     if replay.damage:
         return Situation(opening, state, state.home_opening, replay.damage, {})
-    asked = fetched(blobs, state.prompt.prompt) if state.prompt else None
+    asked = fetch_payload(blobs, state.prompt.prompt) if state.prompt else None
     return Situation(opening, state, state.home_opening, None, inputs_of(state, blobs), asked or b"")
 
 
@@ -89,17 +89,17 @@ def inputs_of(state: State, blobs: Blobs) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     ended = [*(e.intent for e in state.unsettled), *(c.intent for c in state.unlogged)]
     for intent in [*(o.intent for o in state.open), *ended]:
-        data = fetched(blobs, intent.input) if intent.call not in found else None
+        data = fetch_payload(blobs, intent.input) if intent.call not in found else None
         if data is not None:
             found[intent.call] = data
     for call in state.unheld:  # of a long one the beginning
-        data = fetched(blobs, call.intent.input)
+        data = fetch_payload(blobs, call.intent.input)
         if data is not None:
             found.setdefault(call.intent.call, data)
     return found
 
 
-def fetched(blobs: Blobs, payload: Payload | None) -> bytes | None:
+def fetch_payload(blobs: Blobs, payload: Payload | None) -> bytes | None:
     """The payload's bytes; None where there are none, or they are damaged: the call is then told without them."""
     try:
         return None if payload is None else blobs.fetch(payload)
@@ -112,7 +112,7 @@ def logged_calls(
 ) -> list[LoggedCall]:
     """All calls that the newest session may lack, in the log's order, with what is known of each. `ended`: those of
     them that ended. `effects`: which of them left their file changes elsewhere."""
-    calls = [_ended(e, at.inputs.get(e.intent.call), fetched(blobs, e.end.result), effects) for e in ended]
+    calls = [_ended(e, at.inputs.get(e.intent.call), fetch_payload(blobs, e.end.result), effects) for e in ended]
     for o in (o for o in at.before.open if o.intent.session == at.before.session):
         verdict = verdicts.get(o.intent.call)
         finding: Finding = verdict.finding if verdict else "unknown"
@@ -141,5 +141,5 @@ def _call(intent: Intent, input: bytes | None, result: bytes | None, failed: boo
     return LoggedCall(intent.call, intent.tool, input or b"{}", result, failed, note, intent.time, intent.agent_call)
 
 
-def finished(at: Situation, ended: Sequence[EndedCall]) -> tuple[Finished, ...]:
+def finished_calls(at: Situation, ended: Sequence[EndedCall]) -> tuple[Finished, ...]:
     return tuple(Finished(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in ended)

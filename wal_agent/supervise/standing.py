@@ -6,12 +6,12 @@ from pathlib import Path
 
 from wal_agent.records import Host
 from wal_agent.recovery.admit import Local
-from wal_agent.supervise.local import lock_state
+from wal_agent.supervise.machine import lock_state
 from wal_agent.wal.lease import Seen
 from wal_agent.wal.spool import Owner, look
 
 
-def local_view(seen: Seen | None, here: Host, spools: Path, bucket_url: str, unchanged: float = 0.0) -> Local:
+def probe_holder(seen: Seen | None, here: Host, spools: Path, bucket_url: str, unchanged: float = 0.0) -> Local:
     """`spools`: the folder of this user's spools; `unchanged`: seconds that the lease was seen not to change."""
     if seen is None:
         return Local(here.boot, here.pidns)

@@ -12,10 +12,10 @@ from pathlib import Path
 from wal_agent.agents.base import Agent, RereadsSettings
 from wal_agent.errors import ConfigError
 
-_Mark = tuple[int, int, int, int] | None  # of a file, as `stat` gives it; None: there is none
+_FileMark = tuple[int, int, int, int] | None  # of a file, as `stat` gives it; None: there is none
 
 
-class Switches:
+class HookSwitches:
     def __init__(self, agent: Agent, args: Sequence[str], workspace: Path, env: Mapping[str, str]) -> None:
         self._agent = agent if isinstance(agent, RereadsSettings) else None
         self._name = agent.name
@@ -41,13 +41,13 @@ class Switches:
             "See what its last calls did: wal-agent log",
         )
 
-    def _marked(self) -> dict[Path, _Mark]:
+    def _marked(self) -> dict[Path, _FileMark]:
         if self._agent is None:
             return {}
-        return {path: _mark(path) for path in (*self._own, *self._agent.switches(*self._at))}
+        return {path: _file_mark(path) for path in (*self._own, *self._agent.switches(*self._at))}
 
 
-def _mark(path: Path) -> _Mark:
+def _file_mark(path: Path) -> _FileMark:
     try:
         found = path.stat()
     except OSError:

@@ -37,7 +37,7 @@ EVERY = 10.0  # seconds between two words where systemd asks for no keep-alive
 MAX_STATUS = 200  # characters
 
 
-def status_of(happening: Happening) -> str | None:
+def status_line(happening: Happening) -> str | None:
     """The line that `systemctl status` shows, where this changes it. Pure."""
     match happening:
         case LeaseTaken(epoch=epoch, agent=agent):
@@ -68,9 +68,9 @@ def status_of(happening: Happening) -> str | None:
             return None
 
 
-def words_of(happening: Happening) -> list[str]:
+def notify_lines(happening: Happening) -> list[str]:
     """The lines to send for one happening. Pure."""
-    status = status_of(happening)
+    status = status_line(happening)
     said = [] if status is None else [f"STATUS={shown(redact(status), MAX_STATUS)}"]
     match happening:
         case Ready():
@@ -103,10 +103,10 @@ class ServiceManager:
         begun("systemd", self._keep)
 
     def hear(self, at: float, happening: Happening) -> None:
-        said = self._send(words_of(happening))
+        said = self._send(notify_lines(happening))
         if isinstance(happening, Ready):
             self._ready = True
-            self._unsaid = [] if said else words_of(happening)
+            self._unsaid = [] if said else notify_lines(happening)
 
     def close(self) -> None:
         self._stop.set()

@@ -27,8 +27,8 @@ from wal_agent.happened import Saved, Tell
 from wal_agent.records import Workspace
 from wal_agent.recovery.report import plain
 from wal_agent.recovery.words import size
-from wal_agent.supervise import local
-from wal_agent.supervise.saver import MAX_BACKLOG
+from wal_agent.supervise import machine
+from wal_agent.supervise.session_capture import MAX_BACKLOG
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.writer import Writer
 
@@ -44,7 +44,7 @@ UNSAVED = "The last changes of the working tree are not saved, only on this mach
 NEVER = "No file of this folder was saved."
 
 
-class TreeSaver:
+class WorktreeSaver:
     """`start`, then `poke` as often as something may have changed; `pause` and `stop` at the end."""
 
     def __init__(
@@ -256,7 +256,7 @@ def due(work: float, ended: float) -> float:
     return ended + BEHIND - work - DEBOUNCE
 
 
-def capture_of(
+def open_worktree_capture(
     settings: Settings,
     agent: Agent,
     env: Mapping[str, str],
@@ -277,7 +277,7 @@ def capture_of(
     total = int(settings.workspace_cap * (1 << 20))
     caps = Caps(total, max(1, total // 20))
     put = opened.blobs.put_payload
-    capture = WorkspaceCapture(local.state_dir(env), workspace, env, put, private, caps, settings.job)
+    capture = WorkspaceCapture(machine.state_dir(env), workspace, env, put, private, caps, settings.job)
     capture.go_on_from(opened.replay.state.workspace)
     return capture
 
@@ -300,7 +300,7 @@ def _homes(env: Mapping[str, str]) -> list[Path]:
 def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], workspace: Path) -> list[Path]:
     """The agents' own state with its credentials, other programs' credentials, what is wal-agent's, its key, and the
     bucket itself."""
-    found = [agent.folder(env), local.state_dir(env), local.runtime_dir(env)]
+    found = [agent.folder(env), machine.state_dir(env), machine.runtime_dir(env)]
     found += [home / name for home in _homes(env) for name in (*places.AGENTS, *places.CREDENTIALS)]
     url = urlsplit(settings.bucket)
     if settings.bucket.startswith("/") or url.scheme == "file":

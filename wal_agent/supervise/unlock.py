@@ -15,8 +15,8 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import BucketError, Damaged, UsageError
 from wal_agent.recovery.admit import END_IT, Local, age, owner_is_dead, pause_left, pause_words, unlock_wait
-from wal_agent.supervise.local import spools_dir, this_host
-from wal_agent.supervise.standing import local_view
+from wal_agent.supervise.machine import spools_dir, this_host
+from wal_agent.supervise.standing import probe_holder
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
@@ -42,7 +42,7 @@ class Unlocked(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class UnlockRequest:
     """What the person said. `epoch` is the lease that they saw, None: they have not said; `off`: the host is off."""
 
     epoch: int | None
@@ -54,28 +54,28 @@ class Wish:
             raise UsageError(f"The reason has {len(self.reason)} characters.", f"At most {MAX_REASON}, please.")
 
 
-def unlock(bucket: Bucket, keys: Keys, wish: Wish, env: Mapping[str, str]) -> Unlocked:
+def unlock(bucket: Bucket, keys: Keys, wish: UnlockRequest, env: Mapping[str, str]) -> Unlocked:
     """Unlock the lease that the person saw. UsageError: there is none, it is another one, or they named none;
     LeaseHeld: its owner renewed it at the same moment; Damaged: it cannot be read, see `repair`."""
     seen = leases.read(bucket, keys)
     if seen is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     here = this_host(env, Path(os.devnull))
-    local = local_view(seen, here, spools_dir(env), bucket.url)
+    local = probe_holder(seen, here, spools_dir(env), bucket.url)
     if idle := nothing_to_unlock(seen, local, wish):
         return idle
-    check(seen, local, wish)
+    check_request(seen, local, wish)
     with suppress(BucketError, Damaged):  # what is of no use without a key, or damaged, can be unlocked all the same
         tail(bucket, keys, seen.doc.seq)  # Newer
     doc = leases.unlock(
-        bucket, keys, SystemClock(), random.Random(), seen=seen, reason=clean(wish.reason), off=wish.off
+        bucket, keys, SystemClock(), random.Random(), seen=seen, reason=clean_reason(wish.reason), off=wish.off
     )
     waits = 0.0 if doc.off else doc.ttl
     said = f"job {keys.job} is taken from {owner(seen)}. {next_start(waits, loses(seen, local))}"
     return result(seen, True, said, waits, notes(seen, local, doc.off))
 
 
-def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "") -> Unlocked:
+def repair_lease(bucket: Bucket, keys: Keys, wish: UnlockRequest, ttl: float, key_id: str = "") -> Unlocked:
     """Replace a lease that cannot be read. `ttl`: seconds that the next owner waits, or longer where the lost one says
     so; `key_id`: of the key that `bucket` decrypts with. UsageError: the lease is sound, or `wish` names another epoch
     than the log's; Damaged, Denied: the end of the log cannot be read either."""
@@ -100,7 +100,7 @@ def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "")
         tail=end,
         ttl=ttl,
         key=key_id,
-        reason=clean(wish.reason) or "its lease was damaged",
+        reason=clean_reason(wish.reason) or "its lease was damaged",
         off=wish.off,
     )
     doc = repaired.doc
@@ -123,7 +123,7 @@ def repair(bucket: Bucket, keys: Keys, wish: Wish, ttl: float, key_id: str = "")
 # --- pure
 
 
-def nothing_to_unlock(seen: Seen, local: Local, wish: Wish) -> Unlocked | None:
+def nothing_to_unlock(seen: Seen, local: Local, wish: UnlockRequest) -> Unlocked | None:
     """What to say when the next start can have the job anyhow; None when there is something to unlock.
 
     No error: what was asked for is so, and a script may go on."""
@@ -145,7 +145,7 @@ def nothing_to_unlock(seen: Seen, local: Local, wish: Wish) -> Unlocked | None:
     return None
 
 
-def check(seen: Seen, local: Local, wish: Wish) -> None:
+def check_request(seen: Seen, local: Local, wish: UnlockRequest) -> None:
     """UsageError unless the person names the lease that stands there, and what they say of its host can be true."""
     doc = seen.doc
     command = f"wal-agent unlock --epoch {doc.epoch}"
@@ -211,6 +211,6 @@ def result(seen: Seen, done: bool, said: str, waits: float = 0.0, notes: tuple[s
     )
 
 
-def clean(reason: str) -> str:
+def clean_reason(reason: str) -> str:
     """As it can be stored: an argument may hold bytes that are no text."""
     return reason.encode("utf-8", "replace").decode()

@@ -18,8 +18,8 @@ from wal_agent.agents.base import Agent, NamesCallsOnce, RequestedCall, SeenCall
 from wal_agent.records import Ending
 from wal_agent.supervise.gate import Gate
 
-MOST = 4096  # calls that are remembered until their result comes (I9)
-MOST_BYTES = 8 << 20  # of their inputs
+MAX_ASKED = 4096  # calls that are remembered until their result comes (I9)
+MAX_ASKED_BYTES = 8 << 20  # of their inputs
 _PIECE = 1 << 20
 _HOW: dict[str, Ending] = {"done": "done", "failed": "failed", "cancelled": "interrupted"}
 
@@ -61,7 +61,7 @@ class Unlogged:
         if seen.call_id:  # hooks may know it under another tool's name: Codex takes a shell's patch for one
             if not ran or self._gate.knows(seen.call_id):
                 return
-            if path is not None and has(path, seen.call_id, old):  # repeated
+            if path is not None and file_contains(path, seen.call_id, old):  # repeated
                 return
         else:
             self._done[seen.tool] += ran
@@ -75,7 +75,7 @@ class Unlogged:
         """The agent is gone. With hooks off, what it was asked for and has no result may have begun."""
         for id, asked in self._asked.rest() if self._off else ():
             known = asked.tool in self._skip or self._gate.knows(id)
-            if not known and not (path is not None and has(path, id, old)):
+            if not known and not (path is not None and file_contains(path, id, old)):
                 self._gate.unlogged(session, asked.tool, asked.input, id, None)
 
 
@@ -91,7 +91,7 @@ class _Asked:
             self.take(id)
             self._calls[id] = call
             self._size += len(call.input)
-        while len(self._calls) > MOST or (self._size > MOST_BYTES and len(self._calls) > 1):
+        while len(self._calls) > MAX_ASKED or (self._size > MAX_ASKED_BYTES and len(self._calls) > 1):
             self.take(next(iter(self._calls)))
 
     def take(self, id: str) -> RequestedCall | None:
@@ -103,7 +103,7 @@ class _Asked:
         return list(self._calls.items())
 
 
-def has(path: Path, text: str, size: int) -> bool:
+def file_contains(path: Path, text: str, size: int) -> bool:
     """Do the first `size` bytes of a file have `text`?"""
     wanted, kept = text.encode("utf-8", "replace"), b""
     try:

@@ -15,7 +15,7 @@ from typing import Final
 
 from wal_agent.happened import HungUp, Late, TakesLong
 from wal_agent.records import Class
-from wal_agent.supervise.calls import Running
+from wal_agent.supervise.calls import RunningCall
 from wal_agent.supervise.phases import PHASES, Phase, is_idle
 
 STUCK = 300.0  # seconds for beginning and for ending, which may fetch and flush things over a slow network
@@ -77,7 +77,7 @@ class Watch:
         self._armed += 1
 
     def tick(
-        self, awake: float, phase: Phase, what: str, running: Sequence[Running], fed: bool = False
+        self, awake: float, phase: Phase, what: str, running: Sequence[RunningCall], fed: bool = False
     ) -> list[TakesLong | HungUp]:
         """What takes long since the look before: each is told once until it is over, a question again and again.
         `awake`: Clock.awake(); `what`: the tool that `phase` is about, which in a wait for the model is the last;
@@ -122,7 +122,7 @@ class Watch:
             found.append(HungUp(self._waited, _WAITS[phase]))
         return found
 
-    def _tools(self, phase: Phase, passed: float, running: Sequence[Running]) -> list[TakesLong]:
+    def _tools(self, phase: Phase, passed: float, running: Sequence[RunningCall]) -> list[TakesLong]:
         """A call counts only while tools are executed: what stands in another phase waits for a person or has been
         refused by one, and its end is still to be told."""
         self._ran = {r.call: self._ran.get(r.call, -passed) for r in running}  # one that is new begins now

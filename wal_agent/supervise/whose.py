@@ -20,7 +20,7 @@ NOBODY = "?"  # while one job's files take the place of another's; no job has th
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class SessionOwner:
     """The note on one session in one workspace of this machine; `state_dir` holds it."""
 
     state_dir: Path

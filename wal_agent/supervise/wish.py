@@ -11,12 +11,12 @@ from wal_agent.agents.base import Agent
 from wal_agent.bucket.base import Bucket
 from wal_agent.config import Settings
 from wal_agent.happened import Tell
-from wal_agent.supervise.pulse import Pulse
-from wal_agent.supervise.waiting import On, silent
+from wal_agent.supervise.options import ShowWait, show_no_wait
+from wal_agent.supervise.pulse import Liveness
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RunOptions:
     """What the user asked for."""
 
     agent: Agent
@@ -33,7 +33,7 @@ class Wish:
     tell: Tell = lambda _: None  # who looks on: metrics, logs, notifications
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
     trace: str = ""  # W3C trace id of this run, for its opening record
-    pulse: Pulse = field(default_factory=Pulse)
+    pulse: Liveness = field(default_factory=Liveness)
 
     @property
     def interactive(self) -> bool:
@@ -47,7 +47,7 @@ class Screen:
 
     say: Callable[[str], None]
     rows: Callable[[list[str]], None]
-    on: On = silent
+    on: ShowWait = show_no_wait
     said: set[str] = field(default_factory=set)
 
     def once(self, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def within(seconds: float, work: Callable[[], T], late: T) -> T:
+def call_with_timeout(seconds: float, work: Callable[[], T], late: T) -> T:
     """What `work` gives, or raises; `late` when it takes longer. It may still come to its end then, or never."""
     done: list[T] = []
     failed: list[BaseException] = []

@@ -14,6 +14,7 @@ from wal_agent.capture.place import find
 from wal_agent.capture.repository import Surroundings
 from wal_agent.capture.shadow import Shadow
 from wal_agent.config import Settings
+from wal_agent.places import state_dir
 from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery.covered import covering
 from wal_agent.recovery.report import plain, row
@@ -21,14 +22,13 @@ from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
 from wal_agent.recovery.tree_words import HOME, Effects, effects, pending_words, told
 from wal_agent.recovery.words import clock_time, counted, size
 from wal_agent.recovery.workspace import Done, put_back, put_back_note
-from wal_agent.supervise.local import state_dir
 from wal_agent.supervise.situation import Situation
 from wal_agent.supervise.treesaver import never_captured, too_wide
 from wal_agent.wal.blobs import Blobs
 
 
 @dataclass(frozen=True, slots=True)
-class TreePlan:
+class WorktreeFacts:
     """What a start would do with the working tree, as plain data. `why`: of a folder that stays. `saved`: seconds since
     1970; `size` in bytes; `holds` and `left_out` as in records.Workspace."""
 
@@ -59,7 +59,7 @@ class TreePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class WorktreePlan:
     """Before anything is done. `captured`: None also where captures are off. `identity`: of the repository here, looked
     up only where a tree would be put back into one. `before`: an earlier start put it back here, and no agent was
     started since. `elsewhere`: the calls of the last run ran on another machine."""
@@ -84,11 +84,11 @@ class Foreseen:
         return Done(self.decided, self.captured)
 
     @property
-    def plan(self) -> TreePlan:
+    def plan(self) -> WorktreeFacts:
         decided, saved = self.decided, self.captured
         if isinstance(decided, Keep) or saved is None:
-            return TreePlan("keep", decided.why if isinstance(decided, Keep) else "")
-        return TreePlan(
+            return WorktreeFacts("keep", decided.why if isinstance(decided, Keep) else "")
+        return WorktreeFacts(
             "put_back",
             saved=saved.time,
             commit=saved.commit,
@@ -124,9 +124,9 @@ class Foreseen:
         return effects(done, self.elsewhere, self.before)
 
 
-def foresee(
+def plan_worktree(
     at: Situation, here: Host, workspace: Path, settings: Settings, agent: Agent, env: Mapping[str, str]
-) -> Foreseen:
+) -> WorktreePlan:
     """Changes nothing. ConfigError: there is no git to look with."""
     private = tuple(never_captured(settings, agent, env, workspace))
     target = Target(workspace, state_dir(env), env, private, settings.job)
@@ -140,7 +140,7 @@ def foresee(
     if isinstance(decided, Keep) and captured is not None and home is not None:
         note = put_back_note(target, captured)
         before = note.isdecimal() and int(note) > home.epoch
-    seen = Foreseen(target, captured, decided, (), before, not at.same_host(here), local.empty, at.opening.epoch)
+    seen = WorktreePlan(target, captured, decided, (), before, not at.same_host(here), local.empty, at.opening.epoch)
     if isinstance(decided, PutBack) and local.repository and captured is not None and captured.repository is not None:
         return replace(seen, identity=identity_here(target))
     return seen

@@ -24,7 +24,7 @@ from tests.faults.soak.ledger import Effect, Ledger, Wrong
 from tests.servers import Server, fresh_bucket
 from tests.servers.proxy import Proxy, Storm, proxied
 from wal_agent.errors import LeaseHeld
-from wal_agent.supervise.acknowledge import acknowledge
+from wal_agent.supervise.acknowledge import acknowledge_call
 from wal_agent.wal.keys import Keys
 
 ROOT = Path(__file__).parents[3]
@@ -205,7 +205,7 @@ class Job:
         for call in self.ledger.open():
             try:
                 happened = call.effect in done
-                acknowledge(self.ledger.bucket, KEYS, TTL, call.number, happened, self.machine(machine))
+                acknowledge_call(self.ledger.bucket, KEYS, TTL, call.number, happened, self.machine(machine))
             except LeaseHeld:
                 return  # the run before had another machine's lease to wait for, and died waiting
             self.counts["settled by a person"] += 1

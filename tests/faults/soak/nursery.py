@@ -22,9 +22,9 @@ from wal_agent.bucket import check
 from wal_agent.cli.screen import lines, say
 from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
-from wal_agent.supervise import housekeeping, take
+from wal_agent.supervise import acquire, housekeeping
 from wal_agent.supervise.run import run
-from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.supervise.wish import RunOptions, Screen
 from wal_agent.wal import snapshot
 from wal_agent.wal.ticket import Ticket, Word
 
@@ -55,12 +55,12 @@ def live(order: dict[str, Any]) -> int:
     os.environ.update(order["env"])
     os.chdir(order["workspace"])
     importlib.reload(failpoints)  # it reads the environment when it is imported
-    take.BUCKET_PAUSE = check.PAUSE = 0.05  # these stores do not throttle
+    acquire.BUCKET_PAUSE = check.PAUSE = 0.05  # these stores do not throttle
     housekeeping.LOOK = 0.1  # a run is short, and so is its log:
     snapshot.SnapshotPolicy.due = due  # type: ignore[method-assign]
     if order["broken"]:
         Ticket.wait = acked  # type: ignore[method-assign]
-    wish = Wish(
+    wish = RunOptions(
         agent=AGENTS["gemini"],
         args=("--prompt", "work"),
         settings=Settings(**order["settings"]),

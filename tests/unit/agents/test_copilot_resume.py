@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from wal_agent.agents.base import LoggedCall, Reconciled, ToolEnded, ToolStarting
 from wal_agent.agents.copilot import Copilot
 from wal_agent.agents.copilot.resume import call_id
-from wal_agent.supervise.gate import cut
+from wal_agent.supervise.gate import cut_payload
 
 COPILOT = Copilot()
 WS = Path("/new/place")
@@ -185,7 +185,7 @@ def test_what_is_nested_too_deep() -> None:
 def test_a_result_that_was_cut() -> None:
     """The bucket was away: the beginning of what the hook told, and a sentence."""
     whole = json.loads(bytes(ended("a\n" + 40000 * '"\\ü').result))["text"]
-    kept = cut(ended(whole).result).data
+    kept = cut_payload(ended(whole).result).data
     assert kept is not None
     _, found = mended(lines(HEAD, asked(("a", "x"))), LoggedCall(1, "bash", b'{"command": "x"}', kept, False))
     assert found["a"].startswith('a\n"\\ü"\\ü') and found["a"].endswith("could not be saved: the bucket was away]")

@@ -21,7 +21,7 @@ from wal_agent.encryption import Key, id_of
 from wal_agent.errors import Conflict, Damaged, Denied, Newer, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery.admit import Local, Try, admit
-from wal_agent.supervise.take import Spooling, take
+from wal_agent.supervise.acquire import Spooling, acquire_job
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
@@ -72,7 +72,7 @@ def start(bucket: Bucket, key: Key | None) -> OpenedJob:
     """As `wal-agent run` takes a job."""
     wrapped = EncryptedBucket(bucket, key)
     nowhere = Spooling(Path("/nowhere"))
-    return take(
+    return acquire_job(
         wrapped,
         KEYS,
         host("b"),

@@ -17,7 +17,7 @@ from wal_agent.happened import Announcer
 from wal_agent.notify import send
 from wal_agent.notify.outbox import boxes
 from wal_agent.notify.targets import VARIABLE
-from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.supervise.wish import RunOptions, Screen
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def titles(env: dict[str, str]) -> list[str]:
 def test_who_looks_on_and_cannot_is_told_of_and_everybody_is_let_go(env: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     flags = {"metrics_file": str(tmp_path / "gone" / "x.prom"), "job": "shop"}
-    wish = Wish(AGENTS["generic"], ("true",), load("generic", tmp_path / "w", env, flags), tmp_path / "w", env)
+    wish = RunOptions(AGENTS["generic"], ("true",), load("generic", tmp_path / "w", env, flags), tmp_path / "w", env)
     with pytest.raises(ConfigError), looked_at(wish, Screen(print, print)):
         pytest.fail("nothing is begun")
     assert titles(env) == ["shop: stopped with 78, a person is needed"]

@@ -192,7 +192,7 @@ def test_a_job_that_does_not_exist_is_no_error_to_look_at(run: Run) -> None:
 def test_the_prompt_of_a_dry_run_has_a_heading(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It speaks to an agent, of what the start will have done by then."""
     monkeypatch.setattr(
-        dry_run, "foresee", lambda *_: dry_run.Foreseen("a plan", ["  row"], "1 process was ended now.")
+        dry_run, "foresee_start", lambda *_: dry_run.ForeseenStart("a plan", ["  row"], "1 process was ended now.")
     )
     assert run("recover", "--dry-run")[2].splitlines() == [
         "wal-agent: a plan (nothing was changed)",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.shelf import Run, Shelf
-from wal_agent.supervise.done import came_to_its_end
+from wal_agent.supervise.done import is_complete
 from wal_agent.wal.job import close_job
 
 
@@ -23,11 +23,11 @@ from wal_agent.wal.job import close_job
 def test_only_a_task_that_was_done_has_come_to_its_end(tmp_path: Path, state: str, reason: str, done: bool) -> None:
     """An engine that starts a failed agent again must not be told that all is well."""
     shelf = Shelf(tmp_path / "b")
-    assert not came_to_its_end(shelf.url, "shop")
+    assert not is_complete(shelf.url, "shop")
     job = shelf.open()
     if state != "held":
         close_job(job, "closed" if state == "closed" else "released", reason)
-    assert came_to_its_end(shelf.url, "shop") is done
+    assert is_complete(shelf.url, "shop") is done
 
 
 def test_nothing_is_run_and_that_is_a_success(run: Run, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from wal_agent.cli.status import table
 from wal_agent.cli.view import look
 from wal_agent.errors import Fenced
 from wal_agent.recovery.admit import Local, Try, Wait, admit
-from wal_agent.supervise import local
+from wal_agent.supervise import machine
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.lease import LeaseDoc, Seen
@@ -96,8 +96,8 @@ def test_now_is_refused_for_an_owner_that_runs_here(run: Run, tmp_path: Path) ->
     shelf = Shelf(tmp_path / "b")
     job = shelf.open()
     (tmp_path / "r").mkdir()
-    run_dir = local.RunDir.create(tmp_path / "r", "a")
-    here = local.this_host({}, run_dir.lock)
+    run_dir = machine.RunDir.create(tmp_path / "r", "a")
+    here = machine.this_host({}, run_dir.lock)
     rewrite(shelf, msgspec.structs.replace(job.lease.doc, host=here))
     try:
         code, _, err = run("unlock", "--epoch", "1", "--now", *where(shelf))

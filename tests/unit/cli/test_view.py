@@ -28,9 +28,9 @@ from wal_agent.records import (
     RunEnded,
     Workspace,
 )
-from wal_agent.supervise import local
+from wal_agent.supervise import machine
 from wal_agent.supervise.control import STATUS
-from wal_agent.supervise.server import HookServer
+from wal_agent.supervise.hook_server import HookServer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
@@ -264,14 +264,14 @@ def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
 
 def test_a_live_run_on_this_machine_is_asked() -> None:
     with short_folder() as folder:
-        run_dir = local.RunDir.create(folder, "live")
+        run_dir = machine.RunDir.create(folder, "live")
         answer = {STATUS: json.dumps({"phase": "awaiting_user", "bytes": 2500, "age": 65.0}).encode()}
         server = HookServer(run_dir.socket, "live", lambda call: answer[call.event], lambda _: None)
         server.start()
         try:
             shelf = Shelf(folder / "bucket")
             job = shelf.open("live")
-            here = local.this_host({}, run_dir.lock)
+            here = machine.this_host({}, run_dir.lock)
             doc = msgspec.structs.replace(job.lease.doc, host=here)
             version = shelf.bucket.get(KEYS.lease).version
             shelf.bucket.put(KEYS.lease, leases.encode(doc), if_version=version)

@@ -22,7 +22,7 @@ from wal_agent.errors import (
     UsageError,
     WalAgentError,
 )
-from wal_agent.supervise.closing import DRAINED
+from wal_agent.supervise.run_end import DRAINED
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
 OBJECTS: list[dict[str, Any]] = [o for path in FOLDER.glob("*.yaml") for o in yaml.safe_load_all(path.read_text())]

@@ -38,7 +38,7 @@ from pathlib import Path
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import LeaseHeld
-from wal_agent.supervise.local import this_host
+from wal_agent.supervise.machine import this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 bucket, keys = FileBucket(Path(os.environ["ROOT"]) / "bucket"), Keys(sys.argv[3].removeprefix("--job="))

@@ -16,8 +16,8 @@ from wal_agent.happened import Happening, Saved
 from wal_agent.records import AnyRecord, Workspace
 from wal_agent.supervise import housekeeping as module
 from wal_agent.supervise.housekeeping import Housekeeping
-from wal_agent.supervise.saver import Saver
-from wal_agent.supervise.treesaver import TreeSaver
+from wal_agent.supervise.session_capture import SessionSaver
+from wal_agent.supervise.treesaver import WorktreeSaver
 from wal_agent.wal.snapshot import SnapshotPolicy
 from wal_agent.wal.state import State
 from wal_agent.wal.ticket import Ticket
@@ -77,7 +77,7 @@ class Desk:
         self.heard: list[Happening] = []
         self.agent = ScriptAgent(folder / "home")
         job, clock = self.post.job, self.post.world.clock
-        self.saver = Saver(
+        self.saver = SessionSaver(
             self.agent.agent,
             {},
             Path("/w"),
@@ -143,7 +143,7 @@ def test_a_workspace_is_saved_when_the_bucket_has_it(tmp_path: Path) -> None:
     post, heard = Post(tmp_path), list[Happening]()
     tree = Captured(Workspace(time=1.0, holds=0, commit="c1"), None, None)
     clock = post.world.clock
-    saver = TreeSaver(tree, post.job.writer, lambda: 0, clock, 9.0, print, heard.append)  # type: ignore[arg-type]
+    saver = WorktreeSaver(tree, post.job.writer, lambda: 0, clock, 9.0, print, heard.append)  # type: ignore[arg-type]
     saver.save()
     saver.save()
     assert heard == []

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from wal_agent.recovery.settled import Way, failure, way
-from wal_agent.supervise.exits import Facts, exit_class
+from wal_agent.supervise.exits import ExitFacts, classify_exit
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,16 @@ def test_what_a_reason_says(reason: str, expected: Way) -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        Facts(code=41, completed=True, interactive=False),
-        Facts(code=0, completed=False, interactive=False),
-        Facts(code=-signal.SIGSEGV, completed=False, interactive=False),
-        Facts(code=-9, completed=False, interactive=False, oom_kills=1),
-        Facts(code=134, completed=False, interactive=False, said=b"FATAL: JavaScript heap out of memory"),
+        ExitFacts(code=41, completed=True, interactive=False),
+        ExitFacts(code=0, completed=False, interactive=False),
+        ExitFacts(code=-signal.SIGSEGV, completed=False, interactive=False),
+        ExitFacts(code=-9, completed=False, interactive=False, oom_kills=1),
+        ExitFacts(code=134, completed=False, interactive=False, said=b"FATAL: JavaScript heap out of memory"),
     ],
 )
-def test_each_death_that_has_words_of_ours_is_known_by_them(facts: Facts) -> None:
+def test_each_death_that_has_words_of_ours_is_known_by_them(facts: ExitFacts) -> None:
     """The fleet sees the lease alone."""
-    assert way(exit_class(facts).why) == "failed"
+    assert way(classify_exit(facts).why) == "failed"
 
 
 def test_the_agents_own_words_are_judged_by_its_class() -> None:

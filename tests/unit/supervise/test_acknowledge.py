@@ -20,10 +20,10 @@ from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import Cause, End, Host
 from wal_agent.recovery.admit import Local, Try, admit, pause_left, pause_words, paused_until
 from wal_agent.supervise import acknowledge as module
-from wal_agent.supervise import local
-from wal_agent.supervise.acknowledge import acknowledge, end_of
-from wal_agent.supervise.control import ACK, STATUS, ask
-from wal_agent.supervise.server import Asked, HookServer
+from wal_agent.supervise import machine
+from wal_agent.supervise.acknowledge import acknowledge_call, acknowledged_end
+from wal_agent.supervise.control import ACK, STATUS, ask_run
+from wal_agent.supervise.hook_server import HookRequest, HookServer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job
 from wal_agent.wal.lease import Claim
@@ -37,12 +37,12 @@ class Here:
     def __init__(self, folder: Path) -> None:
         self.env = {"WAL_AGENT_RUNTIME_DIR": str(folder / "r")}
         self.bucket = MemoryBucket()
-        self.runtime = local.runtime_dir(self.env)
+        self.runtime = machine.runtime_dir(self.env)
 
     def open(self, run: str, lock: Path, boot: str = "") -> OpenedJob:
         """As a run of this machine (or of the one with another boot id)."""
         env = {"WAL_AGENT_HOST_ID": boot} if boot else {}
-        claim = Claim(run=run, host=local.this_host(env, lock), agent="gemini", workspace="/w", ttl=TTL)
+        claim = Claim(run=run, host=machine.this_host(env, lock), agent="gemini", workspace="/w", ttl=TTL)
         seen = leases.read(self.bucket, KEYS)
         decided = admit("shop", seen, Local("", ""))
         cause: Cause = decided.cause if isinstance(decided, Try) else "first"
@@ -60,14 +60,14 @@ class Here:
 
     def cut_off(self) -> None:
         """A run of this machine that died with calls 1 and 2 open."""
-        run_dir = local.RunDir.create(self.runtime, "dead")
+        run_dir = machine.RunDir.create(self.runtime, "dead")
         job = self.open("dead", run_dir.lock)
         job.writer.append(intent(1), intent(2))
         drain(job)
         run_dir.end()
 
     def acknowledge(self, call: int, done: bool = True) -> None:
-        acknowledge(self.bucket, KEYS, TTL, call, done, self.env)
+        acknowledge_call(self.bucket, KEYS, TTL, call, done, self.env)
 
     @property
     def state(self) -> State:
@@ -90,15 +90,15 @@ def test_only_an_open_call_can_be_settled(here: Here) -> None:
     """I8: exactly one end; the refusal names what is open."""
     here.cut_off()
     with pytest.raises(UsageError, match=r"#3 is not open.*#1, #2"):
-        end_of(here.state, 3, True, 5.0)
+        acknowledged_end(here.state, 3, True, 5.0)
     with pytest.raises(UsageError, match="none"):
-        end_of(State(), 1, True, 5.0)
+        acknowledged_end(State(), 1, True, 5.0)
 
 
 @pytest.mark.parametrize(("done", "finding", "word"), [(True, "completed", "done"), (False, "not_started", "not done")])
 def test_the_end_says_whose_word_it_is(here: Here, done: bool, finding: str, word: str) -> None:
     here.cut_off()
-    end = end_of(here.state, 2, done, 5.0)
+    end = acknowledged_end(here.state, 2, done, 5.0)
     assert (end.call, end.how, end.by, end.finding, end.time) == (2, "acknowledged", "person", finding, 5.0)
     assert end.why.endswith(f"it was {word}")
 
@@ -152,7 +152,7 @@ def test_a_job_whose_pause_was_over_still_needs_a_host_when_a_call_of_it_is_sett
 def test_why_a_job_was_settled_outlives_a_persons_word(here: Here, reason: str, stays: bool) -> None:
     """A drained job needs a host as before; one that waited for a person waits no more."""
     here.cut_off()
-    close_job(here.open("next", local.RunDir.create(here.runtime, "next").lock), "released", reason)
+    close_job(here.open("next", machine.RunDir.create(here.runtime, "next").lock), "released", reason)
     here.acknowledge(1)
     seen = leases.read(here.bucket, KEYS)
     assert seen is not None
@@ -167,7 +167,7 @@ def test_a_refused_word_opens_nothing(here: Here) -> None:
     seen = leases.read(here.bucket, KEYS)
     assert seen is not None and (seen.doc.state, seen.doc.epoch) == ("held", 1)
     assert here.ends() == []
-    assert [local.is_live(p) for p in here.runtime.iterdir()] == [False, False]
+    assert [machine.is_run_live(p) for p in here.runtime.iterdir()] == [False, False]
 
 
 def test_a_damaged_log_takes_no_word(here: Here) -> None:
@@ -200,16 +200,16 @@ class Owner:
     """A live run: its lock is held, its socket answers."""
 
     def __init__(self, here: Here, answer: dict[str, Any] | None) -> None:
-        self.run_dir = local.RunDir.create(here.runtime, "live")
+        self.run_dir = machine.RunDir.create(here.runtime, "live")
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.failures: list[BaseException] = []
         self._answer = answer
         here.open("live", self.run_dir.lock)
-        self.host = local.this_host({}, self.run_dir.lock)
+        self.host = machine.this_host({}, self.run_dir.lock)
         self.server = HookServer(self.run_dir.socket, "live", self.handle, self.failures.append)
         self.server.start()
 
-    def handle(self, call: Asked) -> bytes:
+    def handle(self, call: HookRequest) -> bytes:
         self.asked.append((call.event, json.loads(call.payload)))
         return b"junk" if self._answer is None else json.dumps(self._answer).encode()
 
@@ -251,26 +251,26 @@ def test_a_live_run_that_does_not_answer_keeps_its_job(here: Here, owner: Owner)
 
 
 def test_the_answer_is_an_object_or_nothing(here: Here, owner: Owner) -> None:
-    assert ask(owner.host, "live", STATUS, {}) == {}
+    assert ask_run(owner.host, "live", STATUS, {}) == {}
     owner._answer = {"phase": "awaiting_user"}
-    assert ask(owner.host, "live", STATUS, {"a": 1}) == {"phase": "awaiting_user"}
+    assert ask_run(owner.host, "live", STATUS, {"a": 1}) == {"phase": "awaiting_user"}
     assert owner.asked[-1] == (STATUS, {"a": 1})
     owner._answer = None
-    assert ask(owner.host, "live", STATUS, {}) is None
-    assert ask(owner.host, "another run", STATUS, {}) is None
+    assert ask_run(owner.host, "live", STATUS, {}) is None
+    assert ask_run(owner.host, "another run", STATUS, {}) is None
     assert owner.failures == []
 
 
 @pytest.mark.parametrize("lock", ["", "/", "a\0b", "/nowhere/lock", "/proc/1/lock"])
 def test_a_path_from_the_bucket_that_leads_nowhere_is_no_answer(lock: str) -> None:
     """The lease may have been written by anybody: status must say what it knows, not fail."""
-    assert ask(Host(name="h", boot="b", pidns="p", pid=1, lock=lock), "r", STATUS, {}) is None
+    assert ask_run(Host(name="h", boot="b", pidns="p", pid=1, lock=lock), "r", STATUS, {}) is None
 
 
 def test_another_users_socket_is_not_spoken_to(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     other = SimpleNamespace(st_uid=os.getuid() + 1)
     monkeypatch.setattr(Path, "lstat", lambda _: other)
-    assert ask(owner.host, "live", STATUS, {}) is None
+    assert ask_run(owner.host, "live", STATUS, {}) is None
     assert owner.asked == []
 
 
@@ -281,4 +281,4 @@ def test_an_outage_says_that_it_is_not_known(here: Here, monkeypatch: pytest.Mon
     flaky = Flaky(here.bucket)
     flaky.fates = ["", "", "dropped", "dropped"]
     with pytest.raises(Unavailable, match="not known whether"):
-        acknowledge(flaky, KEYS, TTL, 1, True, here.env)
+        acknowledge_call(flaky, KEYS, TTL, 1, True, here.env)

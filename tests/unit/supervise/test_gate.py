@@ -18,7 +18,7 @@ from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.recovery.project_rules import rules_in
-from wal_agent.supervise.calls import Calls, Running
+from wal_agent.supervise.calls import Calls, RunningCall
 from wal_agent.supervise.gate import RESULT_BUDGET
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.ticket import Ticket, Word
@@ -391,13 +391,13 @@ def test_no_call_ends_while_somebody_looks_at_what_runs(post: Post, monkeypatch:
     looking, enough = threading.Event(), threading.Event()
     real = Calls.changing
 
-    def slow(self: Calls) -> list[Running]:
+    def slow(self: Calls) -> list[RunningCall]:
         looking.set()
         enough.wait(PATIENCE)
         return real(self)
 
     monkeypatch.setattr(Calls, "changing", slow)
-    found: list[Running] = []
+    found: list[RunningCall] = []
     looker = threading.Thread(target=lambda: found.extend(post.gate.changing()), daemon=True)
     looker.start()
     assert looking.wait(PATIENCE)

@@ -19,8 +19,8 @@ from wal_agent.records import Intent, Payload, Turn
 from wal_agent.recovery.evidence import verdicts
 from wal_agent.recovery.evidence.runs import found
 from wal_agent.recovery.step import InnerRun, Step
-from wal_agent.supervise import local
-from wal_agent.supervise.innerrun import InnerRuns, Named, named
+from wal_agent.supervise import machine
+from wal_agent.supervise.innerrun import InnerCommand, InnerRuns, parse_inner_command
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.keys import Keys
@@ -31,10 +31,10 @@ OUTER = "00000000000000aa"
 WORDS = "wal-agent run gemini --job inner -- -p 'do it'"
 
 NAMED = {
-    WORDS: Named("gemini", "inner"),
-    "wal-agent run --job=x claude": Named("claude", "x"),
-    "wal-agent run --job gemini codex --bucket file:///b": Named("codex", "gemini", "file:///b"),
-    "wal-agent run gemini -- --job no --bucket no": Named("gemini"),
+    WORDS: InnerCommand("gemini", "inner"),
+    "wal-agent run --job=x claude": InnerCommand("claude", "x"),
+    "wal-agent run --job gemini codex --bucket file:///b": InnerCommand("codex", "gemini", "file:///b"),
+    "wal-agent run gemini -- --job no --bucket no": InnerCommand("gemini"),
     "wal-agent run --job": None,
     "wal-agent run nothing": None,
     "wal-agent run -- gemini": None,
@@ -42,8 +42,8 @@ NAMED = {
 
 
 @pytest.mark.parametrize(("words", "said"), NAMED.items())
-def test_what_the_words_name(words: str, said: Named | None) -> None:
-    assert named(shlex.split(words)) == said
+def test_what_the_words_name(words: str, said: InnerCommand | None) -> None:
+    assert parse_inner_command(shlex.split(words)) == said
 
 
 JUDGED: list[tuple[InnerRun | None, bool, str]] = [
@@ -75,8 +75,8 @@ class Stage:
             "WAL_AGENT_RUNTIME_DIR": str(folder / "r"),
         }
         self.bucket = FileBucket(folder / "bucket")
-        self.run_dir = local.RunDir.create(local.runtime_dir(self.env), "00000000000000bb")
-        self.here = local.this_host(self.env, self.run_dir.lock)
+        self.run_dir = machine.RunDir.create(machine.runtime_dir(self.env), "00000000000000bb")
+        self.here = machine.this_host(self.env, self.run_dir.lock)
 
     def open(self, *parents: str, version: str = __version__) -> OpenedJob:
         claim = Claim(run=self.run_dir.run, host=self.here, agent="gemini", workspace=str(self.work), ttl=30.0)
@@ -127,7 +127,7 @@ def test_its_supervisor_is_dead(stage: Stage) -> None:
     stage.open(OUTER)
     stage.run_dir.end()
     assert stage.look() == InnerRun("inner", True, "cut_off")
-    stage.run_dir = replace(stage.run_dir, lock_fd=local.RunDir.create(stage.run_dir.path.parent, "x").lock_fd)
+    stage.run_dir = replace(stage.run_dir, lock_fd=machine.RunDir.create(stage.run_dir.path.parent, "x").lock_fd)
 
 
 def test_somebody_else_had_the_job_behind_it(stage: Stage) -> None:

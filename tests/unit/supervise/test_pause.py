@@ -20,21 +20,21 @@ from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.recovery.admit import LONGEST_PAUSE, pause_left, pause_words, paused_until
 from wal_agent.supervise import control
 from wal_agent.supervise.control import PAUSE
-from wal_agent.supervise.down import Down
+from wal_agent.supervise.hook_server import HookRequest, HookServer
 from wal_agent.supervise.pause import (
     SOCKET,
-    Wanted,
+    PauseRequest,
     ask_this_run,
-    checked,
-    clean,
-    coming,
-    duration,
-    going_down,
-    may_end,
-    pause,
+    check_length,
+    clean_reason,
+    may_end_paused,
+    parse_duration,
+    parse_time,
+    pause_job,
+    pause_plan,
 )
 from wal_agent.supervise.processes import MARKER
-from wal_agent.supervise.server import Asked, HookServer
+from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.lease import Seen
@@ -51,13 +51,13 @@ def utc(seconds: float) -> str:
     ("text", "seconds"), [("30s", 30), ("10m", 600), ("2h", 7200), ("1d", 86_400), ("1.5H", 5400), (" 7s ", 7)]
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "10", "s", "-5s", "1e3s", "5 m", "5w", "٣s", "1h30m", "nan", "9" * 40 + "d"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(UsageError, match="is no duration"):
-        duration(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -73,26 +73,26 @@ def test_what_is_no_duration(text: str) -> None:
     ],
 )
 def test_times_are_the_next_ones(text: str, when: str) -> None:
-    assert utc(coming(text, NOON)) == when
+    assert utc(parse_time(text, NOON)) == when
 
 
 @pytest.mark.parametrize("text", ["", "24:00", "14:60", "tomorrow", "1", "2026-13-01", "9999999-01-01"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(UsageError):
-        Wanted(None, text).seconds(NOON)
+        PauseRequest(None, text).seconds(NOON)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.99, -1.0, LONGEST_PAUSE + 1, float("inf"), float("nan")])
 def test_a_pause_is_bounded(seconds: float) -> None:
     with pytest.raises(UsageError):
-        checked(seconds)
+        check_length(seconds)
 
 
 @given(st.text(max_size=12))
 def test_any_text_gives_a_bounded_pause_or_a_sentence(text: str) -> None:
     for lasts, until in (text, None), (None, text):
         try:
-            assert 1.0 <= Wanted(lasts, until).seconds(NOON) <= LONGEST_PAUSE
+            assert 1.0 <= PauseRequest(lasts, until).seconds(NOON) <= LONGEST_PAUSE
         except UsageError:
             pass
 
@@ -100,20 +100,20 @@ def test_any_text_gives_a_bounded_pause_or_a_sentence(text: str) -> None:
 def test_one_of_the_two_must_be_said_and_a_reason_is_short() -> None:
     for lasts, until in (None, None), ("5m", "14:30"):
         with pytest.raises(UsageError, match="For how long"):
-            Wanted(lasts, until)
+            PauseRequest(lasts, until)
     with pytest.raises(UsageError, match="501 characters"):
-        Wanted("5m", None, "x" * 501)
+        PauseRequest("5m", None, "x" * 501)
     with pytest.raises(UsageError, match="over already"):
-        Wanted(None, "2026-11-22T11:00").seconds(NOON)
+        PauseRequest(None, "2026-11-22T11:00").seconds(NOON)
 
 
 # ---- a live run
 
 
 def test_a_live_run_goes_down_with_time_for_its_tools() -> None:
-    down = going_down({"seconds": 600, "reason": "rate\nlimit"}, FakeClock(1000.0), drain=5.0)
+    down = pause_plan({"seconds": 600, "reason": "rate\nlimit"}, FakeClock(1000.0), drain=5.0)
     assert (down.kind, down.reason, down.resume_at, down.began, down.until) == ("pause", "rate limit", 1600, 1000, 1060)
-    assert going_down({"seconds": 600, "reason": ""}, FakeClock(1000.0), drain=300.0).until == 1300
+    assert pause_plan({"seconds": 600, "reason": ""}, FakeClock(1000.0), drain=300.0).until == 1300
     assert "paused" in down.sentence
 
 
@@ -122,7 +122,7 @@ def test_a_live_run_goes_down_with_time_for_its_tools() -> None:
 )
 def test_what_a_live_run_refuses(question: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        going_down(question, FakeClock(), 20.0)
+        pause_plan(question, FakeClock(), 20.0)
 
 
 @pytest.mark.parametrize(
@@ -140,12 +140,12 @@ def test_what_a_live_run_refuses(question: dict[str, Any]) -> None:
 )
 def test_a_paused_agent_has_its_last_word(now: float, busy: float, free: bool, expected: bool) -> None:
     """It hears what its last call gave and says where it is; a tool that only reads comes to its end as well."""
-    assert may_end(now, 100.0, busy, free) is expected
+    assert may_end_paused(now, 100.0, busy, free) is expected
 
 
 def test_a_drain_overrules_a_pause_and_the_job_stays_paused() -> None:
-    pause = going_down({"seconds": 600, "reason": "rate limit"}, FakeClock(1000.0), drain=20.0)
-    drain = Down("drain", "sigterm", 1001.0, 1021.0, "going")
+    pause = pause_plan({"seconds": 600, "reason": "rate limit"}, FakeClock(1000.0), drain=20.0)
+    drain = ShutdownPlan("drain", "sigterm", 1001.0, 1021.0, "going")
     assert pause.after(None) is pause and drain.after(drain) is None and pause.after(drain) is None
     stands = drain.after(pause)
     assert stands is not None and (stands.kind, stands.until) == ("drain", 1021.0)
@@ -162,14 +162,14 @@ def folder() -> Iterator[Path]:
 def test_a_tool_reaches_its_own_run_by_the_environment_alone(folder: Path, answer: dict[str, Any]) -> None:
     asked: list[Any] = []
 
-    def handle(call: Asked) -> bytes:
+    def handle(call: HookRequest) -> bytes:
         asked.append((call.event, json.loads(call.payload)))
         return json.dumps(answer).encode()
 
     server = HookServer(folder / "hook.sock", "run-1", handle, asked.append)
     server.start()
     env = {SOCKET: str(folder / "hook.sock"), MARKER: "run-1"}
-    wanted = Wanted(None, "2026-11-22T12:10", "rate limit")
+    wanted = PauseRequest(None, "2026-11-22T12:10", "rate limit")
     try:
         if "error" in answer:
             with pytest.raises(UsageError, match="ending already"):
@@ -193,9 +193,9 @@ def test_a_person_is_not_told_what_is_meant_for_the_agent(
 ) -> None:
     shelf = Shelf(tmp_path / "b")
     shelf.open(run="run-1")
-    monkeypatch.setattr(control, "ask", lambda *_: {"job": "shop"})
+    monkeypatch.setattr(control, "ask_run", lambda *_: {"job": "shop"})
     env = {MARKER: "run-1" if tool else "of another job", "HOME": str(tmp_path)}
-    said = pause(shelf.bucket, KEYS, Wanted("10m", None), env)
+    said = pause_job(shelf.bucket, KEYS, PauseRequest("10m", None), env)
     assert said.state == "pausing" and "job shop is being paused until" in said.said
     assert ("Start nothing new" in said.said) is tool
     assert ("ended with: wal-agent pause --end --job shop" in said.said) is not tool
@@ -263,11 +263,11 @@ def test_what_was_asked_is_what_is_told_however_long_the_answer_took(monkeypatch
         clock.sleep(6)
         return {"job": "shop"}
 
-    monkeypatch.setattr("wal_agent.supervise.control.ask_at", slow)
-    said = ask_this_run({SOCKET: "/s", MARKER: "r"}, Wanted(None, "12:00:05", "rate\nlimit"), clock)
+    monkeypatch.setattr("wal_agent.supervise.control.ask_socket", slow)
+    said = ask_this_run({SOCKET: "/s", MARKER: "r"}, PauseRequest(None, "12:00:05", "rate\nlimit"), clock)
     assert said is not None and (said.until, said.reason) == (NOON + 5, "rate limit")
     assert "until 12:00:05 UTC (in 5 s)" in said.said
 
 
 def test_a_reason_is_one_line_of_text() -> None:
-    assert clean("a\n\udcff b\x00") == "a ? b\x00"
+    assert clean_reason("a\n\udcff b\x00") == "a ? b\x00"

@@ -22,7 +22,7 @@ from wal_agent.agents.base import (
     TurnFailed,
     TurnStarted,
 )
-from wal_agent.supervise.phases import EVENTS, PHASES, TABLE, Event, Phase, diagram, event_of, is_idle, next_phase
+from wal_agent.supervise.phases import EVENTS, PHASES, TABLE, Phase, PhaseEvent, diagram, event_of, is_idle, next_phase
 
 ARCHITECTURE = Path(__file__).parents[3] / "docs" / "ARCHITECTURE.md"
 GOING: dict[Phase, frozenset[Phase]] = {
@@ -35,7 +35,7 @@ any_phase = st.sampled_from(PHASES)
 any_events = st.lists(st.sampled_from(EVENTS), max_size=30)
 
 
-def after(phase: Phase, *events: Event) -> Phase:
+def after(phase: Phase, *events: PhaseEvent) -> Phase:
     for event in events:
         phase = next_phase(phase, event)[0]
     return phase
@@ -43,7 +43,7 @@ def after(phase: Phase, *events: Event) -> Phase:
 
 @settings(deadline=None)
 @given(any_phase, any_events)
-def test_any_events_in_any_order_leave_a_legal_phase(phase: Phase, events: list[Event]) -> None:
+def test_any_events_in_any_order_leave_a_legal_phase(phase: Phase, events: list[PhaseEvent]) -> None:
     """DESIGN 8: total over events; a run that is on its way out never comes back to work."""
     for event in events:
         found = after(phase, event)
@@ -53,7 +53,7 @@ def test_any_events_in_any_order_leave_a_legal_phase(phase: Phase, events: list[
 
 @settings(deadline=None)
 @given(any_events)
-def test_a_completed_turn_always_comes_back_to_the_user_or_to_the_end(events: list[Event]) -> None:
+def test_a_completed_turn_always_comes_back_to_the_user_or_to_the_end(events: list[PhaseEvent]) -> None:
     found = after("starting", *events, "turn_completed")
     assert found == "awaiting_user" or after(found, "agent_ended") == "stopped"
     if not {"pause_asked", "drain_asked", "agent_ended"} & set(events):
@@ -62,7 +62,7 @@ def test_a_completed_turn_always_comes_back_to_the_user_or_to_the_end(events: li
 
 @settings(deadline=None)
 @given(any_events)
-def test_no_events_wedge_it_the_next_turn_is_seen(events: list[Event]) -> None:
+def test_no_events_wedge_it_the_next_turn_is_seen(events: list[PhaseEvent]) -> None:
     found = after("starting", *events, "turn_started")
     assert found == "awaiting_model" or {"pause_asked", "drain_asked", "agent_ended"} & set(events)
 
@@ -85,7 +85,7 @@ def test_only_the_model_owes_an_answer() -> None:
 def test_a_pause_ends_the_agent_once_it_has_had_its_last_word() -> None:
     """Not with its last call's end: it has yet to hear what that gave, and to say where it is."""
     ends = {(phase, event) for (phase, event), (_, actions) in TABLE.items() if "end_agent" in actions}
-    last: tuple[Event, ...] = ("turn_completed", "turn_failed", "session_ended")
+    last: tuple[PhaseEvent, ...] = ("turn_completed", "turn_failed", "session_ended")
     assert ends == {("awaiting_user", "pause_asked"), *(("pausing", event) for event in last)}
 
 

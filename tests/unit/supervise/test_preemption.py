@@ -18,14 +18,13 @@ from tests.servers.metadata import ACTION, PREEMPTED, REBALANCE, TOKEN, Metadata
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.happened import Happening, NoticeReceived
-from wal_agent.supervise.down import Down
-from wal_agent.supervise.preemption import ask, watch
-from wal_agent.supervise.preemption.answer import Preempted, Preemption, watched
-from wal_agent.supervise.preemption.aws import Aws
-from wal_agent.supervise.preemption.data import Notice, Server, Trouble, budget
-from wal_agent.supervise.preemption.detect import LINK_LOCAL, cloud_of, server_of
+from wal_agent.supervise.cloud_metadata import Aws
+from wal_agent.supervise.preemption import Preempted, Preemption, ask, notice_source, watch
+from wal_agent.supervise.preemption.data import MetadataError, Notice, Server, drain_budget
+from wal_agent.supervise.preemption.detect import LINK_LOCAL, detect_cloud, metadata_server
 from wal_agent.supervise.preemption.gcp import Gcp
 from wal_agent.supervise.preemption.watch import Watcher, wait_after
+from wal_agent.supervise.shutdown import ShutdownPlan
 
 PATIENCE = 60.0
 
@@ -43,14 +42,18 @@ def cloud() -> Iterator[Metadata]:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is threads of this process, which may have to wait for their turn."""
-    hurried = ask.Asker.ask
+    hurried = ask.MetadataClient.ask
 
     def patient(
-        self: ask.Asker, method: str, path: str, headers: Mapping[str, str] = MappingProxyType({}), timeout: float = 0.0
+        self: ask.MetadataClient,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        timeout: float = 0.0,
     ) -> ask.Reply:
         return hurried(self, method, path, headers, max(timeout, PATIENCE))
 
-    monkeypatch.setattr(ask.Asker, "ask", patient)
+    monkeypatch.setattr(ask.MetadataClient, "ask", patient)
 
 
 def gcp(at: Metadata) -> Gcp:
@@ -78,17 +81,17 @@ def aws(at: Metadata) -> Aws:
 def test_whose_machine_it_is(tmp_path: Path, files: dict[str, str], found: str | None) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert cloud_of(tmp_path) == found
+    assert detect_cloud(tmp_path) == found
 
 
 def test_where_the_server_is() -> None:
     """Only a person's environment names another one, by the clouds' own variables; a name is looked up nowhere."""
-    assert server_of("gcp", {}) == server_of("aws", {}) == Server(LINK_LOCAL, 80)
-    assert server_of("gcp", {"GCE_METADATA_HOST": "127.0.0.1:81"}) == Server("127.0.0.1", 81)
+    assert metadata_server("gcp", {}) == metadata_server("aws", {}) == Server(LINK_LOCAL, 80)
+    assert metadata_server("gcp", {"GCE_METADATA_HOST": "127.0.0.1:81"}) == Server("127.0.0.1", 81)
     endpoint = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
-    assert server_of("aws", {endpoint: "http://[fd00:ec2::254]/"}) == Server("fd00:ec2::254", 80)
-    assert server_of("aws", {endpoint: "https://x"}) is server_of("aws", {endpoint: "http://x:y"}) is None
-    assert server_of("aws", {"AWS_EC2_METADATA_DISABLED": "TRUE"}) is None
+    assert metadata_server("aws", {endpoint: "http://[fd00:ec2::254]/"}) == Server("fd00:ec2::254", 80)
+    assert metadata_server("aws", {endpoint: "https://x"}) is metadata_server("aws", {endpoint: "http://x:y"}) is None
+    assert metadata_server("aws", {"AWS_EC2_METADATA_DISABLED": "TRUE"}) is None
 
 
 def settings(preemption: str, drain: float = 20.0) -> Settings:
@@ -98,17 +101,17 @@ def settings(preemption: str, drain: float = 20.0) -> Settings:
 def test_who_is_asked() -> None:
     """auto: nobody, unless the firmware names a cloud; off: nobody."""
     clock = SystemClock()
-    assert watched(settings("auto"), {}, clock, lambda: None) is None
-    assert watched(settings("off"), {}, clock, lambda: "gcp") is None
-    assert isinstance(watched(settings("auto"), {}, clock, lambda: "gcp"), Gcp)
-    assert isinstance(watched(settings("aws"), {}, clock, lambda: "gcp"), Aws)
-    assert watched(settings("aws"), {"AWS_EC2_METADATA_DISABLED": "true"}, clock, lambda: None) is None
+    assert notice_source(settings("auto"), {}, clock, lambda: None) is None
+    assert notice_source(settings("off"), {}, clock, lambda: "gcp") is None
+    assert isinstance(notice_source(settings("auto"), {}, clock, lambda: "gcp"), Gcp)
+    assert isinstance(notice_source(settings("aws"), {}, clock, lambda: "gcp"), Aws)
+    assert notice_source(settings("aws"), {"AWS_EC2_METADATA_DISABLED": "true"}, clock, lambda: None) is None
 
 
 @given(st.floats(0, 1e4), st.floats(0, 600))
 def test_a_drain_fits_into_the_notice(left: float, drain: float) -> None:
-    assert budget(left, drain) <= max(2.0, min(drain, left))
-    assert budget(30.0, 20.0) == 20.0 and budget(30.0, 600.0) == 25.0
+    assert drain_budget(left, drain) <= max(2.0, min(drain, left))
+    assert drain_budget(30.0, 20.0) == 20.0 and drain_budget(30.0, 600.0) == 25.0
 
 
 # ---- Google
@@ -143,7 +146,7 @@ def test_a_look_that_waits_ends_when_it_is_closed(cloud: Metadata) -> None:
     source.look()
 
     def wait() -> None:
-        with pytest.raises(Trouble):
+        with pytest.raises(MetadataError):
             source.look()
         ended.set()
 
@@ -151,7 +154,7 @@ def test_a_look_that_waits_ends_when_it_is_closed(cloud: Metadata) -> None:
     cloud.asked(PREEMPTED, 2)
     source.close()
     assert ended.wait(PATIENCE)
-    with pytest.raises(Trouble, match="closed"):
+    with pytest.raises(MetadataError, match="closed"):
         source.look()
 
 
@@ -198,7 +201,7 @@ def test_a_token_that_has_run_out_is_renewed(cloud: Metadata) -> None:
     source = aws(cloud)
     source.look()
     cloud.token = "token-2"
-    with pytest.raises(Trouble, match="401"):
+    with pytest.raises(MetadataError, match="401"):
         source.look()
     assert source.look() is None
 
@@ -222,7 +225,7 @@ def test_what_is_no_answer_is_trouble(cloud: Metadata, raw: bytes) -> None:
     cloud.raw = raw
     for source in (gcp(cloud), aws(cloud)):
         if not (isinstance(source, Aws) and b"Length: 4" in raw):
-            with pytest.raises(Trouble):
+            with pytest.raises(MetadataError):
                 source.look()
 
 
@@ -236,14 +239,14 @@ def test_an_etag_goes_into_no_request_as_it_comes(cloud: Metadata) -> None:
 def test_nobody_there() -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
-        with pytest.raises(Trouble):
+        with pytest.raises(MetadataError):
             Gcp(Server("127.0.0.1", deaf.getsockname()[1])).look()
 
 
 def test_a_reply_is_read_so_far_and_no_further(cloud: Metadata) -> None:
-    cloud.raw = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (ask.MOST + 1)
-    with pytest.raises(Trouble, match="more than"):
-        ask.Asker(Server("127.0.0.1", cloud.port)).ask("GET", "/")
+    cloud.raw = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (ask.MAX_REPLY + 1)
+    with pytest.raises(MetadataError, match="more than"):
+        ask.MetadataClient(Server("127.0.0.1", cloud.port)).ask("GET", "/")
 
 
 # ---- the watch
@@ -261,7 +264,7 @@ class Scripted:
     def look(self) -> Notice | None:
         if not self.script:
             self.closed.wait(PATIENCE)
-            raise Trouble("closed")
+            raise MetadataError("closed")
         now = self.script.pop(0)
         if isinstance(now, Exception):
             raise now
@@ -279,7 +282,7 @@ def test_trouble_ends_no_watch_and_a_notice_that_drains_does(monkeypatch: pytest
     monkeypatch.setattr(watch, "FIRST", 0.0)
     heard: list[Notice] = []
     done = threading.Event()
-    source = Scripted(Trouble("away"), None, REBALANCED, Trouble("away"), DRAIN, None)
+    source = Scripted(MetadataError("away"), None, REBALANCED, MetadataError("away"), DRAIN, None)
 
     def hear(notice: Notice) -> None:
         heard.append(notice)
@@ -318,11 +321,11 @@ def test_failures_are_not_repeated_at_once_nor_too_late() -> None:
 
 class Agent:
     def __init__(self) -> None:
-        self.downs: list[Down] = []
+        self.downs: list[ShutdownPlan] = []
         self.saves = 0
         self.word = threading.Event()
 
-    def go_down(self, down: Down) -> None:
+    def go_down(self, down: ShutdownPlan) -> None:
         self.downs.append(down)
         self.word.set()
 

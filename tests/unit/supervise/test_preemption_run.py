@@ -38,7 +38,7 @@ except Exception as error:
     print("ended with", error.exit_code)
 """
 # Some of the floors of the steps at the end, so that none of these is cut short.
-SEAL = "import wal_agent.supervise.closing as c\nc.SEAL_AT_LEAST = 15.0\n"
+SEAL = "import wal_agent.supervise.run_end as c\nc.SEAL_AT_LEAST = 15.0\n"
 SAVE = "import wal_agent.supervise.descent as d\nd.LAST_SAVE_AT_LEAST = 15.0\n"
 BLOBS = "generic-work/blobs/"
 STUBBORN = 'trap "" TERM; head -c 200000 /dev/urandom > big; while :; do sleep 0.05; done'
@@ -106,7 +106,7 @@ def test_a_drain_that_does_not_fit_is_left_as_a_crash(folder: Path) -> None:
 # ---- at a moment of its own: what happens is put into the run, and everything that is told comes back
 
 NOTICED = """\
-import wal_agent.supervise.preemption.answer as answers
+import wal_agent.supervise.preemption as answers
 from wal_agent.supervise.preemption.data import Notice
 
 def notice(self, when="gcp"):

@@ -23,7 +23,7 @@ from wal_agent.agents.gemini.hooks import MARKER as GEMINI_MARKER
 from wal_agent.agents.gemini.hooks import hook_table, hooks_to_install
 from wal_agent.hookwire import LINE_SIGN, client_command, python_client
 from wal_agent.supervise import processes
-from wal_agent.supervise.processes import CHAIN, MARKER, descendants, end_run, let_hooks_end, marked
+from wal_agent.supervise.processes import CHAIN, MARKER, await_hooks, descendants, end_run_processes, marked_processes
 
 DETACHED = "setsid sh -c 'echo $$; exec sleep 600' & wait"
 STUBBORN = "setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait"
@@ -47,7 +47,7 @@ class Tree:
         return inner.cmdline() == ["sleep", "600"] and MARKER in inner.environ()
 
     def close(self) -> None:
-        for process in marked(self.run):
+        for process in marked_processes(self.run):
             process.kill()
         self.shell.kill()
         self.shell.communicate()
@@ -69,11 +69,11 @@ def start(trees: list[Tree], script: str) -> Tree:
 def test_a_detached_grandchild_is_found_by_its_marker_also_when_its_parent_is_gone(trees: list[Tree]) -> None:
     """DESIGN 7.2: a tool's shell is a session leader and outlives its CLI, so parentage alone would lose it."""
     tree = start(trees, DETACHED)
-    assert {p.pid for p in marked(tree.run)} == {tree.shell.pid, tree.inner}
+    assert {p.pid for p in marked_processes(tree.run)} == {tree.shell.pid, tree.inner}
     tree.shell.kill()
     tree.shell.wait()
-    assert {p.pid for p in marked(tree.run)} == {tree.inner}
-    assert marked(tree.run + "x") == []
+    assert {p.pid for p in marked_processes(tree.run)} == {tree.inner}
+    assert marked_processes(tree.run + "x") == []
 
 
 def test_what_runs_inside_is_found_by_each_run_around_it(trees: list[Tree]) -> None:
@@ -83,10 +83,10 @@ def test_what_runs_inside_is_found_by_each_run_around_it(trees: list[Tree]) -> N
     env = {**os.environ, MARKER: inner, CHAIN: f"{outer}:{inner}"}
     child = subprocess.Popen(["sleep", "600"], env=env)
     try:
-        until(lambda: [p.pid for p in marked(inner)] == [child.pid], "it has its environment")
-        assert [p.pid for p in marked(outer)] == [child.pid]
-        assert marked(outer[:8]) == marked("") == marked(secrets.token_hex(8)) == []
-        assert end_run(outer) == ["sleep 600"]
+        until(lambda: [p.pid for p in marked_processes(inner)] == [child.pid], "it has its environment")
+        assert [p.pid for p in marked_processes(outer)] == [child.pid]
+        assert marked_processes(outer[:8]) == marked_processes("") == marked_processes(secrets.token_hex(8)) == []
+        assert end_run_processes(outer) == ["sleep 600"]
         assert not psutil.pid_exists(child.pid)
     finally:
         child.kill()
@@ -95,17 +95,17 @@ def test_what_runs_inside_is_found_by_each_run_around_it(trees: list[Tree]) -> N
 
 def test_a_run_is_ended_to_the_last_process_and_says_which(trees: list[Tree]) -> None:
     tree, other = start(trees, DETACHED), start(trees, DETACHED)
-    told = end_run(tree.run)
+    told = end_run_processes(tree.run)
     assert "sleep 600" in told and len(told) == 2
-    assert marked(tree.run) == []
-    assert {p.pid for p in marked(other.run)} == {other.shell.pid, other.inner}
-    assert end_run(tree.run) == []
+    assert marked_processes(tree.run) == []
+    assert {p.pid for p in marked_processes(other.run)} == {other.shell.pid, other.inner}
+    assert end_run_processes(tree.run) == []
 
 
 def test_what_ignores_sigterm_is_ended_all_the_same(trees: list[Tree]) -> None:
     tree = start(trees, STUBBORN)
-    end_run(tree.run, grace=0.1)
-    until(lambda: marked(tree.run) == [], "it is gone")
+    end_run_processes(tree.run, grace=0.1)
+    until(lambda: marked_processes(tree.run) == [], "it is gone")
 
 
 def test_what_was_spared_is_left_when_the_adopted_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +116,9 @@ def test_what_was_spared_is_left_when_the_adopted_are_ended(monkeypatch: pytest.
         monkeypatch.setattr(
             processes, "descendants", lambda pid: [p for p in psutil.process_iter() if p.pid in pids and p.pid != pid]
         )
-        processes.spare(children[0].pid)
-        processes.spare(2**22 + 1)  # there is none
-        end_run(secrets.token_hex(8), adopted=True)
+        processes.spare_child(children[0].pid)
+        processes.spare_child(2**22 + 1)  # there is none
+        end_run_processes(secrets.token_hex(8), adopted=True)
         assert children[0].poll() is None and not psutil.pid_exists(children[1].pid)
     finally:
         for child in children:
@@ -140,7 +140,7 @@ def test_it_never_ends_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(psutil.Process, "environ", pretended)
         assert me.environ()[MARKER] == run
-    found = marked(run)
+    found = marked_processes(run)
     assert os.getpid() not in [p.pid for p in found]
 
 
@@ -166,7 +166,7 @@ def test_a_zombie_is_no_process(trees: list[Tree]) -> None:
     tree = start(trees, DETACHED)
     tree.shell.kill()
     until(lambda: psutil.Process(tree.shell.pid).status() == psutil.STATUS_ZOMBIE, "nobody has reaped it")
-    assert tree.shell.pid not in [p.pid for p in [*marked(tree.run), *descendants(os.getpid())]]
+    assert tree.shell.pid not in [p.pid for p in [*marked_processes(tree.run), *descendants(os.getpid())]]
 
 
 def test_a_description_never_fails(trees: list[Tree]) -> None:
@@ -221,9 +221,9 @@ def test_a_hook_that_waits_for_its_answer_is_no_tool(
                 assert len(found) == 3 and hook.pid in [p.pid for p in found]
                 with monkeypatch.context() as below_us:
                     below_us.setattr(processes, "descendants", lambda pid: found)
-                    assert [p.pid for p in processes.tools(os.getpid(), run, 0.0)] == [tool.pid]
+                    assert [p.pid for p in processes.tool_processes(os.getpid(), run, 0.0)] == [tool.pid]
                 assert hook.poll() is None
-                assert end_run(run, grace=0.1) == ["sleep 600"], "and no hook is told as left over"
+                assert end_run_processes(run, grace=0.1) == ["sleep 600"], "and no hook is told as left over"
         finally:
             for process in (hook, tool):
                 process.kill()
@@ -251,10 +251,10 @@ def test_what_the_agent_has_just_forked_may_become_a_hook() -> None:
         until(lambda: psutil.Process(tool).name() == "sleep", "the tool runs its program")
         since = psutil.Process(forked).create_time()
         assert {p.pid for p in descendants(agent.pid)} == {left, forked, tool}
-        assert [p.pid for p in processes.tools(agent.pid, "another-run", since)] == [tool], (
+        assert [p.pid for p in processes.tool_processes(agent.pid, "another-run", since)] == [tool], (
             "though one like it was left"
         )
-        assert processes.tools(agent.pid, "another-run", time.time() + 60) == [], "it began before the call"
+        assert processes.tool_processes(agent.pid, "another-run", time.time() + 60) == [], "it began before the call"
     finally:
         for pid in (left, forked, tool, agent.pid):
             os.kill(pid, signal.SIGKILL)
@@ -271,7 +271,7 @@ def test_a_hook_that_its_agent_did_not_wait_for_has_its_say() -> None:
     answer = hook.stdin
     try:
         until(lambda: LINE_SIGN in command_line(psutil.Process(hook.pid)), "the hook has begun")
-        let_hooks_end(run, PATIENCE, lambda: True)
+        await_hooks(run, PATIENCE, lambda: True)
         assert not gone(hook.pid), "nothing is waited for when the machine goes away"
 
         def answered() -> bool:
@@ -280,9 +280,9 @@ def test_a_hook_that_its_agent_did_not_wait_for_has_its_say() -> None:
                 answer.close()
             return False
 
-        let_hooks_end(run, PATIENCE, answered)
+        await_hooks(run, PATIENCE, answered)
         assert gone(hook.pid) and len(looks) >= 3 and not gone(tool.pid)
     finally:
-        end_run(run, grace=0.1)
+        end_run_processes(run, grace=0.1)
         hook.wait()
         tool.wait()

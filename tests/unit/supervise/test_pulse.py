@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from wal_agent.supervise.pulse import STALLED, Pulse
+from wal_agent.supervise.pulse import STALLED, Liveness
 
 
 def test_a_loop_that_turns_is_well_and_one_that_hangs_is_not() -> None:
-    pulse = Pulse()
+    pulse = Liveness()
     assert not pulse.stalled(1e9), "before the agent runs, other limits hold"
     pulse.beat(100.0)
     assert not pulse.stalled(100.0 + STALLED)

@@ -17,7 +17,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
 from wal_agent.happened import LeftOpen
 from wal_agent.records import Class, ExitClass, Intent, Payload
-from wal_agent.supervise.leftcalls import end_of_calls, goes_on, left_open
+from wal_agent.supervise.leftcalls import continues_by_itself, left_open, open_calls_line
 from wal_agent.supervise.run import again
 from wal_agent.wal.state import OpenCall
 
@@ -78,7 +78,7 @@ def test_nobody_is_woken_for_calls_that_the_next_start_looks_at(
     cls: ExitClass, until: float, restarts: bool, expected: bool
 ) -> None:
     """A drain on each spot notice must be no mail that says "nobody can tell": the recovery mostly can."""
-    assert goes_on(cls, until, restarts) is expected
+    assert continues_by_itself(cls, until, restarts) is expected
 
 
 def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
@@ -91,11 +91,13 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
     assert left_open(calls) == LeftOpen(((2, "mutation"), (3, "unknown")))
     assert left_open(calls[:2]) is None and left_open([]) is None
 
-    follows = end_of_calls(calls, None, True)
+    follows = open_calls_line(calls, None, True)
     assert follows.startswith("in flight: #0 read_only, #1 idempotent, #2 mutation and 1 more; the next start looks")
-    asked = end_of_calls(calls, left_open(calls), False)
+    asked = open_calls_line(calls, left_open(calls), False)
     assert asked.startswith("not settled: #2 mutation, #3 unknown. Look") and "wal-agent ack 2 --done" in asked
-    assert end_of_calls(calls[:2], None, False).startswith("in flight: #0 read_only, #1 idempotent; nothing to settle")
+    assert open_calls_line(calls[:2], None, False).startswith(
+        "in flight: #0 read_only, #1 idempotent; nothing to settle"
+    )
 
 
 @pytest.mark.parametrize("name", sorted(name for name in AGENTS if AGENTS[name].again))

@@ -14,11 +14,11 @@ from tests.unit.wal.world import FIELDS, KEYS, TTL, World
 from wal_agent.cli.view import look
 from wal_agent.config import Settings
 from wal_agent.errors import LeaseHeld
-from wal_agent.supervise import local
-from wal_agent.supervise.acknowledge import acknowledge
-from wal_agent.supervise.dry_run import foresee
-from wal_agent.supervise.take import Spooling, take
-from wal_agent.supervise.unlock import Wish, unlock
+from wal_agent.supervise import machine
+from wal_agent.supervise.acknowledge import acknowledge_call
+from wal_agent.supervise.acquire import Spooling, acquire_job
+from wal_agent.supervise.dry_run import foresee_start
+from wal_agent.supervise.unlock import UnlockRequest, unlock
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import Claim
 
@@ -37,13 +37,13 @@ class Machine:
             "WAL_AGENT_HOST_ID": name,
         }
 
-    def start(self, run: str) -> tuple[OpenedJob, local.RunDir]:
-        run_dir = local.RunDir.create(local.runtime_dir(self.env), run)
-        here = local.this_host(self.env, run_dir.lock)
+    def start(self, run: str) -> tuple[OpenedJob, machine.RunDir]:
+        run_dir = machine.RunDir.create(machine.runtime_dir(self.env), run)
+        here = machine.this_host(self.env, run_dir.lock)
         claim = Claim(run, here, "gemini", "/w", TTL)
-        spooling = Spooling(local.spools_dir(self.env), True)
+        spooling = Spooling(machine.spools_dir(self.env), True)
         world = self.world
-        opened = take(
+        opened = acquire_job(
             world.bucket, KEYS, here, claim, FIELDS, world.clock, random.Random(1), False, lambda _: None, spooling
         )
         return opened, run_dir
@@ -73,9 +73,9 @@ def world(folder: Path) -> World:
 
 def test_on_the_machine_of_the_spool_all_say_that_a_start_carries_it_in(world: World, folder: Path) -> None:
     here = Machine(world, folder, "vm-1")
-    seen = foresee(world.bucket, KEYS, folder, "gemini", SETTINGS, here.env)
+    seen = foresee_start(world.bucket, KEYS, folder, "gemini", SETTINGS, here.env)
     assert "refused" not in seen.plan and any("first carry in 1 segment of" in row for row in seen.rows)
-    done = unlock(world.bucket, KEYS, Wish(None), here.env)
+    done = unlock(world.bucket, KEYS, UnlockRequest(None), here.env)
     assert not done.done and done.said.endswith("The next `wal-agent run` opens it at once.")
     assert "a start here carries them in" in done.notes[0] and "accept-loss" not in done.notes[0]
     assert look(world.bucket, KEYS, here.env).state == "cut_off"
@@ -89,17 +89,17 @@ def test_a_call_is_not_settled_past_what_the_spool_here_holds(world: World, fold
     here = Machine(world, folder, "vm-1")
     before = world.inner.get(KEYS.lease).version
     with pytest.raises(LeaseHeld, match="Run it here first: `wal-agent run AGENT` carries in"):
-        acknowledge(world.bucket, KEYS, TTL, 1, True, here.env)
+        acknowledge_call(world.bucket, KEYS, TTL, 1, True, here.env)
     assert world.inner.get(KEYS.lease).version == before
 
 
 def test_elsewhere_the_loss_has_to_be_accepted(world: World, folder: Path) -> None:
     away = Machine(world, folder, "vm-2")
     world.clock.at += TTL + 1
-    assert "--accept-loss" in foresee(world.bucket, KEYS, folder, "gemini", SETTINGS, away.env).plan
+    assert "--accept-loss" in foresee_start(world.bucket, KEYS, folder, "gemini", SETTINGS, away.env).plan
     with pytest.raises(LeaseHeld, match="--accept-loss"):
-        acknowledge(world.bucket, KEYS, TTL, 1, True, away.env)
-    done = unlock(world.bucket, KEYS, Wish(None), away.env)
+        acknowledge_call(world.bucket, KEYS, TTL, 1, True, away.env)
+    done = unlock(world.bucket, KEYS, UnlockRequest(None), away.env)
     assert "`wal-agent run --accept-loss` opens it at once" in done.said and "one elsewhere needs" in done.notes[0]
 
 

@@ -11,18 +11,18 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import HookSetup
 from wal_agent.agents.claude import cli
 from wal_agent.agents.claude.hooks import merge_settings
-from wal_agent.supervise.switches import Switches
+from wal_agent.supervise.switches import HookSwitches
 
 CLAUDE = AGENTS["claude"]
 
 
 @pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Switches:
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HookSwitches:
     monkeypatch.setattr(cli, "MANAGED", tmp_path / "etc")
     (tmp_path / "etc").mkdir()
     (tmp_path / "run").mkdir()
     injected = CLAUDE.inject(HookSetup("r", tmp_path / "run", ("client",)), {})
-    return Switches(CLAUDE, (), tmp_path, {"HOME": str(tmp_path), **injected.env})
+    return HookSwitches(CLAUDE, (), tmp_path, {"HOME": str(tmp_path), **injected.env})
 
 
 @pytest.mark.parametrize("name", ["managed-settings.json", "managed-settings.d/10.json"])
@@ -35,7 +35,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Switches:
         '{"strictPluginOnlyCustomization": ["hooks"]}',
     ],
 )
-def test_an_organisations_settings(tmp_path: Path, watched: Switches, name: str, text: str) -> None:
+def test_an_organisations_settings(tmp_path: Path, watched: HookSwitches, name: str, text: str) -> None:
     """Issue 12.3: these count more than this run's own."""
     file = tmp_path / "etc" / name
     file.parent.mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ def test_an_organisations_settings(tmp_path: Path, watched: Switches, name: str,
 
 
 @pytest.mark.parametrize("how", ["changed", "gone", "the same"])
-def test_this_runs_own_settings(tmp_path: Path, watched: Switches, how: str) -> None:
+def test_this_runs_own_settings(tmp_path: Path, watched: HookSwitches, how: str) -> None:
     """Issue 12.3."""
     own = tmp_path / "run/claude-settings.json"
     if how == "gone":
@@ -58,13 +58,13 @@ def test_this_runs_own_settings(tmp_path: Path, watched: Switches, how: str) -> 
     assert (watched.look() is None) == (how == "the same")
 
 
-def test_what_counts_less_ends_no_run(tmp_path: Path, watched: Switches) -> None:
+def test_what_counts_less_ends_no_run(tmp_path: Path, watched: HookSwitches) -> None:
     """Issue 12.3, I6: the user's and the project's files, and a run of an agent that reads nothing again."""
     for name in (".claude/settings.json", ".claude/settings.local.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"disableAllHooks": true}')
     assert watched.look() is None
-    assert Switches(AGENTS["gemini"], (), tmp_path, {}).look() is None
+    assert HookSwitches(AGENTS["gemini"], (), tmp_path, {}).look() is None
 
 
 def test_what_this_runs_settings_say_counts_more_than_the_users_own(tmp_path: Path) -> None:

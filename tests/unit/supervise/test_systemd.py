@@ -12,7 +12,7 @@ import pytest
 
 from wal_agent.clock import SystemClock
 from wal_agent.happened import DrainStarted, Halted, LeaseRenewed, Paused, PhaseChanged, Ready, TakesLong
-from wal_agent.supervise.systemd import keep_alive, service_manager, status_of, words_of
+from wal_agent.supervise.systemd import keep_alive, notify_lines, service_manager, status_line
 
 
 @pytest.fixture
@@ -77,24 +77,24 @@ def test_a_systemd_that_is_gone_disturbs_nobody(tmp_path: Path) -> None:
 
 
 def test_what_systemctl_shows() -> None:
-    assert status_of(PhaseChanged("awaiting_model", "executing_tools", "bash", 1.0)) == "executing_tools bash"
-    assert status_of(TakesLong("approval", 300.0, "bash")) == (
+    assert status_line(PhaseChanged("awaiting_model", "executing_tools", "bash", 1.0)) == "executing_tools bash"
+    assert status_line(TakesLong("approval", 300.0, "bash")) == (
         "a person may be needed: it asks, or runs what was allowed, since 5 min: bash"
     )
-    assert status_of(TakesLong("start", 300.0)) == "a person may be needed: the agent has not begun for 5 min"
-    assert "its turn is over" in str(status_of(TakesLong("exit", 300.0)))
-    assert words_of(LeaseRenewed(1)) == []
-    assert words_of(DrainStarted("gcp", 20.0))[:2] == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=80000000"]
-    assert words_of(Paused(0.0, "rate limit")) == ["STATUS=paused: rate limit"]
+    assert status_line(TakesLong("start", 300.0)) == "a person may be needed: the agent has not begun for 5 min"
+    assert "its turn is over" in str(status_line(TakesLong("exit", 300.0)))
+    assert notify_lines(LeaseRenewed(1)) == []
+    assert notify_lines(DrainStarted("gcp", 20.0))[:2] == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=80000000"]
+    assert notify_lines(Paused(0.0, "rate limit")) == ["STATUS=paused: rate limit"]
 
 
 def test_a_bucket_that_is_waited_for_needs_no_person() -> None:
-    assert status_of(Halted(69, "It is away.", "")) == "stopped: It is away."
-    assert status_of(Halted(80, "5 crashes.", "")) == "a person is needed: 5 crashes."
+    assert status_line(Halted(69, "It is away.", "")) == "stopped: It is away."
+    assert status_line(Halted(80, "5 crashes.", "")) == "a person is needed: 5 crashes."
 
 
 def test_no_secret_and_no_second_line_gets_out() -> None:
-    (said,) = words_of(Halted(80, "password=hunter2hunter2\nREADY=1", ""))
+    (said,) = notify_lines(Halted(80, "password=hunter2hunter2\nREADY=1", ""))
     assert "hunter2" not in said and "\n" not in said
 
 

@@ -15,7 +15,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
 from wal_agent.happened import HungUp, Late, TakesLong
 from wal_agent.records import Class
-from wal_agent.supervise.calls import Running
+from wal_agent.supervise.calls import RunningCall
 from wal_agent.supervise.live import bounds_of, fed
 from wal_agent.supervise.phases import PHASES, Phase, is_idle
 from wal_agent.supervise.watchdog import LATE, STUCK, Bounds, Watch, waited_for
@@ -24,8 +24,8 @@ USUAL = Bounds()
 HANG = Bounds(hang=600)
 
 
-def call(number: int, cls: Class = "read_only") -> Running:
-    return Running(number, f"tool{number}", b"{}", "", True, 1.0, cls=cls)
+def call(number: int, cls: Class = "read_only") -> RunningCall:
+    return RunningCall(number, f"tool{number}", b"{}", "", True, 1.0, cls=cls)
 
 
 class Post:
@@ -37,10 +37,10 @@ class Post:
         self.awake = 1000.0
         self.told: list[tuple[float, TakesLong | HungUp]] = []  # with the second
 
-    def look(self, phase: Phase, what: str = "", *running: Running) -> None:
+    def look(self, phase: Phase, what: str = "", *running: RunningCall) -> None:
         self.told += [(self.awake - 1000, told) for told in self.watch.tick(self.awake, phase, what, running)]
 
-    def stay(self, seconds: int, phase: Phase, what: str = "", *running: Running) -> list[TakesLong | HungUp]:
+    def stay(self, seconds: int, phase: Phase, what: str = "", *running: RunningCall) -> list[TakesLong | HungUp]:
         """So long in `phase`; gives what was told meanwhile."""
         before = len(self.told)
         for _ in range(0, seconds, self.step):

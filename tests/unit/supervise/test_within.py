@@ -8,8 +8,8 @@ import pytest
 
 from wal_agent.ahead import ahead
 from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.supervise.early import UNBROKEN, Early, EarlyBucket, EarlyClock
-from wal_agent.supervise.within import within
+from wal_agent.supervise.startup import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
+from wal_agent.supervise.within import call_with_timeout
 
 PATIENCE = 60.0
 
@@ -19,14 +19,14 @@ def fails() -> str:
 
 
 def test_what_is_done_in_time_is_given_or_raised() -> None:
-    assert within(PATIENCE, lambda: "done", "late") == "done"
+    assert call_with_timeout(PATIENCE, lambda: "done", "late") == "done"
     with pytest.raises(KeyError):
-        within(PATIENCE, fails, "late")
+        call_with_timeout(PATIENCE, fails, "late")
 
 
 def test_what_hangs_is_left_behind() -> None:
     never = threading.Event()
-    assert within(0.01, lambda: str(never.wait(PATIENCE)), "late") == "late"
+    assert call_with_timeout(0.01, lambda: str(never.wait(PATIENCE)), "late") == "late"
     never.set()
 
 
@@ -45,7 +45,7 @@ class Signal:
 
 def test_a_wait_ends_when_the_run_is_to() -> None:
     signal = Signal()
-    clock = EarlyClock(Early(signal.check))
+    clock = InterruptibleClock(StartupInterrupt(signal.check))
     clock.sleep(0.001)
     signal.came = True
     with pytest.raises(Ended):
@@ -54,8 +54,8 @@ def test_a_wait_ends_when_the_run_is_to() -> None:
 
 def test_no_read_is_begun_when_the_run_is_to_also_by_a_thread_that_reads_ahead() -> None:
     signal = Signal()
-    early = Early(signal.check)
-    bucket = EarlyBucket(MemoryBucket(), early)
+    early = StartupInterrupt(signal.check)
+    bucket = InterruptibleBucket(MemoryBucket(), early)
     bucket.put("a", b"1")
     assert bucket.get("a").data == b"1"
     signal.came = True
@@ -68,8 +68,8 @@ def test_no_read_is_begun_when_the_run_is_to_also_by_a_thread_that_reads_ahead()
 def test_neither_the_log_nor_the_lease_is_broken_off() -> None:
     """Not in their own threads; and not at all once the job is being given back."""
     signal = Signal()
-    early = Early(signal.check)
-    bucket = EarlyBucket(MemoryBucket(), early)
+    early = StartupInterrupt(signal.check)
+    bucket = InterruptibleBucket(MemoryBucket(), early)
     bucket.put("a", b"1")
     signal.came = True
     found: list[bytes] = []
@@ -82,7 +82,7 @@ def test_neither_the_log_nor_the_lease_is_broken_off() -> None:
 
 def test_what_must_not_be_left_half_done_has_a_little_longer() -> None:
     signal, now = Signal(), [100.0]
-    early = Early(signal.check, lambda: now[0])
+    early = StartupInterrupt(signal.check, lambda: now[0])
     signal.came = True
     with early.unbroken():
         early.ask()

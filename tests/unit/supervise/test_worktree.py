@@ -14,13 +14,15 @@ from wal_agent.recovery.identity import foreign
 from wal_agent.recovery.target import Keep, PutBack
 from wal_agent.recovery.tree_words import rows
 from wal_agent.supervise.situation import Situation
-from wal_agent.supervise.worktree import Foreseen, foresee, identity_here
+from wal_agent.supervise.worktree import WorktreePlan, identity_here, plan_worktree
 
 
-def seen(lab: Lab, machine: Machine, settings: Settings | None = None, epoch: int = 2) -> Foreseen:
+def seen(lab: Lab, machine: Machine, settings: Settings | None = None, epoch: int = 2) -> WorktreePlan:
     env = {**machine.target.env, "XDG_STATE_HOME": str(machine.state_dir.parent / "xdg")}
     at = Situation(opening(epoch, "dead", OTHER), lab.state, opening(1, host=HOST), None, {})
-    return foresee(at, OTHER, machine.target.folder, settings or Settings("file:///b", "job"), AGENTS["gemini"], env)
+    return plan_worktree(
+        at, OTHER, machine.target.folder, settings or Settings("file:///b", "job"), AGENTS["gemini"], env
+    )
 
 
 def test_the_repository_here_is_looked_at_before_a_foreign_tree_is_put_into_it(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_an_earlier_start_that_put_it_back_is_known_until_an_agent_ran(tmp_path:
     assert again.effects(again.then).note(99).startswith("completed on the lost host")
     at = Situation(opening(4, "dead", OTHER), lab.state, opening(3, host=OTHER), None, {})
     env = {**second.target.env, "XDG_STATE_HOME": str(second.state_dir.parent / "xdg")}
-    ran = foresee(at, OTHER, second.target.folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
+    ran = plan_worktree(at, OTHER, second.target.folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
     assert (
         ran.decided == Keep("newest") and not ran.before and not ran.covers(ran.then)(str(second.target.folder / "a"))
     )
@@ -106,9 +108,9 @@ def test_nothing_is_put_back_into_a_home_folder_or_above_it(tmp_path: Path, up: 
     folder = (home, *home.parents)[min(up, len(home.parents))]
     env = {**first.target.env, "HOME": str(home), "XDG_STATE_HOME": str(tmp_path / "xdg")}
     at = Situation(opening(2, "dead", OTHER), lab.state, opening(1, host=HOST), None, {})
-    found = foresee(at, OTHER, folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
+    found = plan_worktree(at, OTHER, folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
     assert found.decided == Keep("home") and not found.do(lab.blobs, lab.moment).put_back
     for lines in (found.plan.rows(), rows(found.then)):
         assert len(lines) == 1 and "nothing is put back here" in lines[0]
-    below = foresee(at, OTHER, home / "proj", Settings("file:///b", "job"), AGENTS["gemini"], env)
+    below = plan_worktree(at, OTHER, home / "proj", Settings("file:///b", "job"), AGENTS["gemini"], env)
     assert isinstance(below.decided, PutBack)

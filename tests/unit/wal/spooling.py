@@ -10,7 +10,7 @@ import msgspec
 
 from tests.unit.wal.world import FIELDS, KEYS, World, claim, host, intent
 from wal_agent.records import AnyRecord, Host, Intent, Opening
-from wal_agent.supervise.take import Spooling, take
+from wal_agent.supervise.acquire import Spooling, acquire_job
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import records
 from wal_agent.wal.ticket import Ticket
@@ -27,7 +27,7 @@ class Disk:
     def start(self, run: str, *, spool: bool = True, accept_loss: bool = False) -> OpenedJob:
         """What `wal-agent run` does until the job is opened."""
         here = self.host(run)
-        return take(
+        return acquire_job(
             self.world.bucket,
             KEYS,
             here,

@@ -1,4 +1,4 @@
-"""wal/job.py, wal/carry.py, supervise/take.py: a spool whose disk is full or read-only, and ends that come between."""
+"""wal/job.py, wal/carry.py, supervise/acquire.py: a spool whose disk is full or read-only, and ends that come between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.supervise.crew import PATIENCE
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, openings, spooled, up
 from tests.unit.wal.world import FIELDS, KEYS, World, claim, drain, end, host, intent
 from wal_agent.errors import ConfigError, LeaseHeld
-from wal_agent.supervise.take import Interrupted, Spooling, take
+from wal_agent.supervise.acquire import Interrupted, Spooling, acquire_job
 from wal_agent.wal import spool as spools
 from wal_agent.wal.job import after_left, close_job
 
@@ -64,7 +64,7 @@ def test_carrying_in_is_told_and_a_signal_ends_it(world: World, disk: Disk, monk
             raise Interrupted(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr("wal_agent.supervise.take.check_signals", pending)
+        patch.setattr("wal_agent.supervise.acquire.check_signals", pending)
         with pytest.raises(Interrupted) as stopped:
             disk.start("b")
     assert stopped.value.lease is None, "it names what only this machine has, so nobody gives it up"
@@ -100,10 +100,10 @@ def test_who_waits_rests_between_two_tries(world: World, disk: Disk, monkeypatch
             raise ConfigError("enough")
         raise LeaseHeld("beaten")
 
-    monkeypatch.setattr("wal_agent.supervise.take.open_job", beaten)
+    monkeypatch.setattr("wal_agent.supervise.acquire.open_job", beaten)
     args = (FIELDS, world.clock, random.Random(1), True, disk.told.append, Spooling(disk.spools))
     with pytest.raises(ConfigError, match="enough"):
-        take(world.bucket, KEYS, host("b"), claim("b"), *args)
+        acquire_job(world.bucket, KEYS, host("b"), claim("b"), *args)
     assert tries[0] + 1 <= tries[1] <= tries[2] - 1
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from types import MappingProxyType
 
-from wal_agent.supervise.preemption.data import Server, Trouble
+from wal_agent.supervise.preemption.data import MetadataError, Server
 
-MOST = 16 << 10  # bytes of a reply
+MAX_REPLY = 16 << 10  # bytes of a reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Reply:
     body: bytes
 
 
-class Asker:
+class MetadataClient:
     """Asks `server`, one request at a time; `close` ends the one that waits, and all that follow."""
 
     def __init__(self, server: Server) -> None:
@@ -41,16 +41,16 @@ class Asker:
         try:
             with self._lock:
                 if self._closed:
-                    raise Trouble("closed")
+                    raise MetadataError("closed")
                 self._waits = connection
             connection.request(method, path, headers=dict(headers))
             response = connection.getresponse()
-            body = response.read(MOST + 1)
-            if len(body) > MOST:
-                raise Trouble(f"its reply has more than {MOST} bytes")
+            body = response.read(MAX_REPLY + 1)
+            if len(body) > MAX_REPLY:
+                raise MetadataError(f"its reply has more than {MAX_REPLY} bytes")
             return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, body)
         except (OSError, HTTPException, ValueError) as error:
-            raise Trouble(str(error) or type(error).__name__) from error
+            raise MetadataError(str(error) or type(error).__name__) from error
         finally:
             with self._lock:
                 self._waits = None

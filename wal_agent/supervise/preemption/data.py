@@ -29,11 +29,11 @@ class Server:
     port: int = 80
 
 
-class Trouble(Exception):
+class MetadataError(Exception):
     """The metadata server did not answer as it should; it is asked again later."""
 
 
-class Watched(Protocol):
+class NoticeSource(Protocol):
     """One cloud's notices. `look` and `close` may be in two threads."""
 
     period: float
@@ -46,6 +46,6 @@ class Watched(Protocol):
         """End a look that waits; it may raise Trouble then."""
 
 
-def budget(left: float, drain: float) -> float:
+def drain_budget(left: float, drain: float) -> float:
     """Seconds for a drain, which may take `drain`, on a machine that goes in `left` seconds."""
     return max(LEAST, min(drain, left - MARGIN))

@@ -14,7 +14,7 @@ LINK_LOCAL = "169.254.169.254"  # of both clouds; the number, so that no name is
 _MOST = 4096
 
 
-def cloud_of(dmi: Path = DMI) -> Cloud | None:
+def detect_cloud(dmi: Path = DMI) -> Cloud | None:
     """What the firmware says (documented by both clouds as the way to tell)."""
     if _says(dmi, "product_name") in ("Google Compute Engine", "Google"):
         return "gcp"
@@ -23,7 +23,7 @@ def cloud_of(dmi: Path = DMI) -> Cloud | None:
     return None
 
 
-def server_of(cloud: Cloud, env: Mapping[str, str]) -> Server | None:
+def metadata_server(cloud: Cloud, env: Mapping[str, str]) -> Server | None:
     """The cloud's metadata server, or the one that its own variable names for its own programs. None: switched off by
     that cloud's variable, or named by something that is no address."""
     if cloud == "gcp":

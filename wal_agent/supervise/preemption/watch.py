@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from wal_agent.clock import Clock
-from wal_agent.supervise.preemption.data import Notice, Trouble, Watched
+from wal_agent.supervise.preemption.data import MetadataError, Notice, NoticeSource
 
 FIRST, CAP = 1.0, 10.0  # seconds after a failure; a notice may be short
 
@@ -17,7 +17,7 @@ class Watcher:
 
     def __init__(
         self,
-        source: Watched,
+        source: NoticeSource,
         clock: Clock,
         on_notice: Callable[[Notice], None],
         failed: Callable[[BaseException], None],
@@ -50,7 +50,7 @@ class Watcher:
                     self._on_notice(notice)
                     if notice.drain:
                         return
-            except Trouble as trouble:
+            except MetadataError as trouble:
                 failures += 1
                 self.problem = str(trouble)
                 self._stop.wait(wait_after(failures))

@@ -1,0 +1,226 @@
+"""supervise/hook_server.py: a real socket; whoever does not speak as agreed gets no answer, and disturbs nobody."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.supervise.crew import PATIENCE, short_folder, until
+from wal_agent import hookwire
+from wal_agent.supervise import hook_server as server_module
+from wal_agent.supervise.callers import Process, peer_of
+from wal_agent.supervise.hook_server import HookRequest, HookServer
+
+HELLO = hookwire.frame(hookwire.HELLO, hookwire.encode_hello(hookwire.Hello("run", "gemini", "BeforeTool", 1, 2)))
+END = hookwire.frame(hookwire.END)
+
+
+class Desk:
+    """A server that answers with the event and the payload, and what it was asked and told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "hook.sock"
+        self.asked: list[tuple[str, bytes]] = []
+        self.chains: list[tuple[Process, ...]] = []
+        self.failures: list[BaseException] = []
+        self.server = HookServer(self.path, "run", self.handle, self.failures.append)
+        self.server.start()
+
+    def handle(self, call: HookRequest) -> bytes | None:
+        self.asked.append((call.event, call.payload))
+        self.chains.append(call.chain)
+        if call.payload == b"boom":
+            raise KeyError("a bug")
+        return None if call.payload == b"refused" else call.event.encode() + b" " + call.payload
+
+    def connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(PATIENCE)
+        try:
+            sock.connect(str(self.path))
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    with short_folder() as folder:
+        made = Desk(folder)
+        yield made
+        made.server.close()
+
+
+def data(payload: bytes) -> bytes:
+    return hookwire.frame(hookwire.DATA, payload)
+
+
+def answer(sock: socket.socket) -> bytes:
+    """Everything up to the server's hanging up, or one whole frame."""
+    got = b""
+    while len(got) < hookwire.HEAD.size or len(got) < hookwire.HEAD.size + hookwire.HEAD.unpack_from(got)[1]:
+        try:
+            more = sock.recv(1 << 16)
+        except ConnectionResetError:
+            more = b""  # it hung up before it had read all that we sent
+        if not more:
+            break
+        got += more
+    return got
+
+
+def ask(desk: Desk, payload: bytes = b"{}") -> bytes:
+    with desk.connect() as sock:
+        sock.sendall(HELLO + data(payload) + END)
+        got = answer(sock)
+        sock.sendall(hookwire.frame(hookwire.TOLD))
+        return got
+
+
+def test_a_call_is_answered_and_the_socket_is_private(desk: Desk) -> None:
+    assert stat.S_IMODE(desk.path.stat().st_mode) == 0o600
+    payload = os.urandom(700_000)
+    assert ask(desk, payload) == hookwire.answer(b"BeforeTool " + payload)
+    assert desk.asked == [("BeforeTool", payload)] and desk.failures == []
+
+
+def other_hello(run: str = "run", version: str = hookwire.VERSION) -> bytes:
+    body = "\0".join((version, run, "gemini", "BeforeTool", "1", "2")).encode()
+    return hookwire.frame(hookwire.HELLO, body)
+
+
+STRANGERS = {
+    "another run": other_hello(run="other") + data(b"{}") + END,
+    "another protocol": other_hello(version="wal-agent-hook/2") + data(b"{}") + END,
+    "no protocol": b"GET / HTTP/1.1\r\n\r\n",
+    "oversized frame": HELLO + struct.pack(">cI", hookwire.DATA, hookwire.MAX_FRAME + 1),
+    "payload before hello": data(b"{}") + HELLO + END,
+    "told before the answer": HELLO + data(b"{}") + END + hookwire.frame(hookwire.END),
+    "a bug in the handler": HELLO + data(b"boom") + END,
+    "refused by the handler": HELLO + data(b"refused") + END,
+}
+
+
+@pytest.mark.parametrize("sent", STRANGERS.values(), ids=STRANGERS.keys())
+def test_a_stranger_gets_no_answer_and_disturbs_nobody(desk: Desk, sent: bytes) -> None:
+    """I5: no answer is a refusal on the client's side; a client that is in the middle of its call goes on."""
+    with desk.connect() as before, desk.connect() as stranger:
+        before.sendall(HELLO + data(b'{"a":'))
+        stranger.sendall(sent)
+        assert answer(stranger) == b""
+        before.sendall(data(b"1}") + END)
+        assert answer(before) == hookwire.answer(b'BeforeTool {"a":1}')
+    assert [type(f) for f in desk.failures] == ([KeyError] if b"boom" in sent else [])
+
+
+@pytest.mark.parametrize("sent", [b"", b"H", HELLO[:9], HELLO, HELLO + data(b"{}"), HELLO + data(b"{}")[:6]])
+def test_a_client_that_hangs_up_half_way_asks_nothing(desk: Desk, sent: bytes) -> None:
+    with desk.connect() as sock:
+        sock.sendall(sent)
+        sock.shutdown(socket.SHUT_WR)
+        assert answer(sock) == b""
+    assert desk.asked == [] and desk.failures == []
+    assert ask(desk) == hookwire.answer(b"BeforeTool {}")
+
+
+def test_another_users_process_is_not_even_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "peer_of", lambda _: (os.getpid(), os.getuid() + 1))
+    assert ask_refused(desk) == b""
+    assert desk.asked == []
+    monkeypatch.undo()
+    assert ask(desk) == hookwire.answer(b"BeforeTool {}")
+
+
+def ask_refused(desk: Desk) -> bytes:
+    with desk.connect() as sock:
+        try:
+            sock.sendall(HELLO + data(b"{}") + END)
+        except BrokenPipeError:
+            return b""
+        return answer(sock)
+
+
+def test_the_peer_is_asked_of_the_kernel() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        assert peer_of(left) == (os.getpid(), os.getuid())
+
+
+def test_twenty_clients_at_once(desk: Desk) -> None:
+    """Parallel tool calls: each is answered although all of them wait at the same time, for the bucket say."""
+    together = threading.Barrier(20)
+    handle = desk.handle
+
+    def waiting(call: HookRequest) -> bytes | None:
+        together.wait(PATIENCE)
+        return handle(call)
+
+    desk.server._handle = waiting
+    got: dict[bytes, bytes] = {}
+
+    def call(number: int) -> None:
+        payload = b"%d" % number * 1000
+        got[payload] = ask(desk, payload)
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(got) == 20
+    assert all(found == hookwire.answer(b"BeforeTool " + sent) for sent, found in got.items())
+
+
+def test_a_lack_of_descriptors_passes(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6: one accept that fails must not deny every later tool of the run."""
+    real, failed = desk.server._socket, threading.Event()
+
+    class Short:
+        def accept(self) -> tuple[socket.socket, object]:
+            if not failed.is_set():
+                failed.set()
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real.accept()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+    monkeypatch.setattr(desk.server, "_socket", Short())
+    ask(desk)  # the accept that was under way
+    assert ask(desk) == hookwire.answer(b"BeforeTool {}")
+    assert failed.is_set()
+
+
+def test_a_closed_server_takes_no_call_and_leaves_its_place_to_the_next(desk: Desk) -> None:
+    """An agent that asks to be started again gets a new server on the same path."""
+    desk.server.close()
+    with pytest.raises(OSError, match=r"refused|No such file"):
+        desk.connect()
+    until(lambda: not desk.server._thread.is_alive(), "its thread ends")
+    again = Desk(desk.path.parent)
+    assert ask(again) == hookwire.answer(b"BeforeTool {}")
+    again.server.close()
+
+
+def test_the_callers_ancestors_are_read_when_it_connects(desk: Desk) -> None:
+    """Issue 12.2: also of a client that is gone before its call is looked at."""
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+        "s.sendall(bytes.fromhex(sys.argv[2])); s.recv(1)"
+    )
+    sent = (HELLO + data(b"{}") + END).hex()
+    subprocess.run(["sh", "-c", f"{sys.executable} -c '{program}' {desk.path} {sent}; true"], check=True)
+    (chain,) = desk.chains
+    assert [Path(process.argv[0]).name for process in chain] == [Path(sys.executable).name, "sh"]
+    assert chain[0].parent == chain[1].pid and chain[1].parent == os.getpid()

@@ -1,0 +1,75 @@
+"""supervise/options.py: what is waited for is on the screen once it takes long, in one line (issue 12.20)."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.unit.supervise.crew import PATIENCE, until
+from wal_agent.supervise.options import SAID_AFTER, Waiting, agent_wait, wait_line
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def tick(waiting: Waiting) -> None:
+    with waiting._changed:
+        waiting._changed.notify()
+
+
+def test_a_long_wait_is_said_once_with_its_bound() -> None:
+    """Issue 12.20: nobody sits before a screen that says nothing."""
+    clock, said, over = Clock(), list[str](), threading.Event()
+    waiting = Waiting(said.append, now=clock)
+
+    def wait() -> None:
+        with waiting.on("the bucket", 20.0):
+            over.wait(PATIENCE)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: waiting._waits, "it waits")
+    clock.time += SAID_AFTER
+    tick(waiting)
+    until(lambda: said, "it is said")
+    clock.time += 100.0
+    tick(waiting)
+    over.set()
+    thread.join(PATIENCE)
+    assert said == ["waiting for the bucket (since 2 s; gives up after 20 s)"]
+
+
+def test_what_does_not_take_long_is_not_said() -> None:
+    """I6."""
+    clock, said = Clock(), list[str]()
+    waiting = Waiting(said.append, now=clock)
+    with waiting.on("one"):
+        clock.time += SAID_AFTER - 0.1
+        tick(waiting)
+    clock.time += 10
+    tick(waiting)
+    with waiting.on("two"):
+        tick(waiting)
+    assert said == []
+
+
+def test_of_nested_waits_the_innermost_is_said() -> None:
+    """Issue 12.20."""
+    said: list[str] = []
+    waiting = Waiting(said.append)
+    with waiting.on("the start", after=0.0):
+        until(lambda: said == [wait_line("the start", 0, 0)], "the outer one")
+        with waiting.on("its bucket", 5.0, 0.0):
+            until(lambda: len(said) == 2, "the inner one")
+    assert said == ["waiting for the start (since 0 s)", "waiting for its bucket (since 0 s; gives up after 5 s)"]
+
+
+def test_an_agent_that_nobody_sits_before_is_waited_for_at_its_beginning_and_its_end() -> None:
+    """Issue 12.20: Gemini's process lives on as long as a name look-up of its statistics hangs."""
+    assert agent_wait("gemini", begun=False, done=False) == "gemini to begin"
+    assert agent_wait("gemini", begun=True, done=False) == ""
+    assert agent_wait("gemini", begun=True, done=True) == "gemini to end; its turn is over"

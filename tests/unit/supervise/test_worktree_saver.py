@@ -1,0 +1,552 @@
+"""The working tree is saved beside the agent: after calls that change something, and without anybody waiting for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.unit.capture.trees import Elsewhere, Log, User, on_disk
+from tests.unit.supervise.crew import PATIENCE, Post, ended, short_folder, starting, until
+from wal_agent.capture import workspace as captures
+from wal_agent.capture.candidates import Caps
+from wal_agent.capture.git import OWN, Git
+from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.clock import SystemClock
+from wal_agent.config import Settings, load
+from wal_agent.errors import UsageError
+from wal_agent.places import CREDENTIALS
+from wal_agent.records import End, Payload, Workspace
+from wal_agent.supervise import processes
+from wal_agent.supervise.child import Child
+from wal_agent.supervise.treesaver import (
+    BEHIND,
+    DEBOUNCE,
+    NEVER,
+    NO_GIT,
+    WorktreeSaver,
+    due,
+    is_quick,
+    never_captured,
+    open_worktree_capture,
+    rest_after,
+    too_wide,
+)
+
+
+class Desk:
+    """A run's gate and tree saver over one workspace; the log is in memory."""
+
+    def __init__(self, root: Path, interval: float = 3600.0, progress: Callable[[str], None] = lambda _: None) -> None:
+        self.user = User(root)
+        self.user.write("a", "1\n")
+        self.post = Post(self.user.top)
+        self.errors: list[BaseException] = []
+        self.capture = WorkspaceCapture(root / "state", self.user.top.resolve(), self.user.env, self._put)
+        self.put: Callable[[bytes], Payload] = self.post.job.blobs.put_payload
+        gate, writer = self.post.gate, self.post.job.writer
+        self.saver = WorktreeSaver(
+            self.capture,
+            writer,
+            gate.ended_upto,
+            SystemClock(),
+            interval,
+            self.errors.append,
+            ended_beyond=gate.ended_beyond,
+            progress=progress,
+        )
+        gate.changed = self.saver.poke
+
+    def _put(self, data: bytes) -> Payload:
+        return self.put(data)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self.post.committing():
+            self.saver.start()
+            try:
+                yield
+            finally:
+                self.saver.pause()
+                self.saver.finish(last=False)
+                assert self.saver.stop(PATIENCE)
+        assert self.errors == []
+
+    def captures(self) -> list[Workspace]:
+        return [r for r in self.post.log() if isinstance(r, Workspace)]
+
+    def restored(self, folder: Path) -> dict[bytes, tuple[str, bytes]]:
+        """What a machine with nothing but the bucket gets."""
+        log = Log()
+        log.put = self.post.job.blobs.put_payload  # type: ignore[method-assign]
+        log.state = self.post.state
+        packs = log.now.packs
+        log.bytes_of = lambda pack: b"".join(self.post.job.blobs.fetch(p) for p in pack.parts)  # type: ignore[method-assign]
+        assert packs
+        return Elsewhere(log, folder).files()
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_the_bucket_alone_gives_back_what_a_call_has_changed(desk: Desk, tmp_path: Path) -> None:
+    with desk.running():
+        assert isinstance(desk.post.gate.before(starting("write_file", file_path="big")), object)
+        desk.user.write("big", os.urandom(300_000))
+        desk.post.gate.after(ended("write_file", file_path="big"))
+        until(lambda: any(c.holds == 1 for c in desk.captures()), "a capture behind the call")
+    assert desk.restored(tmp_path) == on_disk(desk.user.top)
+    assert desk.post.state.workspace is not None
+    assert desk.post.state.workspace.holds == 1
+
+
+def test_only_calls_that_may_change_something_ask_for_a_capture(desk: Desk) -> None:
+    asked: list[int] = []
+    desk.post.gate.changed = lambda: asked.append(1)
+    for tool in ("read_file", "write_file"):
+        desk.post.begin(tool, file_path="a")
+        desk.post.gate.after(ended(tool, file_path="a"))
+    assert asked == [1]
+    call = desk.post.begin("write_file", file_path="b")
+    desk.post.gate.end(call, "denied", "no")
+    assert asked == [1]
+    call = desk.post.begin("write_file", file_path="b")
+    desk.post.gate.end(call, "interrupted", "cancelled", by="session")
+    assert asked == [1, 1]
+
+
+def test_a_capture_names_no_call_that_still_runs(desk: Desk) -> None:
+    gate = desk.post.gate
+    assert gate.ended_upto() == 0
+    first = desk.post.begin("write_file", file_path="a")
+    second = desk.post.begin("write_file", file_path="b")
+    third = desk.post.begin("read_file", file_path="c")
+    gate.after(ended("write_file", file_path="b"))
+    assert gate.ended_upto() == first - 1
+    assert gate.ended_beyond() == (second,)
+    gate.after(ended("write_file", file_path="a"))
+    assert gate.ended_upto() == second
+    assert gate.ended_beyond() == ()
+    gate.after(ended("read_file", file_path="c"))
+    assert gate.ended_upto() == third
+    again = Post(desk.user.top)
+    again.job.writer.next_call()
+    assert again.gate.ended_upto() == 0
+
+
+def test_calls_of_earlier_runs_have_ended(desk: Desk) -> None:
+    desk.post.begin("write_file", file_path="a")
+    desk.post.commit()
+    later = desk.post.world.take_over("b")
+    from wal_agent.recovery.rules import load_rules
+    from wal_agent.supervise.gate import Gate
+
+    gate = Gate(later.writer, later.blobs, lambda: True, load_rules(), desk.user.top, desk.post.world.clock, 1.0)
+    assert gate.ended_upto() == 1
+
+
+def test_it_saves_by_itself_too(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, interval=0.05)
+    with desk.running():
+        until(desk.captures, "a capture without a call")
+        desk.user.write("b")
+        until(lambda: len(desk.captures()) > 1, "another one")
+
+
+def test_a_last_capture_at_the_end(desk: Desk, tmp_path: Path) -> None:
+    with desk.post.committing():
+        desk.saver.start()
+        desk.saver.pause()
+        desk.user.write("late")
+        desk.saver.finish(last=True)
+        assert desk.saver.stop(PATIENCE)
+        until(lambda: not desk.post.job.writer.backlog.items, "the log takes it")
+    assert desk.saver.problem == ""
+    assert desk.restored(tmp_path) == on_disk(desk.user.top)
+
+
+def test_a_capture_that_hangs_in_the_bucket_appends_nothing_once_it_was_given_up(desk: Desk) -> None:
+    there, go = threading.Event(), threading.Event()
+
+    def hang(data: bytes) -> Payload:
+        there.set()
+        go.wait(PATIENCE)
+        return Payload(size=len(data), data=data)
+
+    desk.put = hang
+    with desk.post.committing():
+        desk.saver.start()
+        desk.saver.poke()
+        assert there.wait(PATIENCE)
+        desk.saver.finish(last=True)
+        assert not desk.saver.stop(0.0)
+        assert "no time" in desk.saver.problem
+        desk.capture.git.go_on()  # the agent is started again, with captures of its own
+        go.set()
+        desk.saver._stop.set()
+        desk.saver._thread.join(PATIENCE)
+        assert not desk.saver._thread.is_alive()
+    desk.post.commit()
+    assert desk.captures() == []
+
+
+def test_a_bucket_that_is_away_costs_the_capture_and_nothing_else(desk: Desk) -> None:
+    desk.user.write("big", os.urandom(200_000))
+    desk.post.world.bucket.dropped = "shop/blobs/"
+    desk.saver._told()
+    assert "not saved" in desk.saver.problem
+    desk.post.world.bucket.dropped = ""
+    desk.saver._told()
+    assert desk.saver.problem == ""
+    desk.post.commit()
+    assert len(desk.captures()) == 1
+
+
+def test_it_waits_while_the_log_has_a_backlog(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_agent.supervise.treesaver.MAX_BACKLOG", 10)
+    desk.post.job.writer.append(End(time=1.0, call=1, how="done", by="hook", why="x" * 50))
+    desk.saver._told()
+    assert "away" in desk.saver.problem
+    desk.post.commit()
+    desk.saver._told()
+    desk.post.commit()
+    assert len(desk.captures()) == 1
+
+
+def test_a_machine_without_git_is_told_of(desk: Desk, tmp_path: Path) -> None:
+    desk.capture.git.env = {"PATH": str(tmp_path / "nothing")}
+    desk.saver._told()
+    assert desk.saver.problem == NO_GIT
+    assert desk.errors == []
+
+
+def test_a_bug_is_told_and_is_not_the_last_try(desk: Desk) -> None:
+    def broken(data: bytes) -> Payload:
+        raise AssertionError("bug")
+
+    kept, desk.put = desk.put, broken
+    desk.saver._told()
+    assert [type(e) for e in desk.errors] == [AssertionError]
+    desk.put = kept
+    desk.saver._told()
+    assert desk.saver.problem == ""
+
+
+# ---- in parts
+
+PART = 40_000
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captures, "LEAST_PART", PART)
+    monkeypatch.setattr(captures, "MOST_PART", PART)
+    monkeypatch.setattr(captures, "Caps", lambda: Caps(total=PART * captures.MOST_PARTS))
+
+
+def fill(desk: Desk) -> None:
+    """Files from before the run, more than one part takes, and one that is edited now."""
+    for n in range(10):
+        path = desk.user.write(f"old-{n}", os.urandom(20_000))
+        os.utime(path, (1000.0 + n, 1000.0 + n))
+    desk.user.write("edited", "x\n")
+    desk.capture._began = time.time() + 60
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_big_workspace_is_saved_to_its_end_without_being_asked(tmp_path: Path) -> None:
+    """Issue 12.10."""
+    desk = Desk(tmp_path)
+    fill(desk)
+    with desk.running():
+        desk.saver.poke()
+        until(lambda: desk.captures() and desk.captures()[-1].pending is None, "all parts")
+    assert len(desk.captures()) > 2
+    assert desk.restored(tmp_path) == on_disk(desk.user.top)
+    assert desk.saver.not_saved() == ""
+    assert desk.saver.whole
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_end_of_a_run_saves_what_was_edited_first_and_names_the_rest(tmp_path: Path) -> None:
+    """Issue 12.10: no time is left after the first part of the last capture."""
+    desk = Desk(tmp_path)
+    fill(desk)
+    go = threading.Event()
+    capture = desk.capture.capture
+
+    def once(*words: object) -> Workspace | None:
+        if desk.saver._newest is not None:
+            go.wait(PATIENCE)
+        return capture(*words)  # type: ignore[arg-type]
+
+    desk.capture.capture = once  # type: ignore[method-assign, assignment]
+    with desk.post.committing():
+        desk.saver.start()
+        desk.saver.pause()
+        desk.saver.finish(last=True)
+        until(lambda: desk.saver._ended, "the first part")
+        assert desk.saver.stop(0.0), "nothing that this run changed is missing"
+        go.set()
+        desk.saver._thread.join(PATIENCE)
+    desk.post.commit()
+    assert len(desk.captures()) == 1
+    assert b"edited" in desk.restored(tmp_path)
+    assert not desk.saver.missed
+    said = desk.saver.not_saved()
+    assert "old-" in said
+    assert said.startswith("Not saved, only on this machine: ")
+
+
+@pytest.mark.usefixtures("parts")
+def test_files_of_this_run_that_are_left_at_the_end_make_it_no_good_end(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    fill(desk)
+    desk.capture._began = 0.0
+    desk.saver.save()
+    assert not desk.saver.stop(0.0) or desk.saver.missed
+    assert desk.saver.missed
+    assert "no time" in desk.saver.not_saved()
+
+
+def test_a_tree_that_was_never_saved_is_reported_at_the_end(desk: Desk, tmp_path: Path) -> None:
+    """Issue 12.10."""
+    desk.capture.git.env = {"PATH": str(tmp_path / "nothing")}
+    desk.saver._told()
+    assert desk.saver.not_saved() == f"{NEVER} {NO_GIT}"
+
+
+def test_what_is_left_out_is_reported_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 12.10: a file over the cap; not what the project ignores."""
+    monkeypatch.setattr(captures, "Caps", lambda: Caps(file=1000))
+    desk = Desk(tmp_path)
+    desk.user.write("big", b"x" * 2000)
+    desk.user.write(".wal-agentignore", "ignored\n")
+    desk.user.write("ignored", "x")
+    desk.saver._told()
+    desk.post.commit()
+    said = desk.saver.not_saved()
+    assert said == "Not saved, only on this machine: big: bigger than 0.000954 MiB."
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_long_first_save_reports_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wal_agent.supervise.treesaver.PROGRESS", 0.0)
+    said: list[str] = []
+    desk = Desk(tmp_path, progress=said.append)
+    fill(desk)
+    with desk.running():
+        desk.saver.poke()
+        until(lambda: desk.saver.whole, "all parts")
+        count = len(said)
+        desk.user.write("later", "y\n")
+        desk.saver.poke()
+        until(lambda: b"later" in desk.restored(tmp_path / str(time.monotonic())), "a capture behind it")
+    assert said
+    assert said[0].startswith("saving the files of this folder: ")
+    assert len(said) == count, "later captures report nothing"
+
+
+def test_a_log_that_has_ended_ends_the_parts(tmp_path: Path, parts: None) -> None:
+    desk = Desk(tmp_path)
+    fill(desk)
+    desk.saver.save()
+    desk.post.commit()
+    desk.post.job.writer.seal(1.0)
+    desk.saver._told()
+    assert desk.capture.pending is not None
+    assert not desk.saver._goes_on
+
+
+@pytest.mark.parametrize("work", [0.01, 0.1, 0.4, 0.8, 0.99])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_quick_capture_is_at_most_two_seconds_behind_a_call(work: float, share: float) -> None:
+    """Issue 12.9: the call ends somewhere in the rest, or in the capture before it."""
+    assert is_quick(work)
+    ended = -work + share * (work + rest_after(work, False))  # the rest begins at 0
+    begins = max(0.0, min(rest_after(work, False), due(work, ended)), ended) + DEBOUNCE
+    assert begins + work <= ended + BEHIND + DEBOUNCE or begins == DEBOUNCE
+
+
+def test_a_slow_capture_rests_four_times_as_long() -> None:
+    assert not is_quick(1.0)
+    assert rest_after(1.5, False) == 6.0
+    assert rest_after(100.0, False) == 60.0
+    assert rest_after(3.0, True) == 3.0
+
+
+# ---- beside the agent's processes
+
+
+def slow_git(tmp_path: Path) -> Git:
+    script = tmp_path / "git"
+    script.write_text("#!/bin/sh\nsleep 600\n")
+    script.chmod(0o755)
+    return Git({"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+
+
+def test_who_reaps_the_agents_leftovers_leaves_git_to_its_thread(tmp_path: Path) -> None:
+    """A status that is taken away from its thread would read as success."""
+    git = slow_git(tmp_path)
+    (tmp_path / "git").write_text("#!/bin/sh\nexit 7\n")
+    child = Child([*("/bin/sh", "-c"), "exit 3"], os.environ, Path.cwd())
+    done = threading.Event()
+
+    def reap() -> None:
+        while not done.is_set() or child.exit is None:
+            child.reap()
+
+    reaper = threading.Thread(target=reap)
+    reaper.start()
+    try:
+        for _ in range(50):
+            with pytest.raises(Exception, match="ended with 7"):
+                git.run("x")
+    finally:
+        done.set()
+        reaper.join(PATIENCE)
+    assert child.exit is not None
+    assert child.exit.code == 3
+    assert OWN.pids == set()
+
+
+def test_a_dead_child_that_nobody_waits_for_is_still_reaped() -> None:
+    child = Child([*("/bin/sh", "-c"), "exit 0"], os.environ, Path.cwd())
+    orphan = subprocess.Popen(["/bin/true"])
+    until(lambda: child.reap() or child.exit, "the agent is reaped")  # type: ignore[func-returns-value]
+
+    def gone() -> bool:
+        child.reap()
+        return orphan.poll() is not None
+
+    until(gone, "the orphan is reaped")
+
+
+def test_after_a_pause_no_git_runs_and_the_last_capture_works(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "slow").mkdir()
+    slow = slow_git(tmp_path / "slow")
+    real, desk.capture.git.env = desk.capture.git.env, slow.env
+    with desk.post.committing():
+        desk.saver.start()
+        desk.saver.poke()
+        until(lambda: OWN.pids, "git runs")
+        desk.saver.pause()
+        assert OWN.pids == set()
+        assert not [p for p in processes.descendants(os.getpid()) if "sleep 600" in processes.command_line(p)]
+        desk.capture.git.env = real
+        desk.saver.finish(last=True)
+        assert desk.saver.stop(PATIENCE)
+    desk.post.commit()
+    assert len(desk.captures()) == 1
+
+
+# ---- what is captured at all
+
+
+class Cli:
+    name = "cli"
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def folder(self, env: object) -> Path:
+        return self.home
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    with short_folder() as folder:
+        yield folder
+
+
+def test_folders_of_the_agent_of_ours_and_of_the_bucket_are_never_captured(
+    desk: Desk, tmp_path: Path, short: Path
+) -> None:
+    top, said = desk.user.top.resolve(), list[str]()
+    env = {**desk.user.env, "XDG_STATE_HOME": str(top / "state"), "WAL_AGENT_RUNTIME_DIR": str(short)}
+    settings = Settings(
+        bucket=(top / "bucket dir").as_uri(), job="j", encryption_key_file=str(top / "key"), workspace_cap=1.0
+    )
+    cli = Cli(top / ".cli")
+    for name in ("bucket dir/j/x", ".cli/oauth", "key", "state/wal-agent/x", "state/mine", "big"):
+        desk.user.write(name, b"x" * (60_000 if name == "big" else 1))
+    made = open_worktree_capture(settings, cli, env, top, desk.post.job, said.append)  # type: ignore[arg-type]
+    assert made is not None
+    record = made.capture(0, 1.0)
+    assert record is not None
+    desk.post.job.writer.append(record)
+    desk.post.commit()
+    assert set(desk.restored(tmp_path)) == {b"a", b"state/mine"}
+    assert record.left_out[0] == "big: bigger than 0.05 MiB"
+    assert {line.partition(": ")[0] for line in record.left_out[1:]} == {".cli", "bucket dir", "key", "state/wal-agent"}
+    assert said == []
+
+    inside = never_captured(Settings(bucket=str(tmp_path), job="j"), cli, env, top)  # type: ignore[arg-type]
+    assert tmp_path / "j" in inside
+    assert tmp_path not in inside
+
+
+@pytest.mark.parametrize("how", ["off", "inside"])
+def test_captures_that_are_off_are_said(desk: Desk, tmp_path: Path, how: str) -> None:
+    said: list[str] = []
+    settings = Settings(bucket="memory://x", job="j", workspace="off" if how == "off" else "save")
+    cli = Cli(tmp_path / "elsewhere" if how == "off" else desk.user.top)
+    env = {**desk.user.env, "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
+    assert open_worktree_capture(settings, cli, env, desk.user.top.resolve(), desk.post.job, said.append) is None  # type: ignore[arg-type]
+    assert len(said) == 1
+    assert "not saved" in said[0]
+
+
+def test_a_home_is_not_captured_nor_what_is_around_it(desk: Desk, tmp_path: Path) -> None:
+    home = desk.user.home.resolve()
+    (home / "project").mkdir()
+    (tmp_path / "link").symlink_to(home)
+    settings, cli, said = Settings(bucket="memory://x", job="j"), Cli(tmp_path / "cli"), list[str]()
+    env = {**desk.user.env, "HOME": str(tmp_path / "link"), "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
+    for wide in (home, home.parent, Path("/")):
+        assert open_worktree_capture(settings, cli, env, wide, desk.post.job, said.append) is None  # type: ignore[arg-type]
+        assert said.pop() == f"the files of this folder are not saved, {too_wide(wide, env)}; the session is"
+    assert said == []
+    assert [too_wide(folder, env) for folder in (home / "project", desk.user.top.resolve())] == ["", ""]
+    assert too_wide(Path("/"), {}) != ""
+
+
+def test_credentials_and_other_agents_folders_are_never_captured(desk: Desk, tmp_path: Path) -> None:
+    """Of the user's; a project's own files of these names are the project's."""
+    home = desk.user.home.resolve()
+    settings, said = Settings(bucket="memory://x", job="j"), list[str]()
+    env = {**desk.user.env, "WAL_AGENT_RUNTIME_DIR": "/tmp/wa-rt"}
+    for name in (*CREDENTIALS, ".claude", ".codex"):
+        (home / name).mkdir(parents=True)
+        inside = home / name
+        assert open_worktree_capture(settings, Cli(tmp_path / "cli"), env, inside, desk.post.job, said.append) is None  # type: ignore[arg-type]
+        assert said.pop().startswith("the files of this folder are not saved, it lies in ")
+    (home / ".config" / "gh" / "hosts.yml").write_text("oauth_token: x")
+    (home / ".config" / ".npmrc").write_text("mine")
+    made = open_worktree_capture(settings, Cli(tmp_path / "cli"), env, home / ".config", desk.post.job, said.append)  # type: ignore[arg-type]
+    assert made is not None
+    record = made.capture(0, 1.0)
+    assert record is not None
+    desk.post.job.writer.append(record)
+    desk.post.commit()
+    assert set(desk.restored(tmp_path)) == {b".npmrc"}
+
+
+def test_the_settings_of_captures(tmp_path: Path) -> None:
+    def of(**env: str) -> tuple[str, float]:
+        found = load("gemini", tmp_path, {"HOME": str(tmp_path.parent), **env}, {})
+        return found.workspace, found.workspace_cap
+
+    assert of() == ("save", 1024)
+    assert of(WAL_AGENT_WORKSPACE="off", WAL_AGENT_WORKSPACE_CAP="10") == ("off", 10)
+    for wrong in ({"WAL_AGENT_WORKSPACE": "no"}, {"WAL_AGENT_WORKSPACE_CAP": "0"}, {"WAL_AGENT_WORKSPACE_CAP": "x"}):
+        with pytest.raises(UsageError, match="WAL_AGENT_WORKSPACE"):
+            of(**wrong)

@@ -1,0 +1,141 @@
+"""Keeps the lease alive, and watches that it is: a renewer, and a monitor apart from it (DESIGN 5, Heartbeat).
+
+The renewer may hang in a request for as long as it likes; the monitor only reads the clock. Times are seconds of the
+boot-time clock, so a suspended machine's lease runs out all the same (R7).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from wal_agent.clock import Clock
+from wal_agent.errors import BucketError, UsageError, WalAgentError
+from wal_agent.happened import LeaseLost, LeaseRenewed, RenewalFailed, Tell
+from wal_agent.wal.lease import Lease, timing_holds
+
+Health = Literal["fresh", "late", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """The times of a lease, in seconds, all from its ttl."""
+
+    ttl: float
+
+    def __post_init__(self) -> None:
+        if not timing_holds(self.ttl, self.renew_deadline, self.period):
+            raise UsageError(f"A lease of {self.ttl:g} s cannot be kept alive.", "Use --ttl 30, or at least --ttl 2.")
+
+    @property
+    def period(self) -> float:
+        return self.ttl / 3
+
+    @property
+    def renew_deadline(self) -> float:
+        return self.ttl * 2 / 3
+
+    @property
+    def margin(self) -> float:
+        """How long before the ttl an allow is given no more (R7): what one answer may take to reach the tool."""
+        return self.ttl / 6
+
+
+def lease_health(timing: LeaseTiming, sent: float, now: float) -> Health:
+    """What the age of the newest successful renewal (by its *sending*) means: `late` = no new changing tool, `expired`
+    = running changing tools are ended. Pure."""
+    age = now - sent
+    if age >= timing.ttl:
+        return "expired"
+    return "late" if age >= timing.renew_deadline else "fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """What a renewal tells others of the run."""
+
+    phase: str = ""
+    tool: str = ""
+    seq: int = 0
+    since: float = 0.0  # when the phase began
+
+
+class LeaseKeeper:
+    """Renews `lease` in one thread and judges in another; both end with `stop`. It begins with the lease, so the
+    agent's part is set later: `beat` says what to tell, `on_expired` is called again and again while the lease is run
+    out (not in a job that spools), since a tool that waited for a person may begin then, and `on_lost` once when the
+    lease is found to be somebody else's (or cannot be read)."""
+
+    def __init__(self, timing: LeaseTiming, clock: Clock, lease: Lease, tell: Tell = lambda _: None) -> None:
+        self._tell = tell
+        self._timing = timing
+        self._clock = clock
+        self._lease = lease
+        self.beat: Callable[[], RunProgress] = RunProgress
+        self.on_expired: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[WalAgentError], None] = lambda _: None
+        self.lost: WalAgentError | None = None
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._renewer, name="renewer", daemon=True),
+            threading.Thread(target=self._monitor, name="monitor", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, most: float | None = None) -> None:
+        """No renewal begins after this returned; one that hangs in the bucket meets the settled lease and fails. Waits
+        at most `most` seconds for it (None: a period)."""
+        self._stop.set()
+        for thread in filter(threading.Thread.is_alive, self._threads):
+            thread.join(timeout=self._timing.period if most is None else min(most, self._timing.period))
+
+    @property
+    def health(self) -> Health:
+        return lease_health(self._timing, self._lease.sent, self._clock.boot())
+
+    def may_allow(self) -> bool:
+        """R7: the last check before an allow is sent. In a job that spools (R9) it has no date: no timeout takes the
+        job away, so an outage need not stop it."""
+        return self._lease.held if self.spooling else self.may_delete()
+
+    def may_delete(self) -> bool:
+        """Whether nobody else can have opened the job yet, spooling or not: what retention asks before it deletes."""
+        return self._lease.may_allow(self._timing.margin)
+
+    @property
+    def spooling(self) -> bool:
+        return bool(self._lease.doc.spool)
+
+    def _renewer(self) -> None:
+        wait = self._timing.period
+        while not self._stop.wait(wait):
+            told = self.beat()
+            try:
+                self._lease.renew(phase=told.phase, tool=told.tool, seq=told.seq, since=told.since)
+            except BucketError as error:
+                wait = self._timing.period / 4
+                self._tell(RenewalFailed(str(error), self._left()))
+            except Exception as error:  # noqa: BLE001 - whatever ends the renewals must end the run, not only its allows
+                why = f"The lease could not be renewed: {error!r}."
+                lost = error if isinstance(error, WalAgentError) else WalAgentError(why)
+                self.lost = lost
+                self._tell(LeaseLost(lost.what))
+                self.on_lost(lost)
+                return
+            else:
+                wait = self._timing.period
+                if self._lease.held:  # else it is being given up, and was not renewed
+                    self._tell(LeaseRenewed(self._lease.epoch, self._left()))
+
+    def _left(self) -> float:
+        return self._lease.sent + self._timing.ttl - self._clock.boot()
+
+    def _monitor(self) -> None:
+        while not self._stop.wait(self._timing.period / 10):
+            if self.health == "expired" and not self.spooling:
+                self.on_expired()

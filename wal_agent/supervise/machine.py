@@ -1,0 +1,143 @@
+"""This machine: who we are to others (`Host`), private folders, and the flock that proves that a run lives.
+
+The lock stands in a folder that does not depend on HOME, so that a new start finds it although the home was lost.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.errors import ConfigError
+from wal_agent.flock import FlockState, Life, flock_state, taken
+from wal_agent.places import state_dir as state_dir
+from wal_agent.records import Host
+
+MAX_RUNTIME = 70  # bytes; a unix socket's path holds 103 on macOS, and the run and the socket's name come behind it
+_LIFE: dict[FlockState, Life] = {"held": "alive", "free": "dead", "unknown": "unknown"}
+
+
+def spools_dir(env: Mapping[str, str]) -> Path:
+    """The folder of what this user's runs spool (R9)."""
+    return state_dir(env) / "spools"
+
+
+def runtime_dir(env: Mapping[str, str]) -> Path:
+    """The folder of all run folders: ours alone, 0700. Short, because a unix socket's path holds about 100 bytes.
+
+    Raises ConfigError when somebody else owns it or can write into it."""
+    path = Path(env.get("WAL_AGENT_RUNTIME_DIR") or f"/tmp/wal-agent-{os.getuid()}")
+    if len(os.fsencode(path)) > MAX_RUNTIME:
+        raise ConfigError(
+            f"{path} is too long a path for the hooks' socket ({MAX_RUNTIME} bytes at most).",
+            "Set WAL_AGENT_RUNTIME_DIR to a shorter one.",
+        )
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        info = path.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"The folder {path} for the hooks' socket cannot be made: {error.strerror}.",
+            "Remove what stands there, or set WAL_AGENT_RUNTIME_DIR to a short path of your own (mode 0700).",
+        ) from error
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
+        raise ConfigError(
+            f"{path} is not a private folder of this user, so the hooks' socket would not be safe there.",
+            "Remove it, or set WAL_AGENT_RUNTIME_DIR to a short path of your own (mode 0700).",
+        )
+    return path
+
+
+def this_host(env: Mapping[str, str], lock: Path) -> Host:
+    """What a lease says of this machine. WAL_AGENT_HOST_ID replaces the boot id where the kernel's is shared. Two
+    machines of one id are kept apart by the lock alone: an owner counts as dead only when its lock file is here and
+    free."""
+    return Host(
+        name=platform.node() or "unknown",
+        boot=env.get("WAL_AGENT_HOST_ID") or _boot_id(),
+        pidns=_pid_namespace(),
+        pid=os.getpid(),
+        lock=str(lock),
+    )
+
+
+def _boot_id() -> str:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    import psutil
+
+    return f"{platform.node()}-{int(psutil.boot_time())}"
+
+
+def _pid_namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def lock_state(owner: Host, here: Host) -> Life:
+    """Whether the owner's supervisor lives, by its flock; unknown on any other kernel."""
+    if not owner.same_kernel(here.boot, here.pidns):
+        return "unknown"
+    return _LIFE[flock_state(owner.lock)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """A run's private folder: `lock` (held by flock while the supervisor lives), `hook.sock`, `agent.pid`, `session`.
+
+    The lock file stays when the run ends: it says "dead" to whoever reads the lease later. `sweep` takes old ones."""
+
+    run: str
+    path: Path
+    lock_fd: int
+
+    @classmethod
+    def create(cls, runtime: Path, run: str) -> RunDir:
+        path = runtime / run
+        path.mkdir(mode=0o700)
+        fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        taken(fd)  # it is new: at most somebody looks at it
+        return cls(run, path, fd)
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def socket(self) -> Path:
+        return self.path / "hook.sock"
+
+    def write(self, name: str, text: str) -> None:
+        """Replace a small file in one step (hook clients read it at any time)."""
+        temp = self.path / f".{name}.{os.getpid()}"
+        temp.write_text(text)
+        temp.replace(self.path / name)
+
+    def end(self) -> None:
+        """Free the lock and drop everything that only a live run needs."""
+        for name in ("hook.sock", "agent.pid", "session"):
+            (self.path / name).unlink(missing_ok=True)
+        os.close(self.lock_fd)
+
+
+def sweep_run_dirs(runtime: Path, keep: int = 64) -> None:
+    """Remove the folders of dead runs but for the newest `keep`, whose locks may still be asked after."""
+    import shutil
+
+    with suppress(OSError):
+        folders = sorted((p for p in runtime.iterdir() if (p / "lock").is_file()), key=lambda p: p.lstat().st_mtime)
+        for path in folders[:-keep]:
+            if not is_run_live(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def is_run_live(run_dir: Path) -> bool:
+    """Whether the supervisor of this run folder holds its lock."""
+    return flock_state(run_dir / "lock") == "held"

@@ -1,0 +1,85 @@
+"""Says on the screen what the main thread waits for, once that takes long: one line for each wait, from a thread of its
+own. While an agent that talks to a person runs, nothing is said: the terminal is the agent's."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wal_agent.apart import begun
+
+SAID_AFTER = 2.0  # seconds
+AGENT_SAID_AFTER = 10.0  # seconds, for the agent itself to begin or to end: some take three in good health
+
+
+class ShowWait(Protocol):
+    def __call__(self, what: str, most: float = 0.0, after: float = SAID_AFTER) -> AbstractContextManager[None]:
+        """Meanwhile `what` is waited for, at most `most` seconds (0: as long as it takes); said `after` seconds."""
+
+
+def show_no_wait(what: str, most: float = 0.0, after: float = SAID_AFTER) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(slots=True)
+class _Wait:
+    what: str
+    most: float
+    after: float
+    since: float
+    said: bool = False
+
+
+@dataclass(slots=True)
+class Waiting:
+    """`say`: a line for the person, from any thread. Waits may be nested; the innermost is what is waited for."""
+
+    say: Callable[[str], None]
+    now: Callable[[], float] = time.monotonic
+    _waits: list[_Wait] = field(default_factory=list)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _watcher: threading.Thread | None = None
+
+    @contextmanager
+    def on(self, what: str, most: float = 0.0, after: float = SAID_AFTER) -> Iterator[None]:
+        wait = _Wait(what, most, after, self.now())
+        with self._changed:
+            self._waits.append(wait)
+            with suppress(RuntimeError):  # no thread is left: then nothing is said
+                self._watcher = self._watcher or begun("waiting", self._watch)
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waits.remove(wait)
+                self._changed.notify()
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                wait = self._waits[-1] if self._waits and not self._waits[-1].said else None
+                left = None if wait is None else wait.since + wait.after - self.now()
+                if wait is None or left is None or left > 0:
+                    self._changed.wait(left)
+                    continue
+                wait.said = True
+                line = wait_line(wait.what, wait.after, wait.most)
+            self.say(line)
+
+
+def wait_line(what: str, since: float, most: float) -> str:
+    until = f"; gives up after {most:.0f} s" if most else ""
+    return f"waiting for {what} (since {since:.0f} s{until})"
+
+
+def agent_wait(name: str, begun: bool, done: bool) -> str:
+    """What is waited for of an agent that talks to nobody. `begun`: a hook of it has come; `done`: its turn is over,
+    and nobody has another one for it."""
+    if not begun:
+        return f"{name} to begin"
+    return f"{name} to end; its turn is over" if done else ""

@@ -1,0 +1,164 @@
+"""Whose words the agent's arguments are, where a start takes them from the log: a log says what its writer likes.
+
+They count where this machine typed them: a note in the state folder (0600 in 0700), written before the opening that
+holds them, names bucket, job, run and the hash of the arguments. Nothing from the bucket chooses what a note says.
+Without one the person confirms them, types them, or has said beforehand that whoever writes the bucket may choose.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import select
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from wal_agent.bucket import folder_of
+from wal_agent.config import Settings
+from wal_agent.errors import ConfigError
+from wal_agent.places import state_dir
+from wal_agent.plainfile import read_plain
+from wal_agent.records import Opening
+from wal_agent.recovery.moves import private, sync, write_new
+from wal_agent.redact import redact
+from wal_agent.supervise.caller import outer_runs
+from wal_agent.supervise.machine import is_run_live, runtime_dir
+from wal_agent.supervise.wish import RunOptions, Screen
+
+MAX_NOTES = 1000  # notes; the oldest go
+READABLE = 4000  # characters of arguments that a person is asked about
+SHORT = 1200  # characters of a command inside an error's line
+_RUN = re.compile(r"[0-9a-f]{16}")
+_STEP = 0.2  # seconds between two looks for a signal while a person thinks
+
+
+def remember_args(env: Mapping[str, str], url: str, job: str, run: str, args: Sequence[str]) -> None:
+    """Before the run's opening: these arguments, or none, were typed or confirmed here. A disk that refuses costs a
+    question at the next start, no more."""
+    if not _RUN.fullmatch(run):
+        return
+    folder = _folder(env)
+    with suppress(OSError):
+        private(folder)
+        _prune(folder)
+        write_new(folder / run, _mark(url, job, run, args).encode())
+        sync(folder)
+
+
+def is_noted(env: Mapping[str, str], url: str, job: str, opening: Opening) -> bool:
+    """Whether this machine wrote that opening with just these arguments."""
+    if not _RUN.fullmatch(opening.run):
+        return False
+    mark = _mark(url, job, opening.run, opening.args)
+    return read_plain(_folder(env) / opening.run, 200) == mark.encode()
+
+
+def may_end_leftovers(env: Mapping[str, str], url: str, job: str, opening: Opening) -> bool:
+    """Whether processes that carry this opening's run may be ended: the run is over, or was one of this job by the word
+    of this machine. Who writes the bucket could name a live run of another job."""
+    if not _RUN.fullmatch(opening.run):
+        return True  # it is no run's
+    return is_noted(env, url, job, opening) or not is_run_live(runtime_dir(env) / opening.run)
+
+
+def is_vouched(env: Mapping[str, str], url: str, job: str, openings: Iterable[Opening], args: tuple[str, ...]) -> bool:
+    """Whether one of the log's openings that hold `args` was written here."""
+    return any(opening.args == args and is_noted(env, url, job, opening) for opening in openings)
+
+
+def admit_args(
+    wish: RunOptions,
+    openings: Iterable[Opening],
+    args: tuple[str, ...],
+    screen: Screen,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """ConfigError unless `args` may be given to the agent. `openings`: of the log that they come from. `check` raises
+    when a signal asks us to end."""
+    if not args or args == wish.args or is_vouched(wish.env, wish.settings.bucket, wish.settings.job, openings, args):
+        return
+    if wish.settings.accept_logged_args == "on":
+        screen.say(f"{len(args)} arguments for {wish.agent.name} are taken from the log (--accept-logged-args).")
+    elif wish.attended and not outer_runs() and sum(map(len, args)) <= READABLE:
+        _ask(wish, args, screen, check)
+    else:
+        raise unvouched_error(wish.agent.name, wish.settings, args, screen)
+    if problem := wish.agent.hooks_off_reason(args, wish.workspace, wish.env):
+        raise ConfigError(problem)
+
+
+def unvouched_error(agent: str, settings: Settings, args: Sequence[str], screen: Screen) -> ConfigError:
+    """With the whole command, ready to be typed; what does not fit into the line stands above it."""
+    what = (
+        f"The arguments for {agent} would come from the log of job {settings.job}, and this machine has no note that "
+        "they were typed here: whoever writes the bucket may have chosen them. Nothing was run."
+    )
+    typed = typed_command(agent, settings, args)
+    if redact(typed) != typed:
+        return ConfigError(what, f"One holds a secret, so they are not shown: type them after wal-agent run {agent} --")
+    if len(typed) > SHORT:
+        screen.rows([typed])
+        return ConfigError(what, "If they are right, type them: the command above.")
+    return ConfigError(what, f"If they are right, type them: {typed}")
+
+
+def typed_command(agent: str, settings: Settings, args: Sequence[str]) -> str:
+    """The start with its arguments typed, for a shell."""
+    options = [f"--{name}={getattr(settings, name)}" for name in ("bucket", "job") if _flag(settings, name)]
+    return " ".join(map(quote_word, ("wal-agent", "run", agent, *options, "--", *args)))
+
+
+def quote_word(word: str) -> str:
+    """For a shell, in characters that a terminal only shows."""
+    if word.isprintable():
+        return shlex.quote(word)
+    shown = (c if c.isprintable() and c not in "\\'" else _escaped(c) for c in word)
+    return f"$'{''.join(shown)}'"
+
+
+def _escaped(char: str) -> str:
+    if char in "\\'":
+        return f"\\{char}"
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def _flag(settings: Settings, name: str) -> bool:
+    return settings.sources.get(name) == "flag"
+
+
+def _ask(wish: RunOptions, args: Sequence[str], screen: Screen, check: Callable[[], None]) -> None:
+    name = wish.agent.name
+    screen.say(f"the log says that {name} was started with these arguments; no note says that they were typed here:")
+    screen.rows([f"  {quote_word(word)}" for word in args])
+    screen.say(f"whoever writes the bucket may have chosen them. Start {name} with them? [y/N]")
+    while True:
+        check()
+        if select.select([sys.stdin], [], [], _STEP)[0]:
+            break
+    if os.read(sys.stdin.fileno(), 1000).strip().lower() not in (b"y", b"yes"):
+        raise ConfigError(
+            f"The arguments of the log were not confirmed, so {name} was not started.",
+            f"Type others: wal-agent run {name} -- ARGS",
+        )
+
+
+def _folder(env: Mapping[str, str]) -> Path:
+    return state_dir(env) / "typed"
+
+
+def _mark(url: str, job: str, run: str, args: Sequence[str]) -> str:
+    folder = folder_of(url)
+    place = url if folder is None else str(folder)
+    return hashlib.sha256(msgspec.json.encode((place, job, run, list(args)))).hexdigest()
+
+
+def _prune(folder: Path) -> None:
+    found = sorted(folder.iterdir(), key=lambda path: path.lstat().st_mtime)
+    for path in found[: max(0, len(found) - MAX_NOTES + 1)]:
+        path.unlink(missing_ok=True)

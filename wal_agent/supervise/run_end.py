@@ -1,0 +1,200 @@
+"""The end of a run: its last record, the log sealed, the lease settled, and what people are told (R6, DESIGN 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from wal_agent.clock import Clock
+from wal_agent.errors import Fenced, Unavailable
+from wal_agent.failpoints import failpoint
+from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, Paused
+from wal_agent.limits import exhausted
+from wal_agent.records import ExitClass, RunEnded
+from wal_agent.recovery.died import place
+from wal_agent.recovery.report import plain
+from wal_agent.recovery.words import wherever
+from wal_agent.supervise.ended import AgentOutcome, ended_record, exit_reason, no_hooks_error
+from wal_agent.supervise.exits import ExitReason, lease_state_after, quota_pause, waits_in_vain
+from wal_agent.supervise.leftcalls import continues_by_itself, left_open, open_calls_line
+from wal_agent.supervise.wish import RunOptions, Screen
+from wal_agent.supervise.within import call_with_timeout
+from wal_agent.wal.job import OpenedJob, after_left, close_job
+
+SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
+SEAL_AT_LEAST = 1.0  # for both, when the time for going down is used up
+DRAINED = 143
+
+Settled = Literal["closed", "released", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A run that the agent ended, or that we did in good order. `code` is what a shell would show, `until` > 0: the job
+    is paused so long (since 1970). `completed`: its last turn is."""
+
+    code: int
+    cls: ExitClass
+    why: str = ""
+    until: float = 0.0
+    interactive: bool = False
+    completed: bool = False
+
+
+class EndNotSaved(Unavailable):
+    """The agent has ended (`finished`), and the bucket could not be told."""
+
+    def __init__(self, what: str, hint: str, finished: RunResult) -> None:
+        super().__init__(what, hint)
+        self.finished = finished
+
+
+def end_run(
+    wish: RunOptions, opened: OpenedJob, ended: AgentOutcome, clock: Clock, screen: Screen, watcher: str
+) -> RunResult:
+    """Settle the job and tell what is left to tell. `watcher`: what failed at watching for the machine's end.
+
+    Raises why we ended the agent, if we had to (Fenced: before anything is written), and Left."""
+    if isinstance(ended.stopped, Fenced):
+        raise ended.stopped
+    if ended.silent and not wish.interactive and ended.exit.code == 0:
+        ended = replace(ended, stopped=no_hooks_error(wish.agent.name, ended.exit.code))
+    failpoint("run.before_seal")
+    word = exit_reason(wish.agent, ended, wish.interactive, clock.now())
+    closing = _Closing(wish, opened, ended, word, clock)
+    with screen.on("the bucket, to end the job", 2 * SEAL_BUDGET):
+        settled, until = closing.settle()
+    failpoint("run.after_seal")
+    closing.tell(settled, until, watcher, screen.say)
+    if ended.stopped is not None:
+        raise ended.stopped
+    finished = closing.finished(until)
+    if settled == "left" and not (closing.crash and closing.all_logged):
+        raise closing.left(finished)
+    return finished
+
+
+@dataclass(frozen=True, slots=True)
+class _Closing:
+    wish: RunOptions
+    opened: OpenedJob
+    ended: AgentOutcome
+    word: ExitReason
+    clock: Clock
+
+    @property
+    def crash(self) -> bool:
+        """What does not fit in the time for going down is left as a crash: nothing is given up half saved."""
+        return self.ended.down is not None and not self.ended.saved
+
+    @property
+    def all_logged(self) -> bool:
+        """The machine goes away, and the bucket has all that was logged."""
+        return self.ended.drained and not self.opened.writer.pending
+
+    # ---- the job
+
+    def settle(self) -> tuple[Settled, float]:
+        """What the job was settled as, and until when it is paused (since 1970), if it is."""
+        ended, tell = self.ended, self.wish.tell
+        record, vain = self._record()
+        tell(AgentEnded(ended.exit.code, self.word.cls, self.word.why))
+        if not self.crash:
+            self.opened.writer.append(record)
+        reason = record.reason or self.word.why
+        settled = self._settled(None if self.crash else self._wanted(record.until), reason, record.until)
+        tell(LeaseSettled(settled, reason, record.until))
+        if settled == "released" and record.until > 0:
+            tell(Paused(record.until, reason, vain))
+        if ended.down is not None and ended.drained:
+            tell(DrainFinished(self.clock.boot() - ended.down.began, settled != "left"))
+        return settled, record.until
+
+    def _record(self) -> tuple[RunEnded, float]:
+        """The run's last record; and since when its quota was waited for in vain."""
+        state, now = self.opened.writer.state, self.clock.now()
+        where = place(state, self.opened.lease.epoch)
+        waits = self.word.cls == "quota" and self.wish.settings.restart == "on" and not self.wish.interactive
+        rests = quota_pause(self.word, where, state.ends) if waits else 0.0
+        vain = waits_in_vain(where, state.ends, now) if waits else 0.0
+        return ended_record(self.ended, self.word, where, rests, self.clock), vain
+
+    def _wanted(self, until: float) -> Literal["closed", "released"]:
+        untold = not self.ended.turned and self.opened.writer.state.recoveries > self.opened.replay.state.recoveries
+        return lease_state_after(
+            self.word.cls, clean=self.ended.clean, untold=untold, interactive=self.wish.interactive, until=until
+        )
+
+    def _settled(self, wanted: Literal["closed", "released"] | None, reason: str, until: float) -> Settled:
+        """When it goes down, within what is left of its time, whatever hangs. `wanted` None: the log is sealed, and the
+        lease left to run out."""
+        opened, down = self.opened, self.ended.down
+        if down is None and wanted is not None:
+            return close_job(opened, wanted, reason, until=until, budget=SEAL_BUDGET)
+        left = max(SEAL_AT_LEAST, (down.end if down else 0.0) - self.clock.boot())
+
+        def close() -> Settled:
+            if wanted is not None:
+                return close_job(opened, wanted, reason, until=until, budget=left / 2)
+            opened.writer.seal(left)
+            return "left"
+
+        return call_with_timeout(left, close, "left")
+
+    # ---- what is said
+
+    def tell(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
+        ended, wish = self.ended, self.wish
+        for problem in ended.problems[:3]:
+            say(problem)
+        if ended.leftovers:
+            shown = ", ".join(plain(text, 80) for text in ended.leftovers[:3])
+            say(f"ended what the agent left running: {shown}")
+        if open_calls := self.opened.writer.state.open:
+            follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)
+            left = None if follows else left_open(open_calls)
+            say(open_calls_line(open_calls, left, follows))
+            if left is not None:
+                wish.tell(left)
+        if ended.trouble is not None:
+            from wal_agent.cli.screen import report_bug
+
+            say(str(exhausted(ended.trouble) or report_bug(ended.trouble, wish.env)))
+        if watcher:
+            say(watcher)
+        job = self.opened.keys.job
+        if ended.drained and settled != "left":
+            say(
+                f"job {job} is saved and given up; `wal-agent run {wish.agent.name}` carries on "
+                f"{wherever(wish.settings.bucket, 'this machine')}."
+            )
+        elif self.all_logged:
+            say(
+                f"job {job} could not be given up in good order within {wish.settings.drain:.0f} s: the next start "
+                "takes it for a crash, once the lease has run out, and goes on from what was saved."
+            )
+        if ended.silent and ended.stopped is None:
+            silence = no_hooks_error(wish.agent.name, ended.exit.code)
+            say(f"{silence.what} {silence.hint}")
+
+    @property
+    def _restarts(self) -> bool:
+        """Whether `keep` starts the agent again if it died: not once its task was done."""
+        return self.wish.settings.restart == "on" and (self.wish.interactive or not self.ended.done)
+
+    def finished(self, until: float) -> RunResult:
+        ended = self.ended
+        code = DRAINED if ended.drained else ended.exit.shell_code
+        waits = 0.0 if ended.drained else until  # this process goes, and waits for no pause
+        return RunResult(code, self.word.cls, self.word.why, waits, self.wish.interactive, ended.done)
+
+    def left(self, finished: RunResult) -> EndNotSaved:
+        size = self.opened.writer.backlog.size
+        waits_for = f"{size} bytes wait" if size else "its last changes are only on this machine"
+        return EndNotSaved(
+            f"the end of job {self.opened.keys.job} could not be saved: {waits_for}, and the bucket cannot be "
+            f"reached. The agent ended with {self.ended.exit.shell_code}.",
+            after_left(self.opened),
+            finished,
+        )
