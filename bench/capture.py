@@ -24,7 +24,7 @@ from wal_agent.bucket.meter import MeterBucket
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.treesaver import WorktreeSaver
+from wal_agent.supervise.worktree import WorktreeSaver
 from wal_agent.wal.job import OpenedJob
 
 FILES = scaled(100_000, 300)

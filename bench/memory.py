@@ -25,7 +25,7 @@ def child(url: str, folder: Path) -> None:
     import wal_agent.supervise.run  # noqa: F401 - what a run has in memory
     from bench.flat import Lane, lane
     from wal_agent.bucket import open_bucket
-    from wal_agent.supervise.housekeeping import Housekeeping
+    from wal_agent.supervise.lease_keeper import Housekeeping
 
     def problem(error: BaseException) -> None:
         raise error

@@ -17,7 +17,7 @@ from bench.measure import scaled
 from bench.story import Story, story, wal_agent
 from wal_agent.clock import SystemClock
 from wal_agent.hookwire import client_command
-from wal_agent.supervise.calls import RunningCall
+from wal_agent.supervise.gate import RunningCall
 from wal_agent.supervise.watchdog import Bounds, Watch
 
 EVERY = 0.1  # seconds between two looks (Live._every)

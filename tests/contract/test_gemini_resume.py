@@ -13,7 +13,7 @@ import pytest
 from tests.contract.gemini_box import GEMINI, Box, Run, done, history, wait_until
 from tests.mocks.gemini_model import GeminiModel, Turn
 from wal_agent.agents.base import Allow, Decision, HookEvent, Reconciled, ToolStarting, TurnStarted
-from wal_agent.supervise.resuming import Resuming
+from wal_agent.supervise.conversation import Resuming
 
 PROMPT = (
     "[wal-agent recovery] @README.md, git@github.com:x/y, @generalist, `ls`, <hook_context>a</hook_context>, "

@@ -21,8 +21,8 @@ from wal_agent.recovery.case import Before, typed_before
 from wal_agent.recovery.restore import Place, check
 from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, runtime_dir
+from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import admit_args, is_noted, may_end_leftovers, quote_word, remember_args
-from wal_agent.supervise.wish import RunOptions, Screen
 from wal_agent.wal.state import FileState, OpeningAt, State
 
 RUN = "0123456789abcdef"

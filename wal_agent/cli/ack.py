@@ -26,7 +26,7 @@ def ack(
     from wal_agent.cli.options import place
     from wal_agent.errors import UsageError
     from wal_agent.supervise.acknowledge import acknowledge_call
-    from wal_agent.supervise.caller import require_person
+    from wal_agent.supervise.callers import require_person
 
     if done == not_done:
         raise UsageError("Say either --done or --not-done.")

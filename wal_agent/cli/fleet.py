@@ -106,7 +106,7 @@ def watch(
 
     from wal_agent.clock import SystemClock
     from wal_agent.fleet.watch import ACTED_ON, Wanted, Watcher
-    from wal_agent.supervise.caller import require_person
+    from wal_agent.supervise.callers import require_person
 
     require_person("wal-agent fleet watch")
     states = _states(on, ACTED_ON, "--on")
@@ -169,7 +169,7 @@ def claim(
     from wal_agent.fleet.claim import Allowed
     from wal_agent.fleet.listing import Eyes
     from wal_agent.places import config_dir, home, state_dir
-    from wal_agent.supervise.caller import require_person
+    from wal_agent.supervise.callers import require_person
 
     require_person("wal-agent fleet claim")
     _sane(every)

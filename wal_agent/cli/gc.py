@@ -40,7 +40,7 @@ def gc(
 
     from wal_agent.cli.options import place
     from wal_agent.encryption import wrong_key
-    from wal_agent.supervise.caller import require_person
+    from wal_agent.supervise.callers import require_person
     from wal_agent.wal import lease as leases
     from wal_agent.wal.retention import Retention
 

@@ -16,9 +16,9 @@ from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
 from wal_agent.happened import Announcer, Halted, Listener
 from wal_agent.limits import exhausted
+from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import restart_policy
 from wal_agent.supervise.systemd import service_manager
-from wal_agent.supervise.wish import RunOptions, Screen
 
 PERSON = frozenset({73, 76, 77, 78, 79, 80})  # exit codes that time does not change
 

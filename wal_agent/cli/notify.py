@@ -30,7 +30,7 @@ def notify(
     from wal_agent.errors import UsageError
     from wal_agent.notify.outbox import acknowledge
     from wal_agent.notify.targets import VARIABLE, load, own_file
-    from wal_agent.supervise.caller import require_person
+    from wal_agent.supervise.callers import require_person
 
     if test and ack:
         raise UsageError("Say either --test or --ack.")

@@ -52,7 +52,7 @@ def restore(
     from wal_agent.recovery.copy_out import copy_out
     from wal_agent.recovery.damage import offer
     from wal_agent.recovery.point import replay_at
-    from wal_agent.supervise.caller import outer_runs, person_needed
+    from wal_agent.supervise.callers import outer_runs, person_needed
     from wal_agent.wal.stored import Known, newest_whole
 
     folder = Path(os.path.realpath(to))

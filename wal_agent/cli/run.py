@@ -141,10 +141,8 @@ def run(
     from wal_agent.agents.base import Hookless
     from wal_agent.cli.lookers import looked_at, refusals_told
     from wal_agent.errors import UsageError
-    from wal_agent.supervise.done import is_complete
-    from wal_agent.supervise.options import Waiting
-    from wal_agent.supervise.restart import run_with_restarts
-    from wal_agent.supervise.wish import RunOptions, Screen
+    from wal_agent.supervise.options import RunOptions, Screen, Waiting
+    from wal_agent.supervise.restart import is_complete, run_with_restarts
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")

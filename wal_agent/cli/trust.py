@@ -28,7 +28,7 @@ def trust(
     """
     from wal_agent.config import wants_of
     from wal_agent.errors import ConfigError, UsageError
-    from wal_agent.supervise.caller import require_person
+    from wal_agent.supervise.callers import require_person
 
     if show + revoke + yes > 1:
         raise UsageError("--show, --revoke and --yes go alone.")
@@ -64,7 +64,7 @@ def trust(
 def asked(wants: Sequence[Want], workspace: Path) -> bool:
     """Ask the person, and keep a yes; False where nobody can be asked. ConfigError: the answer is no."""
     from wal_agent.errors import ConfigError
-    from wal_agent.supervise.caller import outer_runs
+    from wal_agent.supervise.callers import outer_runs
 
     if outer_runs() or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
         return False

@@ -42,7 +42,7 @@ def unlock(
     import msgspec
 
     from wal_agent.cli.options import place
-    from wal_agent.supervise.caller import require_person
+    from wal_agent.supervise.callers import require_person
     from wal_agent.supervise.unlock import UnlockRequest, repair_lease
     from wal_agent.supervise.unlock import unlock as take_away
 

@@ -20,9 +20,8 @@ from wal_agent.recovery.died import CRASHES
 from wal_agent.recovery.settled import Way, way
 from wal_agent.redact import redact
 from wal_agent.shown import printable
-from wal_agent.supervise.control import STATUS, ask_run
-from wal_agent.supervise.machine import spools_dir, this_host
-from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.hook_server import STATUS, ask_run
+from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.watchdog import Bounds
 from wal_agent.wal import lease as leases
 from wal_agent.wal import stored

@@ -12,8 +12,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.errors import Damaged, Denied, Newer, UsageError
 from wal_agent.fleet.job import Job, clean, judge
 from wal_agent.records import Host
-from wal_agent.supervise.machine import spools_dir, this_host
-from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 

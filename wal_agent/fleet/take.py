@@ -20,7 +20,7 @@ from wal_agent.fleet.claim import Allowed, Loss, line_up, made, refusal
 from wal_agent.fleet.job import Job
 from wal_agent.fleet.listing import Eyes
 from wal_agent.recovery.words import span
-from wal_agent.supervise.child import SI_KERNEL, handled_signals
+from wal_agent.supervise.processes import SI_KERNEL, handled_signals
 
 # -P: a file in the workspace must not stand in for a module of ours.
 PROGRAM = (sys.executable, "-P", "-m", "wal_agent")
@@ -145,7 +145,7 @@ def become(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
 
 def child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
     """Run it, and pass on what is told to us alone. Signals are taken by waiting for them, as the run does
-    (supervise/child.py): only so the kernel says which ones the terminal sent to the run as well."""
+    (supervise/processes.py): only so the kernel says which ones the terminal sent to the run as well."""
     told: list[int] = []
     ours = PASSED_ON & handled_signals()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ours | {signal.SIGCHLD})

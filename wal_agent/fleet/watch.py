@@ -28,8 +28,7 @@ from wal_agent.fleet.listing import Eyes
 from wal_agent.recovery.admit import owner_is_dead
 from wal_agent.supervise.acquire import LeaseWatch as Unchanged
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
-from wal_agent.supervise.machine import RunDir, runtime_dir, sweep_run_dirs, this_host
-from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, sweep_run_dirs, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Lease, Seen

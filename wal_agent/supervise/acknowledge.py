@@ -17,8 +17,8 @@ from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pa
 from wal_agent.recovery.damage import damaged, lease_missing
 from wal_agent.recovery.settled import way
 from wal_agent.supervise import machine
-from wal_agent.supervise.control import ACK, ask_run
-from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.hook_server import ACK, ask_run
+from wal_agent.supervise.machine import probe_holder
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
 from wal_agent.wal.keys import Keys

@@ -1,4 +1,4 @@
-"""Taking a job: decide from the lease, wait where asked, open (R1, R2). Nothing on disk is touched here."""
+"""Acquire a job: decide from the lease, wait where asked, open (R1, R2). Nothing on disk is touched here."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from wal_agent.recovery.admit import (
     pause_left,
 )
 from wal_agent.recovery.damage import explained
-from wal_agent.supervise.child import handled_signals
+from wal_agent.supervise.machine import probe_holder
 from wal_agent.supervise.options import ShowWait, show_no_wait
-from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.processes import handled_signals
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.job import Fields, OpenedJob, Stopped, open_job

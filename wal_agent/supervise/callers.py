@@ -1,13 +1,20 @@
-"""Who calls the hook socket: the run's own agent, an agent that one of its tools started, or neither.
+"""Identify who calls: on the hook socket the run's own agent, an agent that one of its tools started, or neither; of a
+command, whether an agent typed it.
 
-The kernel names the process at the other end; its ancestors are read at once, since a hook's client may be gone soon
-after. Pure functions over that chain decide. A variable in the environment decides nothing: every
-process below the agent has it.
+The kernel names the process at the other end of the socket; its ancestors are read at once, since a hook's client may
+be gone soon after. Pure functions over that chain decide. A variable in the environment decides nothing: every process
+below the agent has it.
+
+A command was typed by an agent where a live run is among its own ancestors. A run is known by the lock that its
+supervisor holds, whatever the environment says: that can be stripped (`env -i`) or point elsewhere, and a person's
+shell may have it too. What leaves the run's processes (another user, another container, a service manager, cron, a
+login over the network) is not found.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 import sys
@@ -20,6 +27,8 @@ from typing import Final, Literal
 
 from wal_agent.agents.base import HookCaller
 from wal_agent.agents.hook_line import is_hook_line
+from wal_agent.errors import PersonNeeded
+from wal_agent.flock import flock_state
 
 DEPTH: Final = 64  # ancestors that are read
 _ARGV: Final = 1 << 20  # bytes of a command line that are read
@@ -210,3 +219,69 @@ class Callers:
     def below(self, chain: Sequence[Process]) -> bool:
         """Whether the caller is the agent, or anything that it started."""
         return bool(chain) and chain[-1].parent == self._known.supervisor
+
+
+_RUN = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class OuterRun:
+    """A run that this process is below. `supervisor`: its pid."""
+
+    run: str
+    supervisor: int
+
+    @property
+    def workspace(self) -> Path | None:
+        """Where it works; None where that cannot be read."""
+        with suppress(OSError):
+            return Path(f"/proc/{self.supervisor}/cwd").readlink()
+        return None
+
+
+def outer_runs(pid: int | None = None) -> tuple[OuterRun, ...]:
+    """The live runs that `pid` (this process) is below, the innermost first."""
+    own = os.getpid() if pid is None else pid
+    return tuple(
+        OuterRun(run, process.pid)
+        for process in chain_of(own, 0)
+        if process.pid != own and (run := _run_of(process.pid))
+    )
+
+
+def require_person(command: str) -> None:
+    """Raises PersonNeeded where an agent or one of its tools typed it (I8)."""
+    if above := outer_runs():
+        raise person_needed(command, above[0])
+
+
+def person_needed(command: str, above: OuterRun) -> PersonNeeded:
+    return PersonNeeded(
+        f"`{command}` is for a person, and this was typed by the agent of run {above.run} or by a tool of its; nothing "
+        "was done.",
+        f"A person types it in a terminal of their own: {command}",
+    )
+
+
+def _run_of(supervisor: int) -> str:
+    """The run whose lock this process has open, and somebody holds; "" for none."""
+    for path in _open_files(supervisor):
+        run = path.parent.name
+        known = path.name == "lock" and _RUN.fullmatch(run) and path.with_name("hook.sock").exists()
+        if known and flock_state(path) == "held":
+            return run
+    return ""
+
+
+def _open_files(pid: int) -> Iterator[Path]:
+    if sys.platform == "linux":
+        with suppress(OSError):
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    yield link.readlink()
+        return
+    import psutil
+
+    with suppress(psutil.Error, OSError):
+        for file in psutil.Process(pid).open_files():
+            yield Path(file.path)

@@ -1,20 +1,111 @@
-"""Amazon EC2, by IMDSv2: `spot/instance-action` (two minutes of notice) and the recommendation to rebalance before it.
+"""Ask the metadata servers of Google Compute Engine and Amazon EC2 for preemption notices: plain HTTP, no proxy, no
+redirect, a bounded reply.
 
-Source: docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html, rebalance-recommendations
-and instancedata-data-retrieval (tokens; they are good for six hours at most).
+`Gcp`: `instance/preempted`, which a request can wait on (30 s of notice for a spot machine). Source:
+cloud.google.com/compute/docs/instances/create-use-spot and .../metadata/querying-metadata (wait_for_change, last_etag,
+timeout_sec, Metadata-Flavor).
+
+`Aws`: `spot/instance-action` by IMDSv2 (two minutes of notice) and the recommendation to rebalance before it. Source:
+docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html, rebalance-recommendations and
+instancedata-data-retrieval (tokens; they are good for six hours at most).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException
+from types import MappingProxyType
 from typing import Any
 
 from wal_agent.clock import Clock
-from wal_agent.supervise.preemption.ask import MetadataClient, Reply
-from wal_agent.supervise.preemption.data import MetadataError, Notice, Server
+from wal_agent.supervise.preemption import MetadataError, Notice, Server
+
+MAX_REPLY = 16 << 10  # bytes of a reply
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`headers`: by names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class MetadataClient:
+    """Asks `server`, one request at a time; `close` ends the one that waits, and all that follow."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._waits: HTTPConnection | None = None
+        self._closed = False
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str] = MappingProxyType({}), timeout: float = 2.0
+    ) -> Reply:
+        """`timeout`: seconds for each of: connect, and the next piece of the reply. Trouble."""
+        connection = HTTPConnection(self._server.host, self._server.port, timeout=timeout)
+        try:
+            with self._lock:
+                if self._closed:
+                    raise MetadataError("closed")
+                self._waits = connection
+            connection.request(method, path, headers=dict(headers))
+            response = connection.getresponse()
+            body = response.read(MAX_REPLY + 1)
+            if len(body) > MAX_REPLY:
+                raise MetadataError(f"its reply has more than {MAX_REPLY} bytes")
+            return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, body)
+        except (OSError, HTTPException, ValueError) as error:
+            raise MetadataError(str(error) or type(error).__name__) from error
+        finally:
+            with self._lock:
+                self._waits = None
+            connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._waits is not None and self._waits.sock is not None:
+                with suppress(OSError):
+                    self._waits.sock.shutdown(socket.SHUT_RDWR)
+
+
+GCP_PATH = "/computeMetadata/v1/instance/preempted"
+FLAVOR = {"Metadata-Flavor": "Google"}
+GCP_NOTICE = 30.0  # seconds that a spot machine has from its notice on
+GCP_WAIT = 60  # seconds that one request waits for a change
+SLACK = 10.0  # seconds by which its reply may come late
+
+
+class Gcp:
+    period = 1.0  # the waiting is done there; this is for a server that does not wait
+
+    def __init__(self, server: Server) -> None:
+        self._asker = MetadataClient(server)
+        self._etag = ""
+
+    def look(self) -> Notice | None:
+        """The first look asks how it stands, each later one waits until that is another."""
+        wait = f"?wait_for_change=true&timeout_sec={GCP_WAIT}&last_etag={self._etag}" if self._etag else ""
+        reply = self._asker.ask("GET", GCP_PATH + wait, FLAVOR, timeout=GCP_WAIT + SLACK if wait else SLACK)
+        if reply.status != 200 or reply.headers.get("metadata-flavor") != "Google":
+            raise MetadataError(f"it answers {reply.status}, not as Google's metadata server does")
+        etag = reply.headers.get("etag", "")
+        self._etag = etag if etag.isascii() and etag.isalnum() and len(etag) <= 64 else "0"
+        return Notice("gcp", GCP_NOTICE, drain=True) if reply.body.strip().upper() == b"TRUE" else None
+
+    def close(self) -> None:
+        self._asker.close()
+
 
 TOKEN = "/latest/api/token"
 ACTION = "/latest/meta-data/spot/instance-action"

@@ -1,18 +1,32 @@
-"""What the hooks tell of the conversation, turned into records, phases and saves. One place knows every event."""
+"""Turn hook events into records, phases and saves. One place knows every event.
+
+`Resuming`: the first turn of a resumed session waits until its agent works in it, and what the resume left is cleared.
+
+`NestedAgents`: agents that a tool of the agent started call the same socket, since they inherit its environment. Their
+calls are logged like any other, intent first, under the outer session and a name of their own. Nothing that they say
+moves the outer session, its turn or its phase, and none of their calls is settled by the outer session's files.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 from wal_agent.agents.base import (
+    Agent,
     Allow,
     AwaitingApproval,
     ContextRequested,
     Decision,
     Deny,
+    Env,
     HookEvent,
+    LoadsLate,
     ModelRequest,
     SessionStarted,
     ToolEnded,
@@ -24,7 +38,9 @@ from wal_agent.agents.base import (
 from wal_agent.clock import Clock
 from wal_agent.errors import WalAgentError
 from wal_agent.happened import PhaseChanged, Tell
+from wal_agent.plainfile import open_plain
 from wal_agent.records import AgentStarted, AnyRecord, Ending, Payload, PhaseChange, Turn
+from wal_agent.supervise.callers import Process, read_process
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.phases import Action, Phase, PhaseEvent, event_of, next_phase
 from wal_agent.wal.writer import Writer
@@ -239,3 +255,111 @@ class Conversation:
         """The agent ended by itself, with 0: what it left in the background begins no other turn."""
         if self._pending:
             self._complete_turn(self._pending)
+
+
+LOADING = 20.0  # seconds; the client of a firm hook waits 25 (agents/hook_line.py)
+_STEP = 0.05
+
+NOT_LOADED = Deny(
+    f"wal-agent: the session was not loaded within {LOADING:.0f} s, so the model was not asked: it would have known "
+    'neither the conversation nor what became of the call in flight. Once the conversation stands above, say "go on".'
+)
+
+
+class Resuming:
+    """From any thread."""
+
+    def __init__(self, agent: Agent, session: str, workspace: Path, env: Env) -> None:
+        """To be made before the agent starts: its session's file has not been taken up yet."""
+        self._agent, self._session, self._workspace, self._env = agent, session, workspace, env
+        self._lock = threading.Lock()
+        self._over = False
+        self._before = self._main()[0] if isinstance(agent, LoadsLate) else 0  # 0: nothing is waited for
+
+    def look(self) -> bool:
+        """Whether the agent works in the session. Once it does, what the resume left is cleared: at once, since another
+        start of the agent may take it for a reason to delete the session."""
+        with self._lock:
+            if not self._over and self._loaded():
+                self._agent.tidy(self._session, self._workspace, self._env)
+                self._over = True
+            return self._over
+
+    def wait(
+        self, session: str, ending: Callable[[], bool], sleep: Callable[[float], None] = time.sleep
+    ) -> Deny | None:
+        """Before a turn of `session`: None once it may begin. `ending`: nothing need be waited for any more."""
+        if session != self._session:  # a person has begun another one
+            return None
+        for _ in range(round(LOADING / _STEP)):
+            if self.look() or ending():
+                break
+            sleep(_STEP)
+        return None if self._over else NOT_LOADED
+
+    def _loaded(self) -> bool:
+        if self._before == 0:
+            return True
+        size, whole = self._main()
+        return size > self._before or not whole
+
+    def _main(self) -> tuple[int, bool]:
+        """The main file's size, and whether it is whole: it may be deleted meanwhile, and the agent that has loaded it
+        goes on in another one (SessionFile.begins)."""
+        files = self._agent.session_files(self._session, self._workspace, self._env)
+        main = next((f for f in files if f.name == self._agent.main_file), None)
+        if main is None:
+            return 0, True
+        try:
+            with open_plain(main.path) as file:
+                fd = file.fileno()
+                return os.fstat(fd).st_size, main.begins is None or main.begins(fd)
+        except OSError:
+            return 0, True
+
+
+GONE = "the agent that made it has ended; it may have begun"
+
+
+class NestedAgents:
+    """Hooks of the agents below one agent. `session` returns the outer session's id; `look` is the main thread's."""
+
+    def __init__(
+        self, gate: Gate, session: Callable[[], str], look_up: Callable[[int], Process | None] = read_process
+    ) -> None:
+        self._gate = gate
+        self._session = session
+        self._read = look_up
+        self._lock = threading.Lock()
+        self._speakers: dict[str, Process] = {}
+
+    def on(self, agent: str, event: HookEvent, speaker: Process) -> Decision:
+        """Log and answer one hook event of the `agent` whose process is `speaker`."""
+        if not isinstance(event, ToolStarting | ToolEnded):
+            return Allow()
+        name = f"{agent}:{event.session}"
+        with self._lock:
+            self._speakers[name] = speaker
+        outer = self._session()
+        call_id = event.call_id and f"{name}/{event.call_id}"  # two models may give the same id
+        if isinstance(event, ToolEnded):
+            self._gate.after(replace(event, session=outer, call_id=call_id), name)
+            return Allow()
+        cwd = event.cwd or _folder(speaker)
+        return self._gate.before(replace(event, session=outer, call_id=call_id, cwd=cwd), name)
+
+    def look(self) -> None:
+        """End the calls of agents that are gone: no hook will."""
+        for running in self._gate.nested():
+            with self._lock:
+                speaker = self._speakers.get(running.nested)
+            now = speaker and self._read(speaker.pid)
+            if speaker is not None and not (now and now.is_(speaker)):
+                self._gate.end(running.call, "interrupted", GONE)
+
+
+def _folder(process: Process) -> str:
+    """Where it works, which need not be the run's workspace; "" where that cannot be read."""
+    with suppress(OSError):
+        return os.fspath(Path(f"/proc/{process.pid}/cwd").readlink())
+    return ""

@@ -29,11 +29,9 @@ from wal_agent.recovery.restore import Place, check
 from wal_agent.recovery.templates import load_templates
 from wal_agent.recovery.tree_words import Effects
 from wal_agent.supervise import processes, recovery_input, worktree
-from wal_agent.supervise.innerrun import InnerRuns
-from wal_agent.supervise.machine import lock_state, spools_dir, this_host
+from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host
 from wal_agent.supervise.provenance import is_vouched, quote_word
-from wal_agent.supervise.situation import Situation, logged_calls, observe_log
-from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.recovery_input import InnerRuns, Situation, logged_calls, observe_log
 from wal_agent.supervise.worktree import WorktreeFacts
 from wal_agent.wal import lease as leases
 from wal_agent.wal import stored

@@ -1,14 +1,31 @@
-"""How a run ended, as one word and one sentence (`exit_class`): what restarts, alerts and the crash loop go by. Pure.
+"""Classify how an agent ended, as one class and one sentence: what restarts, alerts and the crash loop go by.
 
 What we did ourselves stands first, then what the kernel says, then the agent's own words; an exit code alone proves
-nothing (DESIGN 7).
+nothing (DESIGN 7). `classify_exit` is pure.
+
+`StderrTail` keeps the end of what the agent writes to stderr, which says what it died of. To have it we stand in
+between: each byte goes on to our own stderr, unchanged and in order (I6). Only where that can make no difference: not
+at a terminal, and not where stdout is the same file or pipe, since between the two the order would change. What was
+under way when we are killed is lost with us.
+
+`oom_kills`: how often the kernel's OOM killer struck where this process lives: in its cgroup (v2 or v1), else on the
+machine. The agent is in the same cgroup as we are, so that a count that grew while it ran, and an agent that ended by
+SIGKILL, say together what it died of. Either alone says nothing: it may have been a tool of its, or a person.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import select
 import signal
-from collections.abc import Iterable
+import stat
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from typing import Final, Literal
 
 from wal_agent.agents.base import ExitCause, TurnFailed
@@ -178,3 +195,133 @@ def _in_vain(place: str, row: list[RunEnded]) -> list[RunEnded]:
 
 def _progress(place: str) -> str:
     return place.partition(" ")[2]
+
+
+MAX_TAIL = 64 << 10  # bytes
+_PIECE = 64 << 10
+HURRIED = 20  # twentieths of a second
+
+
+def may_tee_stderr(out: int = 1, err: int = 2) -> bool:
+    """Whether to stand in between."""
+    try:
+        if os.isatty(err):
+            return False
+        one, other, null = os.fstat(out), os.fstat(err), os.stat(os.devnull)  # noqa: PTH116 - beside fstat
+    except OSError:  # closed: it stays so
+        return False
+    if stat.S_ISCHR(other.st_mode) and other.st_rdev == null.st_rdev:
+        return True  # nobody reads it, so there is no order
+    return (one.st_dev, one.st_ino) != (other.st_dev, other.st_ino)
+
+
+class StderrTail:
+    """`inlet` is for the agent's stderr; call `began` once it has it, and `finish` when its whole tree is gone."""
+
+    def __init__(self, sink: int = 2) -> None:
+        self._sink = sink
+        self._outlet, self.inlet = os.pipe()
+        self._wake, self._waker = os.pipe()
+        self._tail = bytearray()
+        self._thread = threading.Thread(target=self._copy, name="stderr", daemon=True)
+
+    def began(self) -> None:
+        os.close(self.inlet)
+        self._thread.start()
+
+    def finish(self, hurry: Callable[[], bool] = lambda: False) -> bytes:
+        """Pass on what is left, however long the sink takes for it, or for a second where `hurry` says so. Gives the
+        tail."""
+        os.close(self._waker)
+        for n in count():
+            self._thread.join(0.05)
+            if not self._thread.is_alive() or (n >= HURRIED and hurry()):
+                return bytes(self._tail)
+        raise AssertionError
+
+    def _copy(self) -> None:
+        """Until the last writer is gone, or `finish` was called and the pipe is empty: what the agent left running,
+        and nobody could end, may hold it open for ever."""
+        try:
+            while True:
+                ready, _, _ = select.select([self._outlet, self._wake], [], [])
+                if self._outlet not in ready:
+                    return
+                data = os.read(self._outlet, _PIECE)
+                if not data:
+                    return
+                self._tail += data
+                del self._tail[:-MAX_TAIL]
+                if not self._pass_on(data):
+                    return
+        finally:
+            os.close(self._outlet)  # who writes from now on gets EPIPE, as from the sink itself
+            os.close(self._wake)
+
+    def _pass_on(self, data: bytes) -> bool:
+        """False: the sink takes no more, for ever."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._sink, left) :]
+            except BlockingIOError:
+                with suppress(OSError):
+                    select.select([], [self._sink], [])
+            except OSError as error:
+                # A full disk is no end: the agent's own write would have failed too, and it would have gone on.
+                return error.errno not in (errno.EPIPE, errno.EBADF, errno.ECONNRESET)
+        return True
+
+
+PROC = Path("/proc")
+MOUNT = Path("/sys/fs/cgroup")
+
+
+def oom_counter(proc: Path = PROC, mount: Path = MOUNT) -> Path | None:
+    """The file whose line `oom_kill N` counts for us; None where there is none (not Linux)."""
+    try:
+        lines = (proc / "self" / "cgroup").read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    for place in _places(lines, mount):
+        if oom_kills(place) is not None:
+            return place
+    machine = proc / "vmstat"  # the root cgroup counts nothing by itself
+    return machine if oom_kills(machine) is not None else None
+
+
+def _places(lines: list[str], mount: Path) -> list[Path]:
+    """Candidates, best first. In a container without a cgroup namespace of its own our cgroup is the top of the mount,
+    whatever /proc says."""
+    found: list[Path] = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, inside = rest.partition(":")
+        below = inside.lstrip("/")
+        if "memory" in controllers.split(","):  # v1
+            top = mount / "memory"
+            found[:0] = [top / below / "memory.oom_control", top / "memory.oom_control"]
+        elif not controllers:  # v2
+            found += [mount / below / "memory.events", mount / "memory.events"]
+    return found
+
+
+def oom_kills(file: Path | None) -> int | None:
+    """The number in its line `oom_kill N`; None where it cannot be read, or has no such line."""
+    if file is None:
+        return None
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        if name == "oom_kill" and number.strip().isdigit():
+            return int(number)
+    return None
+
+
+def oom_kills_since(before: int | None, file: Path | None) -> int:
+    """How many more there are than `before`."""
+    now = oom_kills(file)
+    return max(0, now - before) if now is not None and before is not None else 0

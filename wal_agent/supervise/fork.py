@@ -36,10 +36,9 @@ from wal_agent.recovery.point import replay_at
 from wal_agent.recovery.target import Target
 from wal_agent.recovery.words import stamp
 from wal_agent.supervise import provenance
-from wal_agent.supervise.machine import RunDir, runtime_dir, spools_dir, this_host
-from wal_agent.supervise.standing import probe_holder
-from wal_agent.supervise.whose import SessionOwner
-from wal_agent.supervise.wish import RunOptions, Screen
+from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
+from wal_agent.supervise.options import RunOptions, Screen
+from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.carry import send

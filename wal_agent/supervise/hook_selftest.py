@@ -1,7 +1,12 @@
-"""A version that was not tested proves itself before its first tool: an allowed call runs, a denied one does not (I5).
+"""Check that the agent's hooks hold, before the first tool and while it runs (I5).
 
-That costs two starts of the agent, so what held is remembered, for just this program and this wal-agent. A version that
+A version that was not tested proves itself before its first tool: an allowed call runs, a denied one does not. That
+costs two starts of the agent, so what held is remembered, for just this program and this wal-agent. A version that
 fails, or cannot be proven, is not started; that is remembered for some minutes.
+
+`HookSwitches` watches the files by which the hooks of a running agent can be switched off, at each tick of the main
+thread: a few `stat` a tenth of a second. That needs no inotify, and an agent that reads its settings again waits longer
+than that for a file to come to rest.
 """
 
 from __future__ import annotations
@@ -17,15 +22,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from wal_agent import __version__, decoders
-from wal_agent.agents.base import Agent, Cli
+from wal_agent.agents.base import Agent, Cli, RereadsSettings
 from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 from wal_agent.plainfile import read_plain
 from wal_agent.recovery.report import plain
-from wal_agent.supervise.wish import Screen
+from wal_agent.supervise.options import Screen
 
 if TYPE_CHECKING:
     from wal_agent.selftest import Proof
+
 
 AGAIN = 600.0  # seconds after which what failed is tried again
 MOST = 20  # programs of one agent that are remembered
@@ -115,3 +121,53 @@ def _remember(note: Path, marks: object) -> None:
         new = note.with_name(f".{note.name}.{os.getpid()}")
         new.write_text(json.dumps(marks))
         new.replace(note)
+
+
+_FileMark = tuple[int, int, int, int] | None  # of a file, as `stat` gives it; None: there is none
+
+
+class HookSwitches:
+    def __init__(self, agent: Agent, args: Sequence[str], workspace: Path, env: Mapping[str, str]) -> None:
+        self._agent = agent if isinstance(agent, RereadsSettings) else None
+        self._name = agent.name
+        self._at = (args, workspace, env)
+        self._own = {path: _bytes(path) for path in self._agent.run_settings_files(env)} if self._agent else {}
+        self._marks = self._marked()
+
+    def look(self) -> ConfigError | None:
+        """Why the hooks are off, or are about to be, since the look before."""
+        if self._agent is None or (marks := self._marked()) == self._marks:
+            return None
+        self._marks = marks
+        changed = next((path for path, data in self._own.items() if _bytes(path) != data), None)
+        why = (
+            f"{changed}, which holds this run's hooks, was changed"
+            if changed is not None
+            else self._agent.switch_off_reason(*self._at)
+        )
+        if why is None:
+            return None
+        return ConfigError(
+            f"{self._name}'s hooks were switched off while it ran: {why}. The run was stopped.",
+            "See what its last calls did: wal-agent log",
+        )
+
+    def _marked(self) -> dict[Path, _FileMark]:
+        if self._agent is None:
+            return {}
+        return {path: _file_mark(path) for path in (*self._own, *self._agent.switches(*self._at))}
+
+
+def _file_mark(path: Path) -> _FileMark:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -1,12 +1,14 @@
-"""The unix socket that hook clients call: one connection is one hook call (hookwire). Decides nothing itself.
+"""Serve the unix socket that hook clients call: one connection is one hook call (hookwire). Decides nothing itself.
 
 0600 in a 0700 folder, and the peer's uid is checked; which process it is, and below which others, is read at once for
-whoever answers (peers.py). A client that does not speak the protocol gets no answer, which its agent's hook line turns
-into a refusal (I5).
+whoever answers (callers.py). A client that does not speak the protocol gets no answer, which its agent's hook line
+turns into a refusal (I5). Commands ask a live run on this machine over the same socket (`ask`): its status, a person's
+decision on a call, a pause.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -14,8 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from wal_agent import hookwire
+from wal_agent.records import Host
 from wal_agent.supervise.callers import Process, chain_of, peer_of
 
 IDLE = 60.0  # seconds without a byte after which a connection is dropped
@@ -113,3 +117,45 @@ class HookServer:
                 return None
             call.feed(data)
         return call
+
+
+CONTROL_PREFIX = "wal-agent."
+STATUS = CONTROL_PREFIX + "status"
+ACK = CONTROL_PREFIX + "ack"
+PAUSE = CONTROL_PREFIX + "pause"
+CONTROL_TIMEOUT = 30.0
+
+
+def ask_run(owner: Host, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
+    """The run's answer; None when it cannot be reached from here. The path comes from the bucket, so only a socket of
+    this user's answers; the run id must fit as well."""
+    try:
+        return ask_socket(Path(owner.lock).with_name("hook.sock"), run, event, question)
+    except ValueError:
+        return None
+
+
+def ask_socket(path: Path, run: str, event: str, question: dict[str, Any]) -> dict[str, Any] | None:
+    """`ask`, of the socket at `path`."""
+    try:
+        hello = hookwire.Hello(run, "wal-agent", event, os.getpid(), 0)
+        if path.lstat().st_uid != os.getuid():
+            return None
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(CONTROL_TIMEOUT)
+            connection.connect(str(path))
+            connection.sendall(hookwire.frame(hookwire.HELLO, hookwire.encode_hello(hello)))
+            connection.sendall(hookwire.frame(hookwire.DATA, json.dumps(question).encode()))
+            connection.sendall(hookwire.frame(hookwire.END))
+            with connection.makefile("rb") as stream:
+                head = stream.read(hookwire.HEAD.size)
+                if len(head) < hookwire.HEAD.size:
+                    return None
+                kind, size = hookwire.HEAD.unpack(head)
+                if kind != hookwire.ANSWER or size > hookwire.MAX_FRAME:
+                    return None
+                answer = json.loads(stream.read(size))
+            connection.sendall(hookwire.frame(hookwire.TOLD))
+    except (OSError, ValueError):
+        return None
+    return answer if isinstance(answer, dict) else None

@@ -35,32 +35,28 @@ from wal_agent.records import AgentStarted, AnyRecord
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.shown import heard
-from wal_agent.supervise import cgroup, control, lastwords, processes
+from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.acknowledge import acknowledged_end
 from wal_agent.supervise.acquire import check_signals
-from wal_agent.supervise.autosave import Autosave
 from wal_agent.supervise.callers import Callers
-from wal_agent.supervise.child import Child
-from wal_agent.supervise.conversation import Conversation
+from wal_agent.supervise.conversation import Conversation, NestedAgents, Resuming
 from wal_agent.supervise.descent import GracefulShutdown
-from wal_agent.supervise.ended import AgentOutcome, hooks_silent_error, unsaved_line
+from wal_agent.supervise.exits import StderrTail
 from wal_agent.supervise.gate import Gate
+from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.hook_server import HookRequest, HookServer
-from wal_agent.supervise.lastwords import StderrTail
 from wal_agent.supervise.lease_keeper import LeaseKeeper, RunProgress
 from wal_agent.supervise.machine import RunDir
-from wal_agent.supervise.nested import NestedAgents
 from wal_agent.supervise.options import AGENT_SAID_AFTER, ShowWait, agent_wait, show_no_wait
 from wal_agent.supervise.pause import pause_plan
 from wal_agent.supervise.phases import Action
 from wal_agent.supervise.preemption import Preempted
-from wal_agent.supervise.pulse import Liveness
-from wal_agent.supervise.resuming import Resuming
-from wal_agent.supervise.session_capture import SessionSaver
+from wal_agent.supervise.processes import Child
+from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
+from wal_agent.supervise.session_capture import Autosave, SessionSaver
 from wal_agent.supervise.shutdown import ShutdownPlan
-from wal_agent.supervise.switches import HookSwitches
-from wal_agent.supervise.treesaver import PAUSE, WorktreeSaver
-from wal_agent.supervise.watchdog import STUCK, Bounds, Watch, waited_for
+from wal_agent.supervise.watchdog import STUCK, Bounds, Liveness, Watch, waited_for
+from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
 from wal_agent.wal.job import OpenedJob
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
@@ -125,7 +121,7 @@ class Live:
         self._saved = True
         self._descent = GracefulShutdown(clock, free=isinstance(agent, Hookless))
         self._resuming = Resuming(agent, launch.session, workspace, env) if launch.resumed else None
-        self._oom = oom or cgroup.oom_counter()
+        self._oom = oom or exits.oom_counter()
         self._ready = False
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
@@ -198,7 +194,7 @@ class Live:
     # ---- what hooks and threads call
 
     def _hook(self, asked: HookRequest) -> bytes | None:
-        if asked.event.startswith(control.CONTROL_PREFIX):
+        if asked.event.startswith(hook_server.CONTROL_PREFIX):
             try:
                 answer = self._control(asked.event, json.loads(asked.payload), self._callers.below(asked.chain))
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # a tool may send anything
@@ -242,7 +238,7 @@ class Live:
         """`status` and `pause` of a person on this machine, or of a tool of this agent's (`by_agent`); `ack` of a
         person alone (I8)."""
         writer = self._opened.writer
-        if event == control.ACK:
+        if event == hook_server.ACK:
             if by_agent:
                 return {"error": BY_AGENT}
             if any(r.call == int(question["call"]) for r in [*self.gate.running(), *self.gate.nested()]):
@@ -253,9 +249,9 @@ class Live:
                 return {"error": str(error)}
             word = writer.append(end).wait(APPEND_DEADLINE)
             return {} if word != "undecided" else {"error": "The bucket cannot be reached now. Try again."}
-        if event == control.PAUSE:
+        if event == hook_server.PAUSE:
             return self._pause(question)
-        if event != control.STATUS:
+        if event != hook_server.STATUS:
             raise LookupError(event)
         backlog = writer.backlog
         return {
@@ -376,7 +372,7 @@ class Live:
         if (going := self._descent.down) is not None and going.kind == "drain":
             raise Preempted(going, begun=True)
         self._switches = HookSwitches(self._agent, launch.args, self._workspace, self._env)
-        kills, words = cgroup.oom_kills(self._oom), StderrTail() if lastwords.may_tee_stderr() else None
+        kills, words = exits.oom_kills(self._oom), StderrTail() if exits.may_tee_stderr() else None
         argv, no_stdin = launch.command.argv, launch.command.no_stdin
         with self._callers.starting() as began:
             child = Child(argv, self._env, self._workspace, no_stdin, words.inlet if words else None)
@@ -446,7 +442,7 @@ class Live:
             silent,
             self._saved,
             signals=child.passed,
-            oom_kills=cgroup.oom_kills_since(kills, self._oom),
+            oom_kills=exits.oom_kills_since(kills, self._oom),
             said=said,
             failed=self.conversation.failed,
             turned=self.conversation.turned,

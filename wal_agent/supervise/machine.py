@@ -1,6 +1,7 @@
-"""This machine: who we are to others (`Host`), private folders, and the flock that proves that a run lives.
+"""Describe this machine: the host as a lease names it, the private folders of runs, and the flock that proves that a
+run is alive; and what it knows of the run that a lease names, by its lock and its spool (R9).
 
-The lock stands in a folder that does not depend on HOME, so that a new start finds it although the home was lost.
+The lock lies in a folder that does not depend on HOME, so that a new start finds it although the home was lost.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from wal_agent.errors import ConfigError
 from wal_agent.flock import FlockState, Life, flock_state, taken
 from wal_agent.places import state_dir as state_dir
 from wal_agent.records import Host
+from wal_agent.recovery.admit import Local
+from wal_agent.wal.lease import Seen
+from wal_agent.wal.spool import Owner, look
 
 MAX_RUNTIME = 70  # bytes; a unix socket's path holds 103 on macOS, and the run and the socket's name come behind it
 _LIFE: dict[FlockState, Life] = {"held": "alive", "free": "dead", "unknown": "unknown"}
@@ -141,3 +145,12 @@ def sweep_run_dirs(runtime: Path, keep: int = 64) -> None:
 def is_run_live(run_dir: Path) -> bool:
     """Whether the supervisor of this run folder holds its lock."""
     return flock_state(run_dir / "lock") == "held"
+
+
+def probe_holder(seen: Seen | None, here: Host, spools: Path, bucket_url: str, unchanged: float = 0.0) -> Local:
+    """`spools`: the folder of this user's spools; `unchanged`: seconds that the lease was seen not to change."""
+    if seen is None:
+        return Local(here.boot, here.pidns)
+    doc = seen.doc
+    spool = look(spools, doc.spool, Owner(doc.job, bucket_url)) if doc.spool else "absent"
+    return Local(here.boot, here.pidns, lock_state(doc.host, here), unchanged, spool, here.name, str(spools))

@@ -1,16 +1,26 @@
-"""Says on the screen what the main thread waits for, once that takes long: one line for each wait, from a thread of its
-own. While an agent that talks to a person runs, nothing is said: the terminal is the agent's."""
+"""Hold what a run is asked for (`RunOptions`), and where it writes to people (`Screen`).
+
+`Waiting` reports on the screen what the main thread waits for, once that takes long: one line for each wait, from a
+thread of its own. While an agent that talks to a person runs, nothing is written: the terminal is the agent's.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from wal_agent.agents.base import Agent
 from wal_agent.apart import begun
+from wal_agent.bucket.base import Bucket
+from wal_agent.config import Settings
+from wal_agent.happened import Tell
+from wal_agent.supervise.watchdog import Liveness
 
 SAID_AFTER = 2.0  # seconds
 AGENT_SAID_AFTER = 10.0  # seconds, for the agent itself to begin or to end: some take three in good health
@@ -83,3 +93,45 @@ def agent_wait(name: str, begun: bool, done: bool) -> str:
     if not begun:
         return f"{name} to begin"
     return f"{name} to end; its turn is over" if done else ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the user asked for."""
+
+    agent: Agent
+    args: tuple[str, ...]
+    settings: Settings
+    workspace: Path
+    env: dict[str, str]
+    fresh: bool = False
+    go_on: bool = False
+    wait: bool = False
+    accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
+    exit_on_pause: bool = False  # while the job is paused, this process need not stay
+    attended: bool = False  # a person typed this at a terminal
+    tell: Tell = lambda _: None  # who looks on: metrics, logs, notifications
+    metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
+    trace: str = ""  # W3C trace id of this run, for its opening record
+    pulse: Liveness = field(default_factory=Liveness)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether the agent will talk to a person."""
+        return self.agent.is_interactive(self.args, sys.stdin.isatty() and sys.stdout.isatty(), self.env)
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where people read: `say` begins a message, `rows` are further lines of it. `on` says what is waited for."""
+
+    say: Callable[[str], None]
+    rows: Callable[[list[str]], None]
+    on: ShowWait = show_no_wait
+    said: set[str] = field(default_factory=set)
+
+    def once(self, text: str) -> None:
+        """A message that is not repeated when the run is begun again."""
+        if text and text not in self.said:
+            self.said.add(text)
+            self.say(text)

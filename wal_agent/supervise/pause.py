@@ -32,11 +32,10 @@ from wal_agent.recovery.admit import (
 from wal_agent.recovery.damage import lease_missing
 from wal_agent.recovery.deny import DENY_PAUSING
 from wal_agent.recovery.words import moment, span
-from wal_agent.supervise import control
-from wal_agent.supervise.machine import spools_dir, this_host
+from wal_agent.supervise import hook_server
+from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.shutdown import ShutdownPlan
-from wal_agent.supervise.standing import probe_holder
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen
@@ -151,7 +150,7 @@ def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> 
     if not path or not run:
         return None
     question = _question(wanted, now := clock.now())
-    answer = control.ask_socket(Path(path), run, control.PAUSE, question)
+    answer = hook_server.ask_socket(Path(path), run, hook_server.PAUSE, question)
     return None if answer is None else _pausing(answer, now, question, agents=True)
 
 
@@ -172,7 +171,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
             return _paused(keys.job, seen.now + lasts, seen.now, now_doc.reason)
         case Refuse(sentence, _):
             question = _question(wanted, seen.now)
-            answer = control.ask_run(doc.host, doc.run, control.PAUSE, question)
+            answer = hook_server.ask_run(doc.host, doc.run, hook_server.PAUSE, question)
             if answer is None:
                 raise LeaseHeld(
                     sentence, f"It cannot be reached from here; pause it there: wal-agent pause --job {keys.job} ..."

@@ -1,20 +1,166 @@
-"""What a notice does to the run: the agent goes down in good order; where none runs yet, none is started."""
+"""Watch for a preemption notice of this machine's cloud, and shut the run down in good order on one.
+
+Which cloud it is, is read from the firmware: nothing is asked over the network to tell. A metadata server that is away
+or lies costs nothing but its notice. Where no agent runs yet, none is started.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+from urllib.parse import urlsplit
 
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.happened import NoticeReceived, Tell
+from wal_agent.plainfile import read_plain
 from wal_agent.recovery.deny import DENY_DRAINING
-from wal_agent.supervise.preemption.data import Cloud, Notice, NoticeSource, drain_budget
-from wal_agent.supervise.preemption.detect import detect_cloud, metadata_server
-from wal_agent.supervise.preemption.watch import Watcher
 from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.wal.job import Stopped
+
+Cloud = Literal["gcp", "aws"]
+
+MARGIN = 5.0  # seconds of a notice that are left to the machine's own shutdown
+LEAST = 2.0  # seconds; a notice that comes too late is tried all the same
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """`source` as in happened.NoticeReceived. `left`: seconds until the machine goes, 0 where that is not said.
+    `drain`: it goes for certain; else what there is is saved now, and the work goes on."""
+
+    source: Literal["gcp", "aws", "aws-rebalance"]
+    left: float
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A metadata server: plain HTTP, on the machine's own link."""
+
+    host: str
+    port: int = 80
+
+
+class MetadataError(Exception):
+    """The metadata server did not answer as it should; it is asked again later."""
+
+
+class NoticeSource(Protocol):
+    """One cloud's notices. `look` and `close` may be in two threads."""
+
+    period: float
+    """Seconds from one look to the next, at least."""
+
+    def look(self) -> Notice | None:
+        """Ask once; may wait for a change for about a minute. Each notice is given once. Trouble."""
+
+    def close(self) -> None:
+        """End a look that waits; it may raise Trouble then."""
+
+
+def drain_budget(left: float, drain: float) -> float:
+    """Seconds for a drain, which may take `drain`, on a machine that goes in `left` seconds."""
+    return max(LEAST, min(drain, left - MARGIN))
+
+
+DMI = Path("/sys/class/dmi/id")
+LINK_LOCAL = "169.254.169.254"  # of both clouds; the number, so that no name is looked up
+_MOST = 4096
+
+
+def detect_cloud(dmi: Path = DMI) -> Cloud | None:
+    """What the firmware says (documented by both clouds as the way to tell)."""
+    if _says(dmi, "product_name") in ("Google Compute Engine", "Google"):
+        return "gcp"
+    if _says(dmi, "sys_vendor") == "Amazon EC2" or _says(dmi, "board_asset_tag").startswith("i-"):
+        return "aws"
+    return None
+
+
+def metadata_server(cloud: Cloud, env: Mapping[str, str]) -> Server | None:
+    """The cloud's metadata server, or the one that its own variable names for its own programs. None: switched off by
+    that cloud's variable, or named by something that is no address."""
+    if cloud == "gcp":
+        return _server("http://" + env.get("GCE_METADATA_HOST", "") if env.get("GCE_METADATA_HOST") else "")
+    if env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        return None
+    return _server(env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", ""))
+
+
+def _server(url: str) -> Server | None:
+    if not url:
+        return Server(LINK_LOCAL)
+    try:
+        found = urlsplit(url)
+        return Server(found.hostname, found.port or 80) if found.scheme == "http" and found.hostname else None
+    except ValueError:
+        return None
+
+
+def _says(dmi: Path, name: str) -> str:
+    return (read_plain(dmi / name, _MOST) or b"").decode("ascii", "replace").strip()
+
+
+FIRST, CAP = 1.0, 10.0  # seconds after a failure; a notice may be short
+
+
+class Watcher:
+    """`start` once, `stop` once. `on_notice` is called in the thread, which ends behind a notice that drains."""
+
+    def __init__(
+        self,
+        source: NoticeSource,
+        clock: Clock,
+        on_notice: Callable[[Notice], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """`failed`: is told of a failure of ours."""
+        self._source = source
+        self._clock = clock
+        self._on_notice = on_notice
+        self._failed = failed
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="preemption", daemon=True)
+        self.problem = ""  # why the newest look failed
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Nobody waits for the thread: it is in a request, or about to end."""
+        self._stop.set()
+        self._source.close()
+
+    def _loop(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            began = self._clock.boot()
+            try:
+                notice = self._source.look()
+                failures, self.problem = 0, ""
+                if notice is not None:
+                    self._on_notice(notice)
+                    if notice.drain:
+                        return
+            except MetadataError as trouble:
+                failures += 1
+                self.problem = str(trouble)
+                self._stop.wait(wait_after(failures))
+                continue
+            except Exception as error:  # noqa: BLE001 - told; the run goes on without notices
+                if not self._stop.is_set():
+                    self._failed(error)
+                return
+            self._stop.wait(max(0.0, self._source.period - (self._clock.boot() - began)))
+
+
+def wait_after(failures: int) -> float:
+    """Seconds until the next look."""
+    return float(min(CAP, FIRST * 2 ** min(failures - 1, 10)))
 
 
 class Preempted(Stopped):
@@ -124,7 +270,7 @@ def notice_source(
     if server is None:
         return None
     if cloud == "gcp":
-        from wal_agent.supervise.preemption.gcp import Gcp
+        from wal_agent.supervise.cloud_metadata import Gcp
 
         return Gcp(server)
     from wal_agent.supervise.cloud_metadata import Aws

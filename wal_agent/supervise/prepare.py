@@ -45,12 +45,10 @@ from wal_agent.recovery.templates import Templates, load_templates
 from wal_agent.recovery.workspace import Done
 from wal_agent.redact import redact
 from wal_agent.supervise import processes, recovery_input
-from wal_agent.supervise.innerrun import InnerRuns
 from wal_agent.supervise.machine import lock_state
-from wal_agent.supervise.provenance import admit_args, may_end_leftovers
-from wal_agent.supervise.situation import Situation, fetch_payload, logged_calls, read_situation
-from wal_agent.supervise.whose import NOBODY, SessionOwner
-from wal_agent.supervise.wish import RunOptions, Screen
+from wal_agent.supervise.options import RunOptions, Screen
+from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
+from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_payload, logged_calls, read_situation
 from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.state import FileState, State

@@ -1,21 +1,187 @@
-"""The processes of a run: found by parentage and by the WAL_AGENT_RUN marker in their environment, and ended.
+"""Start, signal and await the agent, and find and end the processes of a run.
 
-A tool's shell is a session leader and outlives its CLI, so parentage alone loses it; the marker is lost by `sudo` or
-`env -i`, so on Linux the supervisor is also a sub-reaper: what loses its parent becomes our child (DESIGN 7.2).
+Signals are taken by waiting for them, never by handlers, so nothing runs between two instructions of other code. A ^C
+of the terminal reaches the agent by itself (same process group); the same signal sent to us alone is passed on.
+
+Processes of a run are found by parentage and by the WAL_AGENT_RUN marker in their environment. A tool's shell is a
+session leader and outlives its CLI, so parentage alone loses it; the marker is lost by `sudo` or `env -i`, so on Linux
+the supervisor is also a sub-reaper: what loses its parent becomes our child (DESIGN 7.2).
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import psutil
 
+from wal_agent.capture.git import reap_others
 from wal_agent.hookwire import LINE_SIGN
+
+LAUNCH = Path(__file__).with_name("launch.py")
+HANDLED = frozenset(
+    {
+        signal.SIGCHLD,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    }
+)
+# A shell that starts us under nohup or in the background has us ignore some: a blocked one would come all the same.
+_IGNORABLE = HANDLED - {signal.SIGCHLD, signal.SIGTERM}
+RECENT = 10.0  # seconds in which an agent ends by a signal that it takes; after that it has survived it
+ECHO = 0.5  # seconds in which a SIGTERM to our whole group also comes from the parent, which passes it on
+SI_KERNEL = 128  # si_code of a signal that the terminal sent (Linux)
+
+
+def block_signals() -> None:
+    """To be called in the main thread before any other thread begins: threads inherit the mask."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, handled_signals() | {signal.SIGALRM})
+
+
+def handled_signals() -> frozenset[signal.Signals]:
+    """The signals that are ours to take: all of HANDLED but what we were started to ignore."""
+    return frozenset(n for n in HANDLED if n not in _IGNORABLE or signal.getsignal(n) != signal.SIG_IGN)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How the agent ended: `code` >= 0, or -N for signal N."""
+
+    code: int
+
+    @property
+    def shell_code(self) -> int:
+        """What a shell would show (I6)."""
+        return 128 - self.code if self.code < 0 else self.code
+
+
+class Child:
+    """The agent's process. Made in the main thread: Linux ties its life to the thread that starts it (launch.py).
+
+    `no_stdin`: it reads nothing from the terminal or pipe, which the run before has consumed. `stderr`: what it has for
+    that, if not ours. `now`: seconds, of a clock that never goes back."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        no_stdin: bool = False,
+        stderr: int | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        launch = [sys.executable, "-I", "-S", "-E", str(LAUNCH), str(os.getpid()), "--", *argv]
+        if Path.cwd() != cwd:
+            os.chdir(cwd)
+        actions: list[Any] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)] if no_stdin else []
+        if stderr is not None:
+            actions.append((os.POSIX_SPAWN_DUP2, stderr, 2))
+        self.pid = os.posix_spawn(sys.executable, launch, dict(env), file_actions=actions)
+        self.exit: Exit | None = None
+        self._now = now
+        self._ended = 0.0
+        self._waits = False
+        self._passed: dict[int, float] = {}  # when each signal came that was its to take
+
+    @property
+    def passed(self) -> frozenset[int]:
+        """Signals that were its to take and came just before its end: what it survived long ago is not why."""
+        until = self._now() if self.exit is None else self._ended
+        return frozenset(number for number, at in self._passed.items() if until - at <= RECENT)
+
+    def wake(self) -> None:
+        """Have `wait` call `tick` now, from any thread."""
+        if self._waits and sys.platform == "linux":
+            os.kill(os.getpid(), signal.SIGALRM)  # which `_next_signal` takes for the end of its time
+
+    def send(self, number: int) -> None:
+        """Signal the agent; gone is fine."""
+        if self.exit is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Collect every dead child: the agent, and what the sub-reaper adopted. A git of ours beside the agent is left
+        to the thread that waits for it."""
+        try:
+            if self.exit is None:  # first: a dead git must not hide it
+                self._collect(*os.waitpid(self.pid, os.WNOHANG))
+            reap_others(self._collect)
+        except ChildProcessError:
+            return
+
+    def _collect(self, pid: int, status: int) -> None:
+        if pid == self.pid:
+            self.exit, self._ended = Exit(os.waitstatus_to_exitcode(status)), self._now()
+
+    def wait(self, on_terminate: Callable[[int], None], tick: Callable[[], None], every: Callable[[], float]) -> Exit:
+        """Until the agent is gone. SIGTERM calls `on_terminate(count)`; other signals are passed on; `tick` is called
+        at least every `every()` seconds and may end the agent."""
+        terminations, last = 0, (0, 0.0)
+        self._waits = True
+        while self.exit is None:
+            number, from_terminal, sender = _next_signal(every())
+            if number == signal.SIGTERM:
+                now = self._now()
+                if not (terminations and is_echo(last, sender, now)):
+                    terminations += 1
+                    on_terminate(terminations)
+                last = sender, now
+            elif number not in (0, signal.SIGCHLD):
+                self._passed[number] = self._now()
+                if not from_terminal:
+                    self.send(number)
+            self.reap()
+            if self.exit is None:
+                tick()
+        self._waits = False
+        return self.exit
+
+
+def is_echo(last: tuple[int, float], sender: int, now: float) -> bool:
+    """Whether a SIGTERM is the `last` one (its sender, and when), told a second time by another process."""
+    return sender != last[0] and now - last[1] < ECHO
+
+
+def _next_signal(seconds: float) -> tuple[int, bool, int]:
+    """The next handled signal, or 0 when `seconds` pass; whether the terminal sent it to the whole group; who sent it
+    (0: not known)."""
+    if sys.platform == "linux":
+        # Not sigtimedwait: when its time runs out in a stop (SIGSTOP, SIGCONT) CPython gives an unfilled struct, which
+        # may well name a signal.
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+        info = signal.sigwaitinfo(handled_signals() | {signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if info.si_signo == signal.SIGALRM:
+            return 0, False, 0
+        return info.si_signo, info.si_code == SI_KERNEL, info.si_pid
+    pending = signal.sigpending() & handled_signals()  # macOS has neither sigtimedwait nor the sender
+    if not pending:
+        time.sleep(seconds)
+        pending = signal.sigpending() & handled_signals()
+        if not pending:
+            return 0, False, 0
+    number = signal.sigwait(pending)
+    return number, number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty(), 0
+
 
 MARKER = "WAL_AGENT_RUN"
 CHAIN = "WAL_AGENT_RUNS"  # of a run inside another one's tool: both ids and more, the outermost first, between colons

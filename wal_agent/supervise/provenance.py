@@ -1,8 +1,14 @@
-"""Whose words the agent's arguments are, where a start takes them from the log: a log says what its writer likes.
+"""Keep notes on this machine that the log cannot forge: which arguments were typed here, and which job owns a session's
+files.
 
-They count where this machine typed them: a note in the state folder (0600 in 0700), written before the opening that
-holds them, names bucket, job, run and the hash of the arguments. Nothing from the bucket chooses what a note says.
-Without one the person confirms them, types them, or has said beforehand that whoever writes the bucket may choose.
+A log says what its writer likes. Arguments that a start takes from the log count where this machine typed them: a note
+in the state folder (0600 in 0700), written before the opening that holds them, names bucket, job, run and the hash of
+the arguments. Nothing from the bucket chooses what a note says. Without one the person confirms them, types them, or
+has said beforehand that whoever writes the bucket may choose.
+
+A fork goes on in its source's session. A local copy that is longer than the log's is what was not captured any more
+(recovery/restore.py), but only where the job itself wrote it; what another job of the same session wrote is no part of
+this one. Without a note the files are the job's own.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -25,11 +32,12 @@ from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 from wal_agent.plainfile import read_plain
 from wal_agent.records import Opening
+from wal_agent.recovery import moves
 from wal_agent.recovery.moves import private, sync, write_new
 from wal_agent.redact import redact
-from wal_agent.supervise.caller import outer_runs
+from wal_agent.supervise.callers import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
-from wal_agent.supervise.wish import RunOptions, Screen
+from wal_agent.supervise.options import RunOptions, Screen
 
 MAX_NOTES = 1000  # notes; the oldest go
 READABLE = 4000  # characters of arguments that a person is asked about
@@ -162,3 +170,41 @@ def _prune(folder: Path) -> None:
     found = sorted(folder.iterdir(), key=lambda path: path.lstat().st_mtime)
     for path in found[: max(0, len(found) - MAX_NOTES + 1)]:
         path.unlink(missing_ok=True)
+
+
+NOBODY = "?"  # while one job's files take the place of another's; no job has this name
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOwner:
+    """The note on one session in one workspace of this machine; `state_dir` holds it."""
+
+    state_dir: Path
+    session: str
+    workspace: Path
+
+    @property
+    def _path(self) -> Path:
+        name = hashlib.sha256(os.fsencode(f"{self.session}\0{self.workspace}")).hexdigest()
+        return self.state_dir / "sessions" / name[:32]
+
+    def foreign(self, job: str) -> bool:
+        """Whether they are known to be another job's."""
+        data = read_plain(self._path)
+        return data is not None and data.decode("utf-8", "replace") != job
+
+    def known(self) -> bool:
+        """Whether there is a note."""
+        return self._path.exists()
+
+    def give(self, job: str) -> None:
+        """Durable. ConfigError: the disk refuses."""
+        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            moves.private(self._path.parent)
+            fresh.unlink(missing_ok=True)
+            moves.write_new(fresh, job.encode())
+            fresh.replace(self._path)
+            moves.sync(self._path.parent)
+        except OSError as error:
+            raise ConfigError(f"{self._path.parent} cannot be written: {error.strerror}.") from error

@@ -1,29 +1,185 @@
-"""What a recovery decides and what it tells the agent, from a situation. Reads only (`recover --dry-run` shows it)."""
+"""Read what a recovery is planned from, and derive what it reports to the agent. Reads only (`recover --dry-run` shows
+it).
+
+`Situation` is what the log says of a job that was just opened, and what of it matters to the plan.
+
+`InnerRuns` looks up the job of a run that a call started (`wal-agent run`), for the evidence: it reads that job's lease
+and log alone. Which bucket is the person's word: their settings as the inner run had them. One that only the command
+names is not asked, since an agent wrote the command.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import random
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from wal_agent.agents.base import Agent, Hookless, Reconciled
-from wal_agent.errors import Damaged
-from wal_agent.records import Host, Verdict
-from wal_agent.recovery.case import LocalFacts, Policy
+import msgspec
+
+from wal_agent import __version__
+from wal_agent.agents import AGENTS
+from wal_agent.agents.base import Agent, Hookless, LoggedCall, Reconciled
+from wal_agent.bucket import open_bucket
+from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.bucket.retry import RetryBucket
+from wal_agent.clock import SystemClock
+from wal_agent.config import Settings, load
+from wal_agent.encryption import id_of, load_key
+from wal_agent.errors import Damaged, WalAgentError
+from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
+from wal_agent.recovery.case import Before, LocalFacts, Policy
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
 from wal_agent.recovery.inflight import Unannounced, in_flight
 from wal_agent.recovery.plan import plan
 from wal_agent.recovery.project_rules import rules_in
-from wal_agent.recovery.prompt import Lost, LostCall, Pause, Told, recovery_prompt
+from wal_agent.recovery.prompt import Finished, Lost, LostCall, Pause, Told, recovery_prompt
 from wal_agent.recovery.restore import MOST_MAIN
+from wal_agent.recovery.step import InnerRun, Step
 from wal_agent.recovery.templates import Templates
 from wal_agent.recovery.tree_words import Effects
 from wal_agent.recovery.words import given_up
 from wal_agent.supervise.conversation import MAX_PROMPT
-from wal_agent.supervise.situation import Situation, finished_calls
+from wal_agent.supervise.machine import lock_state
+from wal_agent.supervise.within import call_with_timeout
+from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.keys import Keys
+from wal_agent.wal.lease import LeaseDoc, Seen
+from wal_agent.wal.reader import Damage, Replay, replay
+from wal_agent.wal.state import EndedCall, State
+
+_SAYINGS = {
+    "denied": "it was denied, so it did not run",
+    "interrupted": "it was interrupted",
+    "acknowledged": "a person settled it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The job before our opening. `home`: the newest opening under which the agent was started. `inputs`: what each
+    open or finished call was given, by its number; what could not be read is missing. `asked`: what the newest turn
+    of a person's began with, as far as the log keeps it (conversation.MAX_PROMPT); empty where it is not known."""
+
+    opening: Opening
+    before: State
+    home: Opening | None
+    damage: Damage | None
+    inputs: dict[int, bytes]
+    asked: bytes = b""
+
+    @property
+    def plan_input(self) -> Before:
+        return Before(self.before, self.home)
+
+    def same_host(self, here: Host) -> bool:
+        """Whether the old run lived under this very kernel and process table, so that looking at processes means
+        something."""
+        return self.home is not None and self.home.host.same_kernel(here.boot, here.pidns)
+
+
+def read_situation(opened: OpenedJob) -> Situation:
+    """From the replay that ends at our own opening (R2)."""
+    replay = opened.replay
+    if replay.damage is not None:  # then it is not read up to our opening; the lease says the same
+        return observe_log(replay, opening_by(opened.lease.doc, "dead"), opened.blobs)
+    state = replay.state
+    before = msgspec.structs.replace(state, openings=state.openings[:-1], opened=state.opened - 1)
+    return observe_log(dataclasses.replace(replay, state=before), state.openings[-1].opening, opened.blobs)
+
+
+def observe_log(replay: Replay, opening: Opening, blobs: Blobs) -> Situation:
+    """What `opening` would find, or found, behind the log of `replay`."""
+    state = replay.state
+    if replay.damage:
+        return Situation(opening, state, state.home_opening, replay.damage, {})
+    asked = fetch_payload(blobs, state.prompt.prompt) if state.prompt else None
+    return Situation(opening, state, state.home_opening, None, inputs_of(state, blobs), asked or b"")
+
+
+def opening_by(doc: LeaseDoc, cause: Cause, args: tuple[str, ...] = ()) -> Opening:
+    """The opening record of the lease's holder."""
+    return Opening(
+        time=doc.time,
+        run=doc.run,
+        epoch=doc.epoch,
+        cause=cause,
+        host=doc.host,
+        agent=doc.agent,
+        agent_version="",
+        version="",
+        workspace=doc.workspace,
+        args=args,
+    )
+
+
+def inputs_of(state: State, blobs: Blobs) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    ended = [*(e.intent for e in state.unsettled), *(c.intent for c in state.unlogged)]
+    for intent in [*(o.intent for o in state.open), *ended]:
+        data = fetch_payload(blobs, intent.input) if intent.call not in found else None
+        if data is not None:
+            found[intent.call] = data
+    for call in state.unheld:  # of a long one the beginning
+        data = fetch_payload(blobs, call.intent.input)
+        if data is not None:
+            found.setdefault(call.intent.call, data)
+    return found
+
+
+def fetch_payload(blobs: Blobs, payload: Payload | None) -> bytes | None:
+    """The payload's bytes; None where there are none, or they are damaged: the call is then told without them."""
+    try:
+        return None if payload is None else blobs.fetch(payload)
+    except Damaged:
+        return None
+
+
+def logged_calls(
+    at: Situation, ended: Sequence[EndedCall], blobs: Blobs, verdicts: dict[int, Verdict], effects: Effects
+) -> list[LoggedCall]:
+    """All calls that the newest session may lack, in the log's order, with what is known of each. `ended`: those of
+    them that ended. `effects`: which of them left their file changes elsewhere."""
+    calls = [_ended(e, at.inputs.get(e.intent.call), fetch_payload(blobs, e.end.result), effects) for e in ended]
+    for o in (o for o in at.before.open if o.intent.session == at.before.session):
+        verdict = verdicts.get(o.intent.call)
+        finding: Finding = verdict.finding if verdict else "unknown"
+        note = f"the run was lost while this call was in flight (finding: {finding}). {verdict.why if verdict else ''}"
+        calls.append(_call(o.intent, at.inputs.get(o.intent.call), None, True, note.strip()))
+    return sorted(calls, key=lambda c: c.call)
+
+
+def _ended(e: EndedCall, input: bytes | None, result: bytes | None, effects: Effects) -> LoggedCall:
+    end = e.end
+    if end.how in ("done", "failed"):
+        note = effects.note(end.call) if end.how == "done" and e.intent.cls != "read_only" else ""
+        return _call(e.intent, input, result or _said("its result was not saved"), end.how == "failed", note)
+    return _call(e.intent, input, _said(_why(end)), True, "")
+
+
+def _why(end: End) -> str:
+    return f"{_SAYINGS[end.how]}: {end.why}" if end.why else _SAYINGS[end.how]
+
+
+def _said(text: str) -> bytes:
+    return msgspec.json.encode(text)
+
+
+def _call(intent: Intent, input: bytes | None, result: bytes | None, failed: bool, note: str) -> LoggedCall:
+    return LoggedCall(intent.call, intent.tool, input or b"{}", result, failed, note, intent.time, intent.agent_call)
+
+
+def finished_calls(at: Situation, ended: Sequence[EndedCall]) -> tuple[Finished, ...]:
+    return tuple(Finished(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in ended)
+
 
 LOST = "Your conversation was cut off before the user's last message was saved in it."
 
@@ -189,3 +345,85 @@ def task_text(kept: bytes, given: str) -> str:
 def finished_put_back(reconciled: Reconciled, at: Situation) -> int:
     """How many calls were put back with a result; those in flight are told one by one."""
     return max(0, reconciled.put_back - sum(o.intent.session == at.before.session for o in at.before.open))
+
+
+INNER_RUN_TIMEOUT = 1.5  # for one look; a recovery has 2 s for all evidence
+
+
+@dataclass(frozen=True, slots=True)
+class InnerCommand:
+    """What the words of a `wal-agent run` name: the agent, and job and bucket where they do."""
+
+    agent: str
+    job: str | None = None
+    bucket: str | None = None
+
+
+def parse_inner_command(words: Sequence[str]) -> InnerCommand | None:
+    """`words`: all of the command. None: no agent is named."""
+    own = list(words[2 : words.index("--")] if "--" in words else words[2:])
+    found: dict[str, str] = {}
+    agent = ""
+    while own:
+        word = own.pop(0)
+        name, eq, value = word.partition("=")
+        if name in ("--job", "--bucket"):
+            found[name] = value if eq else own.pop(0) if own else ""
+        elif word in AGENTS and not agent:
+            agent = word
+    return InnerCommand(agent, found.get("--job"), found.get("--bucket")) if agent else None
+
+
+@dataclass(frozen=True, slots=True)
+class InnerRuns:
+    """Looks up inner runs for one recovery. `settings`, `env`: those of the outer run."""
+
+    settings: Settings
+    env: Mapping[str, str]
+    here: Host
+
+    def __call__(self, step: Step, run: str, since: float) -> InnerRun | None:
+        """What became of the run that `step` started inside `run` after `since`. None: it cannot be told."""
+        try:
+            return call_with_timeout(INNER_RUN_TIMEOUT, lambda: self._look(step, run, since), None)
+        except (WalAgentError, OSError, ValueError):
+            return None
+
+    def _look(self, step: Step, run: str, since: float) -> InnerRun | None:
+        said = parse_inner_command(step.words)
+        if said is None:
+            return None
+        settings = load(said.agent, step.cwd.resolve(), self.env, {"job": said.job})
+        url = settings.bucket if said.bucket is None else said.bucket
+        if url not in (settings.bucket, self.settings.bucket):
+            return None
+        key = load_key(self.settings.encryption_key_file, self.settings.encryption_key_command, self.env)
+        with closing(open_bucket(url)) as plain:
+            bucket = RetryBucket(plain, SystemClock(), random.Random())
+            keys = Keys(settings.job)
+            seen = leases.read(bucket, keys)
+            if seen is None:
+                return InnerRun(settings.job, began=False)
+            if seen.doc.key not in ("", id_of(key)):
+                return None
+            return self._told(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)
+
+    def _told(self, bucket: Bucket, keys: Keys, seen: Seen, run: str, since: float) -> InnerRun | None:
+        found = replay(bucket, keys)
+        if found.damage is not None:
+            return None
+        openings = [o.opening for o in found.state.openings]
+        mine = [opening for opening in openings if run in opening.parents]
+        if not mine:
+            # Other versions may not say where they were started, and a clock may have stepped back since.
+            whole = len(openings) == found.state.opened and all(o.version == __version__ for o in openings)
+            return InnerRun(keys.job, began=False) if whole else None
+        if mine[-1].time < since or mine[-1].epoch != seen.doc.epoch:
+            return None  # an earlier call's; or somebody else had the job behind it
+        return InnerRun(keys.job, True, self._state(seen))
+
+    def _state(self, seen: Seen) -> Literal["closed", "released", "cut_off", "held"]:
+        doc = seen.doc
+        if doc.state == "held":
+            return "cut_off" if lock_state(doc.host, self.here) == "dead" else "held"
+        return "cut_off" if doc.state == "unlocked" else doc.state

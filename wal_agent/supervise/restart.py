@@ -1,6 +1,10 @@
-"""The loop around `run`: a run that was paused is begun again at once (its start waits until it is due), and with
-`--restart` an agent that died is. Each time the whole recovery decides anew, and its plan knows the crash loop. A
-bucket that is away is waited for, once there is something to go on with."""
+"""Run an agent again where its restart policy says so; and say whether a job is complete.
+
+A run that was paused is begun again at once (its start waits until it is due), and with `--restart` an agent that died
+is. Each time the whole recovery decides anew, and its plan knows the crash loop. A bucket that is away is waited for,
+once there is something to go on with. `is_complete` is for engines that start the same command again at each boot (`run
+--once`).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from wal_agent.bucket import open_bucket
+from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import NOT_DONE, CrashLoop, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.happened import AgentBegan, Halted, Happening, LeaseTaken, Restarting
+from wal_agent.recovery.settled import way
 from wal_agent.supervise import run as runs
 from wal_agent.supervise.acquire import sleep_unless_signalled
 from wal_agent.supervise.exits import RESTARTED
+from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.run_end import EndNotSaved, RunResult
-from wal_agent.supervise.wish import RunOptions, Screen
+from wal_agent.wal import lease as leases
+from wal_agent.wal.keys import Keys
 
 FIRST_DELAY = 1.0  # seconds, doubled at each restart
 LONGEST_DELAY = 60.0
@@ -212,3 +221,14 @@ def not_done_line(wish: RunOptions, finished: RunResult) -> str:
         f"{name} ended with 0, but not its turn ({finished.why}), so the task may not be done. "
         f"The same command carries on."
     )
+
+
+def is_complete(url: str, job: str, opened: Callable[[str], Bucket] = open_bucket) -> bool:
+    """By its lease alone, which is never encrypted; an agent that failed has not done its task. Raises what the bucket
+    does, and Damaged."""
+    bucket = opened(url)
+    try:
+        seen = leases.read(bucket, Keys(job))
+    finally:
+        bucket.close()
+    return seen is not None and seen.doc.state == "closed" and not way(seen.doc.reason)

@@ -52,20 +52,18 @@ from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
 from wal_agent.supervise import machine, processes, provenance, systemd
 from wal_agent.supervise.acquire import Spooling, acquire_job, check_signals
-from wal_agent.supervise.caller import outer_runs
-from wal_agent.supervise.child import block_signals
-from wal_agent.supervise.ended import AgentOutcome
+from wal_agent.supervise.callers import outer_runs
 from wal_agent.supervise.hook_selftest import prove_untested_version
-from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
-from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress
+from wal_agent.supervise.lease_keeper import Housekeeping, LeaseKeeper, LeaseTiming, RunProgress, sweep_mirrors
 from wal_agent.supervise.live import Launch, Live
+from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.preemption import Preempted, Preemption
 from wal_agent.supervise.prepare import PreparedStart, prepare_start
-from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, RunResult, Settled, end_run
+from wal_agent.supervise.processes import block_signals
+from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
 from wal_agent.supervise.startup import InterruptibleBucket, InterruptibleClock, StartupInterrupt
-from wal_agent.supervise.treesaver import open_worktree_capture
-from wal_agent.supervise.wish import RunOptions, Screen
 from wal_agent.supervise.within import call_with_timeout
+from wal_agent.supervise.worktree import open_worktree_capture
 from wal_agent.wal.job import Fields, OpenedJob, Stopped, close_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Claim, Lease

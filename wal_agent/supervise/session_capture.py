@@ -1,17 +1,33 @@
-"""Brings the session into the log: captures its files, and settles calls from what the session itself tells.
+"""Bring the session into the log: capture its files, and settle calls by what the session itself reports.
 
-Before-hooks fire before a person approves, and a refused or interrupted call has no after-hook; at a batch boundary the
-session file tells their end (DESIGN 8, Turn boundaries).
+`SessionSaver`: before-hooks fire before a person approves, and a refused or interrupted call has no after-hook; at a
+batch boundary the session file reports their end (DESIGN 8, Turn boundaries).
+
+`Unlogged` finds calls that ran without being announced by a hook (I5), in the session's files, at the first look behind
+their end. A finished call whose id no before-hook reported proves that hooks are off; without ids, more finished calls
+of a tool than before-hooks. From then on each such call goes into the log as what it is, and at the end also those that
+the session asked for and that have no result: they may have begun.
+
+`Autosave` saves also while the model thinks: on a file's change, on request, and every interval. One thread does all
+captures, so their order in the log is the order in which the files changed. Nobody waits for it: an intent never does
+(DESIGN 3), and while the log has a backlog captures wait so that memory stays bounded (I9). A folder that does not
+exist yet is watched by the nearest one above it that does.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from watchdog.events import FileSystemEvent, FileSystemEventHandler
+from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from wal_agent.agents.base import (
     Agent,
@@ -20,6 +36,7 @@ from wal_agent.agents.base import (
     Hookless,
     Journals,
     NamesCallsOnce,
+    RequestedCall,
     SeenCall,
     SessionFile,
     Trails,
@@ -29,7 +46,6 @@ from wal_agent.clock import Clock
 from wal_agent.happened import Saved, Tell
 from wal_agent.records import Ending, FileDelta, FileGone
 from wal_agent.supervise.gate import Gate
-from wal_agent.supervise.unlogged import Unlogged
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.writer import Writer
 
@@ -321,3 +337,215 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+MAX_ASKED = 4096  # calls that are remembered until their result comes (I9)
+MAX_ASKED_BYTES = 8 << 20  # of their inputs
+_PIECE = 1 << 20
+_HOW: dict[str, Ending] = {"done": "done", "failed": "failed", "cancelled": "interrupted"}
+
+
+class Unlogged:
+    """One session at a time; used by the thread that reads the session's files. `report`: given the tool of each call
+    that was found."""
+
+    def __init__(self, agent: Agent, gate: Gate, skip: frozenset[str], report: Callable[[str], None]) -> None:
+        self._agent = agent
+        self._gate = gate
+        self._skip = skip
+        self._report = report
+        self._done: Counter[str] = Counter()
+        self._asked = _Asked()
+        self._off = False
+        self.by_file = isinstance(agent, NamesCallsOnce)  # a hook announces every call of every file, by its id
+
+    def begin(self) -> None:
+        """Another session: what was asked for in the old one is over."""
+        self._asked = _Asked()
+
+    def read(self, appended: bytes, seen: list[SeenCall]) -> list[SeenCall]:
+        """`seen` in these bytes, with the tool and the input of calls that earlier bytes asked for."""
+        if isinstance(self._agent, NamesCallsOnce):
+            self._asked.add(self._agent.requested_calls(appended))
+        found = []
+        for call in seen:
+            asked = self._asked.take(call.call_id)
+            named = bool(call.tool) or asked is None
+            found.append(call if named else replace(call, tool=asked.tool, input=asked.input))  # type: ignore[union-attr]
+        return found
+
+    def count(self, seen: SeenCall, session: str, path: Path | None, old: int) -> None:
+        """One call that the session shows as over. The first `old` bytes of `path` are of before this run."""
+        if seen.tool in self._skip or not (seen.tool or (seen.call_id and not self._skip)):
+            return
+        ran = seen.status == "done" or (self._off and seen.status in _HOW)
+        if seen.call_id:  # hooks may know it under another tool's name: Codex takes a shell's patch for one
+            if not ran or self._gate.knows(seen.call_id):
+                return
+            if path is not None and file_contains(path, seen.call_id, old):  # repeated
+                return
+        else:
+            self._done[seen.tool] += ran
+            if not ran or self._done[seen.tool] <= self._gate.begun[seen.tool]:
+                return
+        self._off = True
+        self._gate.unlogged(session, seen.tool, seen.input, seen.call_id, _HOW[seen.status])
+        self._report(seen.tool or "a tool")
+
+    def finish(self, session: str, path: Path | None, old: int) -> None:
+        """The agent is gone. With hooks off, what it was asked for and has no result may have begun."""
+        for id, asked in self._asked.rest() if self._off else ():
+            known = asked.tool in self._skip or self._gate.knows(id)
+            if not known and not (path is not None and file_contains(path, id, old)):
+                self._gate.unlogged(session, asked.tool, asked.input, id, None)
+
+
+class _Asked:
+    """Calls by id, whose result has not been seen; the oldest go first where there are too many."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, RequestedCall] = {}
+        self._size = 0
+
+    def add(self, calls: Mapping[str, RequestedCall]) -> None:
+        for id, call in calls.items():
+            self.take(id)
+            self._calls[id] = call
+            self._size += len(call.input)
+        while len(self._calls) > MAX_ASKED or (self._size > MAX_ASKED_BYTES and len(self._calls) > 1):
+            self.take(next(iter(self._calls)))
+
+    def take(self, id: str) -> RequestedCall | None:
+        call = self._calls.pop(id, None)
+        self._size -= len(call.input) if call else 0
+        return call
+
+    def rest(self) -> list[tuple[str, RequestedCall]]:
+        return list(self._calls.items())
+
+
+def file_contains(path: Path, text: str, size: int) -> bool:
+    """Do the first `size` bytes of a file have `text`?"""
+    wanted, kept = text.encode("utf-8", "replace"), b""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    with os.fdopen(fd, "rb") as file:
+        while size > 0 and (piece := file.read(min(_PIECE, size))):
+            size -= len(piece)
+            if wanted in kept + piece:
+                return True
+            kept = piece[-len(wanted) :]
+    return False
+
+
+# It warns of events that come while it ends; the terminal is the agent's.
+logging.getLogger("watchdog").addHandler(logging.NullHandler())
+
+DEBOUNCE = 0.02  # seconds; an agent writes several lines for one event
+UNWATCHED = (
+    "The session's files cannot be watched for changes ({}), so they are saved at each tool call and every {:g} s. "
+    "See: sysctl fs.inotify"
+)
+
+
+class Autosave:
+    """Calls `save()` in its own thread whenever something may have changed. `save` gives the folders to watch next."""
+
+    def __init__(
+        self, save: Callable[[], list[Path]], interval: float, failed: Callable[[BaseException], None]
+    ) -> None:
+        self._save = save
+        self._interval = interval
+        self._failed = failed
+        self._wanted = threading.Event()
+        self._stop = threading.Event()
+        self._last: Callable[[], object] = lambda: None
+        self.problem = (
+            ""  # why changes of files are not noticed at once, in a sentence; known now, or only once it runs
+        )
+        self._observer: BaseObserver | None = None
+        try:
+            self._observer = Observer()
+            self._observer.daemon = True
+            self._observer.start()
+        except (OSError, RuntimeError) as error:  # no inotify instance or thread is left
+            self._unwatched(error)
+        self._watched: dict[Path, ObservedWatch] = {}
+        self._thread = threading.Thread(target=self._loop, name="autosave", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def watches(self) -> bool:
+        """Whether changes of files can be noticed at all."""
+        return self._observer is not None
+
+    def poke(self) -> None:
+        """Something changed; save soon. Never blocks."""
+        self._wanted.set()
+
+    def stop(self, budget: float, last: Callable[[], object]) -> bool:
+        """Do `last` in the thread, behind the save that it is in. Whether both ended within `budget` seconds: a request
+        may hang, and then the thread is left behind in it. Nothing runs after this returned True."""
+        self._last = last
+        self._stop.set()
+        self._wanted.set()
+        self._thread.join(budget)
+        if self._observer is not None:
+            self._observer.stop()
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            poked = self._wanted.wait(self._interval)
+            if self._stop.is_set():
+                break
+            if poked:
+                self._stop.wait(DEBOUNCE)
+            self._wanted.clear()
+            self._told(lambda: self._watch(self._save()))
+        self._told(self._last)
+
+    def _told(self, save: Callable[[], object]) -> None:
+        try:
+            save()
+        except Exception as error:  # noqa: BLE001 - told, and tried again: a save that failed once must not be the last
+            self._failed(error)
+
+    def _watch(self, folders: list[Path]) -> None:
+        observer = self._observer
+        if observer is None:
+            return
+        wanted = {found for folder in folders if (found := nearest_folder(folder)) is not None}
+        for folder in self._watched.keys() - wanted:
+            with suppress(OSError, KeyError):
+                observer.unschedule(self._watched.pop(folder))
+        for folder in wanted - self._watched.keys():
+            try:
+                self._watched[folder] = observer.schedule(_Poke(self._wanted), str(folder), recursive=False)
+            except FileNotFoundError:
+                continue
+            except (OSError, RuntimeError) as error:
+                self._unwatched(error)
+                continue
+            self._wanted.set()  # nothing noticed what changed since that save
+
+    def _unwatched(self, error: Exception) -> None:
+        self.problem = UNWATCHED.format(getattr(error, "strerror", None) or error, self._interval)
+
+
+def nearest_folder(folder: Path) -> Path | None:
+    """The folder itself, or the nearest above it that exists; not as far up as the root, where everything happens."""
+    return next((each for each in (folder, *folder.parents[:-1]) if each.is_dir()), None)
+
+
+class _Poke(FileSystemEventHandler):
+    def __init__(self, wanted: threading.Event) -> None:
+        self._wanted = wanted
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        if event.event_type in ("created", "modified", "moved", "deleted", "closed"):
+            self._wanted.set()

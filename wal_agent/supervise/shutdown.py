@@ -1,4 +1,4 @@
-"""Going down in good order: why, and by when. The machine goes away, the job is paused, or the agent hangs."""
+"""Shut down in good order: why, and by when. The machine goes away, the job is paused, or the agent hangs."""
 
 from __future__ import annotations
 

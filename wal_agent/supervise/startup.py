@@ -1,5 +1,6 @@
-"""Until the agent runs, a signal ends the run at once, also in what takes long by itself: waiting for a bucket that is
-away, and reading what is restored. Signals are blocked, so somebody has to ask (take.check_signals)."""
+"""End a start-up at once on a signal, also in steps that take long by themselves: waiting for a bucket that is away,
+and reading what is restored. Signals are blocked, so somebody has to ask (`check_signals`).
+"""
 
 from __future__ import annotations
 

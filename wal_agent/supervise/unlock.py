@@ -15,8 +15,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import BucketError, Damaged, UsageError
 from wal_agent.recovery.admit import END_IT, Local, age, owner_is_dead, pause_left, pause_words, unlock_wait
-from wal_agent.supervise.machine import spools_dir, this_host
-from wal_agent.supervise.standing import probe_holder
+from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Seen

@@ -1,9 +1,12 @@
-"""What the run has waited for too long (DESIGN 8): a state that moves on by the time that passes awake.
+"""Report what the run has waited for too long (DESIGN 8): a state that moves on by the time that passes awake.
 
 Only a phase in which the model owes an answer counts as idle, and where nobody sits before the agent, one in which it
 does not begin, or does not end behind its turn. No wall clock is read, suspended time does not count, and a look that
 comes late counts for nothing: neither a clock's jump, a closed lid, a stop (^Z) nor a starved machine fires it. It only
-says what it found; what is told or ended is the caller's affair.
+reports what it found; what is emitted or ended is up to the caller.
+
+`Liveness`: whether the supervisor's own loop turns, which a service manager and a liveness probe ask. The bucket has no
+part in it, since an outage of the store must not restart a fleet.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Final
 
 from wal_agent.happened import HungUp, Late, TakesLong
 from wal_agent.records import Class
-from wal_agent.supervise.calls import RunningCall
+from wal_agent.supervise.gate import RunningCall
 from wal_agent.supervise.phases import PHASES, Phase, is_idle
 
 STUCK = 300.0  # seconds for beginning and for ending, which may fetch and flush things over a slow network
@@ -139,3 +142,24 @@ class Watch:
     def _wait(self, phase: Phase, what: str) -> TakesLong:
         waits = _WAITS[phase]
         return TakesLong(waits, self._waited, what if waits == "approval" else "")
+
+
+STALLED = 20.0  # seconds without a turn of a loop that turns ten times a second
+
+
+class Liveness:
+    """Beaten by the main loop while it waits for the agent. Times are awake seconds (Clock.awake)."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def beat(self, now: float) -> None:
+        self._last = now
+
+    def rest(self) -> None:
+        """The loop is left; what follows has limits of its own."""
+        self._last = None
+
+    def stalled(self, now: float) -> bool:
+        last = self._last
+        return last is not None and now - last > STALLED

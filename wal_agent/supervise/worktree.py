@@ -1,19 +1,38 @@
-"""What this start does with the working tree: looked up before the plan, done after it, told to all."""
+"""Save the working tree beside the agent, and put it back at a start.
+
+`WorktreeSaver` saves after each call that changed something, and every interval. One thread does all of it, so that
+captures stand in the log in the order in which they were made. Nobody waits for it: no hook, no intent. It rests four
+times as long as it worked, so that a big workspace does not eat a core; but where a capture is quick, a call that has
+ended waits at most BEHIND for its own. It waits while the log has a backlog (I9). A capture is bounded
+(capture/workspace.py): what it does not hold yet is `pending`, and the next one goes on with it.
+
+`plan_worktree` decides what a start does with the working tree: looked up before the plan, done after it, reported to
+the person and the agent.
+"""
 
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
+from wal_agent import places
 from wal_agent.agents.base import Agent
-from wal_agent.capture.git import GitFailed, GitMissing
+from wal_agent.capture.candidates import Caps
+from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.left_out import nobody_chose
 from wal_agent.capture.place import find
 from wal_agent.capture.repository import Surroundings
 from wal_agent.capture.shadow import Shadow
+from wal_agent.capture.workspace import WorkspaceCapture
+from wal_agent.clock import Clock
 from wal_agent.config import Settings
+from wal_agent.errors import BucketError, WalAgentError
+from wal_agent.happened import Saved, Tell
 from wal_agent.places import state_dir
 from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery.covered import covering
@@ -22,9 +41,293 @@ from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
 from wal_agent.recovery.tree_words import HOME, Effects, effects, pending_words, told
 from wal_agent.recovery.words import clock_time, counted, size
 from wal_agent.recovery.workspace import Done, put_back, put_back_note
-from wal_agent.supervise.situation import Situation
-from wal_agent.supervise.treesaver import never_captured, too_wide
+from wal_agent.supervise import machine
+from wal_agent.supervise.recovery_input import Situation
+from wal_agent.supervise.session_capture import MAX_BACKLOG
 from wal_agent.wal.blobs import Blobs
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.writer import Writer
+
+DEBOUNCE = 0.05  # seconds; calls of a batch end together
+REST = 4.0  # times the work
+REST_PENDING = 1.0  # the same, while files are pending
+BEHIND = 2.0  # seconds from a call's end to the capture with its changes, where one takes less than half of them
+PROGRESS = 5.0  # seconds after which a first capture reports its progress, and then from report to report
+MOST_REST = 60.0  # seconds
+PAUSE = 3.0  # seconds in which a git that was killed is gone
+NO_GIT = "The working tree was not saved: there is no git on this machine."
+UNSAVED = "The last changes of the working tree are not saved, only on this machine: {}."
+NEVER = "No file of this folder was saved."
+
+
+class WorktreeSaver:
+    """`start`, then `poke` as often as something may have changed; `pause` and `stop` at the end."""
+
+    def __init__(
+        self,
+        capture: WorkspaceCapture,
+        writer: Writer,
+        ended_upto: Callable[[], int],
+        clock: Clock,
+        interval: float,
+        failed: Callable[[BaseException], None],
+        tell: Tell = lambda _: None,
+        ended_beyond: Callable[[], tuple[int, ...]] = tuple,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`ended_upto()`: every call numbered up to this has ended, and those of `ended_beyond()`. `failed`: is told of
+        a failure of ours. `progress`: takes a line for people while the first capture takes long."""
+        self._ended_beyond = ended_beyond
+        self._progress = progress
+        self._reported = 0.0  # when the last progress line was due or printed, by the boot-time clock
+        self._capture = capture
+        self._writer = writer
+        self._ended_upto = ended_upto
+        self._clock = clock
+        self._interval = interval
+        self._failed = failed
+        self._tell = tell
+        self._wanted = threading.Event()
+        self._poked = 0.0  # when it was set
+        self._stop = threading.Event()
+        self._idle = threading.Event()
+        self._resume = threading.Event()
+        self._appending = threading.Lock()
+        self._closed = False
+        self._last = False
+        self._thread = threading.Thread(target=self._loop, name="treesaver", daemon=True)
+        self.problem = ""  # why the last capture did not come about, in a sentence
+        self.missed = False  # ... for want of time or of the bucket
+        self._newest: Workspace | None = None  # the last one that was appended
+        self._over = False  # the log takes no more
+        self._ended = False  # a capture of the end came about
+        self.whole = False  # a capture of this run held every file
+
+    def start(self) -> None:
+        self._capture.git.go_on()  # the agent may be started again in one run
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Something changed; save soon. Never blocks."""
+        if not self._wanted.is_set():
+            self._poked = self._clock.boot()
+        self._wanted.set()
+
+    def pause(self, most: float = PAUSE) -> None:
+        """End the git that runs, if one does, and begin no other: who ends what the agent left must find no process of
+        ours. Waits at most so many seconds for it."""
+        self._stop.set()
+        self._wanted.set()
+        self._capture.git.stop()
+        if self._thread.is_alive():
+            self._idle.wait(most)  # longer only in a request to the bucket
+
+    def finish(self, last: bool) -> None:
+        """After `pause`: one more capture (`last`), or none."""
+        self._last = last
+        if last:
+            self._capture.git.go_on()
+            self._capture.in_small_parts()
+        self._resume.set()
+
+    def stop(self, budget: float) -> bool:
+        """After `finish`: wait at most `budget` seconds; whether what this run changed is saved. Nothing is appended
+        after this."""
+        if self._thread.is_alive():
+            self._thread.join(budget)
+        with self._appending:
+            self._closed = True
+        self._capture.git.stop()
+        cut, lags = self._thread.is_alive(), self._capture.lags
+        if lags or (cut and not self._ended):
+            self.problem, self.missed = UNSAVED.format("there was no time left"), True
+        return not (cut and self.missed)
+
+    # ---- in the thread
+
+    def _loop(self) -> None:
+        self._reported = self._clock.boot()
+        while not self._stop.is_set():
+            if self._goes_on or self._wanted.wait(self._interval):
+                self._stop.wait(DEBOUNCE)
+            if self._stop.is_set():
+                break
+            self._wanted.clear()
+            began = self._clock.boot()
+            self._told()
+            self._report_progress()
+            self._rest(self._clock.boot() - began)
+        self._idle.set()
+        self._resume.wait()
+        if self._last:
+            self._told()
+            self._ended = not self.problem
+            while self._goes_on:
+                self._told()
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether another capture is due at once, since the last one left files for it."""
+        return self._capture.pending is not None and not (self.problem or self._closed or self._over)
+
+    def _rest(self, work: float) -> None:
+        """After a capture that took `work` seconds."""
+        rest = rest_after(work, self._goes_on)
+        until = self._clock.boot() + rest
+        if is_quick(work) and self._wanted.wait(rest):  # a call's changes do not wait for the rest
+            until = min(until, due(work, self._poked))
+        self._stop.wait(max(0.0, until - self._clock.boot()))
+
+    def _report_progress(self) -> None:
+        now, saved = self._clock.boot(), self._writer.state.workspace
+        if self.whole or now - self._reported < PROGRESS:
+            return
+        pending = self._capture.pending
+        if pending is not None:
+            self._reported = now
+            done = saved.size if saved else 0
+            self._progress(f"saving the files of this folder: {size(done)} of {size(done + pending.size)}")
+        elif not self.problem:
+            self.whole = True
+
+    def _told(self) -> None:
+        self.missed = False
+        try:
+            self.save()
+        except GitStopped:
+            self._missing("it had to be left half-way", missed=True)
+        except GitMissing:
+            self.problem = NO_GIT
+        except Busy:
+            self._missing("another run is at work in this folder")
+        except (BucketError, GitFailed, OSError) as error:
+            # the next capture finds everything again
+            self._missing(str(error).rstrip("."), missed=isinstance(error, BucketError))
+        except WalAgentError:
+            self._over = True  # the log has ended, and says so itself
+        except Exception as error:  # noqa: BLE001 - told at the end; the session is saved all the same
+            self._missing(repr(error))
+            self._failed(error)
+
+    def _missing(self, why: str, missed: bool = False) -> None:
+        if not self._closed:  # what `stop` cut off, it judges itself
+            self.problem, self.missed = UNSAVED.format(why), missed
+
+    def save(self) -> None:
+        """One capture, unless the bucket is behind. In the thread, or in a test's."""
+        if self._writer.spooled or self._writer.backlog.size > MAX_BACKLOG:
+            self.problem, self.missed = UNSAVED.format("the bucket was away"), True
+            return
+        newest = self._writer.state.workspace
+        if newest is not None:
+            self._capture.acked(newest.commit)
+        if self._capture.many_waiting and not self._last:
+            return  # what the log may have as its newest must stay known here
+        began = self._clock.boot()
+        beyond = self._ended_beyond()  # before `upto`: both are of a moment before the capture
+        upto = self._ended_upto()
+        also = tuple(call for call in beyond if call > upto)
+        record = self._capture.capture(upto, self._clock.now(), also)
+        with self._appending:
+            if self._closed:
+                return
+            if record is not None:
+                sent, ticket = sum(pack.size for pack in record.packs), self._writer.append(record)
+                ticket.then(lambda: self._tell(Saved("workspace", sent, self._clock.boot() - began)))
+                self._newest = record
+                self._capture.commit()
+            elif not self._writer.pending:
+                self._tell(Saved("workspace", 0, self._clock.boot() - began))
+            if self._capture.pending is None:
+                self.whole = True
+        self.problem = ""
+
+    def not_saved(self) -> str:
+        """At the end of a run: what of the working tree is on this machine only, in a line; "" for nothing."""
+        saved = self._newest or self._writer.state.workspace
+        if saved is None:
+            return f"{NEVER} {self.problem}".rstrip()
+        parts = []
+        if (pending := saved.pending) is not None:
+            more = f" and {pending.files - len(pending.names)} more" if pending.files > len(pending.names) else ""
+            parts.append(f"{size(pending.size)} in {', '.join(pending.names)}{more}")
+        if left := nobody_chose(saved.left_out, saved.left_out_more):
+            parts.append(left)
+        listed = f"Not saved, only on this machine: {'; '.join(parts)}." if parts else ""
+        return plain(f"{self.problem} {listed}".strip(), 600)
+
+
+def rest_after(work: float, goes_on: bool) -> float:
+    """Seconds to rest after a capture that took `work`. `goes_on`: files are pending."""
+    return REST_PENDING * work if goes_on else min(MOST_REST, REST * work)
+
+
+def is_quick(work: float) -> bool:
+    """Whether a capture that takes `work` seconds can follow each ended call within BEHIND."""
+    return 2 * work < BEHIND
+
+
+def due(work: float, ended: float) -> float:
+    """When a quick capture begins at the latest, if the first call since the last one ended at `ended`."""
+    return ended + BEHIND - work - DEBOUNCE
+
+
+def open_worktree_capture(
+    settings: Settings,
+    agent: Agent,
+    env: Mapping[str, str],
+    workspace: Path,
+    opened: OpenedJob,
+    say: Callable[[str], None],
+) -> WorkspaceCapture | None:
+    """The workspace's captures, as the settings say; they go on from what the log holds. None: they are off, or the
+    workspace lies in a folder that is never captured, which is said."""
+    private = never_captured(settings, agent, env, workspace)
+    inside = next((folder for folder in private if workspace.is_relative_to(folder.resolve())), None)
+    why = "as the settings say" if settings.workspace == "off" else too_wide(workspace, env)
+    if inside is not None and not why:
+        why = f"it lies in {inside}"
+    if why:
+        say(f"the files of this folder are not saved, {why}; the session is")
+        return None
+    total = int(settings.workspace_cap * (1 << 20))
+    caps = Caps(total, max(1, total // 20))
+    put = opened.blobs.put_payload
+    capture = WorkspaceCapture(machine.state_dir(env), workspace, env, put, private, caps, settings.job)
+    capture.go_on_from(opened.replay.state.workspace)
+    return capture
+
+
+def too_wide(workspace: Path, env: Mapping[str, str]) -> str:
+    """Why a folder holds too much to be saved or put back, in words; "" for one that does not. `workspace`: a real
+    path."""
+    if workspace == Path("/"):
+        return "it is the root of the file system"
+    if workspace in (homes := _homes(env)):
+        return "it is your home folder"
+    return "your home folder is in it" if any(home.is_relative_to(workspace) for home in homes) else ""
+
+
+def _homes(env: Mapping[str, str]) -> list[Path]:
+    found = places.home(env)
+    return [] if found is None else [found]
+
+
+def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], workspace: Path) -> list[Path]:
+    """The agents' own state with its credentials, other programs' credentials, what is wal-agent's, its key, and the
+    bucket itself."""
+    found = [agent.folder(env), machine.state_dir(env), machine.runtime_dir(env)]
+    found += [home / name for home in _homes(env) for name in (*places.AGENTS, *places.CREDENTIALS)]
+    url = urlsplit(settings.bucket)
+    if settings.bucket.startswith("/") or url.scheme == "file":
+        bucket = Path(settings.bucket if settings.bucket.startswith("/") else unquote(url.path))
+        if workspace.is_relative_to(bucket.resolve()):
+            found += [bucket / name for name in (settings.job, ".locks", ".tmp")]
+        else:
+            found.append(bucket)
+    if settings.encryption_key_file:
+        found.append(Path(settings.encryption_key_file).absolute())
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from wal_agent.bucket import check
 from wal_agent.cli.screen import lines, say
 from wal_agent.config import Settings
 from wal_agent.errors import WalAgentError
-from wal_agent.supervise import acquire, housekeeping
+from wal_agent.supervise import acquire, lease_keeper
+from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.run import run
-from wal_agent.supervise.wish import RunOptions, Screen
 from wal_agent.wal import snapshot
 from wal_agent.wal.ticket import Ticket, Word
 
@@ -56,7 +56,7 @@ def live(order: dict[str, Any]) -> int:
     os.chdir(order["workspace"])
     importlib.reload(failpoints)  # it reads the environment when it is imported
     acquire.BUCKET_PAUSE = check.PAUSE = 0.05  # these stores do not throttle
-    housekeeping.LOOK = 0.1  # a run is short, and so is its log:
+    lease_keeper.LOOK = 0.1  # a run is short, and so is its log:
     snapshot.SnapshotPolicy.due = due  # type: ignore[method-assign]
     if order["broken"]:
         Ticket.wait = acked  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from wal_agent.happened import Announcer
 from wal_agent.notify import send
 from wal_agent.notify.outbox import boxes
 from wal_agent.notify.targets import VARIABLE
-from wal_agent.supervise.wish import RunOptions, Screen
+from wal_agent.supervise.options import RunOptions, Screen
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.shelf import Run, Shelf
-from wal_agent.supervise.done import is_complete
+from wal_agent.supervise.restart import is_complete
 from wal_agent.wal.job import close_job
 
 

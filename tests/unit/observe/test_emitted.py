@@ -14,10 +14,10 @@ from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.happened import Happening, Saved
 from wal_agent.records import AnyRecord, Workspace
-from wal_agent.supervise import housekeeping as module
-from wal_agent.supervise.housekeeping import Housekeeping
+from wal_agent.supervise import lease_keeper as module
+from wal_agent.supervise.lease_keeper import Housekeeping
 from wal_agent.supervise.session_capture import SessionSaver
-from wal_agent.supervise.treesaver import WorktreeSaver
+from wal_agent.supervise.worktree import WorktreeSaver
 from wal_agent.wal.snapshot import SnapshotPolicy
 from wal_agent.wal.state import State
 from wal_agent.wal.ticket import Ticket

@@ -12,8 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from wal_agent.supervise.child import Child, block_signals
-from wal_agent.supervise.processes import become_subreaper
+from wal_agent.supervise.processes import Child, become_subreaper, block_signals
 
 
 def say(text: str) -> None:

@@ -22,8 +22,7 @@ from wal_agent.recovery.admit import Local, Try, admit, pause_left, pause_words,
 from wal_agent.supervise import acknowledge as module
 from wal_agent.supervise import machine
 from wal_agent.supervise.acknowledge import acknowledge_call, acknowledged_end
-from wal_agent.supervise.control import ACK, STATUS, ask_run
-from wal_agent.supervise.hook_server import HookRequest, HookServer
+from wal_agent.supervise.hook_server import ACK, STATUS, HookRequest, HookServer, ask_run
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job
 from wal_agent.wal.lease import Claim

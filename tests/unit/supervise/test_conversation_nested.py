@@ -1,4 +1,4 @@
-"""supervise/nested.py: hooks of agents that a tool started (issue 12.2)."""
+"""supervise/conversation.py: hooks of agents that a tool started (issue 12.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.unit.supervise.crew import Post, ended, starting
 from wal_agent.agents.base import Allow, SessionStarted, TurnCompleted, TurnStarted
 from wal_agent.supervise.callers import Process
-from wal_agent.supervise.nested import NestedAgents
+from wal_agent.supervise.conversation import NestedAgents
 
 SPEAKER = Process(4711, 1, 5.0, 4711, ("gemini",))
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.supervise.crew import ScriptAgent
 from wal_agent.agents.base import SessionFile
-from wal_agent.supervise.resuming import LOADING, NOT_LOADED, Resuming
+from wal_agent.supervise.conversation import LOADING, NOT_LOADED, Resuming
 
 
 class EarlyAgent(ScriptAgent):

@@ -1,4 +1,4 @@
-"""supervise/lastwords.py: what goes through is what was written, and a sink that ends or waits does so for the writer,
+"""supervise/exits.py: what goes through is what was written, and a sink that ends or waits does so for the writer,
 too (I6). With real processes, as the agent's are."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.supervise.crew import PATIENCE, until
-from wal_agent.supervise.lastwords import MAX_TAIL, StderrTail, may_tee_stderr
+from wal_agent.supervise.exits import MAX_TAIL, StderrTail, may_tee_stderr
 
 
 def spawn(words: StderrTail, argv: list[str]) -> int:

@@ -18,8 +18,7 @@ from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.recovery.project_rules import rules_in
-from wal_agent.supervise.calls import Calls, RunningCall
-from wal_agent.supervise.gate import RESULT_BUDGET
+from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.ticket import Ticket, Word
 from wal_agent.wal.writer import Writer

@@ -1,4 +1,4 @@
-"""supervise/calls.py: which running call an event belongs to."""
+"""supervise/gate.py: which running call an event belongs to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.supervise.calls import Calls, RunningCall, canonical_json
+from wal_agent.supervise.gate import Calls, RunningCall, canonical_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),

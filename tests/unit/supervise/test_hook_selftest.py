@@ -1,7 +1,8 @@
-"""An untested version proves itself once, and one that fails is not started (I5). The real proof: tests/contract."""
+"""supervise/hook_selftest.py: an untested version proves itself, and hooks that are switched off later end the run."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -11,11 +12,14 @@ import pytest
 
 from wal_agent import selftest
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import Agent, Cli
+from wal_agent.agents.base import Agent, Cli, HookSetup
+from wal_agent.agents.claude import cli
+from wal_agent.agents.claude.hooks import merge_settings
 from wal_agent.errors import ConfigError
 from wal_agent.selftest import IN_PROOF, Proof, Unreached
 from wal_agent.supervise import hook_selftest, options
-from wal_agent.supervise.wish import Screen
+from wal_agent.supervise.hook_selftest import HookSwitches
+from wal_agent.supervise.options import Screen
 
 GEMINI = AGENTS["gemini"]
 
@@ -163,3 +167,66 @@ def test_what_takes_long_is_said(bench: Bench, monkeypatch: pytest.MonkeyPatch) 
 def test_an_agent_without_hooks_has_nothing_to_prove(bench: Bench) -> None:
     hook_selftest.prove_untested_version(AGENTS["generic"], Cli(Path(os.devnull), ""), bench.env, bench.screen)
     assert bench.said == [] and bench.asked == []
+
+
+CLAUDE = AGENTS["claude"]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HookSwitches:
+    monkeypatch.setattr(cli, "MANAGED", tmp_path / "etc")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "run").mkdir()
+    injected = CLAUDE.inject(HookSetup("r", tmp_path / "run", ("client",)), {})
+    return HookSwitches(CLAUDE, (), tmp_path, {"HOME": str(tmp_path), **injected.env})
+
+
+@pytest.mark.parametrize("name", ["managed-settings.json", "managed-settings.d/10.json"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"disableAllHooks": true}',
+        '{"disableAllHooks": "yes"}',
+        '{"allowManagedHooksOnly": true}',
+        '{"strictPluginOnlyCustomization": ["hooks"]}',
+    ],
+)
+def test_an_organisations_settings(tmp_path: Path, watched: HookSwitches, name: str, text: str) -> None:
+    """Issue 12.3: these count more than this run's own."""
+    file = tmp_path / "etc" / name
+    file.parent.mkdir(exist_ok=True)
+    assert watched.look() is None
+    file.write_text('{"model": "x"}')
+    assert watched.look() is None
+    file.write_text(text)
+    error = watched.look()
+    assert error is not None and error.exit_code == 78 and str(file) in error.what
+
+
+@pytest.mark.parametrize("how", ["changed", "gone", "the same"])
+def test_this_runs_own_settings(tmp_path: Path, watched: HookSwitches, how: str) -> None:
+    """Issue 12.3."""
+    own = tmp_path / "run/claude-settings.json"
+    if how == "gone":
+        own.unlink()
+    else:
+        own.write_text("{}" if how == "changed" else own.read_text())
+    assert (watched.look() is None) == (how == "the same")
+
+
+def test_what_counts_less_ends_no_run(tmp_path: Path, watched: HookSwitches) -> None:
+    """Issue 12.3, I6: the user's and the project's files, and a run of an agent that reads nothing again."""
+    for name in (".claude/settings.json", ".claude/settings.local.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"disableAllHooks": true}')
+    assert watched.look() is None
+    assert HookSwitches(AGENTS["gemini"], (), tmp_path, {}).look() is None
+
+
+def test_what_this_runs_settings_say_counts_more_than_the_users_own(tmp_path: Path) -> None:
+    """Issue 12.3, I6: the user's `--settings` is in one file with them, and keeps its other variables."""
+    injected = CLAUDE.inject(HookSetup("r", tmp_path, ("client",)), {})
+    users = {"env": {"A": "b", "CLAUDE_CODE_SIMPLE": "1"}, "disableAllHooks": True, "model": "m"}
+    both = json.loads(merge_settings(Path(injected.env["WAL_AGENT_CLAUDE_SETTINGS"]), users).read_bytes())
+    assert both["disableAllHooks"] is False and both["model"] == "m"
+    assert both["env"]["A"] == "b" and both["env"]["CLAUDE_CODE_SIMPLE"] == "0"

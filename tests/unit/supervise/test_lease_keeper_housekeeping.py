@@ -1,4 +1,4 @@
-"""supervise/housekeeping.py: snapshots beside the run; nothing waits for them."""
+"""supervise/lease_keeper.py: snapshots beside the run; nothing waits for them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.unit.supervise.crew import until
 from tests.unit.wal.world import KEYS, World, drain, intent
 from wal_agent.errors import Damaged
-from wal_agent.supervise import housekeeping as module
-from wal_agent.supervise.housekeeping import Housekeeping, sweep_mirrors
+from wal_agent.supervise import lease_keeper as module
+from wal_agent.supervise.lease_keeper import Housekeeping, sweep_mirrors
 from wal_agent.wal.reader import newest_snapshots, replay
 from wal_agent.wal.snapshot import SnapshotPolicy
 

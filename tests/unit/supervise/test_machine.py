@@ -1,8 +1,11 @@
-"""supervise/machine.py: private folders, and the flock that proves that a run lives."""
+"""supervise/machine.py: who we are to others, private folders, locks, and one view of a lease's holder for all
+commands.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,12 +18,22 @@ from pathlib import Path
 import pytest
 
 from tests.unit.supervise.crew import PATIENCE, short_folder, until
+from tests.unit.wal.spooling import Disk, call, cut_off, down, up
+from tests.unit.wal.world import FIELDS, KEYS, TTL, World
 from wal_agent.bucket import default_url
-from wal_agent.errors import ConfigError
+from wal_agent.cli.view import look
+from wal_agent.config import Settings
+from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.places import state_dir
 from wal_agent.records import Host
 from wal_agent.supervise import machine
+from wal_agent.supervise.acknowledge import acknowledge_call
+from wal_agent.supervise.acquire import Spooling, acquire_job
+from wal_agent.supervise.dry_run import foresee_start
 from wal_agent.supervise.machine import RunDir, is_run_live, lock_state, runtime_dir, sweep_run_dirs
+from wal_agent.supervise.unlock import UnlockRequest, unlock
+from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.lease import Claim
 
 HERE = Host(name="h", boot="b", pidns="p", pid=1, lock="/x")
 
@@ -227,3 +240,102 @@ def test_this_host_is_known_by_the_kernel_unless_told_otherwise() -> None:
     assert a.same_kernel(b.boot, b.pidns) and a.boot and a.pid == os.getpid()
     other = machine.this_host({"WAL_AGENT_HOST_ID": "vm-2"}, Path("/l"))
     assert not a.same_kernel(other.boot, other.pidns)
+
+
+SETTINGS = Settings(bucket="file:///nowhere", job="job")
+
+
+class Machine:
+    """Real folders and locks; each has a kernel of its own."""
+
+    def __init__(self, world: World, root: Path, name: str) -> None:
+        self.world = world
+        self.env = {
+            "HOME": str(root),
+            "XDG_STATE_HOME": str(root / name),
+            "WAL_AGENT_RUNTIME_DIR": str(root / f"r-{name}"),
+            "WAL_AGENT_HOST_ID": name,
+        }
+
+    def start(self, run: str) -> tuple[OpenedJob, machine.RunDir]:
+        run_dir = machine.RunDir.create(machine.runtime_dir(self.env), run)
+        here = machine.this_host(self.env, run_dir.lock)
+        claim = Claim(run, here, "gemini", "/w", TTL)
+        spooling = Spooling(machine.spools_dir(self.env), True)
+        world = self.world
+        opened = acquire_job(
+            world.bucket, KEYS, here, claim, FIELDS, world.clock, random.Random(1), False, lambda _: None, spooling
+        )
+        return opened, run_dir
+
+    def cut_off(self) -> None:
+        """A run that died in an outage, with call 1 in its spool only."""
+        job, run_dir = self.start("dead")
+        down(self.world)
+        call(job, "one")
+        cut_off(job)
+        run_dir.end()
+        up(self.world)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def world(folder: Path) -> World:
+    world = World()
+    Machine(world, folder, "vm-1").cut_off()
+    return world
+
+
+def test_on_the_machine_of_the_spool_all_say_that_a_start_carries_it_in(world: World, folder: Path) -> None:
+    here = Machine(world, folder, "vm-1")
+    seen = foresee_start(world.bucket, KEYS, folder, "gemini", SETTINGS, here.env)
+    assert "refused" not in seen.plan and any("first carry in 1 segment of" in row for row in seen.rows)
+    done = unlock(world.bucket, KEYS, UnlockRequest(None), here.env)
+    assert not done.done and done.said.endswith("The next `wal-agent run` opens it at once.")
+    assert "a start here carries them in" in done.notes[0] and "accept-loss" not in done.notes[0]
+    assert look(world.bucket, KEYS, here.env).state == "cut_off"
+    job, run_dir = here.start("next")
+    assert [o.intent.agent_call for o in job.replay.state.open] == ["one"]
+    run_dir.end()
+
+
+def test_a_call_is_not_settled_past_what_the_spool_here_holds(world: World, folder: Path) -> None:
+    """R9, I8: opening without it would leave it behind for good."""
+    here = Machine(world, folder, "vm-1")
+    before = world.inner.get(KEYS.lease).version
+    with pytest.raises(LeaseHeld, match="Run it here first: `wal-agent run AGENT` carries in"):
+        acknowledge_call(world.bucket, KEYS, TTL, 1, True, here.env)
+    assert world.inner.get(KEYS.lease).version == before
+
+
+def test_elsewhere_the_loss_has_to_be_accepted(world: World, folder: Path) -> None:
+    away = Machine(world, folder, "vm-2")
+    world.clock.at += TTL + 1
+    assert "--accept-loss" in foresee_start(world.bucket, KEYS, folder, "gemini", SETTINGS, away.env).plan
+    with pytest.raises(LeaseHeld, match="--accept-loss"):
+        acknowledge_call(world.bucket, KEYS, TTL, 1, True, away.env)
+    done = unlock(world.bucket, KEYS, UnlockRequest(None), away.env)
+    assert "`wal-agent run --accept-loss` opens it at once" in done.said and "one elsewhere needs" in done.notes[0]
+
+
+def test_behind_a_reboot_the_spool_is_carried_in_when_one_ttl_has_passed(tmp_path: Path) -> None:
+    """R9, I2: the owner lives, and its lock looks free from another client of the same file system."""
+    world = World()
+    disk = Disk(world, tmp_path / "spools")
+    first = disk.start("a")
+    down(world)
+    call(first, "one")
+    up(world)
+    first.lease.renew()
+    cut_off(first)
+    disk.reboot()
+    with pytest.raises(LeaseHeld, match="can be taken over in 30 s"):
+        disk.start("b")
+    first.lease.renew()
+    world.clock.at += TTL
+    assert [o.intent.agent_call for o in disk.start("c").replay.state.open] == ["one"]

@@ -18,12 +18,23 @@ from tests.servers.metadata import ACTION, PREEMPTED, REBALANCE, TOKEN, Metadata
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.happened import Happening, NoticeReceived
-from wal_agent.supervise.cloud_metadata import Aws
-from wal_agent.supervise.preemption import Preempted, Preemption, ask, notice_source, watch
-from wal_agent.supervise.preemption.data import MetadataError, Notice, Server, drain_budget
-from wal_agent.supervise.preemption.detect import LINK_LOCAL, detect_cloud, metadata_server
-from wal_agent.supervise.preemption.gcp import Gcp
-from wal_agent.supervise.preemption.watch import Watcher, wait_after
+from wal_agent.supervise import cloud_metadata
+from wal_agent.supervise import preemption as watch
+from wal_agent.supervise.cloud_metadata import Aws, Gcp
+from wal_agent.supervise.preemption import (
+    LINK_LOCAL,
+    MetadataError,
+    Notice,
+    Preempted,
+    Preemption,
+    Server,
+    Watcher,
+    detect_cloud,
+    drain_budget,
+    metadata_server,
+    notice_source,
+    wait_after,
+)
 from wal_agent.supervise.shutdown import ShutdownPlan
 
 PATIENCE = 60.0
@@ -42,18 +53,18 @@ def cloud() -> Iterator[Metadata]:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server is threads of this process, which may have to wait for their turn."""
-    hurried = ask.MetadataClient.ask
+    hurried = cloud_metadata.MetadataClient.ask
 
     def patient(
-        self: ask.MetadataClient,
+        self: cloud_metadata.MetadataClient,
         method: str,
         path: str,
         headers: Mapping[str, str] = MappingProxyType({}),
         timeout: float = 0.0,
-    ) -> ask.Reply:
+    ) -> cloud_metadata.Reply:
         return hurried(self, method, path, headers, max(timeout, PATIENCE))
 
-    monkeypatch.setattr(ask.MetadataClient, "ask", patient)
+    monkeypatch.setattr(cloud_metadata.MetadataClient, "ask", patient)
 
 
 def gcp(at: Metadata) -> Gcp:
@@ -244,9 +255,9 @@ def test_nobody_there() -> None:
 
 
 def test_a_reply_is_read_so_far_and_no_further(cloud: Metadata) -> None:
-    cloud.raw = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (ask.MAX_REPLY + 1)
+    cloud.raw = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (cloud_metadata.MAX_REPLY + 1)
     with pytest.raises(MetadataError, match="more than"):
-        ask.MetadataClient(Server("127.0.0.1", cloud.port)).ask("GET", "/")
+        cloud_metadata.MetadataClient(Server("127.0.0.1", cloud.port)).ask("GET", "/")
 
 
 # ---- the watch

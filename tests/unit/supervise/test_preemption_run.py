@@ -26,12 +26,12 @@ from pathlib import Path
 from wal_agent.agents import AGENTS
 from wal_agent.config import load
 from wal_agent.supervise.run import run
-from wal_agent.supervise.wish import Screen, Wish
+from wal_agent.supervise.options import Screen, RunOptions
 
 work = Path.cwd().resolve()
 settings = load("generic", work, os.environ, {})
 tell = lambda happened: print(happened, flush=True)
-wish = Wish(AGENTS["generic"], tuple(sys.argv[1:]), settings, work, dict(os.environ), tell=tell)
+wish = RunOptions(AGENTS["generic"], tuple(sys.argv[1:]), settings, work, dict(os.environ), tell=tell)
 try:
     print("ended with", run(wish, Screen(print, print)).code)
 except Exception as error:
@@ -107,7 +107,7 @@ def test_a_drain_that_does_not_fit_is_left_as_a_crash(folder: Path) -> None:
 
 NOTICED = """\
 import wal_agent.supervise.preemption as answers
-from wal_agent.supervise.preemption.data import Notice
+from wal_agent.supervise.preemption import Notice
 
 def notice(self, when="gcp"):
     self._noticed(Notice(when, 30.0, True))
@@ -122,7 +122,7 @@ attach, live_run = answers.Preemption.attach, lives.Live.run
 answers.Preemption.attach = lambda self, live: (attach(self, live), setattr(live, "watching", self))
 def over(self):
     ended = live_run(self)
-    going = answers.Down("drain", "gcp", 0.0, 1e9, "")
+    going = answers.ShutdownPlan("drain", "gcp", 0.0, 1e9, "")
     self.go_down(going)
     return ended
 lives.Live.run = over
@@ -137,13 +137,13 @@ files.FileBucket.put = lambda self, *a, **k: never.wait() if hung.is_set() else 
 never, check = threading.Event(), answers.Preemption.check
 import wal_agent.supervise.prepare as prepares
 import wal_agent.supervise.run as runs
-prepare = runs.prepare
+prepare = runs.prepare_start
 def prepared(*args):
     found = prepare(*args)
     hung.set()
-    runs.prepare = None
-    raise answers.Preempted(answers.Down("drain", "gcp", args[3].boot(), args[3].boot() + 1.5, ""))
-runs.prepare = prepared
+    runs.prepare_start = None
+    raise answers.Preempted(answers.ShutdownPlan("drain", "gcp", args[3].boot(), args[3].boot() + 1.5, ""))
+runs.prepare_start = prepared
 """
 STOPPED = """
 import os, signal
@@ -174,7 +174,7 @@ def pause(live):
     while not Path("big").exists():
         time.sleep(0.01)
     now = live._clock.boot()
-    live.go_down(answers.Down(KIND, "test", now, now + 2.0, "", time.time() + 3600.0, "rate limit"))
+    live.go_down(answers.ShutdownPlan(KIND, "test", now, now + 2.0, "", time.time() + 3600.0, "rate limit"))
 def paused(self):
     threading.Thread(target=pause, args=(self,), daemon=True).start()
     return began(self)

@@ -1,4 +1,4 @@
-"""supervise/child.py, launch.py: the agent in the same terminal, in real processes (I6), never without us (I5)."""
+"""supervise/processes.py, launch.py: the agent in the same terminal, in real processes (I6), never without us (I5)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from tests.processes import gone
 from tests.unit.supervise import nest
 from tests.unit.supervise.crew import PATIENCE, until
-from wal_agent.supervise.child import ECHO, Child, block_signals, is_echo
+from wal_agent.supervise.processes import ECHO, Child, block_signals, is_echo
 
 ROOT = Path(__file__).parents[3]
 

@@ -6,7 +6,7 @@ import pytest
 
 from wal_agent.config import JOB
 from wal_agent.errors import ConfigError
-from wal_agent.supervise.whose import NOBODY, SessionOwner
+from wal_agent.supervise.provenance import NOBODY, SessionOwner
 
 
 def test_a_note_is_of_one_session_in_one_workspace(tmp_path: Path) -> None:

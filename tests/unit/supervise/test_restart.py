@@ -28,6 +28,7 @@ from wal_agent.happened import AgentBegan, Halted, Happening, LeaseTaken, Restar
 from wal_agent.records import ExitClass
 from wal_agent.supervise.acquire import Interrupted
 from wal_agent.supervise.exits import RESTARTED
+from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import (
     Again,
     Loop,
@@ -38,7 +39,6 @@ from wal_agent.supervise.restart import (
     run_with_restarts,
 )
 from wal_agent.supervise.run_end import EndNotSaved, RunResult
-from wal_agent.supervise.wish import RunOptions, Screen
 
 OFF, ON = RestartPolicy(), RestartPolicy("on")
 CODES: dict[ExitClass, int] = {"killed": 137, "out_of_memory": 137, "heap": 134, "hung": 137, "incomplete": 0}

@@ -17,7 +17,7 @@ from wal_agent.capture.session import SessionCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import FileDelta, FileGone
 from wal_agent.supervise import session_capture as saver_module
-from wal_agent.supervise import unlogged as unlogged_module
+from wal_agent.supervise import session_capture as unlogged_module
 from wal_agent.supervise.session_capture import SessionSaver
 
 RESULT = '{"result": 1}\n'

@@ -1,4 +1,4 @@
-"""supervise/autosave.py: one thread saves, soon after a change, on request, and every interval."""
+"""supervise/session_capture.py: one thread saves, soon after a change, on request, and every interval."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.supervise.crew import PATIENCE, until
-from wal_agent.supervise.autosave import Autosave
+from wal_agent.supervise.session_capture import Autosave
 
 NEVER = 3600.0
 
@@ -145,6 +145,6 @@ def test_a_last_save_that_fails_is_told(saves: Saves, autosave: Autosave) -> Non
 
 def test_the_watcher_writes_nothing_into_the_agents_terminal() -> None:
     """I6. In a process of its own: a test's logging is set up in another way."""
-    told = "import wal_agent.supervise.autosave, logging; logging.getLogger('watchdog.observers.x').warning('inactive')"
+    told = "import wal_agent.supervise.session_capture, logging; logging.getLogger('watchdog.observers.x').warning('inactive')"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")

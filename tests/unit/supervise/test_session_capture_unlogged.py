@@ -1,4 +1,4 @@
-"""supervise/unlogged.py: calls that ran before they were logged are found at the first read behind their end (I5)."""
+"""supervise/session_capture.py: calls that ran before they were logged are found at the first look (I5)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.agents.base import ToolStarting
 from wal_agent.capture.session import SessionCapture
 from wal_agent.records import Intent
-from wal_agent.supervise import unlogged
+from wal_agent.supervise import session_capture
 from wal_agent.supervise.session_capture import SessionSaver
 
 CLAUDE = AGENTS["claude"]
@@ -171,7 +171,7 @@ def test_a_subagents_call_is_found_in_its_own_file(folder: Path) -> None:
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Issue 12.3, I9: the oldest go first; a forgotten call is found all the same, without its tool."""
-    monkeypatch.setattr(unlogged, "MAX_ASKED", 2)
+    monkeypatch.setattr(session_capture, "MAX_ASKED", 2)
     desk = Desk(folder)
     book = Book()
     for id in ("a", "b", "c"):
@@ -180,7 +180,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch, folder: 
     assert [id for id, _ in desk.saver._unlogged._asked.rest()] == ["b", "c"]
     desk.read((json.dumps({"type": "user", "uuid": "u", "message": {"content": [told("a", "x")]}}) + "\n").encode())
     assert desk.found == ["a tool"]
-    monkeypatch.setattr(unlogged, "MAX_ASKED_BYTES", 10)
+    monkeypatch.setattr(session_capture, "MAX_ASKED_BYTES", 10)
     desk.read(book.data.replace(b'"c"', b'"d"'))
     assert [id for id, _ in desk.saver._unlogged._asked.rest()] == ["d"]
 

@@ -1,4 +1,4 @@
-"""supervise/watchdog.py: what takes too long is told once, by time that passes awake and by nothing else."""
+"""supervise/watchdog.py: what takes long, by the time that passes awake; and whether the main loop turns."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
 from wal_agent.happened import HungUp, Late, TakesLong
 from wal_agent.records import Class
-from wal_agent.supervise.calls import RunningCall
+from wal_agent.supervise.gate import RunningCall
 from wal_agent.supervise.live import bounds_of, fed
 from wal_agent.supervise.phases import PHASES, Phase, is_idle
-from wal_agent.supervise.watchdog import LATE, STUCK, Bounds, Watch, waited_for
+from wal_agent.supervise.watchdog import LATE, STALLED, STUCK, Bounds, Liveness, Watch, waited_for
 
 USUAL = Bounds()
 HANG = Bounds(hang=600)
@@ -217,3 +217,15 @@ def test_stdin_is_fed_while_its_other_end_is_open(make: Callable[[], tuple[int, 
     assert not fed(ours)
     with Path(os.devnull).open() as null:
         assert not fed(null.fileno())
+
+
+def test_a_loop_that_turns_is_well_and_one_that_hangs_is_not() -> None:
+    pulse = Liveness()
+    assert not pulse.stalled(1e9), "before the agent runs, other limits hold"
+    pulse.beat(100.0)
+    assert not pulse.stalled(100.0 + STALLED)
+    assert pulse.stalled(100.1 + STALLED)
+    pulse.beat(150.0)
+    assert not pulse.stalled(150.0)
+    pulse.rest()
+    assert not pulse.stalled(1e9)

@@ -13,7 +13,7 @@ from wal_agent.config import Settings
 from wal_agent.recovery.identity import foreign
 from wal_agent.recovery.target import Keep, PutBack
 from wal_agent.recovery.tree_words import rows
-from wal_agent.supervise.situation import Situation
+from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.worktree import WorktreePlan, identity_here, plan_worktree
 
 

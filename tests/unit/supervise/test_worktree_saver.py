@@ -24,8 +24,8 @@ from wal_agent.errors import UsageError
 from wal_agent.places import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes
-from wal_agent.supervise.child import Child
-from wal_agent.supervise.treesaver import (
+from wal_agent.supervise.processes import Child
+from wal_agent.supervise.worktree import (
     BEHIND,
     DEBOUNCE,
     NEVER,
@@ -211,7 +211,7 @@ def test_a_bucket_that_is_away_costs_the_capture_and_nothing_else(desk: Desk) ->
 
 
 def test_it_waits_while_the_log_has_a_backlog(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_agent.supervise.treesaver.MAX_BACKLOG", 10)
+    monkeypatch.setattr("wal_agent.supervise.worktree.MAX_BACKLOG", 10)
     desk.post.job.writer.append(End(time=1.0, call=1, how="done", by="hook", why="x" * 50))
     desk.saver._told()
     assert "away" in desk.saver.problem
@@ -339,7 +339,7 @@ def test_what_is_left_out_is_reported_at_the_end(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.usefixtures("parts")
 def test_a_long_first_save_reports_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_agent.supervise.treesaver.PROGRESS", 0.0)
+    monkeypatch.setattr("wal_agent.supervise.worktree.PROGRESS", 0.0)
     said: list[str] = []
     desk = Desk(tmp_path, progress=said.append)
     fill(desk)
