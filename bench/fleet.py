@@ -23,14 +23,14 @@ from bench.store import NAMES, ROUND_TRIP, store
 from wal_agent.bucket import open_bucket
 from wal_agent.fleet.listing import Eyes
 from wal_agent.records import Host
-from wal_agent.wal.lease_doc import LeaseDoc, encode
+from wal_agent.wal.lease_doc import LeaseDoc, encode_lease
 
 JOBS = scaled(1000, 5)
 SEGMENTS = {"file://": 9, "gs://": 1, "s3://": 1}  # of each job; to write more takes longer than all that is measured
 
 
 def lease(name: str) -> bytes:
-    return encode(
+    return encode_lease(
         LeaseDoc(
             format=1,
             job=name,
@@ -115,9 +115,9 @@ def by_hand(url: str) -> Callable[[], None]:
 
 
 def _payload(path: Path) -> bytes:
-    from wal_agent.bucket.frame import decode
+    from wal_agent.bucket.frame import decode_frame
 
-    return decode(path.read_bytes(), str(path)).payload
+    return decode_frame(path.read_bytes(), str(path)).payload
 
 
 def measured(name: str, url: str, rounds: int) -> None:

@@ -15,16 +15,16 @@ from wal_agent.clock import SystemClock
 from wal_agent.recovery.rules import load_rules
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, this_host
-from wal_agent.wal.job import Fields, OpenedJob, open_job
+from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 
 
 @contextmanager
 def owned(root: Path, bucket: Bucket, name: str = "bench") -> Iterator[tuple[OpenedJob, Gate, RunDir]]:
     run = RunDir.create(root, secrets.token_hex(8))
-    claim = Claim(run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(root), ttl=30)
-    fields = Fields(agent_version="bench", version="bench")
+    claim = LeaseRequest(run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(root), ttl=30)
+    fields = OpeningFields(agent_version="bench", version="bench")
     clock, rng = SystemClock(), random.Random(1)
     job = open_job(bucket, Keys(name), clock, rng, claim=claim, fields=fields, seen=None, cause="first")
     stop = threading.Event()

@@ -31,9 +31,9 @@ from wal_agent.records import AgentStarted, Turn
 from wal_agent.recovery.rules import load_rules
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, runtime_dir, this_host
-from wal_agent.wal.job import Fields, open_job
+from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.snapshot import Snapshots
 
@@ -60,7 +60,9 @@ def crash(at: Story, job: str, past: Past) -> None:
     """Leave the job as a killed run does: lease held, flock free, a session and a log, and a call in flight."""
     agent, clock, env = Gemini(), SystemClock(), at.env()
     run = RunDir.create(runtime_dir(env), secrets.token_hex(8))
-    claim = Claim(run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(at.work), ttl=1)
+    claim = LeaseRequest(
+        run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(at.work), ttl=1
+    )
     bucket = open_bucket(at.bucket)
     opened = open_job(
         bucket,
@@ -68,7 +70,7 @@ def crash(at: Story, job: str, past: Past) -> None:
         clock,
         random.Random(1),
         claim=claim,
-        fields=Fields(agent_version="0.61.0", version="bench"),
+        fields=OpeningFields(agent_version="0.61.0", version="bench"),
         seen=None,
         cause="first",
     )

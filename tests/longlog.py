@@ -67,7 +67,7 @@ def write(
     objects: list[tuple[str, bytes]] = []
     epoch = 0
     for seq, (epoch, record) in enumerate(records(count, runs), 1):
-        data = codec.encode(
+        data = codec.encode_segment(
             job=KEYS.job,
             epoch=epoch,
             seq=seq,
@@ -80,7 +80,7 @@ def write(
         objects.append((KEYS.segment(seq), data))
         if every and seq % every == 0:
             made = snapshot_codec.Snapshot(format=1, job=KEYS.job, seq=seq, hash=before, state=state, time=float(seq))
-            objects.append((KEYS.snapshot(seq), snapshot_codec.encode(made)))
+            objects.append((KEYS.snapshot(seq), snapshot_codec.encode_snapshot(made)))
     lease = LeaseDoc(
         format=1,
         job=KEYS.job,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from wal_agent.bucket import default_url, folder_of
-from wal_agent.bucket.overlap import overlap
+from wal_agent.bucket.overlap import find_overlap
 from wal_agent.consent import ConsentNeeded, Consents, Want, digest
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.places import config_dir
@@ -458,7 +458,7 @@ def _stay_apart(bucket: str, workspace: Path, named_by: str) -> None:
     """ConfigError: the bucket's folder is in the workspace, or around it, whoever named it."""
     folder = folder_of(bucket)
     try:
-        found = overlap(folder, workspace) if folder is not None else None
+        found = find_overlap(folder, workspace) if folder is not None else None
     except OSError as error:
         raise ConfigError(f"{workspace} cannot be looked at: {error.strerror}.") from None
     if found == "bucket in workspace":

@@ -1,6 +1,6 @@
 """The contract of wal_agent/bucket/base.py, sentence by sentence, against every bucket and decorator.
 
-What only a killed process or a power loss can show stands in tests/faults and tests/unit/bucket/test_file_bucket.py.
+What only a killed process or a power loss can show stands in tests/faults and tests/unit/bucket/test_file.py.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from tests.servers import CREDENTIALS, fresh_bucket, shared
 from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry
 from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.bucket.encryption import Key
 from wal_agent.bucket.faults import Fault, FaultBucket
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.gcs import GcsBucket
@@ -30,7 +31,6 @@ from wal_agent.bucket.meter import MeterBucket
 from wal_agent.bucket.retry import RetryBucket
 from wal_agent.bucket.s3 import S3Bucket
 from wal_agent.clock import SystemClock
-from wal_agent.encryption import Key
 from wal_agent.errors import Conflict, NotFound
 
 BUCKETS: dict[str, Callable[[Path], Bucket]] = {
@@ -346,8 +346,8 @@ def test_what_is_no_folder_is_refused_at_the_call(bucket: Bucket, prefix: str) -
 def test_the_folders_below_a_prefix_are_told_each_once_on_any_number_of_pages(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wal_agent.bucket.s3.PAGE", 2)
-    monkeypatch.setattr("wal_agent.bucket.gcs_client.PAGE", 2)
+    monkeypatch.setattr("wal_agent.bucket.s3.PAGE_SIZE", 2)
+    monkeypatch.setattr("wal_agent.bucket.gcs_client.PAGE_SIZE", 2)
     assert [*bucket.folders("")] == []
     for key in MIXED:
         bucket.put(key, key.encode())

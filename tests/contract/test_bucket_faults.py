@@ -316,7 +316,7 @@ class Host:
         self.clock, self.rng = FakeClock(), random.Random(seed)
 
     def open(self) -> OpenedJob:
-        seen = self._patiently(lambda: leases.read(self.bucket, KEYS))
+        seen = self._patiently(lambda: leases.read_lease(self.bucket, KEYS))
         return open_job(
             self.bucket,
             KEYS,
@@ -352,7 +352,7 @@ def drain(job: OpenedJob) -> None:
 
 def logged(bucket: Bucket) -> list[int]:
     """The calls whose intents stand in the log, in its order."""
-    return [r.call for _, found in reader.records(bucket, KEYS) for r in found.records if isinstance(r, Intent)]
+    return [r.call for _, found in reader.iter_segments(bucket, KEYS) for r in found.records if isinstance(r, Intent)]
 
 
 def test_an_append_whose_reply_was_lost_is_acknowledged_once(wire: Wire) -> None:
@@ -374,7 +374,7 @@ def test_a_renewal_whose_reply_was_lost_keeps_the_lease(wire: Wire) -> None:
         job.lease.renew(tool="one")
     seen = wire.requests(lambda: job.lease.renew(tool="two"))
     assert [one.status for one in seen] == [412, 200, 200]
-    found = leases.read(wire.straight, KEYS)
+    found = leases.read_lease(wire.straight, KEYS)
     assert job.lease.held and found is not None and found.doc == job.lease.doc and found.doc.tool == "two"
 
 

@@ -16,9 +16,9 @@ from wal_agent.records import AgentStarted, AnyRecord, Edit, End, FileDelta, Int
 from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.supervise.machine import this_host
 from wal_agent.wal import lease as leases
-from wal_agent.wal.job import Fields, open_job
+from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.retention import Retention
 from wal_agent.wal.segment import digest
@@ -29,13 +29,13 @@ CALLS = 6
 
 def main(url: str, folder: Path) -> None:
     bucket, keys, clock, rng = open_bucket(url), Keys("job"), SystemClock(), random.Random()
-    seen = leases.read(bucket, keys)
+    seen = leases.read_lease(bucket, keys)
     wanted = admit(keys.job, seen, Local("", "", "dead", unchanged=1e6))  # the old owner was killed: its parent says so
     assert isinstance(wanted, Try)
     run = f"run-{os.getpid()}"
     host = this_host(os.environ, folder)
-    claim = Claim(run=run, host=host, agent="gemini", workspace="/", ttl=30.0)
-    fields = Fields(agent_version="", version="")
+    claim = LeaseRequest(run=run, host=host, agent="gemini", workspace="/", ttl=30.0)
+    fields = OpeningFields(agent_version="", version="")
     job = open_job(bucket, keys, clock, rng, claim=claim, fields=fields, seen=seen, cause=wanted.cause)
     writer = job.writer
     snapshots = Snapshots(bucket, keys, writer, Mirror(folder, job.blobs), SnapshotPolicy(segments=3))

@@ -17,7 +17,7 @@ FOR_EVER = 1000  # seconds: longer than any test waits
 
 def lease(scene: Scene) -> LeaseDoc:
     with opened(scene.url) as bucket:
-        seen = leases.read(bucket, Keys("job"))
+        seen = leases.read_lease(bucket, Keys("job"))
     assert seen is not None
     return seen.doc
 

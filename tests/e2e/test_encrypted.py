@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.e2e.scene import Scene, calls_in, shell, told, until
 from tests.mocks.gemini_model import Turn
-from wal_agent.bucket.encrypted import MAGIC
+from wal_agent.bucket.encrypted import SEALED_MAGIC
 
 TASK = "please do the work with the word xylophone"
 LEAK = "printenv WAL_AGENT_ENCRYPTION_KEY_FILE > leaked"
@@ -52,7 +52,9 @@ def test_an_encrypted_job_goes_on_elsewhere_with_its_key_and_only_with_it(scene:
 
     stored = objects(scene)
     lease = stored.pop("job/lease.json=")
-    assert len(stored) > 3 and all(data[66:].startswith(MAGIC) for data in stored.values())  # behind the file's frame
+    assert len(stored) > 3 and all(
+        data[66:].startswith(SEALED_MAGIC) for data in stored.values()
+    )  # behind the file's frame
     assert not any(b"xylophone" in data for data in [lease, *stored.values()])
 
     before = hashes(scene)

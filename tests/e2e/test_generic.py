@@ -130,7 +130,7 @@ class Yard:
 
     def lease(self) -> LeaseDoc:
         with opened(f"file://{self.root}/bucket") as bucket:
-            seen = leases.read(bucket, Keys("job"))
+            seen = leases.read_lease(bucket, Keys("job"))
         assert seen is not None
         return seen.doc
 

@@ -42,7 +42,7 @@ def inside(scene: Scene, machine: Machine) -> Run:
 
 def inner_state(scene: Scene) -> str:
     with opened(scene.url) as bucket:
-        seen = leases.read(bucket, Keys("inner"))
+        seen = leases.read_lease(bucket, Keys("inner"))
     return seen.doc.state if seen else "none"
 
 

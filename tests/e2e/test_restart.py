@@ -133,7 +133,7 @@ def test_zero_inside_a_turn_is_not_success(small: Small) -> None:
         ("killed", True),
     ]
     bucket = open_bucket(f"file://{small.folder}/bucket")
-    seen = leases.read(bucket, Keys("job"))
+    seen = leases.read_lease(bucket, Keys("job"))
     assert seen is not None and seen.doc.state == "released", "whoever starts it anyway must not begin anew"
 
 

@@ -22,13 +22,14 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.records import AgentStarted, AnyRecord, End, Host, Intent, Opening, Payload, Turn
-from wal_agent.wal import packing, snapshot_codec
+from wal_agent.wal import codec as packing
 from wal_agent.wal import segment as codec
-from wal_agent.wal.job import Fields, close_job, open_job
+from wal_agent.wal import snapshot_codec
+from wal_agent.wal.job import OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.mirror import Mirror
-from wal_agent.wal.reader import Tail, tail
+from wal_agent.wal.reader import Tail, read_tail
 from wal_agent.wal.snapshot import Snapshots
 
 KEYS = Keys("shop")
@@ -92,8 +93,8 @@ def a_job(bucket: Bucket, scratch: Path, keys: Keys = KEYS) -> list[bytes]:
         keys,
         clock,
         random.Random(),
-        claim=Claim(run="run-1", host=host, agent="gemini", workspace="/w/shop", ttl=30.0),
-        fields=Fields(agent_version="0.61.0", version="0", args=("-p", "go")),
+        claim=LeaseRequest(run="run-1", host=host, agent="gemini", workspace="/w/shop", ttl=30.0),
+        fields=OpeningFields(agent_version="0.61.0", version="0", args=("-p", "go")),
         seen=None,
         cause="first",
         parallel=1,
@@ -161,7 +162,7 @@ def change_host(bucket: Bucket, **fields: object) -> None:
 
 
 def last_snapshot(bucket: Bucket) -> snapshot_codec.Snapshot:
-    return snapshot_codec.decode(bucket.get(KEYS.snapshot(SNAPSHOTS[1])).data, job=KEYS.job, seq=SNAPSHOTS[1])
+    return snapshot_codec.decode_snapshot(bucket.get(KEYS.snapshot(SNAPSHOTS[1])).data, job=KEYS.job, seq=SNAPSHOTS[1])
 
 
 def replace_snapshot(bucket: Bucket, made: object) -> None:
@@ -171,15 +172,15 @@ def replace_snapshot(bucket: Bucket, made: object) -> None:
 def add(bucket: Bucket, *records: object) -> int:
     """A segment at the log's end as its last owner would have written it, with records that need not be sound; its
     number."""
-    at = tail(bucket, KEYS)
+    at = read_tail(bucket, KEYS)
     if isinstance(records[0], Opening):
         return _put(bucket, at, records[0].epoch, records[0].run, records)
-    last = codec.decode(bucket.get(KEYS.segment(at.seq)).data, job=KEYS.job, seq=at.seq)
+    last = codec.decode_segment(bucket.get(KEYS.segment(at.seq)).data, job=KEYS.job, seq=at.seq)
     return _put(bucket, at, last.epoch, last.run, records)
 
 
 def _put(bucket: Bucket, at: Tail, epoch: int, run: str, records: Sequence[object]) -> int:
-    data = codec.encode(
+    data = codec.encode_segment(
         job=KEYS.job,
         epoch=epoch,
         seq=at.seq + 1,

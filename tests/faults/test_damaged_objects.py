@@ -39,10 +39,10 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged
-from wal_agent.wal import lease_doc, packing
+from wal_agent.wal import codec, lease_doc
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys, is_blob
-from wal_agent.wal.reader import replay, tail
+from wal_agent.wal.reader import read_tail, replay
 from wal_agent.wal.state import State
 
 # ---- the objects of the log ----------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ CHANGES: dict[str, Change] = {
     "missing": lambda bucket, key, _: put(bucket, key, None),
     "a bomb": lambda bucket, key, _: put(bucket, key, bomb()),
     "a real bomb": lambda bucket, key, _: put(bucket, key, zstandard.compress(bytes(100_000_000))),
-    "nested": lambda bucket, key, _: put(bucket, key, packing.squeeze(b"\x91" * 1_000_000)),
+    "nested": lambda bucket, key, _: put(bucket, key, codec.compress(b"\x91" * 1_000_000)),
     "of another job": lambda bucket, key, scratch: put(
         bucket, key, stranger(scratch).get(key.replace(KEYS.job, "other", 1)).data
     ),
@@ -195,8 +195,8 @@ def test_every_97th_byte_of_every_object(ruin: Ruin, made: tuple[Path, list[byte
                 assert key == KEYS.segment(found.damage.seq), key
                 assert found.damage.good == found.damage.seq - 1 == found.seq
             with suppress(Damaged):
-                tail(bucket, KEYS)
-                lease_doc.decode(bucket.get(KEYS.lease).data, KEYS.job)
+                read_tail(bucket, KEYS)
+                lease_doc.decode_lease(bucket.get(KEYS.lease).data, KEYS.job)
         put(bucket, key, good)
     assert tried > 40
 
@@ -241,7 +241,7 @@ def test_a_chunk_of_the_session(ruin: Ruin, change: str, tmp_path: Path) -> None
         assert "wal-agent restore --" in said.ours[-1]
     assert not ruin.machine.began
     with opened(ruin.machine.url) as bucket:
-        ruin_seq = tail(bucket, KEYS).seq
+        ruin_seq = read_tail(bucket, KEYS).seq
     said = ruin.holds(ruin_seq, main=7, code=73)
     assert f"{MAIN} is of an earlier time" in said.ours[0]
     for told in (foreseen, said, *([status] if status.code else [])):
@@ -304,7 +304,7 @@ def test_the_same_on_a_store(name: str, prober: Prober, tmp_path: Path, monkeypa
 def test_a_lease_of_any_bytes(data: bytes) -> None:
     for raw in (data, b'{"format": 1,' + data):
         with pytest.raises(Damaged, match="The lease of job shop is damaged") as error:
-            lease_doc.decode(raw, "shop")
+            lease_doc.decode_lease(raw, "shop")
         assert len(str(error.value)) < 400 and str(error.value).isprintable()
 
 

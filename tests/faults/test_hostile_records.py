@@ -28,8 +28,8 @@ from tests.faults.ruins import (
 from tests.faults.trial import EVIL, READS, Ruin
 from wal_agent.bucket.base import Bucket
 from wal_agent.records import AgentStarted, Edit, FileDelta, FileGone, Host, Intent, Opening, Payload, Turn
-from wal_agent.wal import packing, snapshot_codec
-from wal_agent.wal.reader import tail
+from wal_agent.wal import codec, snapshot_codec
+from wal_agent.wal.reader import read_tail
 from wal_agent.wal.state import MOST_OPEN, OpenCall
 
 # ---- hostile records -----------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def test_a_path_that_leads_elsewhere(ruin: Ruin, path: str) -> None:
         )
     assert not ruin.machine.began
     with opened(ruin.machine.url) as bucket:
-        last = tail(bucket, KEYS).seq
+        last = read_tail(bucket, KEYS).seq
     said = ruin.holds(last, main=LAST, code=73)
     assert "cannot be had" in said.ours[0]
 
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be(ruin: Ruin, name: str) -> None:
         assert said.code == 73 and "wal-agent restore --" in said.ours[-1], said.err
     assert not ruin.machine.began
     with opened(ruin.machine.url) as bucket:
-        last = tail(bucket, KEYS).seq
+        last = read_tail(bucket, KEYS).seq
     assert f"{MAIN} is of an earlier time" in ruin.holds(last, main=LAST, code=73).ours[0]
 
 
@@ -195,11 +195,11 @@ def many_calls(bucket: Bucket) -> None:
     empty = Intent(time=0.0, call=1, tool="", input=Payload(size=0), cls="unknown", rule="", session="")
     call = msgspec.msgpack.encode(OpenCall(1, 1, empty))
     raw = msgspec.msgpack.encode(msgspec.structs.replace(made, state=msgspec.structs.replace(made.state, open=())))
-    count = min(1_000_000, (snapshot_codec.MAX_RAW - len(raw) - 100) // len(call))
+    count = min(1_000_000, (snapshot_codec.MAX_SNAPSHOT - len(raw) - 100) // len(call))
     assert count > 20 * MOST_OPEN
     packed = raw.replace(b"\xa4open\x90", b"\xa4open\xdd" + count.to_bytes(4, "big") + call * count)
     assert len(packed) > len(raw)
-    put(bucket, KEYS.snapshot(SNAPSHOTS[1]), packing.squeeze(packed))
+    put(bucket, KEYS.snapshot(SNAPSHOTS[1]), codec.compress(packed))
 
 
 def with_file(**fields: object) -> Damage:
@@ -247,5 +247,5 @@ def test_chunks_that_do_not_fit(ruin: Ruin, name: str) -> None:
         )
     assert not ruin.machine.began
     with opened(ruin.machine.url) as bucket:
-        last = tail(bucket, KEYS).seq
+        last = read_tail(bucket, KEYS).seq
     assert f"{MAIN} is of an earlier time" in ruin.holds(last, main=7, code=73).ours[0]

@@ -18,11 +18,11 @@ from tests.faults.ruins import KEYS, LAST, SNAPSHOTS, Machine, a_job, add, chang
 from tests.faults.trial import RUN, Ruin, sane
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.disk import MARKER
-from wal_agent.bucket.encrypted import FORMAT as ENVELOPE
-from wal_agent.bucket.encrypted import MAGIC, EncryptedBucket
+from wal_agent.bucket.encrypted import SEALED_FORMAT as ENVELOPE
+from wal_agent.bucket.encrypted import SEALED_MAGIC, EncryptedBucket
+from wal_agent.bucket.encryption import Key
 from wal_agent.bucket.file import FileBucket
-from wal_agent.encryption import Key
-from wal_agent.wal import packing
+from wal_agent.wal import codec as packing
 from wal_agent.wal import segment as codec
 
 SECRET = bytes(range(32))
@@ -43,7 +43,7 @@ UNLOCK = ("unlock", "--epoch", "1", "--now")  # of a job that is held
 
 def repacked(bucket: Bucket, key: str, change: Callable[[dict[str, Any]], object]) -> None:
     """The object with another content, otherwise as it was."""
-    value = msgspec.msgpack.decode(packing.inflate(bucket.get(key).data, 64 << 20))
+    value = msgspec.msgpack.decode(packing.decompress(bucket.get(key).data, 64 << 20))
     change(value)
     put(bucket, key, packing.pack(value))
 
@@ -81,7 +81,7 @@ def unknown(**record: object) -> Callable[[Bucket], object]:
 def hidden(bucket: Bucket) -> None:
     """A record type that only a later version knows, behind the snapshots and in front of records that all know."""
     seq = add(bucket, {"t": "tool_budget", "time": 1.0, "left": 3})
-    last = codec.encode(
+    last = codec.encode_segment(
         job=KEYS.job,
         epoch=1,
         seq=seq + 1,
@@ -212,7 +212,7 @@ class TestEncrypted:
                 case "record type":
                     unknown(t="tool_budget", left=3)(bucket)
                 case "envelope":
-                    put(inner, key, MAGIC + bytes([ENVELOPE + 1]) + b"\x05" * 90)
+                    put(inner, key, SEALED_MAGIC + bytes([ENVELOPE + 1]) + b"\x05" * 90)
         before = files(locked)
         commands = (("status",), ("recover", "--dry-run"), ("restore", "--to", "out"), ("ack", "2", "--done"), ("gc",))
         for argv in (*commands, RUN):

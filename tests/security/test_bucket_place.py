@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import Clone
-from wal_agent.bucket.overlap import overlap, parsed
+from wal_agent.bucket.overlap import find_overlap, parse_mounts
 from wal_agent.config import load, wants_of
 from wal_agent.consent import Consents
 from wal_agent.errors import ConfigError
@@ -147,7 +147,7 @@ def test_bind_mounts_hide_nothing(tmp_path: Path) -> None:
 
 def test_mountinfo_with_blanks_in_its_paths() -> None:
     text = "36 35 98:0 /mnt1/a\\040b /mnt\\0402 rw,noatime - ext3 /dev/root rw\nnot a line\n"
-    (mount,) = parsed(text).values()
+    (mount,) = parse_mounts(text).values()
     assert (mount.device, mount.root, mount.point) == ("98:0", "/mnt1/a b", "/mnt 2")
 
 
@@ -157,6 +157,6 @@ def test_without_proc_the_folders_themselves_are_compared(tmp_path: Path, monkey
     work = tmp_path / "w"
     work.mkdir()
     (tmp_path / "l").symlink_to(work)
-    assert overlap(tmp_path / "l/x/y", work) == "bucket in workspace"
-    assert overlap(tmp_path, work) == "workspace in bucket"
-    assert overlap(tmp_path / "b", work) is None
+    assert find_overlap(tmp_path / "l/x/y", work) == "bucket in workspace"
+    assert find_overlap(tmp_path, work) == "workspace in bucket"
+    assert find_overlap(tmp_path / "b", work) is None

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
-from wal_agent.bucket.known import known_id
+from wal_agent.bucket.known import known_bucket_id
 from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 
@@ -77,7 +77,7 @@ def _open_folder(path: str) -> Bucket:
     if "\0" in path:
         raise ConfigError(f"{path!r} is not a path: it holds a zero byte.")
     root = Path(path).absolute()
-    return FileBucket(root, known=known_id(root.as_uri(), os.environ))
+    return FileBucket(root, known=known_bucket_id(root.as_uri(), os.environ))
 
 
 def _open_memory(name: str) -> Bucket:

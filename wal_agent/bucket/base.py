@@ -68,7 +68,7 @@ class Object:
     now: float
 
 
-def read_in_seconds(data: bytes, version: Version, updated: float, date: float) -> Object:
+def object_in_seconds(data: bytes, version: Version, updated: float, date: float) -> Object:
     """An object of a store that cuts its times to whole seconds.
 
     An age that is told too high would let a live owner look dead, so `now` is a second early: then the age is at most

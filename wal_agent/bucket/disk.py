@@ -28,16 +28,16 @@ from typing import Annotated
 import msgspec
 
 from wal_agent import decoders
-from wal_agent.bucket.folder import FOLDER, link, make_child, make_root, open_child, read_file, sync, temp_file
+from wal_agent.bucket.folder import FOLDER, hard_link, make_child, make_root, open_child, read_file, sync, temp_file
 from wal_agent.errors import Damaged, Newer, Unavailable
 
 MARKER = ".bucket"
 TEMPS = ".tmp"
 MAX_MARKER = 4096  # bytes
-FORMAT = 1
+MARKER_FORMAT = 1
 
 Parts = tuple[str, ...]
-Place = tuple[int, int]  # device and inode
+FileId = tuple[int, int]  # device and inode
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,9 @@ class Disk:
     def __init__(self, root: Path, url: str, holds: Callable[[int, str, str], bool], known: str = "") -> None:
         self.root, self._url, self._holds = root, url, holds
         self.id = known
-        self._places: dict[Parts, Place] = {}  # of the root, and of the folders in which this process has put something
+        self._places: dict[
+            Parts, FileId
+        ] = {}  # of the root, and of the folders in which this process has put something
         self._newest: dict[Parts, tuple[Parts, str, str]] = {}  # below each of them: folder, name and version
         self._lock = threading.Lock()
 
@@ -108,7 +110,7 @@ class Disk:
         """Note what was put into the open folder root/parts. Unavailable: the path does not lead to it (any more)."""
         path = self.root.joinpath(*parts, name)
         try:
-            same = place_of(path.lstat()) == place_of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+            same = file_id(path.lstat()) == file_id(os.stat(name, dir_fd=folder, follow_symlinks=False))
         except OSError as error:
             raise self._gone(f"{path} cannot be found ({error.strerror})") from error
         if not same:
@@ -142,19 +144,19 @@ class Disk:
             found = _MARKER.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Damaged(f"The marker {self.root / MARKER} is damaged.", self._forget()) from error
-        if found.format > FORMAT:
+        if found.format > MARKER_FORMAT:
             raise Newer.of(f"The marker {self.root / MARKER}", f"format {found.format}")
         return found.id
 
     def _mark(self, fd: int) -> str:
         """Create the marker; the id that is there then. Another process may be faster."""
-        made = Marker(format=FORMAT, id=secrets.token_hex(16))
+        made = Marker(format=MARKER_FORMAT, id=secrets.token_hex(16))
         with (
             self.scratch(fd, TEMPS) as temps,
             temp_file(temps, msgspec.json.encode(made) + b"\n") as temp,
             suppress(FileExistsError),
         ):
-            link(temps, temp, fd, MARKER, self.root)
+            hard_link(temps, temp, fd, MARKER, self.root)
         sync(fd)
         return self.marker(fd)
 
@@ -175,7 +177,7 @@ class Disk:
         return child
 
     def _check_place(self, root: int, fd: int, parts: Parts, make: bool) -> None:
-        place = place_of(os.fstat(fd))
+        place = file_id(os.fstat(fd))
         with self._lock:
             known = self._places.setdefault(parts, place) if make else self._places.get(parts, place)
         if known == place:
@@ -212,5 +214,5 @@ class Disk:
         return f"If the bucket was deleted or replaced on purpose: {command}"
 
 
-def place_of(status: os.stat_result) -> Place:
+def file_id(status: os.stat_result) -> FileId:
     return (status.st_dev, status.st_ino)

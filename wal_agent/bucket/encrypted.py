@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version, check_key
-from wal_agent.encryption import GIVE_IT, ID_SIZE, Key
+from wal_agent.bucket.encryption import GIVE_KEY, KEY_ID_SIZE, Key
 from wal_agent.errors import Damaged, Denied, Newer
 
-MAGIC = b"WALE"
-FORMAT = 1
+SEALED_MAGIC = b"WALE"
+SEALED_FORMAT = 1
 NONCE = 12  # bytes, random: one key is good for 2**32 objects (NIST SP 800-38D, 8.3)
 TAG = 16
-_HEAD = len(MAGIC) + 1 + ID_SIZE
-OVERHEAD = _HEAD + NONCE + TAG
+_HEAD_SIZE = len(SEALED_MAGIC) + 1 + KEY_ID_SIZE
+SEALED_OVERHEAD = _HEAD_SIZE + NONCE + TAG
 
 
 def is_covered(key: str) -> bool:
@@ -83,7 +83,7 @@ class _Sealer:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         self._id = key.id
-        self._head = MAGIC + bytes([FORMAT]) + bytes.fromhex(key.id)
+        self._head = SEALED_MAGIC + bytes([SEALED_FORMAT]) + bytes.fromhex(key.id)
         self._cipher = AESGCM(key.secret)
 
     def seal(self, name: str, data: bytes) -> bytes:
@@ -93,18 +93,18 @@ class _Sealer:
     def open(self, name: str, data: bytes) -> bytes:
         from cryptography.exceptions import InvalidTag
 
-        if not data.startswith(MAGIC):
+        if not data.startswith(SEALED_MAGIC):
             raise Damaged(f"{name} is not encrypted, but a key was given: it was not written with this key.")
-        if len(data) < OVERHEAD:
+        if len(data) < SEALED_OVERHEAD:
             raise Damaged(f"{name} is damaged: its {len(data)} bytes are too few for an encrypted object.")
-        nonce, same_key = data[_HEAD : _HEAD + NONCE], data[:_HEAD] == self._head
+        nonce, same_key = data[_HEAD_SIZE : _HEAD_SIZE + NONCE], data[:_HEAD_SIZE] == self._head
         damaged = Damaged(f"{name} is damaged: its bytes are not those that were encrypted under this name.")
         try:
-            plain = self._cipher.decrypt(nonce, data[_HEAD + NONCE :], self._head + name.encode())
+            plain = self._cipher.decrypt(nonce, data[_HEAD_SIZE + NONCE :], self._head + name.encode())
         except InvalidTag:
-            if (found := data[len(MAGIC)]) > FORMAT:
+            if (found := data[len(SEALED_MAGIC)]) > SEALED_FORMAT:
                 raise Newer.of(name, f"encryption format {found}") from None
-            if same_key or found != FORMAT:
+            if same_key or found != SEALED_FORMAT:
                 raise damaged from None
             raise Denied(
                 f"{name} is encrypted with key {_id_in(data)}; the key that was given is {self._id}.",
@@ -117,9 +117,9 @@ class _Sealer:
 
 def _refuse_encrypted(name: str, data: bytes) -> None:
     """Denied for an encrypted object. A blob's bytes are the user's and may begin with anything; its hash tells."""
-    if data.startswith(MAGIC) and name.split("/")[1:2] != ["blobs"]:
-        raise Denied(f"{name} is encrypted with key {_id_in(data)}, and no key was given.", GIVE_IT)
+    if data.startswith(SEALED_MAGIC) and name.split("/")[1:2] != ["blobs"]:
+        raise Denied(f"{name} is encrypted with key {_id_in(data)}, and no key was given.", GIVE_KEY)
 
 
 def _id_in(data: bytes) -> str:
-    return data[len(MAGIC) + 1 : _HEAD].hex()
+    return data[len(SEALED_MAGIC) + 1 : _HEAD_SIZE].hex()

@@ -28,7 +28,7 @@ def examine(bucket: Bucket, prefix: str, clock: Clock) -> Iterator[Finding]:
         if not denied & {"create", "delete"}:
             yield put_times(bucket, prefix, clock)
         if "list" not in denied:  # stores tell the time with a listing
-            yield offset(bucket, clock)
+            yield clock_offset(bucket, clock)
     except WalAgentError as error:
         yield Finding("it can be used", False, str(error))
 
@@ -55,7 +55,7 @@ def quantile(values: Sequence[float], q: float) -> float:
     return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
 
 
-def offset(bucket: Bucket, clock: Clock) -> Finding:
+def clock_offset(bucket: Bucket, clock: Clock) -> Finding:
     """How far the store's clock is ahead of ours. Never a failure: no decision compares the two."""
     before = clock.now()
     told = bucket.time()

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from wal_agent.bucket.base import Entry, Object, Version, check_folder, check_key, check_prefix, is_key
 from wal_agent.bucket.disk import TEMPS, Disk
-from wal_agent.bucket.folder import explain, link, locked, open_child, read_file, sweep, sync, temp_file
-from wal_agent.bucket.frame import NONCE, Frame, decode, encode, generation_of
+from wal_agent.bucket.folder import bucket_error, hard_link, locked, open_child, read_file, sweep, sync, temp_file
+from wal_agent.bucket.frame import FRAME_NONCE, Frame, decode_frame, encode_frame, generation_of
 from wal_agent.errors import Conflict, NotFound
 
 _OBJECT = "="
@@ -38,7 +38,7 @@ class FileBucket:
         self.root = root.absolute()
         self.url = self.root.as_uri()
         self._lock_timeout = lock_timeout
-        self._disk = Disk(self.root, self.url, _holds, known)
+        self._disk = Disk(self.root, self.url, _has_version, known)
         self._swept = False
 
     def marker(self) -> str:
@@ -48,19 +48,19 @@ class FileBucket:
         return ""
 
     def get(self, key: str) -> Object:
-        folders, name = _place(key)
+        folders, name = _locate(key)
         try:
             with self._explained("read", self._path(key)), self._folder(folders) as folder:
                 raw, updated = read_file(folder, name)
         except FileNotFoundError:
             raise NotFound(f"{self.url} holds no {key}.") from None
-        frame = decode(raw, str(self._path(key)))
+        frame = decode_frame(raw, str(self._path(key)))
         return Object(frame.payload, frame.version, updated, self.time())
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
-        folders, name = _place(key)
+        folders, name = _locate(key)
         generation = 1 if if_version is None else generation_of(if_version) + 1
-        frame = Frame(generation, os.urandom(NONCE), bytes(data))
+        frame = Frame(generation, os.urandom(FRAME_NONCE), bytes(data))
         explained = self._explained("write", self._path(key), missing_is_an_error=True)
         with explained, self._disk.opened(make=True) as root, self._disk.folder(root, folders, make=True) as folder:
             self._check(folder, name, key, if_version)  # spares writing what would be refused
@@ -75,7 +75,7 @@ class FileBucket:
         return frame.version
 
     def delete(self, *keys: str) -> None:
-        for key, place in [(key, _place(key)) for key in keys]:
+        for key, place in [(key, _locate(key)) for key in keys]:
             self._delete(key, *place)
 
     def _delete(self, key: str, folders: tuple[str, ...], name: str) -> None:
@@ -112,7 +112,7 @@ class FileBucket:
                 os.stat(name, dir_fd=folder, follow_symlinks=False)
                 stands = "something"
             else:
-                stands = decode(read_file(folder, name)[0], str(self._path(key))).version
+                stands = decode_frame(read_file(folder, name)[0], str(self._path(key))).version
         if stands != if_version:
             # Its writer may have been killed before its sync, and a caller takes what it reads back for acknowledged.
             sync(folder)
@@ -120,7 +120,7 @@ class FileBucket:
 
     def _link(self, temps: int, temp: str, folder: int, name: str) -> None:
         try:
-            link(temps, temp, folder, name, self.root)
+            hard_link(temps, temp, folder, name, self.root)
         except FileExistsError:  # its writer does not take our locks, but no create may ever win over another
             sync(folder)
             raise Conflict(f"{name.removesuffix(_OBJECT)} in {self.url} is another version.") from None
@@ -137,7 +137,7 @@ class FileBucket:
             if not self._swept:
                 self._swept = True
                 sweep(temps, self.time())
-            with temp_file(temps, encode(frame)) as temp:
+            with temp_file(temps, encode_frame(frame)) as temp:
                 yield temps, temp
 
     @contextmanager
@@ -173,19 +173,19 @@ class FileBucket:
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not missing_is_an_error:
                 raise
-            raise explain(doing, self.root, path, error) from error
+            raise bucket_error(doing, self.root, path, error) from error
 
     def _path(self, key: str) -> Path:
         return self.root / f"{key}{_OBJECT}"
 
 
-def _place(key: str) -> tuple[tuple[str, ...], str]:
+def _locate(key: str) -> tuple[tuple[str, ...], str]:
     *folders, name = check_key(key).split("/")
     return tuple(folders), name + _OBJECT
 
 
-def _holds(folder: int, name: str, version: Version) -> bool:
-    return decode(read_file(folder, name)[0], name).version == version
+def _has_version(folder: int, name: str, version: Version) -> bool:
+    return decode_frame(read_file(folder, name)[0], name).version == version
 
 
 def _walk(folder: int, base: str, prefix: str, start_after: str) -> Iterator[Entry]:

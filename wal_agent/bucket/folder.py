@@ -30,7 +30,7 @@ _WHY = {
 }
 
 
-def explain(doing: str, root: Path, path: Path, error: OSError) -> BucketError:
+def bucket_error(doing: str, root: Path, path: Path, error: OSError) -> BucketError:
     """The bucket's error for one of the kernel's: Denied where a person must act, Unavailable otherwise."""
     hint = f"Look at owner and mode: ls -ld {shlex.quote(str(root))} {shlex.quote(str(path))}"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -119,7 +119,7 @@ def make_root(root: Path) -> None:
             sync_folder(folder)
 
 
-def link(temps: int, temp: str, folder: int, name: str, root: Path) -> None:
+def hard_link(temps: int, temp: str, folder: int, name: str, root: Path) -> None:
     """Give a file of `temps` the name `name` in `folder`, both below `root`. FileExistsError; Denied: no hard links."""
     try:
         os.link(temp, name, src_dir_fd=temps, dst_dir_fd=folder, follow_symlinks=False)

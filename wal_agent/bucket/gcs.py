@@ -37,14 +37,14 @@ from wal_agent.bucket.base import (
     check_key,
     check_prefix,
     is_key,
-    read_in_seconds,
+    object_in_seconds,
 )
-from wal_agent.bucket.gcs_client import CONNECT, READ, Store, connect
-from wal_agent.bucket.gcs_errors import LOGIN, Op, refused, said
+from wal_agent.bucket.gcs_client import CONNECT_TIMEOUT, READ_TIMEOUT, GcsConnection, connect
+from wal_agent.bucket.gcs_errors import LOGIN, Op, refusal_error, reply_text
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.shown import heard
 
-LARGEST = 256 << 20  # bytes of an object that is read at all; ours end at 64 MiB
+MAX_BYTES = 256 << 20  # bytes of an object that is read at all; ours end at 64 MiB
 DELETERS = 16
 SLOWEST = 256 << 10  # bytes a second; a line slower than this is as good as none
 SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in two requests or more
@@ -53,8 +53,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _GENERATION = re.compile(r"[1-9][0-9]{0,18}")
 _ASCII = re.compile(r"[!-~]*")
 _BINARY = "application/octet-stream"
-_THEIRS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
-_NONSENSE = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
+_SDK_ERRORS = (OSError, HTTPError, auth.GoogleAuthError, GoogleAPIError, InvalidResponse, DataCorruption)
+_PARSE_ERRORS = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError)
 
 
 class GcsBucket:
@@ -68,7 +68,7 @@ class GcsBucket:
         self.url = f"gs://{self._bucket}/{self._folder}".rstrip("/")
         self._endpoint = _with_scheme(endpoint or os.environ.get("STORAGE_EMULATOR_HOST", ""))
         self._opening = threading.Lock()
-        self._opened: Store | None = None
+        self._opened: GcsConnection | None = None
 
     def get(self, key: str) -> Object:
         check_key(key)
@@ -123,7 +123,9 @@ class GcsBucket:
     def _delete(self, key: str) -> None:
         try:
             with self._explained("delete", key):
-                self._store().bucket.blob(self._folder + key).delete(timeout=(CONNECT, READ), retry=None)
+                self._store().bucket.blob(self._folder + key).delete(
+                    timeout=(CONNECT_TIMEOUT, READ_TIMEOUT), retry=None
+                )
         except NotFound:
             pass
 
@@ -158,10 +160,10 @@ class GcsBucket:
         start = _ASCII.match(start_after[:MAX_KEY])
         return self._folder + start[0] if start and start[0] else None
 
-    def _store(self) -> Store:
+    def _store(self) -> GcsConnection:
         with self._opening:
             if self._opened is None:
-                self._opened = Store(connect(self._endpoint), self._bucket)
+                self._opened = GcsConnection(connect(self._endpoint), self._bucket)
             return self._opened
 
     @contextmanager
@@ -171,17 +173,17 @@ class GcsBucket:
             yield
         except WalAgentError:
             raise
-        except _THEIRS as error:
+        except _SDK_ERRORS as error:
             reply = getattr(error, "response", None)
             if isinstance(error, GoogleAPIError | InvalidResponse) and isinstance(reply, requests.Response):
                 raise self._refused(op, key, reply.status_code, reply.content) from error
-            raise _failed(error) from error
-        except _NONSENSE as error:
+            raise _no_reply_error(error) from error
+        except _PARSE_ERRORS as error:
             raise Unavailable(f"Cloud Storage answered for {self.url} what cannot be understood.") from error
 
     def _refused(self, op: Op, key: str, status: int, body: bytes) -> WalAgentError:
         who = self._opened.account if self._opened else ""
-        return refused(op, self.url, key, who, status, said(body))
+        return refusal_error(op, self.url, key, who, status, reply_text(body))
 
 
 def _upload(blob: Any, data: bytes, generation: int) -> str:
@@ -192,7 +194,7 @@ def _upload(blob: Any, data: bytes, generation: int) -> str:
     """
     # The first of the two bounds the sending as a whole, so large data need more.
     slack = len(data) / SLOWEST
-    options = {"timeout": (CONNECT + slack, READ + slack), "checksum": "auto", "retry": None}
+    options = {"timeout": (CONNECT_TIMEOUT + slack, READ_TIMEOUT + slack), "checksum": "auto", "retry": None}
     if len(data) <= SDK_ONE_REQUEST:
         blob.upload_from_string(data, content_type=_BINARY, if_generation_match=generation, **options)
         return str(blob.generation)
@@ -222,17 +224,17 @@ def _read(reply: requests.Response, what: str) -> Object:
     if not _matches(data, reply.headers.get("X-Goog-Hash", "")):
         # The store checks what it keeps, so it is the way that went wrong: the next try may be right.
         raise Unavailable(f"{what} came over the network with a wrong checksum.")
-    return read_in_seconds(data, generation, updated, date)
+    return object_in_seconds(data, generation, updated, date)
 
 
 def _body(reply: requests.Response, what: str) -> bytes:
-    if int(reply.headers.get("Content-Length", 0)) > LARGEST:
-        raise Damaged(f"{what} is larger than {LARGEST >> 20} MiB; wal-agent writes no such object.")
+    if int(reply.headers.get("Content-Length", 0)) > MAX_BYTES:
+        raise Damaged(f"{what} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object.")
     data = bytearray()
     for chunk in reply.raw.stream(1 << 20, decode_content=False):
         data += chunk
-        if len(data) > LARGEST:
-            raise Damaged(f"{what} is larger than {LARGEST >> 20} MiB; wal-agent writes no such object.")
+        if len(data) > MAX_BYTES:
+            raise Damaged(f"{what} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object.")
     return bytes(data)
 
 
@@ -258,7 +260,7 @@ def _seconds(header: str) -> float:
     return parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp()
 
 
-def _failed(error: Exception) -> WalAgentError:
+def _no_reply_error(error: Exception) -> WalAgentError:
     """The error for a request that got no reply."""
     lost = isinstance(error, auth.TransportError | auth.TimeoutError | auth.ResponseError)
     if isinstance(error, auth.GoogleAuthError) and not (lost or error.retryable or _reached_nobody(error)):

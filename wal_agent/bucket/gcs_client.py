@@ -23,16 +23,16 @@ from wal_agent.bucket.gcs_errors import LOGIN
 from wal_agent.errors import Denied, Misconfigured
 from wal_agent.shown import heard
 
-PAGE = 1000  # entries; the most that the store puts into one page
+PAGE_SIZE = 1000  # entries; the most that the store puts into one page
 CONNECTIONS = 32
-CONNECT, READ = 5.0, 10.0  # seconds
+CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0  # seconds
 _NO_CREDENTIALS = (auth.DefaultCredentialsError, ValueError, TypeError, KeyError, AttributeError)
 
 logging.getLogger("google").addHandler(logging.NullHandler())  # else its warnings go to the agent's terminal (I6)
 
 
 @dataclass(frozen=True)
-class Store:
+class GcsConnection:
     """The store's connections and the requests that are made over them."""
 
     client: Any
@@ -66,9 +66,9 @@ class Store:
             self.bucket,
             prefix=prefix,
             start_offset=offset,
-            page_size=PAGE,
+            page_size=PAGE_SIZE,
             fields="items(name,size,updated),nextPageToken",
-            timeout=(CONNECT, READ),
+            timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
             retry=None,
         )
 
@@ -77,9 +77,9 @@ class Store:
             self.bucket,
             prefix=prefix,
             delimiter="/",
-            page_size=PAGE,
+            page_size=PAGE_SIZE,
             fields="prefixes,nextPageToken",
-            timeout=(CONNECT, READ),
+            timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
             retry=None,
         )
 
@@ -89,7 +89,7 @@ class Store:
             params=params,
             headers={"Accept-Encoding": "gzip"},
             stream=stream,
-            timeout=(CONNECT, READ),
+            timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
         )
         return reply
 
@@ -111,7 +111,7 @@ def connect(endpoint: str) -> Any:
     An `endpoint` is an emulator's, used without any; "" is Cloud Storage itself.
     """
     credentials = AnonymousCredentials() if endpoint else _default_credentials()  # type: ignore[no-untyped-call]
-    session = AuthorizedSession(credentials, refresh_timeout=READ)  # type: ignore[no-untyped-call]
+    session = AuthorizedSession(credentials, refresh_timeout=READ_TIMEOUT)  # type: ignore[no-untyped-call]
     session.max_redirects = 0  # Cloud Storage sends nobody elsewhere
     for scheme in ("https://", "http://"):
         session.mount(scheme, _KeptAlive(pool_connections=2, pool_maxsize=CONNECTIONS, max_retries=0))

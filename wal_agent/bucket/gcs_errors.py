@@ -23,7 +23,7 @@ _WHO = re.compile(r"([\w.+-]{1,100}@[\w.-]{1,100}|Anonymous caller) does not hav
 _NO_BUCKET = re.compile(r"bucket.{0,250}? does not exist", re.IGNORECASE)
 
 
-def said(body: bytes) -> str:
+def reply_text(body: bytes) -> str:
     """The store's own words in a reply to a refused request, made safe to print."""
     text = body.decode(errors="replace")
     try:
@@ -33,7 +33,7 @@ def said(body: bytes) -> str:
     return heard(str(text))
 
 
-def refused(op: Op, bucket: str, key: str, who: str, status: int, text: str) -> WalAgentError:
+def refusal_error(op: Op, bucket: str, key: str, who: str, status: int, text: str) -> WalAgentError:
     """The error for a reply. `bucket` and `key` are as the user writes them, `who` the account when known, else ""."""
     match status:
         case 412:

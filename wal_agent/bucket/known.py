@@ -23,34 +23,34 @@ from wal_agent.plainfile import read_plain
 _ID, _JOBS = "id", "jobs"
 
 
-def known_id(url: str, env: Mapping[str, str]) -> str:
+def known_bucket_id(url: str, env: Mapping[str, str]) -> str:
     """Of the marker that the bucket must have; "" where nothing is known."""
-    return _read(_folder(url, env) / _ID)
+    return _read_text(_bucket_folder(url, env) / _ID)
 
 
 def known_epoch(url: str, job: str, env: Mapping[str, str]) -> int:
     """The newest epoch that a run of this machine had of the job; 0: it had none."""
-    text = _read(_folder(url, env) / _JOBS / job)
+    text = _read_text(_bucket_folder(url, env) / _JOBS / job)
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def remember(url: str, id: str, job: str, epoch: int, env: Mapping[str, str]) -> None:
+def remember_run(url: str, id: str, job: str, epoch: int, env: Mapping[str, str]) -> None:
     """OSError: the state folder cannot be written."""
     if url.startswith("memory:"):
         return  # it ends with its process
-    folder = _folder(url, env)
+    folder = _bucket_folder(url, env)
     tree = Tree(folder.parent)
     for parts, name, text in (((folder.name,), _ID, id), ((folder.name, _JOBS), job, str(epoch))):
-        if not text or _read(folder.parent.joinpath(*parts, name)) == text:
+        if not text or _read_text(folder.parent.joinpath(*parts, name)) == text:
             continue
         with tree.open(parts, make=True) as fd, temp_file(fd, text.encode()) as temp:
             os.rename(temp, name, src_dir_fd=fd, dst_dir_fd=fd)
             sync(fd)
 
 
-def forget(url: str, job: str | None, env: Mapping[str, str]) -> bool:
+def forget_bucket(url: str, job: str | None, env: Mapping[str, str]) -> bool:
     """Forget the job, or the whole bucket; whether anything was known of it. OSError."""
-    folder = _folder(url, env)
+    folder = _bucket_folder(url, env)
     gone = folder if job is None else folder / _JOBS / job
     if not gone.exists():
         return False
@@ -62,7 +62,7 @@ def forget(url: str, job: str | None, env: Mapping[str, str]) -> bool:
     return True
 
 
-def missing(url: str, job: str, epoch: int) -> Unavailable:
+def missing_job_error(url: str, job: str, epoch: int) -> Unavailable:
     """For a job that ran here and of which the bucket holds neither lease nor log."""
     command = f"wal-agent doctor --forget --bucket {shlex.quote(url)} --job {job}"
     return Unavailable(
@@ -71,9 +71,9 @@ def missing(url: str, job: str, epoch: int) -> Unavailable:
     )
 
 
-def _folder(url: str, env: Mapping[str, str]) -> Path:
+def _bucket_folder(url: str, env: Mapping[str, str]) -> Path:
     return state_dir(env) / "buckets" / hashlib.sha256(url.encode()).hexdigest()[:32]
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     return (read_plain(path, 100) or b"").decode("ascii", "replace")

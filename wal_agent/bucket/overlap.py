@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 MOUNTS = Path("/proc/self/mountinfo")
-DEEP = 4096  # folders; a path has fewer
+MAX_DEPTH = 4096  # folders; a path has fewer
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 Overlap = Literal["bucket in workspace", "workspace in bucket"]
@@ -30,7 +30,7 @@ class Mount:
     point: str
 
 
-def overlap(bucket: Path, workspace: Path) -> Overlap | None:
+def find_overlap(bucket: Path, workspace: Path) -> Overlap | None:
     """`bucket` need not exist yet; what exists of its path counts. OSError: the workspace cannot be looked at."""
     mounts = _mounts()
     named = [bucket, Path(os.path.realpath(bucket))]
@@ -60,7 +60,7 @@ def _within(inner: Path, outer: Path, mounts: dict[int, Mount]) -> bool:
 def _upward(path: Path) -> Iterator[tuple[int, int]]:
     """Each folder from `path` to the root, by the kernel's own `..`, which no link misleads."""
     at, last = path, None
-    for _ in range(DEEP):
+    for _ in range(MAX_DEPTH):
         try:
             here = _identity(at)
         except OSError:  # not ours to search
@@ -100,12 +100,12 @@ def _in_file_system(path: Path, mounts: dict[int, Mount]) -> tuple[str, PurePosi
 
 def _mounts() -> dict[int, Mount]:
     try:
-        return parsed(MOUNTS.read_text("utf-8", "surrogateescape"))
+        return parse_mounts(MOUNTS.read_text("utf-8", "surrogateescape"))
     except OSError:
         return {}
 
 
-def parsed(mountinfo: str) -> dict[int, Mount]:
+def parse_mounts(mountinfo: str) -> dict[int, Mount]:
     """The mounts by their ids (proc_pid_mountinfo(5))."""
     found = {}
     for line in mountinfo.splitlines():

@@ -31,9 +31,9 @@ from wal_agent.bucket.base import (
     check_key,
     check_prefix,
     is_key,
-    read_in_seconds,
+    object_in_seconds,
 )
-from wal_agent.bucket.s3_errors import Asked, Op, explain, host_of, misconfigured, per_key
+from wal_agent.bucket.s3_errors import Op, Request, bucket_error, delete_error, host_of, misconfigured_error
 from wal_agent.errors import ConfigError, Conflict, Damaged, Misconfigured, Unavailable, WalAgentError
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ BULK = 1 << 20  # bytes; of a larger put, megabytes may still be in the kernel's
 BULK_TIMEOUT = 60.0
 CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
 MAX_BYTES = 256 << 20  # of one object; ours stay far below, so a larger one is not read into memory
-PAGE = 1000  # S3's most, of a listing and of a bulk delete
+PAGE_SIZE = 1000  # S3's most, of a listing and of a bulk delete
 MAX_NAME = 1024  # S3's most, of the prefix and a key together
 
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
@@ -57,7 +57,7 @@ class S3Bucket:
     """`s3://bucket[/prefix]`. `endpoint` is for tests; nothing is asked, nor any AWS setting read, before first use."""
 
     def __init__(self, url: str, endpoint: str | None = None) -> None:
-        self._bucket, self._root = parse(url)
+        self._bucket, self._root = parse_url(url)
         self.url = f"s3://{self._bucket}/{self._root}".rstrip("/")
         self._endpoint = endpoint
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class S3Bucket:
         with self._asking("read", name) as client:
             reply = client.get_object(Bucket=self._bucket, Key=name)
             data = self._body(reply, name)
-            return read_in_seconds(data, _etag(reply), _second(reply["LastModified"].timestamp()), _date(reply))
+            return object_in_seconds(data, _etag(reply), _second(reply["LastModified"].timestamp()), _date(reply))
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         name = self._name(check_key(key))
@@ -81,8 +81,8 @@ class S3Bucket:
 
     def delete(self, *keys: str) -> None:
         names = [*dict.fromkeys(self._name(check_key(key)) for key in keys)]
-        for start in range(0, len(names), PAGE):
-            self._delete(names[start : start + PAGE])
+        for start in range(0, len(names), PAGE_SIZE):
+            self._delete(names[start : start + PAGE_SIZE])
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         return self._list(check_prefix(prefix), start_after)
@@ -94,7 +94,7 @@ class S3Bucket:
         """Now by the store's clock, cut to whole seconds."""
         name = self._name("")
         with self._asking("list", name) as client:
-            return _date(_whole(client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=1)))
+            return _date(_check_complete(client.list_objects_v2(Bucket=self._bucket, Prefix=name, MaxKeys=1)))
 
     def close(self) -> None:
         with self._lock:
@@ -124,7 +124,7 @@ class S3Bucket:
                 return
             reply = client.delete_objects(Bucket=self._bucket, Delete={"Objects": [{"Key": name} for name in names]})
         for left in reply.get("Errors", []):
-            if (error := per_key(left, self._asked("delete", str(left.get("Key", names[0]))))) is not None:
+            if (error := delete_error(left, self._asked("delete", str(left.get("Key", names[0]))))) is not None:
                 raise error
         # An answer that was cut off names neither what is gone nor what is left.
         told = {str(one.get("Key")) for one in (*reply.get("Deleted", []), *reply.get("Errors", []))}
@@ -163,8 +163,8 @@ class S3Bucket:
         name, more = self._name(prefix), dict(first)
         while True:
             with self._asking("list", name) as client:
-                asked = {"Prefix": name, "MaxKeys": PAGE, **each, **more}
-                reply = _whole(client.list_objects_v2(Bucket=self._bucket, **asked))
+                asked = {"Prefix": name, "MaxKeys": PAGE_SIZE, **each, **more}
+                reply = _check_complete(client.list_objects_v2(Bucket=self._bucket, **asked))
                 page = read(reply)
                 token = reply["NextContinuationToken"] if reply["IsTruncated"] else None
                 if token is not None and token == more.get("ContinuationToken"):
@@ -191,11 +191,11 @@ class S3Bucket:
         except WalAgentError:
             raise
         except Exception as error:  # the SDK's parser raises anything on bytes that are no answer of S3
-            raise explain(error, self._asked(op, name)) from error
+            raise bucket_error(error, self._asked(op, name)) from error
 
-    def _asked(self, op: Op, name: str) -> Asked:
+    def _asked(self, op: Op, name: str) -> Request:
         at = next((str(client.meta.endpoint_url) for client in self._clients.values()), self._endpoint or "AWS")
-        return Asked(op, self._bucket, name, host_of(at))
+        return Request(op, self._bucket, name, host_of(at))
 
     def _client(self, timeout: float) -> Any:
         with self._lock:
@@ -204,11 +204,11 @@ class S3Bucket:
                 try:
                     self._clients[timeout] = _client(self._session, self._endpoint, timeout)
                 except ValueError as error:
-                    raise misconfigured(error, self._asked("list", self._name(""))) from error
+                    raise misconfigured_error(error, self._asked("list", self._name(""))) from error
             return self._clients[timeout]
 
 
-def parse(url: str) -> tuple[str, str]:
+def parse_url(url: str) -> tuple[str, str]:
     """Bucket and prefix ("" or without slashes at its ends) of an s3:// URL; ConfigError for anything else."""
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
@@ -263,7 +263,7 @@ def _with_md5(params: dict[str, Any], **_: Any) -> None:
     params["headers"]["Content-MD5"] = base64.b64encode(digest).decode()
 
 
-def _whole(listing: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_complete(listing: Mapping[str, Any]) -> Mapping[str, Any]:
     """The SDK takes an answer without a body for a listing without objects, whatever its Content-Length says; but an
     empty listing is what tells that a log ends (I2)."""
     if "IsTruncated" not in listing:

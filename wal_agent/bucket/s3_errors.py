@@ -80,7 +80,7 @@ _BAD_SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Request:
     """What was asked of which bucket: `key` is the object's or listing's whole name in the store, "" for all of it."""
 
     op: Op
@@ -112,31 +112,33 @@ class Refusal:
         return f"access key id ...{self.key_id[-4:]}" if re.fullmatch(r"[A-Z0-9]{16,128}", self.key_id) else ""
 
 
-def explain(error: Exception, asked: Asked) -> BucketError:
+def bucket_error(error: Exception, asked: Request) -> BucketError:
     """The bucket's error for anything that the SDK raised."""
     if isinstance(error, sdk.ClientError):
-        return refused(_refusal(error), asked)
+        return refusal_error(_refusal(error), asked)
     if isinstance(error, _NO_CREDENTIALS):
         return Denied(f"{asked.failed}: no AWS credentials ({heard(str(error)).rstrip('.')}).", _LOG_IN)
     if isinstance(error, _BAD_SETTINGS):
-        return misconfigured(error, asked)
+        return misconfigured_error(error, asked)
     return Unavailable(f"{asked.failed}: {_trouble(error, asked)}.", _trouble_hint(error))
 
 
-def misconfigured(error: Exception, asked: Asked) -> Misconfigured:
+def misconfigured_error(error: Exception, asked: Request) -> Misconfigured:
     """For what the SDK says of the settings that it was given or found."""
     return Misconfigured(f"{asked.failed}: {heard(str(error)).rstrip('.')}.", "Check ~/.aws/config and AWS_*.")
 
 
-def per_key(reply: Mapping[str, Any], asked: Asked) -> BucketError | None:
+def delete_error(reply: Mapping[str, Any], asked: Request) -> BucketError | None:
     """For one object that a bulk delete left; None when it is gone anyway."""
     code = str(reply.get("Code", ""))
     if code == "NoSuchKey":
         return None
-    return refused(Refusal(_PER_KEY_STATUS.get(code, 400), code, heard(str(reply.get("Message", "")), 300)), asked)
+    return refusal_error(
+        Refusal(_PER_KEY_STATUS.get(code, 400), code, heard(str(reply.get("Message", "")), 300)), asked
+    )
 
 
-def refused(said: Refusal, asked: Asked) -> BucketError:
+def refusal_error(said: Refusal, asked: Request) -> BucketError:
     """The bucket's error for an error reply. The first that fits wins."""
     failed = asked.failed
     match said:
@@ -180,7 +182,7 @@ def refused(said: Refusal, asked: Asked) -> BucketError:
     return Denied(f"{failed}: {asked.endpoint} refused it ({_quoted(said)}).")
 
 
-def _no_permission(said: Refusal, asked: Asked) -> Denied:
+def _no_permission(said: Refusal, asked: Request) -> Denied:
     who = said.who or "these credentials"
     what = f"{asked.failed}: {who} may not; this needs {_NEEDS[asked.op]} on bucket {asked.bucket}."
     absent = (
@@ -210,7 +212,7 @@ def _quoted(said: Refusal) -> str:
     return f"{said.status} {said.code}: {said.says}".rstrip(": .") if said.code else str(said.status)
 
 
-def _trouble(error: Exception, asked: Asked) -> str:
+def _trouble(error: Exception, asked: Request) -> str:
     host = _host(error) or asked.endpoint
     match error:
         case sdk.ProxyConnectionError():

@@ -43,7 +43,7 @@ class Candidates:
     nested: list[Add]
 
 
-def judge(
+def select_candidates(
     folder: Path,
     found: Mapping[bytes, bytes],
     total: int,
@@ -65,7 +65,7 @@ def judge(
         try:
             info = os.lstat(top + b"/" + path)
         except PermissionError:  # in a folder that was closed; it stays as it was captured
-            if not within(path, out.why):
+            if not is_within(path, out.why):
                 out.add(path, left_out.UNREADABLE)
             continue
         except OSError:
@@ -79,7 +79,7 @@ def judge(
             else:
                 removes.append(path)
             continue
-        elif (why := _why_not(top + b"/" + path, info, caps)) is not None:
+        elif (why := _reason_left_out(top + b"/" + path, info, caps)) is not None:
             out.add(path, why)
             removes.append(path)
             continue
@@ -89,31 +89,31 @@ def judge(
         edits = edited()
         adds += [add for add in fresh if add.path in edits]
         fresh = _fit([add for add in fresh if add.path not in edits], caps.total - total, removes, out)
-    chosen = [add for add in (*adds, *fresh) if not within(add.path, links, itself=False)]
+    chosen = [add for add in (*adds, *fresh) if not is_within(add.path, links, itself=False)]
     return Candidates(chosen, removes, nested)
 
 
-def cost(adds: Iterable[Add]) -> int:
+def total_cost(adds: Iterable[Add]) -> int:
     return sum(add.size + FILE_COST for add in adds)
 
 
-def first_of(
+def take_first(
     adds: list[Add], budget: int, clean: Callable[[], Collection[bytes]] = frozenset
 ) -> tuple[list[Add], list[Add]]:
     """What one capture takes of `adds`, at most about `budget` bytes, and what is left for the next ones: small files
     before big ones, and the newest first. Half of the budget is for files that are new here, so that one which is
     written all the time does not keep them waiting. `clean`: files that the user's repository has as they are; they
     come last. Asked where not all fit."""
-    if cost(adds) <= budget:
+    if total_cost(adds) <= budget:
         return adds, []
     theirs = clean()
-    ordered = sorted(adds, key=lambda add: (add.path in theirs, _bucket(add.size), -add.modified, add.path))
-    taken, later = _within([add for add in ordered if not add.new], budget // 2)
-    new, waiting = _within([add for add in ordered if add.new], budget - cost(taken))
+    ordered = sorted(adds, key=lambda add: (add.path in theirs, _size_class(add.size), -add.modified, add.path))
+    taken, later = _take_within([add for add in ordered if not add.new], budget // 2)
+    new, waiting = _take_within([add for add in ordered if add.new], budget - total_cost(taken))
     return [*taken, *new], [*later, *waiting]
 
 
-def _within(ordered: list[Add], budget: int) -> tuple[list[Add], list[Add]]:
+def _take_within(ordered: list[Add], budget: int) -> tuple[list[Add], list[Add]]:
     """At least the first one."""
     for n, add in enumerate(ordered):
         budget -= add.size + FILE_COST
@@ -122,15 +122,15 @@ def _within(ordered: list[Add], budget: int) -> tuple[list[Add], list[Add]]:
     return ordered, []
 
 
-def _bucket(size: int) -> int:
+def _size_class(size: int) -> int:
     return sum(size > most for most in _SIZES)
 
 
-def _why_not(path: bytes, info: os.stat_result, caps: Caps) -> str | None:
+def _reason_left_out(path: bytes, info: os.stat_result, caps: Caps) -> str | None:
     if not stat.S_ISREG(info.st_mode):
         return left_out.SPECIAL
     if info.st_size > caps.file:
-        return left_out.too_big(caps.file)
+        return left_out.too_big_reason(caps.file)
     return None if os.access(path, os.R_OK) else left_out.UNREADABLE
 
 
@@ -148,7 +148,7 @@ def _fit(fresh: list[Add], room: int, removes: list[bytes], out: LeftOut) -> lis
     return kept
 
 
-def within(path: bytes, folders: Collection[bytes], itself: bool = True) -> bool:
+def is_within(path: bytes, folders: Collection[bytes], itself: bool = True) -> bool:
     """Whether a path is below one of the folders (a set or the keys of a dict), or (`itself`) one of them."""
     parts = path.rstrip(b"/").split(b"/")
     return bool(folders) and any(b"/".join(parts[:n]) in folders for n in range(1, len(parts) + itself))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from wal_agent.capture.edits import PIECE, Edits
-from wal_agent.capture.known import BLOCK, Known
+from wal_agent.capture.known import BLOCK, KnownVersion
 from wal_agent.records import Edit, FileDelta, Payload
 
 TRIES = 3
@@ -36,7 +36,7 @@ class NotCapturable(OSError):
     """What stands at the path is no regular file, or is a link; it is never read."""
 
 
-class Beheaded(Exception):
+class LostBeginning(Exception):
     """The file was begun anew without what stood in it, and what the log has of that was never read here: the log's
     version is worth more."""
 
@@ -44,7 +44,7 @@ class Beheaded(Exception):
 class Staged:
     """A capture that is not yet taken for granted: `commit` when its delta is sure to be queued."""
 
-    def __init__(self, tracker: FileTracker, known: Known, delta: FileDelta) -> None:
+    def __init__(self, tracker: FileTracker, known: KnownVersion, delta: FileDelta) -> None:
         self.delta = delta
         self._tracker, self._known = tracker, known
 
@@ -68,8 +68,8 @@ class FileTracker:
         self.path, self.name, self.session = path, name, session
         self.moving = False
         self.begins: Callable[[int], bool] | None = None
-        self._lost: Known | None = None  # what the log has from before the file's first byte
-        self._known: Known | None = None
+        self._lost: KnownVersion | None = None  # what the log has from before the file's first byte
+        self._known: KnownVersion | None = None
         self._resuming: Captured | None = None
         self._told = 0
         self._distrust = False
@@ -122,7 +122,7 @@ class FileTracker:
                     self._resume(fd)
                     known, size = self._known, self._at + os.fstat(fd).st_size
                     same = known is not None and size == known.size and self._all(fd).sha256 == known.sha256
-            except (OSError, Beheaded):
+            except (OSError, LostBeginning):
                 same = False
         self._distrust = not same
         return same
@@ -137,8 +137,8 @@ class FileTracker:
         """Where the file's first byte stands in the log's version."""
         return self._lost.size if self._lost else 0
 
-    def _all(self, fd: int) -> Known:
-        new = self._lost.copy() if self._lost else Known((0, 0))
+    def _all(self, fd: int) -> KnownVersion:
+        new = self._lost.copy() if self._lost else KnownVersion((0, 0))
         for data in _pieces(fd, 0, os.fstat(fd).st_size, PIECE):
             new.feed(data)
         return new
@@ -150,7 +150,7 @@ class FileTracker:
             return
         now = os.fstat(fd)
         if self._resuming or (self._forgotten and not self._lost):
-            raise Beheaded
+            raise LostBeginning
         if self._known and not _begins_with(fd, now, self._known, self._at):
             self._lost, self._known = self._known, self._known.copy()
             self._known.inode, self._known.mtime = _inode(now), -1
@@ -162,7 +162,7 @@ class FileTracker:
         self._known = known if (known.size, known.sha256) == (captured.size, captured.sha256) else None
         self._resuming = None
 
-    def _staged(self, new: Known, edits: tuple[Edit, ...], now: float, settled: int) -> Staged | None:
+    def _staged(self, new: KnownVersion, edits: tuple[Edit, ...], now: float, settled: int) -> Staged | None:
         old = self._known
         if old is not None and (new.size, new.sha256) == (old.size, old.sha256) and settled <= self._told:
             self._known = new  # same bytes; its inode or mtime may be news
@@ -178,7 +178,7 @@ class FileTracker:
         )
         return Staged(self, new, delta)
 
-    def _read(self, fd: int, edits: Edits) -> Known | None:
+    def _read(self, fd: int, edits: Edits) -> KnownVersion | None:
         """The file's bytes as of now, the changed ones put into `edits`; None when it moved meanwhile."""
         old, before, at = self._known, os.fstat(fd), self._at
         if old is None or self._distrust or not _begins_with(fd, before, old, at):
@@ -189,10 +189,10 @@ class FileTracker:
             return old
         else:
             new = _compare(fd, before, old, edits, self._lost)
-        return _settle(fd, before, new, at)
+        return _finish_read(fd, before, new, at)
 
 
-def _append(fd: int, before: os.stat_result, old: Known, edits: Edits, at: int) -> Known:
+def _append(fd: int, before: os.stat_result, old: KnownVersion, edits: Edits, at: int) -> KnownVersion:
     new = old.copy()
     for data in _pieces(fd, new.size - at, before.st_size, PIECE):
         edits.add(new.size, data)
@@ -200,9 +200,11 @@ def _append(fd: int, before: os.stat_result, old: Known, edits: Edits, at: int) 
     return new
 
 
-def _compare(fd: int, before: os.stat_result, old: Known | None, edits: Edits, lost: Known | None) -> Known:
+def _compare(
+    fd: int, before: os.stat_result, old: KnownVersion | None, edits: Edits, lost: KnownVersion | None
+) -> KnownVersion:
     """Read all of it, block by block, against the digests of `old`; behind `lost`, whose blocks end elsewhere, sent."""
-    new = lost.copy() if lost else Known(_inode(before))
+    new = lost.copy() if lost else KnownVersion(_inode(before))
     new.inode, old = _inode(before), None if lost else old
     for data in _pieces(fd, 0, before.st_size, BLOCK):
         length, digest = old.block(new.size) if old is not None else (0, b"")
@@ -213,7 +215,7 @@ def _compare(fd: int, before: os.stat_result, old: Known | None, edits: Edits, l
     return new
 
 
-def _settle(fd: int, before: os.stat_result, new: Known, at: int) -> Known | None:
+def _finish_read(fd: int, before: os.stat_result, new: KnownVersion, at: int) -> KnownVersion | None:
     """`new` if it is a state the file was in: nothing moved, or bytes were only added behind it."""
     after = os.fstat(fd)
     if new.size != at + before.st_size:
@@ -225,7 +227,7 @@ def _settle(fd: int, before: os.stat_result, new: Known, at: int) -> Known | Non
     return new if after.st_size > before.st_size and _begins_with(fd, after, new, at) else None
 
 
-def _begins_with(fd: int, now: os.stat_result, known: Known, at: int) -> bool:
+def _begins_with(fd: int, now: os.stat_result, known: KnownVersion, at: int) -> bool:
     """Whether the file is the same one, not shorter, and still holds the last bytes of what is known. `at`: its first
     byte's place in that."""
     here = known.size - at
@@ -235,10 +237,10 @@ def _begins_with(fd: int, now: os.stat_result, known: Known, at: int) -> bool:
     return os.pread(fd, len(tail), here - len(tail)) == tail
 
 
-def _front(fd: int, size: int) -> Known:
+def _front(fd: int, size: int) -> KnownVersion:
     """The file's first `size` bytes (fewer if it is shorter)."""
     now = os.fstat(fd)
-    known = Known(_inode(now))
+    known = KnownVersion(_inode(now))
     for data in _pieces(fd, 0, size, PIECE):
         known.feed(data)
     known.mtime = now.st_mtime_ns if now.st_size == size else -1

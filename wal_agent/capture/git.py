@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 TIMEOUT = 600.0  # seconds of one git process
-MOST = 64 << 20  # bytes of output that are held in memory
+MAX_OUTPUT = 64 << 20  # bytes of output that are held in memory
 NICE = 10
 _PIPE = 1 << 16
 
@@ -63,7 +63,7 @@ class Busy(Exception):
     """Another process is at work in the repository."""
 
 
-class Own:
+class OwnProcesses:
     """Processes of ours whose end their own thread waits for. `lock` is held from before one starts until it is known
     here, and by whoever reaps."""
 
@@ -72,11 +72,11 @@ class Own:
         self.pids: set[int] = set()
 
 
-OWN = Own()
+OWN = OwnProcesses()
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class GitDirs:
     """Which repository a git process is told to work on. `alternates`: object directories to read besides."""
 
     git_dir: Path
@@ -137,7 +137,7 @@ class Git:
     def text(
         self,
         *words: str,
-        at: At | None = None,
+        at: GitDirs | None = None,
         ok: Collection[int] = (0,),
         cwd: Path | None = None,
         user_settings: bool = False,
@@ -149,12 +149,12 @@ class Git:
     def run(
         self,
         *words: str,
-        at: At | None = None,
+        at: GitDirs | None = None,
         input: bytes | None = None,
         ok: Collection[int] = (0,),
         out: IO[bytes] | None = None,
         cwd: Path | None = None,
-        most: int = MOST,
+        most: int = MAX_OUTPUT,
         user_settings: bool = False,
         timeout: float | None = None,
         given: IO[bytes] | None = None,
@@ -243,7 +243,7 @@ class Git:
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         return process
 
-    def _environment(self, at: At | None, user_settings: bool) -> dict[str, str]:
+    def _environment(self, at: GitDirs | None, user_settings: bool) -> dict[str, str]:
         kept = ("HOME", "TMPDIR", *(("XDG_CONFIG_HOME",) if user_settings else ()))
         env = {name: self.env[name] for name in kept if name in self.env} | {"PATH": self._path()}
         env |= {

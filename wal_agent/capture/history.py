@@ -7,9 +7,9 @@ from contextlib import suppress
 from urllib.parse import urlsplit, urlunsplit
 
 from wal_agent.capture.git import GitFailed
-from wal_agent.capture.objects import object_sizes, reached, trees_of
-from wal_agent.capture.place import Place
-from wal_agent.capture.shadow import Shadow, is_id
+from wal_agent.capture.location import Location
+from wal_agent.capture.objects import list_reachable, object_sizes, trees_of
+from wal_agent.capture.shadow import Shadow, is_object_id
 from wal_agent.plainfile import read_plain
 
 MOST_COMMITS = 500  # of the user's own, whose files go into the packs
@@ -28,7 +28,7 @@ class History:
         self.weight = 0  # bytes of what they hold
 
     def commits(
-        self, place: Place, head: str, roots: tuple[str, ...], remotes: tuple[str, ...]
+        self, place: Location, head: str, roots: tuple[str, ...], remotes: tuple[str, ...]
     ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
         """The commits that the packs are to hold, those of them with parents that they do not, and whether a remote has
         HEAD. Bounded: where no remote has anything, the newest of the history."""
@@ -46,13 +46,15 @@ class History:
         shallow = [id for id, parents in chosen.items() if id in cut or any(p not in chosen for p in parents)]
         return tuple(chosen), tuple(shallow), remote
 
-    def _affordable(self, place: Place, chosen: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    def _affordable(self, place: Location, chosen: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         """None where the files of all of them would be too much. What was weighed once is not weighed again."""
         at = self._shadow.at(*place.alternates)
         new = [id for id in chosen if id not in self._weighed]
         known = trees_of(list(self._weighed)[-1:])
         try:
-            listed = [line.split(b" ", 1)[0].decode() for line in reached(self._git, at, trees_of(new), known, False)]
+            listed = [
+                line.split(b" ", 1)[0].decode() for line in list_reachable(self._git, at, trees_of(new), known, False)
+            ]
             self.weight += sum(object_sizes(self._git, at, listed, "objectsize:disk"))
         except GitFailed:
             return {}
@@ -60,7 +62,7 @@ class History:
         return chosen if self.weight <= MOST_HISTORY else {}
 
     def _own(
-        self, place: Place, roots: list[str], remotes: tuple[str, ...], most: int = MOST_COMMITS
+        self, place: Location, roots: list[str], remotes: tuple[str, ...], most: int = MOST_COMMITS
     ) -> dict[str, tuple[str, ...]]:
         """Commits that `roots` reach and `remotes` do not, newest first, each with its parents; what is broken in the
         history hides what is behind it."""
@@ -74,17 +76,17 @@ class History:
             return {}
         return {line.split()[0]: tuple(line.split()[1:]) for line in said.splitlines()}
 
-    def who(self, place: Place, head: str) -> tuple[str, ...]:
+    def who(self, place: Location, head: str) -> tuple[str, ...]:
         """What clones of this project share. The first commit is looked for once, and not in a shallow clone, which
         does not have it."""
         url = self._git.text("config", "--get", "remote.origin.url", at=place.at, ok=(0, 1))
         key = (place, url, bool(head))
         if self._identity is None or self._identity[0] != key:
-            known = (f"origin:{without_credentials(url)}",) if url else ()
+            known = (f"origin:{strip_credentials(url)}",) if url else ()
             self._identity = (key, (*known, *(f"root:{id}" for id in self._first(place, head))))
         return self._identity[1]
 
-    def _first(self, place: Place, head: str) -> tuple[str, ...]:
+    def _first(self, place: Location, head: str) -> tuple[str, ...]:
         assert place.common is not None
         if not head or (place.common / "shallow").exists():
             return ()
@@ -92,7 +94,7 @@ class History:
         name = os.fsencode(place.common)
         with suppress(OSError):
             found, _, of = kept.read_bytes().partition(b" ")
-            if of == name and is_id(found.decode("ascii", "replace")):
+            if of == name and is_object_id(found.decode("ascii", "replace")):
                 return (found.decode(),)
         words = ("rev-list", "--max-parents=0", "--first-parent", head)
         try:
@@ -104,7 +106,7 @@ class History:
         return tuple(said[-1:])
 
 
-def without_credentials(url: str) -> str:
+def strip_credentials(url: str) -> str:
     """An origin as it may be told: no user, password, query or fragment."""
     if "://" not in url:
         return url

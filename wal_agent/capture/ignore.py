@@ -13,29 +13,33 @@ from contextlib import suppress
 from pathlib import Path
 
 from wal_agent.capture.git import Git, GitFailed
-from wal_agent.capture.place import Place
+from wal_agent.capture.location import Location
 from wal_agent.plainfile import read_plain
 
-FILE = ".wal-agentignore"
-MOST = 1 << 20  # bytes of a file of patterns
-MOST_LINES = 500
+IGNORE_FILE = ".wal-agentignore"
+MAX_IGNORE_FILE = 1 << 20  # bytes of a file of patterns
+MAX_IGNORE_LINES = 500
 
 
-def write_excludes(git: Git, place: Place, env: Mapping[str, str], target: Path) -> bytes:
+def write_excludes(git: Git, place: Location, env: Mapping[str, str], target: Path) -> bytes:
     """Bring the user's info/exclude and global ignore file together in ours, `target`; the same order, so that the last
     word is the same. What was written."""
-    texts = [read_plain(path, MOST) or b"" for path in (_global(git, place, env), _local(place)) if path is not None]
+    texts = [
+        read_plain(path, MAX_IGNORE_FILE) or b""
+        for path in (_global(git, place, env), _local(place))
+        if path is not None
+    ]
     text = b"\n".join(texts)
-    if read_plain(target, 3 * MOST) != text:
+    if read_plain(target, 3 * MAX_IGNORE_FILE) != text:
         target.write_bytes(text)
     return text
 
 
-def _local(place: Place) -> Path | None:
+def _local(place: Location) -> Path | None:
     return place.common / "info" / "exclude" if place.common is not None else None
 
 
-def _global(git: Git, place: Place, env: Mapping[str, str]) -> Path | None:
+def _global(git: Git, place: Location, env: Mapping[str, str]) -> Path | None:
     """`core.excludesFile` as the user's git has it."""
     with suppress(GitFailed):
         words = ("config", "--path", "--get", "core.excludesFile")
@@ -46,16 +50,16 @@ def _global(git: Git, place: Place, env: Mapping[str, str]) -> Path | None:
     return Path(home) / "git" / "ignore" if home else None
 
 
-def patterns(workspace: Path, place: Place, private: Iterable[bytes]) -> list[str]:
+def ignore_patterns(workspace: Path, place: Location, private: Iterable[bytes]) -> list[str]:
     """Patterns for git's command line, the last match wins: those of `.wal-agentignore`, then the folders (below `top`)
     that are never captured."""
-    text = read_plain(workspace / FILE, MOST) or b""
+    text = read_plain(workspace / IGNORE_FILE, MAX_IGNORE_FILE) or b""
     found = []
-    for line in os.fsdecode(text).split("\n")[:MOST_LINES]:
+    for line in os.fsdecode(text).split("\n")[:MAX_IGNORE_LINES]:
         line = line.removesuffix("\r")
         if line.strip() and not line.startswith("#") and "\0" not in line:
             found.append(_anchored(line, place.prefix))
-    return [*found, *(f"/{escaped(os.fsdecode(path))}" for path in private)]
+    return [*found, *(f"/{escape_pattern(os.fsdecode(path))}" for path in private)]
 
 
 def _anchored(line: str, prefix: str) -> str:
@@ -63,9 +67,9 @@ def _anchored(line: str, prefix: str) -> str:
     sign, pattern = ("!", line[1:]) if line.startswith("!") else ("", line)
     if not prefix or "/" not in pattern.rstrip("/ "):
         return line
-    return f"{sign}/{escaped(prefix)}/{pattern.lstrip('/')}"
+    return f"{sign}/{escape_pattern(prefix)}/{pattern.lstrip('/')}"
 
 
-def escaped(path: str) -> str:
+def escape_pattern(path: str) -> str:
     """A path as a pattern that means just it."""
     return re.sub(r"([\\*?\[\]!# ])", r"\\\1", path)

@@ -15,7 +15,7 @@ DIGEST = 32
 
 
 @dataclass(slots=True)
-class Known:
+class KnownVersion:
     """The first `size` bytes of a file, in running hashes: 32 bytes are kept for each block.
 
     `inode` is (device, inode); `mtime` in ns, -1 when the file grew while it was read (then no stat result can match).
@@ -29,9 +29,9 @@ class Known:
     _whole: bytearray = field(default_factory=bytearray)  # digests of the blocks that are full
     _last: Hash = field(default_factory=hashlib.sha256)  # of the block that is not full yet
 
-    def copy(self) -> Known:
+    def copy(self) -> KnownVersion:
         """A copy that can be fed without touching this one."""
-        return Known(
+        return KnownVersion(
             self.inode, self.mtime, self.size, self.tail, self.sha.copy(), bytearray(self._whole), self._last.copy()
         )
 

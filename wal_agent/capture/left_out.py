@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from wal_agent.shown import shown
 
-MOST = 20  # that are named; the others are counted
-LENGTH = 160  # characters of each path
-MOST_PATHS = 1 << 20  # bytes of a list of paths that goes into a capture
+MAX_NAMED = 20  # that are named; the others are counted
+MAX_PATH_LENGTH = 160  # characters of each path
+MAX_PATHS_SIZE = 1 << 20  # bytes of a list of paths that goes into a capture
 
 
 @dataclass(slots=True)
@@ -25,30 +25,30 @@ class LeftOut:
     def lines(self) -> tuple[str, ...]:
         """The first ones, by reason: what nobody chose to leave out comes first."""
         ordered = sorted(self.why.items(), key=lambda item: (item[1] in WISHED, item[1], item[0]))
-        return tuple(f"{named(path)}: {why}" for path, why in ordered[:MOST])
+        return tuple(f"{display_path(path)}: {why}" for path, why in ordered[:MAX_NAMED])
 
     @property
     def more(self) -> int:
-        return max(0, len(self.why) - MOST)
+        return max(0, len(self.why) - MAX_NAMED)
 
     @property
     def stays(self) -> tuple[bytes, ...]:
         """What a restore must leave alone: nobody chose to leave it out, and the tree does not have it. Where the names
         are too many, the folders that they are in."""
         paths = sorted([*(path for path, why in self.why.items() if why not in (IGNORED, NESTED)), *self.later])
-        if sum(map(len, paths)) > MOST_PATHS:
+        if sum(map(len, paths)) > MAX_PATHS_SIZE:
             paths = sorted({path.partition(b"/")[0] for path in paths})
-        return bounded(paths)
+        return bound_paths(paths)
 
 
-def named(path: bytes) -> str:
+def display_path(path: bytes) -> str:
     """A path for people."""
-    return shown(path.decode(errors="backslashreplace"), LENGTH)
+    return shown(path.decode(errors="backslashreplace"), MAX_PATH_LENGTH)
 
 
-def bounded(paths: Iterable[bytes]) -> tuple[bytes, ...]:
+def bound_paths(paths: Iterable[bytes]) -> tuple[bytes, ...]:
     """The first of them, MOST_PATHS bytes in all."""
-    room, chosen = MOST_PATHS, []
+    room, chosen = MAX_PATHS_SIZE, []
     for path in paths:
         room -= len(path)
         if room < 0:
@@ -67,7 +67,7 @@ WISHED = (IGNORED, PRIVATE)
 FULL = "no room: the workspace is over its cap"
 
 
-def nobody_chose(lines: Sequence[str], more: int, shown: int = 3) -> str:
+def describe_unexpected(lines: Sequence[str], more: int, shown: int = 3) -> str:
     """Of what a capture left out, the files that a person may take for saved: the first ones, and how many more. "" for
     none. `lines` and `more`: as in records.Workspace, where what is ignored comes last."""
     wished = tuple(f": {why}" for why in WISHED)
@@ -76,5 +76,5 @@ def nobody_chose(lines: Sequence[str], more: int, shown: int = 3) -> str:
     return ", ".join(found[:shown]) + (f" and {count - shown} more" if count > shown and found else "")
 
 
-def too_big(most: int) -> str:
+def too_big_reason(most: int) -> str:
     return f"bigger than {most / (1 << 20):.3g} MiB"

@@ -13,32 +13,39 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-NAME = "user.wal-agent.captures"
-MOST = 8  # of one job
-MOST_JOBS = 6
+MARK_NAME = "user.wal-agent.captures"
+MAX_MARKS = 8  # of one job
+MAX_MARKED_JOBS = 6
 
 
-def mark(folder: Path, commits: Sequence[str], job: str = "") -> None:
+def mark_folder(folder: Path, commits: Sequence[str], job: str = "") -> None:
     """Say that the newest captures of this folder by `job` are `commits`; none: that it stands for no capture of any
     job's."""
-    entries = {_key(job): tuple(commits[:MOST]), **{k: v for k, v in _read(folder).items() if k != _key(job)}}
-    text = " ".join(f"{key}={','.join(found)}" for key, found in list(entries.items())[:MOST_JOBS]) if commits else ""
+    entries = {
+        _key(job): tuple(commits[:MAX_MARKS]),
+        **{k: v for k, v in _read_all_marks(folder).items() if k != _key(job)},
+    }
+    text = (
+        " ".join(f"{key}={','.join(found)}" for key, found in list(entries.items())[:MAX_MARKED_JOBS])
+        if commits
+        else ""
+    )
     with suppress(OSError, AttributeError):
-        os.setxattr(folder, NAME, text.encode(), follow_symlinks=False)
+        os.setxattr(folder, MARK_NAME, text.encode(), follow_symlinks=False)
 
 
-def marked(folder: Path, job: str | None = None) -> tuple[str, ...]:
+def read_marks(folder: Path, job: str | None = None) -> tuple[str, ...]:
     """The captures that this folder is, or has grown out of, the newest first; of any job's, or of one's."""
-    found = _read(folder)
+    found = _read_all_marks(folder)
     return tuple(c for each in found.values() for c in each) if job is None else found.get(_key(job), ())
 
 
-def _read(folder: Path) -> dict[str, tuple[str, ...]]:
+def _read_all_marks(folder: Path) -> dict[str, tuple[str, ...]]:
     text = ""
     with suppress(OSError, AttributeError):
-        text = os.getxattr(folder, NAME, follow_symlinks=False).decode("ascii", "replace")
-    entries = (word.partition("=") for word in text.split()[:MOST_JOBS])
-    return {key: tuple(commits.split(",")[:MOST]) for key, _, commits in entries if commits}
+        text = os.getxattr(folder, MARK_NAME, follow_symlinks=False).decode("ascii", "replace")
+    entries = (word.partition("=") for word in text.split()[:MAX_MARKED_JOBS])
+    return {key: tuple(commits.split(",")[:MAX_MARKS]) for key, _, commits in entries if commits}
 
 
 def _key(job: str) -> str:

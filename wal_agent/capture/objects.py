@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wal_agent.capture.git import At, Git
+from wal_agent.capture.git import Git, GitDirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Change:
         return self.new_mode == b"040000"
 
 
-def changes(git: Git, at: At, old: str, new: str, trees: bool = False) -> Iterator[Change]:
+def diff_trees(git: Git, at: GitDirs, old: str, new: str, trees: bool = False) -> Iterator[Change]:
     """`trees`: also the folders in which something differs. What was moved is gone at one path and new at another."""
     if old == new:
         return
@@ -42,7 +42,9 @@ def changes(git: Git, at: At, old: str, new: str, trees: bool = False) -> Iterat
         yield Change(old_mode, new_mode, old_id.decode(), new_id.decode(), path)
 
 
-def reached(git: Git, at: At, trees: Sequence[str], known: Sequence[str] = (), strict: bool = True) -> Iterator[bytes]:
+def list_reachable(
+    git: Git, at: GitDirs, trees: Sequence[str], known: Sequence[str] = (), strict: bool = True
+) -> Iterator[bytes]:
     """Lines of `id path` of what trees reach (`<commit>^{tree}` names one), but for what the trees `known` hold. Not
     `strict`: what is not on this machine is passed over; else GitFailed.
 
@@ -56,7 +58,7 @@ def trees_of(commits: Sequence[str]) -> list[str]:
     return [f"{id}^{{tree}}" for id in commits]
 
 
-def object_sizes(git: Git, at: At, ids: Sequence[str], what: str = "objectsize") -> list[int]:
+def object_sizes(git: Git, at: GitDirs, ids: Sequence[str], what: str = "objectsize") -> list[int]:
     """Bytes of each; 0 for what is not there. `what` = objectsize:disk: as it is stored."""
     if not ids:
         return []
@@ -64,7 +66,7 @@ def object_sizes(git: Git, at: At, ids: Sequence[str], what: str = "objectsize")
     return [int(line) if line.isdigit() else 0 for line in said.split(b"\n")[:-1]]
 
 
-def file_sizes(git: Git, at: At, tree: str) -> Iterator[int]:
+def file_sizes(git: Git, at: GitDirs, tree: str) -> Iterator[int]:
     """Bytes of each file of a tree."""
     for entry in git.run("ls-tree", "-r", "-l", "-z", tree, at=at).split(b"\0")[:-1]:
         size = entry.partition(b"\t")[0].rsplit(b" ", 1)[1]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from wal_agent.capture.history import History
-from wal_agent.capture.place import Place
-from wal_agent.capture.progress import busy, heads, progress_files
-from wal_agent.capture.shadow import GitState, Shadow, is_id, read_state
+from wal_agent.capture.location import Location
+from wal_agent.capture.progress import operation_in_progress, progress_heads, read_progress_files
+from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
 from wal_agent.capture.user_index import UserIndex
 from wal_agent.plainfile import read_plain
 from wal_agent.records import Repository
@@ -25,7 +25,7 @@ MOST_SPARSE = 64 << 10  # bytes of the sparse patterns
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class RepositoryState:
     """What stands around the working tree now. `index`: tree, "" for none. `extra`: objects that `state` names and
     nothing else holds."""
 
@@ -35,13 +35,13 @@ class Around:
     extra: tuple[str, ...] = ()
     weight: int = 0  # bytes, as git stores them, of the files of the commits that it names
 
-    def without_history(self) -> Around:
+    def without_history(self) -> RepositoryState:
         """With the commits and the index left for a later capture."""
         state = msgspec.structs.replace(read_state(self.state), commits=(), shallow=(), unmerged=b"")
         return replace(self, index="", state=msgspec.json.encode(state), extra=())
 
 
-class Surroundings:
+class RepositoryReader:
     """Remembers what cost something to find out, as long as it still holds. Used under the shadow's lock."""
 
     def __init__(self, shadow: Shadow) -> None:
@@ -55,14 +55,14 @@ class Surroundings:
         """Another one when the user's index is another one."""
         return self._index.stamp
 
-    def look(self, place: Place) -> Around:
+    def look(self, place: Location) -> RepositoryState:
         """Everything about the repository at `place`; GitFailed."""
         if place.git_dir is None:
             self._index.forget()
-            return Around()
-        files = dict(progress_files(place.git_dir))
+            return RepositoryState()
+        files = dict(read_progress_files(place.git_dir))
         refs, remotes, head, branch = self._refs(place)
-        roots = tuple(dict.fromkeys((*heads(files), *refs.values())))
+        roots = tuple(dict.fromkeys((*progress_heads(files), *refs.values())))
         key = (place, head, roots, remotes)
         if self._commits is None or self._commits[0] != key:
             self._commits = (key, self._history.commits(place, head, roots, remotes))
@@ -85,12 +85,12 @@ class Surroundings:
             identity=self._history.who(place, head),
             prefix=place.prefix,
             remote=remote,
-            busy=busy(files),
+            busy=operation_in_progress(files),
         )
         state_bytes = msgspec.json.encode(state)
-        return Around(repository, index, state_bytes, tuple(_stages(unmerged)), self._history.weight)
+        return RepositoryState(repository, index, state_bytes, tuple(_stages(unmerged)), self._history.weight)
 
-    def _refs(self, place: Place) -> tuple[dict[str, str], tuple[str, ...], str, str]:
+    def _refs(self, place: Location) -> tuple[dict[str, str], tuple[str, ...], str, str]:
         """Local branches and stash, what remote-tracking refs name, HEAD's commit and branch."""
         at = place.at
         form = "--format=%(objectname) %(HEAD) %(refname)"
@@ -110,7 +110,7 @@ class Surroundings:
             branch = self._git.text("symbolic-ref", "-q", "HEAD", at=at, ok=(0, 1, 128))
             head = self._git.text("rev-parse", "-q", "--verify", "HEAD^{commit}", at=at, ok=(0, 1, 128))
         name = os.fsencode(branch).decode(errors="backslashreplace")
-        return refs, tuple(sorted(set(remotes))), head if is_id(head) else "", name
+        return refs, tuple(sorted(set(remotes))), head if is_object_id(head) else "", name
 
 
 def _stages(unmerged: bytes) -> Iterator[str]:

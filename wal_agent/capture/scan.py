@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.capture import ignore, left_out
-from wal_agent.capture.candidates import Add, Caps, cost, first_of, judge, within
-from wal_agent.capture.git import At, GitFailed, GitStopped
-from wal_agent.capture.left_out import LeftOut, bounded, named
-from wal_agent.capture.place import Place
+from wal_agent.capture.candidates import Add, Caps, is_within, select_candidates, take_first, total_cost
+from wal_agent.capture.git import GitDirs, GitFailed, GitStopped
+from wal_agent.capture.left_out import LeftOut, bound_paths, display_path
+from wal_agent.capture.location import Location
 from wal_agent.capture.shadow import Shadow
 from wal_agent.records import Pending
 
@@ -67,14 +67,14 @@ class Scanner:
         self._theirs: set[bytes] | None = None  # files of which only their owner may open any; None: not known yet
         self._many = False
 
-    def scan(self, place: Place, index_stamp: object, total: int, budget: int = NO_BUDGET) -> Scanned:
+    def scan(self, place: Location, index_stamp: object, total: int, budget: int = NO_BUDGET) -> Scanned:
         """Bring our index up to date and write its tree. `index_stamp`: changes with the user's index; `total`: bytes
         of the files as of the last scan; `budget`: bytes of changed files that are taken this time. GitFailed."""
         at = self._begin(place)
         prefix = os.fsencode(place.prefix) + b"/" if place.prefix else b""
         where = [place.prefix] if place.prefix else []
         private = {*self._below(place.top)}
-        rules = ignore.patterns(self._workspace, place, sorted(private))
+        rules = ignore.ignore_patterns(self._workspace, place, sorted(private))
         excludes = ignore.write_excludes(self._git, place, self._env, self._shadow.folder / "info" / "exclude")
         chosen = [word for rule in rules for word in ("-x", rule)]
         rules_now = (place, index_stamp, tuple(rules), excludes, self._above(place))
@@ -90,11 +90,11 @@ class Scanner:
         out = LeftOut()
         for found_out in filter(None, map(_CLOSED.fullmatch, warned)):
             out.add(os.fsencode(found_out[1]), left_out.UNREADABLE)
-        gone = [path for path in found if within(path, private)]
+        gone = [path for path in found if is_within(path, private)]
         for path in gone:
             del found[path]
-        todo = judge(place.top, found, total, self._caps, out, lambda: self._edited(place, where))
-        now, later = first_of(todo.adds, budget, lambda: self._clean(place, where))
+        todo = select_candidates(place.top, found, total, self._caps, out, lambda: self._edited(place, where))
+        now, later = take_first(todo.adds, budget, lambda: self._clean(place, where))
         self._remove(at, [*todo.removes, *gone])
         self._add(at, place.top, todo.nested, out)
         self._links |= {add.path for add in todo.nested} - out.why.keys()
@@ -104,21 +104,23 @@ class Scanner:
         for link in sorted(self._links):
             out.add(link, left_out.NESTED)
         for path in self._ignored:
-            out.add(path, left_out.PRIVATE if within(path, private) else left_out.IGNORED)
+            out.add(path, left_out.PRIVATE if is_within(path, private) else left_out.IGNORED)
         self._look_at_modes(at, place.top, where, [add.path for add in now], bool(todo.removes or gone))
         told = LeftOut()
         for path, why in out.why.items():
             told.add(path.removeprefix(prefix), why)
         told.later = [add.path.removeprefix(prefix) for add in later if add.new]
-        theirs = bounded(path.removeprefix(prefix) for path in sorted(self._theirs or ()))
+        theirs = bound_paths(path.removeprefix(prefix) for path in sorted(self._theirs or ()))
         pending = None
         if later:
-            names = tuple(named(add.path.removeprefix(prefix)) for add in later[:MOST_PENDING])
+            names = tuple(display_path(add.path.removeprefix(prefix)) for add in later[:MOST_PENDING])
             pending = Pending(files=len(later), size=sum(add.size for add in later), names=names)
         changed = max((add.changed for add in later), default=0.0)
-        return Scanned(self._tree(at, place), told, len(found), theirs, pending, changed, len(now), cost(now), seconds)
+        return Scanned(
+            self._tree(at, place), told, len(found), theirs, pending, changed, len(now), total_cost(now), seconds
+        )
 
-    def _begin(self, place: Place) -> At:
+    def _begin(self, place: Location) -> GitDirs:
         """Our index stands for one top folder and prefix; elsewhere it begins anew."""
         mark = self._shadow.folder / "place"
         now = os.fsencode(place.top) + b"\0" + os.fsencode(place.prefix)
@@ -140,7 +142,7 @@ class Scanner:
             if path.is_relative_to(top) and path != top:
                 yield os.fsencode(path.relative_to(top))
 
-    def _above(self, place: Place) -> tuple[tuple[int, int], ...]:
+    def _above(self, place: Location) -> tuple[tuple[int, int], ...]:
         """What the ignore files above the workspace are known by."""
         found = []
         folder = place.top
@@ -154,10 +156,10 @@ class Scanner:
                 found.append((info.st_mtime_ns, info.st_size))
         return tuple(found)
 
-    def _list(self, at: At, *words: str) -> list[bytes]:
+    def _list(self, at: GitDirs, *words: str) -> list[bytes]:
         return self._git.run("ls-files", "-z", *words, at=at).split(b"\0")[:-1]
 
-    def _edited(self, place: Place, where: list[str]) -> set[bytes]:
+    def _edited(self, place: Location, where: list[str]) -> set[bytes]:
         """Files that the user tracks and that are not as their index has them."""
         tracked = self._shadow.folder / "user-index"
         if place.git_dir is None or not tracked.exists():
@@ -168,7 +170,7 @@ class Scanner:
         except GitFailed:
             return set()
 
-    def _clean(self, place: Place, where: list[str]) -> set[bytes]:
+    def _clean(self, place: Location, where: list[str]) -> set[bytes]:
         """Files that the user tracks and that are as their index has them."""
         tracked = self._shadow.folder / "user-index"
         if place.git_dir is None or not tracked.exists():
@@ -179,7 +181,7 @@ class Scanner:
         except GitFailed:
             return set()
 
-    def _look_at_modes(self, at: At, top: Path, where: list[str], changed: list[bytes], fewer: bool) -> None:
+    def _look_at_modes(self, at: GitDirs, top: Path, where: list[str], changed: list[bytes], fewer: bool) -> None:
         if self._theirs is not None and not changed and not fewer and self._many:
             return
         paths = self._list(at, "--", *where)
@@ -198,7 +200,7 @@ class Scanner:
 
     # ---- ignored files
 
-    def _apply_rules(self, place: Place, at: At, chosen: list[str], where: list[str]) -> None:
+    def _apply_rules(self, place: Location, at: GitDirs, chosen: list[str], where: list[str]) -> None:
         """After a change of the rules: files that the user tracks stay, others that are ignored now leave our index."""
         tracked = self._shadow.folder / "user-index"
         self._forced = set()
@@ -222,13 +224,13 @@ class Scanner:
 
     # ---- our index
 
-    def _remove(self, at: At, paths: Sequence[bytes]) -> None:
+    def _remove(self, at: GitDirs, paths: Sequence[bytes]) -> None:
         if not paths:
             return
         self._git.run("update-index", "--force-remove", "-z", "--stdin", at=at, input=_lines(paths))
         self._links.difference_update(paths)
 
-    def _add(self, at: At, top: Path, adds: Sequence[Add], out: LeftOut) -> None:
+    def _add(self, at: GitDirs, top: Path, adds: Sequence[Add], out: LeftOut) -> None:
         batch: list[bytes] = []
         size = 0
         for add in adds:
@@ -239,7 +241,7 @@ class Scanner:
                 batch, size = [], 0
         self._hash(at, top, batch, out)
 
-    def _hash(self, at: At, top: Path, paths: list[bytes], out: LeftOut) -> None:
+    def _hash(self, at: GitDirs, top: Path, paths: list[bytes], out: LeftOut) -> None:
         """Hash files into our index. One that went wrong (gone, cut or closed while git read it) takes its batch with
         it: without it, or in halves, it is tried again."""
         while paths:
@@ -264,12 +266,12 @@ class Scanner:
             else:
                 return
 
-    def _give_up(self, at: At, top: Path, path: bytes, out: LeftOut) -> None:
+    def _give_up(self, at: GitDirs, top: Path, path: bytes, out: LeftOut) -> None:
         inside = os.path.lexists(os.fsencode(top) + b"/" + path + b"/.git")
         out.add(path, left_out.NESTED_EMPTY if inside else left_out.UNREADABLE)
         self._remove(at, [path])
 
-    def _tree(self, at: At, place: Place) -> str:
+    def _tree(self, at: GitDirs, place: Location) -> str:
         words = [f"--prefix={place.prefix}/"] if place.prefix else []
         try:
             return self._git.run("write-tree", *words, at=at).decode().strip()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wal_agent.agents.base import SessionFile
-from wal_agent.capture.delta import Beheaded, Captured, FileTracker, NotCapturable, Staged
+from wal_agent.capture.delta import Captured, FileTracker, LostBeginning, NotCapturable, Staged
 from wal_agent.records import FileDelta, FileGone, Payload
 
 
@@ -69,7 +69,7 @@ class SessionCapture:
             except PermissionError as error:
                 problems.append(f"{file.path} is not saved: {error.strerror}.")
                 continue
-            except Beheaded:
+            except LostBeginning:
                 problems.append(
                     f"{file.path} was deleted by another program and begun anew, without what stood in it; the log "
                     "keeps the session as it was captured last."
@@ -96,7 +96,7 @@ class SessionCapture:
         gone = []
         self._gone = {}
         for name, tracker in list(self._trackers.items()):
-            if name in seen or not tracker.captured or _stands(tracker.path):
+            if name in seen or not tracker.captured or _may_exist(tracker.path):
                 continue
             if name == self._main:
                 problems.append(f"{tracker.path} is gone; the log keeps the session as it was captured last.")
@@ -106,7 +106,7 @@ class SessionCapture:
         return gone
 
 
-def _stands(path: Path) -> bool:
+def _may_exist(path: Path) -> bool:
     """Whether anything is there. What cannot be told (permission, I/O) is not taken for gone."""
     try:
         path.lstat()

@@ -33,7 +33,7 @@ from pathlib import Path
 import msgspec
 
 from wal_agent import decoders
-from wal_agent.capture.git import At, Git, GitFailed
+from wal_agent.capture.git import Git, GitDirs, GitFailed
 from wal_agent.errors import Damaged
 
 FOLDER = "workspaces"  # in the user's state folder
@@ -139,9 +139,9 @@ class Shadow:
         """For files that are gone when the lock is free."""
         return self.folder / "tmp"
 
-    def at(self, *alternates: Path, work_tree: Path | None = None, index: Path | None = None) -> At:
+    def at(self, *alternates: Path, work_tree: Path | None = None, index: Path | None = None) -> GitDirs:
         """For git. `alternates`: the user's object directory, where there is one."""
-        return At(self.folder, work_tree, index or self.folder / "index", None, alternates, cwd=work_tree)
+        return GitDirs(self.folder, work_tree, index or self.folder / "index", None, alternates, cwd=work_tree)
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
@@ -227,7 +227,7 @@ class Shadow:
         if not self.born:
             return ""
         found = self.git.text("rev-parse", "-q", "--verify", name, at=self.at(), ok=(0, 1, 128))
-        return found if is_id(found) else ""
+        return found if is_object_id(found) else ""
 
     def name(self, what: str) -> str:
         """A ref of this job's."""
@@ -341,11 +341,11 @@ def read_state(data: bytes) -> GitState:
     """ValueError for what is not one."""
     state = _STATE.decode(data)
     ids = (*state.commits, *state.shallow, *state.refs.values(), *filter(None, [state.head]))
-    if not all(map(is_id, ids)):
+    if not all(map(is_object_id, ids)):
         raise ValueError("an id in it is none")
     return state
 
 
-def is_id(text: str) -> bool:
+def is_object_id(text: str) -> bool:
     """Whether it is spelled as an object's id: 40 hex digits, or 64 in a SHA-256 repository."""
     return len(text) in (40, 64) and _ID.issuperset(text)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from wal_agent.capture.git import GitFailed
-from wal_agent.capture.place import Place
+from wal_agent.capture.location import Location
 from wal_agent.capture.shadow import Shadow
 from wal_agent.plainfile import open_plain
 
@@ -31,28 +31,28 @@ class UserIndex:
     def forget(self) -> None:
         self._known = None
 
-    def read(self, place: Place) -> tuple[str, bytes]:
+    def read(self, place: Location) -> tuple[str, bytes]:
         """Its tree ("" for none), and what is unmerged in it. The copy stays in the shadow's `user-index` for the
         scan."""
         assert place.git_dir is not None
         copy = self._shadow.folder / "user-index"
-        found = _copy(place.git_dir / "index", copy, MOST_INDEX)
+        found = _copy_index(place.git_dir / "index", copy, MOST_INDEX)
         stamp = (place, found)
         if self._known is not None and self._known[0] == stamp and found is not None:
             return self._known[1]
         self._known = (stamp, self._written(place, copy) if found else ("", b""))
         return self._known[1]
 
-    def _written(self, place: Place, copy: Path) -> tuple[str, bytes]:
+    def _written(self, place: Location, copy: Path) -> tuple[str, bytes]:
         assert place.git_dir is not None
         for old in self._shadow.folder.glob("sharedindex.*"):
             old.unlink()
         for shared in list(place.git_dir.glob("sharedindex.*"))[:16]:  # of a split index
-            _copy(shared, self._shadow.folder / shared.name, MOST_INDEX)
+            _copy_index(shared, self._shadow.folder / shared.name, MOST_INDEX)
         work = self._shadow.tmp / "index-tree"
         at = self._shadow.at(*place.alternates, work_tree=place.top, index=work)
         try:
-            _copy(copy, work, MOST_INDEX)
+            _copy_index(copy, work, MOST_INDEX)
             unmerged = self._git.run("ls-files", "-u", "-z", at=at)
             if unmerged:
                 nothing = b"0 " + b"0" * (64 if place.object_format == "sha256" else 40) + b"\t"
@@ -65,7 +65,7 @@ class UserIndex:
         return tree, unmerged if len(unmerged) <= MOST_UNMERGED else b""
 
 
-def _copy(source: Path, target: Path, most: int) -> tuple[int, ...] | None:
+def _copy_index(source: Path, target: Path, most: int) -> tuple[int, ...] | None:
     """Copy a plain file, unless `target` has its size and times already; what identifies it. None: there is none, or it
     is too big."""
     try:

@@ -12,18 +12,18 @@ from pathlib import Path
 import msgspec
 
 from wal_agent.capture.candidates import Caps
-from wal_agent.capture.git import At, Busy, Git, GitFailed, GitStopped
-from wal_agent.capture.mark import MOST, mark, marked
-from wal_agent.capture.objects import changes, file_sizes, object_sizes
-from wal_agent.capture.packing import PACK, Packer, Saved
-from wal_agent.capture.place import Place, find
-from wal_agent.capture.repository import Around, Surroundings
+from wal_agent.capture.git import Busy, Git, GitDirs, GitFailed, GitStopped
+from wal_agent.capture.location import Location, find_location
+from wal_agent.capture.mark import MAX_MARKS, mark_folder, read_marks
+from wal_agent.capture.objects import diff_trees, file_sizes, object_sizes
+from wal_agent.capture.packing import PACK_FILE, Packer, SavedCapture
+from wal_agent.capture.repository import RepositoryReader, RepositoryState
 from wal_agent.capture.scan import Scanned, Scanner
 from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, read_state
 from wal_agent.errors import Damaged
 from wal_agent.records import Pack, Payload, Pending, Workspace
 
-PATIENCE = 2.0  # seconds, for another run in the same workspace
+LOCK_TIMEOUT = 2.0  # seconds, for another run in the same workspace
 PAUSE = 300.0  # seconds after which something that cannot be captured is tried again
 MARGIN = 2.0  # seconds by which a file may look older than it is
 LEAST_PART, MOST_PART = 4 << 20, 64 << 20  # bytes of files that one capture takes in
@@ -52,13 +52,13 @@ class WorkspaceCapture:
         self._workspace, self._env = workspace, env
         self._private = (*private, state_dir)
         self._caps = caps or Caps()
-        self._saved: Saved | None = None
-        self._next: Saved | None = None
-        self._tidy: Place | None = None
-        self._loose: Place | None = None
+        self._saved: SavedCapture | None = None
+        self._next: SavedCapture | None = None
+        self._tidy: Location | None = None
+        self._loose: Location | None = None
         self._logged: Workspace | None = None
         self._failed: tuple[GitFailed, float] | None = None
-        self._recent = marked(workspace, job)  # captures that the log may have as its newest
+        self._recent = read_marks(workspace, job)  # captures that the log may have as its newest
         self._born = ""
         self._began = time.time() - MARGIN  # file times are by the same clock
         self._held: tuple[int, tuple[int, ...]] = (0, ())  # by the newest capture: Workspace.holds and .also
@@ -69,7 +69,7 @@ class WorkspaceCapture:
 
     def _anew(self) -> None:
         self._scanner = Scanner(self._shadow, self._workspace, self._env, self._private, self._caps)
-        self._around = Surroundings(self._shadow)
+        self._around = RepositoryReader(self._shadow)
         self._total = 0
 
     def go_on_from(self, logged: Workspace | None) -> None:
@@ -79,12 +79,12 @@ class WorkspaceCapture:
         if logged is not None:
             self._held = (logged.holds, logged.also)
 
-    def _go_on(self, place: Place) -> None:
+    def _go_on(self, place: Location) -> None:
         logged, self._logged = self._logged, None
         if logged is None or not logged.packs or not self._shadow.has(logged.commit):
             return
         self.acked(logged.commit)
-        if self._recent[-1:] != (logged.commit,) and logged.commit in (*marked(self._workspace), *self._here()):
+        if self._recent[-1:] != (logged.commit,) and logged.commit in (*read_marks(self._workspace), *self._here()):
             self._recent = (logged.commit,)
         try:
             contents = self._shadow.contents(logged.commit, *place.alternates)
@@ -92,7 +92,7 @@ class WorkspaceCapture:
             first = self._shadow.contents(base, *place.alternates) if base else None
         except Damaged:
             return
-        self._saved = Saved(
+        self._saved = SavedCapture(
             contents,
             first,
             tuple(pack.size for pack in logged.packs),
@@ -120,7 +120,7 @@ class WorkspaceCapture:
     @property
     def many_waiting(self) -> bool:
         """Whether the log has not taken as many captures as can be remembered."""
-        return len(self._recent) >= MOST
+        return len(self._recent) >= MAX_MARKS
 
     @property
     def pending(self) -> Pending | None:
@@ -161,7 +161,7 @@ class WorkspaceCapture:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Under the shadow's lock. Another run of the user's in this workspace holds it for moments only."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + LOCK_TIMEOUT
         while True:
             with self._shadow.locked() as mine:
                 if mine:
@@ -186,11 +186,11 @@ class WorkspaceCapture:
             self._shadow.keep(self._saved.contents.commit, base.commit if base else "", self._recent)
             if self._loose is not None:
                 place, self._loose = self._loose, None
-                self._shadow.take_in(self._shadow.tmp / PACK, *place.alternates)
+                self._shadow.take_in(self._shadow.tmp / PACK_FILE, *place.alternates)
             if self._tidy is not None:
                 place, self._tidy = self._tidy, None
                 # Outside of git all that is hashed is loose in our repository; the first pack holds it as well.
-                pack = self._shadow.tmp / PACK
+                pack = self._shadow.tmp / PACK_FILE
                 alone = len(self._saved.packs) == 1 and not place.alternates and pack.exists()
                 with suppress(GitFailed):  # something that it needs is gone: the next capture finds that
                     self._shadow.tidy(pack if alone else None, *place.alternates)
@@ -198,14 +198,14 @@ class WorkspaceCapture:
     def _with(self, commit: str) -> tuple[str, ...]:
         """The newest ones, and always the oldest: the log has that one for certain."""
         recent = (commit, *(each for each in self._recent if each != commit))
-        return recent if len(recent) <= MOST else (*recent[: MOST - 1], recent[-1])
+        return recent if len(recent) <= MAX_MARKS else (*recent[: MAX_MARKS - 1], recent[-1])
 
     # ---- one capture
 
     def _capture(self, holds: int, also: tuple[int, ...], now: float) -> Workspace | None:
         self._next = None
         started = time.monotonic()
-        place = find(self.git, self._workspace)
+        place = find_location(self.git, self._workspace)
         self._shadow.ensure(place.object_format)
         if self._born and self._born != self._shadow.born:  # another job had to begin anew
             self._saved = None
@@ -234,7 +234,7 @@ class WorkspaceCapture:
             return _record(self._next, now, ())
         made = self._shadow.commit(scanned.work, around.index, state, now, *place.alternates)
         self._shadow.hold(made.commit)
-        mark(self._workspace, self._with(made.commit), self._shadow.job)
+        mark_folder(self._workspace, self._with(made.commit), self._shadow.job)
         at = self._shadow.at(*place.alternates)
         began = time.monotonic()
         packing = self._packer.pack(at, saved, made, around, filling)
@@ -248,7 +248,7 @@ class WorkspaceCapture:
         packs = saved.packs if saved is not None and not whole else ()
         self._tidy = place if whole or dropped else None
         self._loose = place if grows and scanned.taken > MANY_LOOSE else None
-        self._next = Saved(
+        self._next = SavedCapture(
             contents=made,
             base=made if whole or grows or saved is None else saved.base,
             packs=(*packs[: len(packs) - dropped], pack.size),
@@ -268,7 +268,7 @@ class WorkspaceCapture:
             self._next = replace(self._next, parts=len(self._next.packs), grown=self._next.grown + grown)
         return _record(self._next, now, (pack,), whole=whole, replaces=dropped)
 
-    def _is_same(self, saved: Saved, scanned: Scanned, around: Around, state: bytes) -> bool:
+    def _is_same(self, saved: SavedCapture, scanned: Scanned, around: RepositoryState, state: bytes) -> bool:
         old = saved.contents
         if (old.work, old.index, saved.repository) != (scanned.work, around.index, around.repository):
             return False
@@ -281,12 +281,12 @@ class WorkspaceCapture:
             fits = int(cost / max(seconds, 0.001) * max(PART_SECONDS, all_seconds - seconds))
             self._budget = max(self._least, min(fits, 4 * self._budget, MOST_PART))
 
-    def _counted(self, at: At, saved: Saved | None, work: str) -> tuple[int, int, int]:
+    def _counted(self, at: GitDirs, saved: SavedCapture | None, work: str) -> tuple[int, int, int]:
         """How many files the tree has, their bytes, and those of the files before that are replaced."""
         if saved is None:
             all_sizes = [*file_sizes(self.git, at, work)]
             return len(all_sizes), sum(all_sizes), 0
-        changed = [*changes(self.git, at, saved.contents.work, work)]
+        changed = [*diff_trees(self.git, at, saved.contents.work, work)]
         minus, plus = [c.old for c in changed if c.old_blob], [c.new for c in changed if c.new_blob]
         sizes = object_sizes(self.git, at, [*minus, *plus])
         before = sum(sizes[: len(minus)])
@@ -302,7 +302,9 @@ def _state(around: bytes, scanned: Scanned) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(state, left_out=stays, private=scanned.private))
 
 
-def _record(saved: Saved, now: float, packs: tuple[Pack, ...], *, whole: bool = False, replaces: int = 0) -> Workspace:
+def _record(
+    saved: SavedCapture, now: float, packs: tuple[Pack, ...], *, whole: bool = False, replaces: int = 0
+) -> Workspace:
     return Workspace(
         time=now,
         holds=saved.holds,

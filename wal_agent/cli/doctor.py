@@ -66,7 +66,7 @@ def doctor(
 def _forget(name: str, url: str | None, job: str | None) -> None:
     """Of the bucket that a run here would use, nothing is read: it may be away."""
     from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.known import forget
+    from wal_agent.bucket.known import forget_bucket
     from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.errors import ConfigError
     from wal_agent.supervise.callers import require_person
@@ -77,7 +77,7 @@ def _forget(name: str, url: str | None, job: str | None) -> None:
     bucket = open_bucket(settings.bucket).url
     what = f"bucket {bucket}" if job is None else f"job {settings.job} in {bucket}"
     try:
-        known = forget(bucket, None if job is None else settings.job, os.environ)
+        known = forget_bucket(bucket, None if job is None else settings.job, os.environ)
     except OSError as error:
         raise ConfigError(f"What this machine knows of {what} cannot be removed: {error.strerror}.") from error
     say(f"forgot {what}; the next run begins anew there." if known else f"this machine knows nothing of {what}.")

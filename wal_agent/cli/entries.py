@@ -32,7 +32,7 @@ from wal_agent.recovery.words import counted, size, stamp
 from wal_agent.redact import redact
 from wal_agent.shown import shown
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import readable
+from wal_agent.wal.reader import iter_readable
 from wal_agent.wal.segment import Segment
 
 
@@ -52,7 +52,7 @@ def entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None, st
 
     What cannot be read is passed over and put into `damaged`; without that it is raised."""
     found: list[tuple[int, Segment]] = []
-    for seq, segment in readable(bucket, keys, start):
+    for seq, segment in iter_readable(bucket, keys, start):
         if not isinstance(segment, Damaged):
             found.append((seq, segment))
         elif damaged is None:

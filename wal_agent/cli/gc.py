@@ -15,7 +15,7 @@ from wal_agent.cli.screen import say
 from wal_agent.recovery.words import size
 
 if TYPE_CHECKING:
-    from wal_agent.wal.retention import Retained, Retention
+    from wal_agent.wal.retention import Retention, RetentionResult
 
 MOST = 10_000  # blobs whose names are held in memory
 
@@ -38,8 +38,8 @@ def gc(
 
     import msgspec
 
+    from wal_agent.bucket.encryption import wrong_key_error
     from wal_agent.cli.options import place
-    from wal_agent.encryption import wrong_key
     from wal_agent.supervise.callers import require_person
     from wal_agent.wal import lease as leases
     from wal_agent.wal.retention import Retention
@@ -47,8 +47,8 @@ def gc(
     if not dry_run:
         require_person("wal-agent gc")
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
-    seen = leases.read(at.bucket, at.keys)
-    if seen is not None and (problem := wrong_key(at.keys.job, seen.doc.key, at.key_id)):
+    seen = leases.read_lease(at.bucket, at.keys)
+    if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
         raise problem
     retention = Retention(at.bucket, at.keys, most=MOST)
     done = looked(retention) if dry_run else clean(retention)
@@ -61,15 +61,15 @@ def gc(
         say(f"job {at.keys.job}: {sentence(done, 'would be deleted' if dry_run else 'deleted')}")
 
 
-def looked(retention: Retention) -> Retained:
+def looked(retention: Retention) -> RetentionResult:
     """What a run of it would do."""
-    from wal_agent.wal.retention import Retained, total
+    from wal_agent.wal.retention import RetentionResult, tally
 
     due = retention.look()
-    return Retained(total(due.segments), total(due.snapshots), due.loose, False, due.since, due.why)
+    return RetentionResult(tally(due.segments), tally(due.snapshots), due.loose, False, due.since, due.why)
 
 
-def clean(retention: Retention) -> Retained:
+def clean(retention: Retention) -> RetentionResult:
     """Run it until nothing is left that may go."""
     from dataclasses import replace
 
@@ -80,7 +80,7 @@ def clean(retention: Retention) -> Retained:
     return done
 
 
-def sentence(done: Retained, verb: str) -> str:
+def sentence(done: RetentionResult, verb: str) -> str:
     """What went, or why nothing did, in one line."""
     parts = [
         f"{many(done.segments.count, 'segment')} ({size(done.segments.size)})" if done.segments.count else "",

@@ -37,7 +37,7 @@ def log(
     from wal_agent.cli.entries import as_json, as_line, entries_of
     from wal_agent.cli.options import place
     from wal_agent.errors import Damaged
-    from wal_agent.wal.browse import newest as read_newest
+    from wal_agent.wal.browse import read_newest
 
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, n, crashes)

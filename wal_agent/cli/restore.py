@@ -53,7 +53,7 @@ def restore(
     from wal_agent.recovery.damage import offer
     from wal_agent.recovery.point import replay_at
     from wal_agent.supervise.callers import outer_runs, person_needed
-    from wal_agent.wal.stored import Known, newest_whole
+    from wal_agent.wal.blob_check import CheckedBlobs, newest_restorable
 
     folder = Path(os.path.realpath(to))
     for above in outer_runs():  # an agent may look at what was saved, beside its own work
@@ -80,7 +80,7 @@ def restore(
     told = _told(found, done, to.absolute())
     if done.short:
         more = f", and {len(done.short) - 3} more" if len(done.short) > 3 else ""
-        whole = newest_whole(chosen.bucket, chosen.keys, found.seq, Known(), blobs_of(chosen))
+        whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), blobs_of(chosen))
         if whole is not None and whole.seq == found.seq:
             whole = None  # the bytes are those that were saved, and yet make no session or tree
         hint = offer(whole, chosen.keys, chosen.options(agent))

@@ -49,7 +49,7 @@ def status(
     import msgspec
 
     from wal_agent import notify
-    from wal_agent.bucket.known import known_epoch, missing
+    from wal_agent.bucket.known import known_epoch, missing_job_error
     from wal_agent.cli.options import place
     from wal_agent.cli.view import look
     from wal_agent.cli.watching import check_every
@@ -66,7 +66,7 @@ def status(
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
     elif view.state == "none":
         if epoch := known_epoch(at.bucket.url, at.keys.job, os.environ):
-            raise missing(at.bucket.url, at.keys.job, epoch)
+            raise missing_job_error(at.bucket.url, at.keys.job, epoch)
         say(none(view))
     else:
         trouble = notify.trouble(os.environ)
@@ -130,7 +130,7 @@ def table(view: View) -> list[str]:
 
 def files(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     """What of the working tree is saved, and what is not."""
-    from wal_agent.capture.left_out import nobody_chose
+    from wal_agent.capture.left_out import describe_unexpected
 
     if f.off:
         return [("files", "not saved: captures are off in this run")]
@@ -142,7 +142,7 @@ def files(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
         rows.append(
             ("", f"not saved yet: {counted(f.to_go, 'file')} ({size(f.to_go_bytes)}): {', '.join(f.to_go_names)}")
         )
-    if left := nobody_chose(f.left_out, f.left_out_more):
+    if left := describe_unexpected(f.left_out, f.left_out_more):
         rows.append(("", f"left out: {left}"))
     if f.behind:
         count = counted(len(f.behind) + f.behind_more, "call")

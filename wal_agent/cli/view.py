@@ -12,7 +12,7 @@ import msgspec
 
 from wal_agent import decoders, happened
 from wal_agent.bucket.base import Bucket
-from wal_agent.encryption import wrong_key
+from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.records import Intent, Opening, Payload
 from wal_agent.recovery.admit import age, owner_is_dead, pause_left, paused_until
 from wal_agent.recovery.damage import damaged, lease_missing, lost
@@ -23,11 +23,11 @@ from wal_agent.shown import printable
 from wal_agent.supervise.hook_server import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.watchdog import Bounds
+from wal_agent.wal import blob_check
 from wal_agent.wal import lease as leases
-from wal_agent.wal import stored
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Seen
-from wal_agent.wal.reader import Reached, Replay, reaching, read_on, replay
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.reader import KnownEnd, Replay, check_end, continue_replay, replay
 from wal_agent.wal.state import State
 
 JobState = Literal["none", "running", "cut_off", "closed", "released", "paused", "unlocked"]
@@ -156,12 +156,12 @@ def looked(
     env: Mapping[str, str],
     key_id: str,
     before: Replay,
-    known: stored.Known | None = None,
+    known: blob_check.CheckedBlobs | None = None,
     options: str = "",
 ) -> tuple[View, Replay]:
     """A look that reads on from what the one `before` found, and what it found itself. `known`: of blobs; added to."""
-    known = stored.Known() if known is None else known
-    seen = leases.read(bucket, keys)
+    known = blob_check.CheckedBlobs() if known is None else known
+    seen = leases.read_lease(bucket, keys)
     if seen is None:
         if missing := lease_missing(bucket, keys):
             raise missing
@@ -174,21 +174,21 @@ def looked(
     answer = None
     if seen.doc.state == "held" and not dead and seen.doc.host.same_kernel(here.boot, here.pidns):
         answer = ask_run(seen.doc.host, seen.doc.run, STATUS, {})
-    if problem := wrong_key(keys.job, seen.doc.key, key_id):
+    if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)
         locked = view(keys.job, bucket.url, seen, dead, unread, answer)
         return msgspec.structs.replace(locked, locked=redact(str(problem))), before
-    found = read_on(bucket, keys, before) if before.seq else replay(bucket, keys)
-    seen_at = view(keys.job, bucket.url, seen, dead, reaching(found, keys.job, Reached.by(seen)), answer)
-    if not seen_at.damage and stored.missing(bucket, keys, stored.needs(found.state), known):
+    found = continue_replay(bucket, keys, before) if before.seq else replay(bucket, keys)
+    seen_at = view(keys.job, bucket.url, seen, dead, check_end(found, keys.job, KnownEnd.by(seen)), answer)
+    if not seen_at.damage and blob_check.find_missing_blobs(bucket, keys, blob_check.needed_blobs(found.state), known):
         found = replay(bucket, keys)  # again: retention may have passed between the two
-        if lacks := stored.missing(bucket, keys, stored.needs(found.state), known):
-            whole = stored.newest_whole(bucket, keys, found.seq, known)
+        if lacks := blob_check.find_missing_blobs(bucket, keys, blob_check.needed_blobs(found.state), known):
+            whole = blob_check.newest_restorable(bucket, keys, found.seq, known)
             seen_at = msgspec.structs.replace(seen_at, damage=redact(str(lost(lacks, whole, keys, options))))
     return seen_at, found
 
 
-def view(job: str, url: str, seen: Seen, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
+def view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
     doc, state = seen.doc, found.state
     kind: JobState = ("cut_off" if dead else "running") if doc.state == "held" else doc.state
     left = pause_left(seen)
@@ -262,7 +262,7 @@ def files(state: State, answer: Mapping[str, Any] | None) -> Files | None:
     )
 
 
-def phase_age(seen: Seen, answer: Mapping[str, Any] | None) -> float:
+def phase_age(seen: StoredLease, answer: Mapping[str, Any] | None) -> float:
     """By the owner's clock up to its last heartbeat, by the store's since: no clock of this machine's has a part."""
     told = answer.get("phase_age") if answer else None
     if isinstance(told, int | float):
@@ -271,7 +271,7 @@ def phase_age(seen: Seen, answer: Mapping[str, Any] | None) -> float:
     return max(0.0, doc.time - doc.since) + max(0.0, age(seen)) if doc.since else 0.0
 
 
-def late(seen: Seen, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
+def late(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
     """What the run's own watchdog says; of one that cannot be asked, what its phase says by the usual bounds."""
     if answer is not None:
         try:

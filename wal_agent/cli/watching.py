@@ -12,8 +12,8 @@ from wal_agent.cli.options import Place
 from wal_agent.cli.screen import lines
 from wal_agent.cli.view import View, looked
 from wal_agent.errors import Unavailable, UsageError
+from wal_agent.wal.blob_check import CheckedBlobs
 from wal_agent.wal.reader import Replay
-from wal_agent.wal.stored import Known
 
 SHORTEST, LONGEST = 0.2, 86_400.0  # seconds between two looks
 Look = Callable[[Replay], tuple[View | None, Replay, str]]
@@ -24,7 +24,7 @@ def watching(at: Place, every: float, env: Mapping[str, str], options: str = "",
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
     check_every(every)
-    known = Known()
+    known = CheckedBlobs()
 
     def look(before: Replay) -> tuple[View | None, Replay, str]:
         """The job, or why the bucket could not be asked now."""

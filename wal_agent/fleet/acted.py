@@ -21,8 +21,8 @@ from wal_agent.errors import Conflict, Damaged, Fenced, Newer, NotFound, Unavail
 from wal_agent.fleet.job import Job, JobState
 from wal_agent.records import FORMAT
 from wal_agent.wal.lease import fresh_nonce
-from wal_agent.wal.lease_doc import format_in
-from wal_agent.wal.patience import Patience
+from wal_agent.wal.lease_doc import find_format
+from wal_agent.wal.patience import RetryBudget
 
 KEY: Final = "fleet-acted.json"  # each object of a job lies in a folder, so no job can have this one
 MOST = 10_000  # acts that are remembered; no more jobs are acted on
@@ -131,7 +131,7 @@ def decode(data: bytes) -> Memory:
     try:
         if len(data) > MAX_BYTES:
             raise Damaged(f"{len(data)} bytes")
-        if (found := format_in(data)) > FORMAT:
+        if (found := find_format(data)) > FORMAT:
             raise Newer.of(f"{KEY} in the bucket", f"format {found}")
         return _MEMORY.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Damaged) as error:
@@ -155,7 +155,7 @@ class Acted:
 
     def save(self, memory: Memory, budget: float = 10.0) -> None:
         """Fenced: another watcher wrote. Unavailable: this may land later, or never; `now` is as before."""
-        patience = Patience(self._clock, self._rng, budget)
+        patience = RetryBudget(self._clock, self._rng, budget)
         while True:
             memory = msgspec.structs.replace(memory, nonce=fresh_nonce(self._rng))
             self._sent = [*self._sent[-99:], memory.nonce]
@@ -170,7 +170,7 @@ class Acted:
             self.now = memory
             return
 
-    def _landed(self, memory: Memory, patience: Patience) -> bool:
+    def _landed(self, memory: Memory, patience: RetryBudget) -> bool:
         """After a conflict: what stands there must be an own write whose answer was lost; this one, or one before."""
         before = self._version
         try:

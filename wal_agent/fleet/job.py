@@ -20,7 +20,7 @@ from wal_agent.recovery.admit import (
 )
 from wal_agent.recovery.settled import way
 from wal_agent.redact import redact_head
-from wal_agent.wal.lease_doc import Seen
+from wal_agent.wal.lease_doc import StoredLease
 
 JobState = Literal["damaged", "newer", "crashed", "due", "released", "unlocked", "running", "paused", "closed"]
 """In the order of who is to look first. `newer`: a newer wal-agent wrote its lease; `crashed`: held, and its owner is
@@ -64,7 +64,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.job, self.epoch, self.mark
 
 
-def judge(seen: Seen, local: Local) -> Job:
+def judge(seen: StoredLease, local: Local) -> Job:
     """By the store's clock (the lease's own times are by its writer's), and by the locks of this machine where the
     owner was on it."""
     doc, old = seen.doc, age(seen)

@@ -49,7 +49,7 @@ class Eyes:
 
     def _look(self, name: str) -> tuple[str, Job | Denied | None]:
         try:
-            seen = leases.read(self.bucket, Keys(name))
+            seen = leases.read_lease(self.bucket, Keys(name))
         except Damaged as error:
             return name, unreadable(name, error)
         except Newer as error:

@@ -31,7 +31,7 @@ from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, sweep_run_dirs, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim, Lease, Seen
+from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease
 
 ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
 LONGEST_SPREAD = 5.0  # seconds over which the commands of one round are begun
@@ -110,7 +110,7 @@ class Watcher:
     def _take(self, run_dir: RunDir) -> Lease | None:
         """The watchers' lease, once it is free; None: stopped before."""
         unchanged, waiting = Unchanged(), ""
-        claim = Claim(run_dir.run, this_host(self._env, run_dir.lock), "fleet-watch", "", self._wanted.ttl)
+        claim = LeaseRequest(run_dir.run, this_host(self._env, run_dir.lock), "fleet-watch", "", self._wanted.ttl)
         while not self._stop.is_set():
             try:
                 seen = self._standing()
@@ -136,13 +136,13 @@ class Watcher:
             self._pause(min(self._wanted.every, self._timing.period))
         return None
 
-    def _standing(self) -> Seen | None:
+    def _standing(self) -> StoredLease | None:
         try:
-            return leases.read(self._bucket, KEYS)
+            return leases.read_lease(self._bucket, KEYS)
         except Damaged as error:
             raise Damaged(error.what, f"Stop all watchers, and delete {KEYS.lease} in {self._bucket.url}.") from error
 
-    def _holder(self, seen: Seen, unchanged: Unchanged) -> str:
+    def _holder(self, seen: StoredLease, unchanged: Unchanged) -> str:
         """Who watches; "" when nobody does."""
         local = probe_holder(
             seen, self._eyes.here, self._eyes.spools, self._bucket.url, unchanged.unchanged(seen, self._clock.boot())

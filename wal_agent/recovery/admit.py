@@ -9,8 +9,8 @@ from wal_agent.flock import Life
 from wal_agent.records import Cause
 from wal_agent.recovery.words import moment
 from wal_agent.redact import redact_head
-from wal_agent.wal.lease import Seen
-from wal_agent.wal.lease_doc import AT_ONCE
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.lease_doc import DUE_NOW
 from wal_agent.wal.spool import Presence
 
 POLL = 2.0  # seconds until a live owner's lease is worth another look
@@ -64,7 +64,7 @@ Pauses = Literal["wait", "refuse", "ignore"]
 
 def admit(
     job: str,
-    seen: Seen | None,
+    seen: StoredLease | None,
     local: Local,
     *,
     wait: bool = False,
@@ -96,68 +96,68 @@ def admit(
     return _refuse(job, seen, local)
 
 
-def pause_left(seen: Seen, unchanged: float = 0.0) -> float:
+def pause_left(seen: StoredLease, unchanged: float = 0.0) -> float:
     """Seconds until the job's pause is over, 0 for none. How long it lasts is by the clock of who wrote the lease, and
     what of that has passed by the store's (or by having seen it `unchanged` so long): nobody's wrong clock counts."""
     left = _pause_lasts(seen) - max(age(seen), unchanged)
-    return left if left > 2 * AT_ONCE else 0.0  # no store's clock is so fine
+    return left if left > 2 * DUE_NOW else 0.0  # no store's clock is so fine
 
 
-def paused_until(seen: Seen) -> float:
+def paused_until(seen: StoredLease) -> float:
     """When the job's pause is over, or was, by the store's clock (since 1970); 0 where there is none."""
     lasts = _pause_lasts(seen)
     return seen.updated + lasts if lasts > 0 else 0.0
 
 
-def pause_words(seen: Seen) -> str:
+def pause_words(seen: StoredLease) -> str:
     """ "14:30 UTC (rate limit)"; the reason is foreign text."""
     reason = " ".join(redact_head(seen.doc.reason, MAX_REASON).split())
     until = moment(paused_until(seen), seen.now, exact=_pause_lasts(seen) < 600)
     return f"{until} UTC" + (f" ({reason})" if reason else "")
 
 
-def _pause_lasts(seen: Seen) -> float:
+def _pause_lasts(seen: StoredLease) -> float:
     doc = seen.doc
     if doc.state != "released" or doc.until <= 0:
         return 0.0
     return min(doc.until - (doc.time or seen.updated), LONGEST_PAUSE)
 
 
-def spool_is_here(seen: Seen, local: Local) -> bool:
+def spool_is_here(seen: StoredLease, local: Local) -> bool:
     """R9: what the owner spooled can be had here, and nobody holds its lock. The lock of a run that lives by its other
     one counts for nothing."""
     return local.spool == "free" and not (same_kernel(seen, local) and local.lock == "alive")
 
 
-def spool_is_ours(seen: Seen, local: Local) -> bool:
+def spool_is_ours(seen: StoredLease, local: Local) -> bool:
     """R9: it is here, and its owner is gone. Its lock proves that in the owner's own kernel. Behind a reboot one ttl
     has to pass as well: the folder may be on a network file system, whose locks may hold for one client only."""
     return spool_is_here(seen, local) and (same_kernel(seen, local) or seen.doc.off or expires_in(seen, local) <= 0)
 
 
-def may_have_spooled(seen: Seen) -> bool:
+def may_have_spooled(seen: StoredLease) -> bool:
     """Whether the log may lack records of this owner: it settles its lease only when nothing is left in its spool."""
     return bool(seen.doc.spool) and seen.doc.state in ("held", "unlocked")
 
 
-def carries_spool(seen: Seen, local: Local) -> bool:
+def carries_spool(seen: StoredLease, local: Local) -> bool:
     """Whether who opens this job here first carries in what its owner may have spooled."""
     return may_have_spooled(seen) and spool_is_here(seen, local)
 
 
-def leaves_spool(seen: Seen | None, local: Local) -> bool:
+def leaves_spool(seen: StoredLease | None, local: Local) -> bool:
     """Whether who opens this job now goes on without what its owner may have spooled."""
     return seen is not None and may_have_spooled(seen) and not spool_is_ours(seen, local)
 
 
-def unlock_wait(seen: Seen, local: Local) -> float:
+def unlock_wait(seen: StoredLease, local: Local) -> float:
     """R8: seconds until an unlocked job may be opened: one ttl after the unlocking; none when a person said that the
     old host is off, or the kernel says that the old owner is gone."""
     gone = (same_kernel(seen, local) and local.lock == "dead") or (bool(seen.doc.spool) and spool_is_ours(seen, local))
     return 0.0 if seen.doc.off or gone else expires_in(seen, local)
 
 
-def owner_is_dead(seen: Seen, local: Local) -> bool:
+def owner_is_dead(seen: StoredLease, local: Local) -> bool:
     """In the same kernel and pid namespace the flock says so at once, and so does that on a spool on this machine;
     otherwise, and where it cannot say, the ttl."""
     if seen.doc.spool and local.spool != "absent":
@@ -167,26 +167,26 @@ def owner_is_dead(seen: Seen, local: Local) -> bool:
     return expires_in(seen, local) <= 0
 
 
-def same_kernel(seen: Seen, local: Local) -> bool:
+def same_kernel(seen: StoredLease, local: Local) -> bool:
     return seen.doc.host.same_kernel(local.boot, local.pidns)
 
 
-def age(seen: Seen) -> float:
+def age(seen: StoredLease) -> float:
     """Seconds since the last write of the lease, by the store's own clock."""
     return max(0.0, seen.now - seen.updated)
 
 
-def expires_in(seen: Seen, local: Local) -> float:
+def expires_in(seen: StoredLease, local: Local) -> float:
     """Seconds until ttl has passed since the last write: by the store's clocks, or by having watched it not change."""
     return max(0.0, seen.doc.ttl - max(age(seen), local.unchanged))
 
 
-def _running(job: str, seen: Seen) -> str:
+def _running(job: str, seen: StoredLease) -> str:
     host = seen.doc.host
     return f"job {job} is running on {host.name} (pid {host.pid}, heartbeat {_seconds(age(seen))} ago)."
 
 
-def _refuse(job: str, seen: Seen, local: Local) -> Refuse:
+def _refuse(job: str, seen: StoredLease, local: Local) -> Refuse:
     left = expires_in(seen, local)
     locked = same_kernel(seen, local) and local.lock == "alive"
     spooled_here = bool(seen.doc.spool) and spool_is_here(seen, local)
@@ -199,7 +199,7 @@ def _refuse(job: str, seen: Seen, local: Local) -> Refuse:
     return Refuse(_running(job, seen), "Wait for it with --wait, look with `wal-agent status`, or stop it there.")
 
 
-def _spooled(job: str, seen: Seen, local: Local, wait: bool) -> Refuse | Wait:
+def _spooled(job: str, seen: StoredLease, local: Local, wait: bool) -> Refuse | Wait:
     """No timeout ends the ownership of a run that may have spooled (R9)."""
     doc = seen.doc
     if not owner_is_dead(seen, local) and (doc.state == "held" or local.spool == "held"):

@@ -17,7 +17,7 @@ from wal_agent import decoders
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import Newer
 from wal_agent.plainfile import read_plain
-from wal_agent.wal.lease_doc import format_in
+from wal_agent.wal.lease_doc import find_format
 
 MOST = 4096  # bytes of a note
 FORMAT = 1
@@ -42,7 +42,7 @@ def read_begun(shadow: Shadow) -> Begun | None:
     data = read_plain(_restoring(shadow), MOST)
     if data is None:
         return None
-    if (newer := format_in(data)) > FORMAT:
+    if (newer := find_format(data)) > FORMAT:
         raise Newer.of(f"The note {_restoring(shadow)}", f"format {newer}")
     try:
         found = _BEGUN.decode(data)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wal_agent.capture.git import GitFailed, GitMissing
-from wal_agent.capture.ignore import FILE
+from wal_agent.capture.ignore import IGNORE_FILE
 from wal_agent.capture.left_out import FULL, IGNORED
-from wal_agent.capture.place import find
+from wal_agent.capture.location import find_location
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import Damaged
 from wal_agent.records import Workspace
@@ -40,7 +40,9 @@ def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, path:
         return False
     if name in tree:
         return tree[name].mode in FILE_MODES
-    return _nothing_left_out(captured, name) and not (folder / FILE).exists() and not _ignored(shadow, folder, name)
+    return (
+        _nothing_left_out(captured, name) and not (folder / IGNORE_FILE).exists() and not _ignored(shadow, folder, name)
+    )
 
 
 def _nothing_left_out(captured: Workspace, name: str) -> bool:
@@ -55,7 +57,7 @@ def _nothing_left_out(captured: Workspace, name: str) -> bool:
 def _ignored(shadow: Shadow, folder: Path, name: str) -> bool:
     """By the rules of the folder as it is now; also where that cannot be told."""
     try:
-        place = find(shadow.git, folder)
+        place = find_location(shadow.git, folder)
         at = shadow.at(*place.alternates, work_tree=place.top)
         path = f"./{place.prefix}/{name}" if place.prefix else f"./{name}"
         words = (

@@ -8,10 +8,10 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.errors import BucketError, Damaged
 from wal_agent.recovery.words import stamp
 from wal_agent.shown import shown
+from wal_agent.wal.blob_check import BlobProblem
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Seen
-from wal_agent.wal.reader import Damage, Reached, Replay, reaching, replay, tail
-from wal_agent.wal.stored import Lack
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.reader import Damage, KnownEnd, Replay, check_end, read_tail, replay
 
 RESCUE = "Write what can be had into a new folder with `wal-agent restore --to DIR`"
 ANEW = "work on under another name: --job NAME."
@@ -30,7 +30,7 @@ def offered(error: Damaged) -> Damaged:
     return Damaged(error.what, f"{RESCUE}; {ANEW}")
 
 
-def lost(lacks: Sequence[Lack], whole: Replay | None, keys: Keys, options: str = "") -> Damaged:
+def lost(lacks: Sequence[BlobProblem], whole: Replay | None, keys: Keys, options: str = "") -> Damaged:
     """Blobs that a restore needs cannot be had. `whole`: the newest place that can; `options`: see `to_restore`."""
     first, others = lacks[0], len(lacks) - 1
     more = f" So {'is 1 more' if others == 1 else f'are {others} more'}." if others else ""
@@ -52,18 +52,18 @@ def to_restore(keys: Keys, seq: int, options: str = "") -> str:
 
 def lease_missing(bucket: Bucket, keys: Keys) -> Damaged | None:
     """For a job without a lease: None where it has no log either. Damaged: the end of the log cannot be read."""
-    end = tail(bucket, keys)
+    end = read_tail(bucket, keys)
     if end.seq == 0:
         return None
     what = f"The lease of job {keys.job} is missing, but its log reaches record {end.seq}."
     return Damaged(what, "The next `wal-agent run` makes a new one and recovers.")
 
 
-def explained(bucket: Bucket, keys: Keys, seen: Seen | None, error: Damaged) -> Damaged:
+def explained(bucket: Bucket, keys: Keys, seen: StoredLease | None, error: Damaged) -> Damaged:
     """`error`, met while the job was being opened, with what can be had where it is the log that is damaged and the
     bucket can be read."""
     try:
-        found = reaching(replay(bucket, keys), keys.job, Reached.by(seen))
+        found = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
     except (BucketError, Damaged):
         return error
     return error if error.hint or found.damage is None else damaged(found.damage)

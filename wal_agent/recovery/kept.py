@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.capture.candidates import Caps
-from wal_agent.capture.git import At, GitFailed
-from wal_agent.capture.place import Place
-from wal_agent.capture.repository import Surroundings
+from wal_agent.capture.git import GitDirs, GitFailed
+from wal_agent.capture.location import Location
+from wal_agent.capture.repository import RepositoryReader
 from wal_agent.capture.scan import Scanner
 from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow
 from wal_agent.records import Repository
@@ -44,10 +44,10 @@ class Here:
 
 
 def save_here(
-    shadow: Shadow, workspace: Path, place: Place, env: Mapping[str, str], private: tuple[Path, ...], now: float
+    shadow: Shadow, workspace: Path, place: Location, env: Mapping[str, str], private: tuple[Path, ...], now: float
 ) -> Here:
     """Save the folder as a commit in the shadow, as a capture would. Under its lock. GitFailed."""
-    surroundings = Surroundings(shadow)
+    surroundings = RepositoryReader(shadow)
     around = surroundings.look(place)
     scanned = Scanner(shadow, workspace, env, private, Caps()).scan(place, surroundings.index_stamp, 0)
     made = shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
@@ -68,7 +68,7 @@ class Kept:
     def make(self, shadow: Shadow, alternates: tuple[Path, ...], local: str, head: str, cut: tuple[str, ...]) -> None:
         """Make it, or add to it. `local`: commit to keep whole, "" for none. `head`: commit to offer, "" for none;
         `cut`: commits that the shadow has without their parents. GitFailed, OSError."""
-        git, at = shadow.git, At(self.folder, cwd=self.folder)
+        git, at = shadow.git, GitDirs(self.folder, cwd=self.folder)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         chosen = ["--object-format=sha256"] if len(local or head) == 64 else []
         git.run("init", "-q", "--bare", "--template=", *chosen, ".", cwd=self.folder)
@@ -89,7 +89,7 @@ class Kept:
 
     def _offer(self, shadow: Shadow, alternates: tuple[Path, ...], head: str, cut: tuple[str, ...]) -> None:
         """Where the clone here has the history behind the commits, they are fetched as what they are; else shallow."""
-        git, at = shadow.git, At(self.folder, cwd=self.folder)
+        git, at = shadow.git, GitDirs(self.folder, cwd=self.folder)
         (self.folder / "objects" / "info").mkdir(exist_ok=True)
         borrowed = "".join(f"{path}\n" for path in alternates if "\n" not in str(path))
         (self.folder / "objects" / "info" / "alternates").write_text(borrowed)
@@ -108,7 +108,7 @@ class Kept:
 
     def trees(self, shadow: Shadow) -> list[Tree]:
         """The files of each save. GitFailed, Damaged."""
-        git, at = shadow.git, At(self.folder, cwd=self.folder)
+        git, at = shadow.git, GitDirs(self.folder, cwd=self.folder)
         ids = [git.text("rev-parse", "--verify", f"refs/heads/{name}:work", at=at) for name in self.saves]
         return [listed(shadow, id, self.folder / "objects") for id in ids]
 

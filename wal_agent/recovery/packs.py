@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wal_agent.ahead import ahead
 from wal_agent.capture.git import GitFailed
-from wal_agent.capture.shadow import Shadow, is_id
+from wal_agent.capture.shadow import Shadow, is_object_id
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Pack, Workspace
 from wal_agent.wal.blobs import Blobs
@@ -44,7 +44,7 @@ def bring(shadow: Shadow, captured: Workspace, blobs: Blobs, *alternates: Path) 
 
 def check(captured: Workspace) -> None:
     """Damaged for what no capture says. Reads nothing."""
-    if not is_id(captured.commit):
+    if not is_object_id(captured.commit):
         raise Damaged("The log names a captured working tree by what is no commit's id.")
     for pack in captured.packs:
         parts = [part.size for part in pack.parts]

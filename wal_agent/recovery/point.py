@@ -6,11 +6,11 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.encryption import wrong_key
+from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import Damaged, UsageError
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import Reached, Replay, reaching, replay, seq_at
+from wal_agent.wal.reader import KnownEnd, Replay, check_end, replay, seq_at_time
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _WAYS = "Give a record's number, as `wal-agent log` shows it, or a time (UTC): 14:02, 14:02:13, 2026-11-22T14:02:13Z."
@@ -43,17 +43,17 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
     """The log up to the place `at` (None: to its end), or as far as it is sound. Denied: the job is not encrypted with
     the key `key_id`; UsageError: there is no such place; Damaged: it cannot be found; BucketError."""
     try:
-        seen = leases.read(bucket, keys)
+        seen = leases.read_lease(bucket, keys)
     except Damaged:
         seen = None  # what was saved is in the log
-    if seen and (problem := wrong_key(keys.job, seen.doc.key, key_id)):
+    if seen and (problem := wrong_key_error(keys.job, seen.doc.key, key_id)):
         raise problem
     if seen is None and next(iter(bucket.list(keys.log)), None) is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     if at is None:
-        return reaching(replay(bucket, keys), keys.job, Reached.by(seen))
+        return check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
     point = read_point(at, now)
-    upto = point if isinstance(point, int) else seq_at(bucket, keys, point)
+    upto = point if isinstance(point, int) else seq_at_time(bucket, keys, point)
     if upto < 1:
         raise UsageError(f"Job {keys.job} has no record of {at} or before.", "See: wal-agent log")
     return replay(bucket, keys, upto)

@@ -13,8 +13,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from wal_agent.capture.git import At, Git, GitFailed
-from wal_agent.capture.progress import FILES, FOLDERS
+from wal_agent.capture.git import Git, GitDirs, GitFailed
+from wal_agent.capture.progress import PROGRESS_FILES, PROGRESS_FOLDERS
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.shown import shown
@@ -68,7 +68,7 @@ def _build(shadow: Shadow, contents: Contents, built: Path, identity: Collection
     format = "sha256" if len(contents.commit) == 64 else "sha1"
     chosen = [f"--object-format={format}"] if format != "sha1" else []
     git.run("init", "-q", "--template=", *chosen, ".", cwd=built)
-    at = At(built / ".git", cwd=built)
+    at = GitDirs(built / ".git", cwd=built)
     (built / ".git" / "info").mkdir(exist_ok=True)
     had = _had(shadow, {state.head, *state.refs.values(), *state.commits} - {""})
     _objects(shadow, contents, built / ".git", had)
@@ -89,7 +89,7 @@ def _build(shadow: Shadow, contents: Contents, built: Path, identity: Collection
         git.run("config", "remote.origin.fetch", "+refs/heads/*:refs/remotes/origin/*", at=at)
 
 
-def _logged(git: Git, at: At, name: str, id: str) -> list[str]:
+def _logged(git: Git, at: GitDirs, name: str, id: str) -> list[str]:
     """A stash is listed only out of its log. Older ones than the newest are not captured."""
     if name != "refs/stash":
         return []
@@ -115,7 +115,7 @@ def _objects(shadow: Shadow, contents: Contents, git_dir: Path, had: Collection[
     shadow.git.run(*words, at=shadow.at(), input="".join(f"{line}\n" for line in wanted).encode())
 
 
-def _head(git: Git, at: At, branch: str, head: str) -> None:
+def _head(git: Git, at: GitDirs, branch: str, head: str) -> None:
     if branch and _is_ref(git, branch) and branch.startswith("refs/heads/"):
         git.run("symbolic-ref", "HEAD", branch, at=at)
         if head:
@@ -139,12 +139,16 @@ def _is_known(name: str) -> bool:
     parts = PurePosixPath(name).parts
     if "/".join(parts) != name or not name.isprintable():
         return False
-    return name in FILES if len(parts) == 1 else len(parts) == 2 and parts[0] in FOLDERS and parts[1] not in (".", "..")
+    return (
+        name in PROGRESS_FILES
+        if len(parts) == 1
+        else len(parts) == 2 and parts[0] in PROGRESS_FOLDERS and parts[1] not in (".", "..")
+    )
 
 
 def _index(git: Git, contents: Contents, built: Path, folder: Path) -> None:
     """The index as it was; where only part of the files was checked out, what is not here is not missed."""
-    at = At(built / ".git", work_tree=folder, cwd=folder)
+    at = GitDirs(built / ".git", work_tree=folder, cwd=folder)
     state = contents.state
     if contents.index:
         git.run("read-tree", contents.index, at=at)

@@ -16,7 +16,7 @@ from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.recovery import moves
 from wal_agent.shown import shown
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import create, write_base, write_file
+from wal_agent.wal.files import create_file, write_base, write_file
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay, replay
 from wal_agent.wal.state import FileState
@@ -136,7 +136,9 @@ def _write(blobs: Blobs, file: FileState, target: Path) -> None:
         write_file(blobs, file, target)
         return
     try:
-        with create(target) as out:  # each chunk has a hash of its own; the whole had one that is not known any more
+        with create_file(
+            target
+        ) as out:  # each chunk has a hash of its own; the whole had one that is not known any more
             write_base(blobs, file, out)
     except BaseException:
         target.unlink(missing_ok=True)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.capture.git import Git, GitFailed, GitMissing
-from wal_agent.capture.mark import NAME, marked
-from wal_agent.capture.place import find
-from wal_agent.capture.shadow import Shadow, is_id
+from wal_agent.capture.location import find_location
+from wal_agent.capture.mark import MARK_NAME, read_marks
+from wal_agent.capture.shadow import Shadow, is_object_id
 from wal_agent.errors import ConfigError
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.begun import is_wanted, read_begun
@@ -92,7 +92,7 @@ def look(target: Target, captured: Workspace | None) -> LocalTree:
         return LocalTree(False, empty, False)
     shadow = target.shadow()
     try:
-        known = is_id(captured.commit) and _known(shadow, target, captured.commit)
+        known = is_object_id(captured.commit) and _known(shadow, target, captured.commit)
         return LocalTree(known, empty, _has_repository(shadow.git, target.folder, captured.repository))
     except GitMissing:
         raise ConfigError(
@@ -105,7 +105,7 @@ def _known(shadow: Shadow, target: Target, commit: str) -> bool:
     that could be marked and is not is another one of the same name."""
     if read_begun(shadow) is not None or is_wanted(shadow, target.job, commit):
         return False
-    if commit in marked(target.folder):
+    if commit in read_marks(target.folder):
         return True
     return not _can_be_marked(target.folder) and shadow.has(commit)
 
@@ -113,7 +113,7 @@ def _known(shadow: Shadow, target: Target, commit: str) -> bool:
 def _can_be_marked(folder: Path) -> bool:
     """Whether `mark` works here, as far as can be told without changing anything."""
     try:
-        os.getxattr(folder, NAME, follow_symlinks=False)
+        os.getxattr(folder, MARK_NAME, follow_symlinks=False)
     except AttributeError:
         return False
     except OSError as error:
@@ -128,7 +128,7 @@ def _has_repository(git: Git, folder: Path, lost: Repository | None) -> bool:
     """A repository around the folder that has no file in it is none for a tree that stood at the top of its own."""
     if os.path.lexists(folder / ".git"):
         return True
-    place = find(git, folder)
+    place = find_location(git, folder)
     if place.git_dir is None or lost is None or lost.prefix or not place.prefix:
         return place.git_dir is not None
     try:

@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wal_agent.capture.git import At, GitFailed, GitMissing
-from wal_agent.capture.mark import mark
-from wal_agent.capture.place import Place, find
+from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
+from wal_agent.capture.location import Location, find_location
+from wal_agent.capture.mark import mark_folder
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
@@ -146,7 +146,7 @@ class _Restore:
             rebuild(shadow, contents, self.folder, captured.repository.identity if captured.repository else ())
         failpoint("restore.after_tree")
         shadow.save(captured.commit)
-        mark(self.folder, (captured.commit,), self.target.job)
+        mark_folder(self.folder, (captured.commit,), self.target.job)
         (shadow.folder / PUT_BACK).write_text(f"{captured.commit} {note}")
         end(shadow, self.target.job)
         prune(self.target.kept(self.now).parent, self.now)
@@ -184,7 +184,7 @@ class _Restore:
             with suppress(OSError):
                 self.folder.chmod(mode)
 
-    def _replace(self, place: Place, contents: Contents, tree: Tree) -> Done:
+    def _replace(self, place: Location, contents: Contents, tree: Tree) -> Done:
         """Save what is here, and put the tree over it; again where it is not what was saved any more."""
         aside: tuple[str, ...] = ()
         for _ in range(TRIES):
@@ -193,7 +193,7 @@ class _Restore:
             leave = _left_out(old, tree, contents)
             old = {path: entry for path, entry in old.items() if path not in leave}
             done = self._keep(place, here, contents, old, tree)
-            mark(self.folder, ())
+            mark_folder(self.folder, ())
             way = move_aside(self.folder, old, tree, self.now)
             aside += way.moved
             was = here.contents.work if here else ""
@@ -207,7 +207,7 @@ class _Restore:
             f"Files in {self.folder} change while the working tree is put back: {moved}", "Stop what writes there."
         )
 
-    def _keep(self, place: Place, here: Here | None, contents: Contents, old: Tree, tree: Tree) -> Done:
+    def _keep(self, place: Location, here: Here | None, contents: Contents, old: Tree, tree: Tree) -> Done:
         """What is replaced is kept, where no commit of the user's and no save of a restore that was cut has it; so are
         the commits that the captured tree stood on, where the repository here lacks them."""
         shadow, found = self.shadow, changes(old, tree)
@@ -245,18 +245,18 @@ class _Restore:
             folder = folder.with_name(f"{folder.name.partition('-')[0]}-{n}")
         return Kept(folder)
 
-    def _has(self, place: Place, commit: str) -> bool:
+    def _has(self, place: Location, commit: str) -> bool:
         if place.git_dir is None:
             return False
         try:
-            self.shadow.git.run("cat-file", "-e", f"{commit}^{{commit}}", at=At(place.git_dir))
+            self.shadow.git.run("cat-file", "-e", f"{commit}^{{commit}}", at=GitDirs(place.git_dir))
         except GitFailed:
             return False
         return True
 
-    def _place(self) -> Place:
+    def _place(self) -> Location:
         self.folder.mkdir(parents=True, exist_ok=True)
-        place = find(self.shadow.git, self.folder)
+        place = find_location(self.shadow.git, self.folder)
         format = object_format(self.captured)
         if place.git_dir is not None and place.object_format != format:
             raise ConfigError(
@@ -267,7 +267,7 @@ class _Restore:
         self._fresh = self.shadow.ensure(format)
         return place
 
-    def _save_here(self, place: Place) -> Here | None:
+    def _save_here(self, place: Location) -> Here | None:
         if not any(self.folder.iterdir()):
             return None
         return save_here(self.shadow, self.folder, place, self.target.env, self._private, self.now)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.capture.git import At, GitFailed
+from wal_agent.capture.git import GitDirs, GitFailed
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
@@ -152,7 +152,7 @@ def make_equal(
     index.replace(shadow.folder / "index")
 
 
-def _merge(shadow: Shadow, at: At, base: str, tree: str) -> None:
+def _merge(shadow: Shadow, at: GitDirs, base: str, tree: str) -> None:
     """git itself refuses, before it writes anything, to replace what is not as the index has it."""
     try:
         shadow.git.run("read-tree", "-m", "-u", base, tree, at=at)
@@ -162,12 +162,12 @@ def _merge(shadow: Shadow, at: At, base: str, tree: str) -> None:
         raise
 
 
-def _update(shadow: Shadow, at: At, how: str, paths: Iterable[str]) -> None:
+def _update(shadow: Shadow, at: GitDirs, how: str, paths: Iterable[str]) -> None:
     if listed := b"".join(os.fsencode(path) + b"\0" for path in paths):
         shadow.git.run("update-index", how, "-z", "--stdin", at=at, input=listed)
 
 
-def _differs(shadow: Shadow, at: At) -> str:
+def _differs(shadow: Shadow, at: GitDirs) -> str:
     """The first file that is not as the index has it, for people; "" for none."""
     shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
     found = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=at)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import SystemClock
-from wal_agent.encryption import wrong_key
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
 from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left, paused_until
@@ -20,10 +20,10 @@ from wal_agent.supervise import machine
 from wal_agent.supervise.hook_server import ACK, ask_run
 from wal_agent.supervise.machine import probe_holder
 from wal_agent.wal import lease as leases
-from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
+from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim, Seen
-from wal_agent.wal.reader import Reached, Replay, reaching, replay
+from wal_agent.wal.lease import LeaseRequest, StoredLease
+from wal_agent.wal.reader import KnownEnd, Replay, check_end, replay
 from wal_agent.wal.state import State
 
 
@@ -48,12 +48,12 @@ def acknowledge_call(
     """Settle the call durably. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it, or
     this machine's spool holds records that come before it;
     Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
-    seen = leases.read(bucket, keys)
+    seen = leases.read_lease(bucket, keys)
     if seen is None:
         if missing := lease_missing(bucket, keys):
             raise missing
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
-    if problem := wrong_key(keys.job, seen.doc.key, key_id):
+    if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
         raise problem
     run_dir = machine.RunDir.create(machine.runtime_dir(env), secrets.token_hex(8))
     try:
@@ -63,9 +63,9 @@ def acknowledge_call(
             case Try() if carries_spool(seen, known):
                 raise not_carried(seen)
             case Try(cause):
-                found = reaching(replay(bucket, keys), keys.job, Reached.by(seen))
+                found = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
                 acknowledged_end(sound_state(found), call, done, 0.0)  # refuses before anything is opened
-                claim = Claim(
+                claim = LeaseRequest(
                     run=run_dir.run,
                     host=here,
                     agent=seen.doc.agent,
@@ -73,7 +73,7 @@ def acknowledge_call(
                     ttl=ttl,
                     key=key_id,
                 )
-                fields = Fields(agent_version="", version=__version__)
+                fields = OpeningFields(agent_version="", version=__version__)
                 job = open_job(
                     bucket, keys, SystemClock(), random.Random(), claim=claim, fields=fields, seen=seen, cause=cause
                 )
@@ -87,7 +87,7 @@ def acknowledge_call(
         run_dir.end()
 
 
-def not_carried(seen: Seen) -> LeaseHeld:
+def not_carried(seen: StoredLease) -> LeaseHeld:
     """R9: an opening that left the spool behind would make it stale."""
     doc = seen.doc
     return LeaseHeld(
@@ -127,7 +127,7 @@ def kept(reason: str) -> str:
     return reason if reason and way(reason) != "halted" else "a call was settled by a person"
 
 
-def _ask_owner(seen: Seen, call: int, done: bool, refusal: LeaseHeld) -> None:
+def _ask_owner(seen: StoredLease, call: int, done: bool, refusal: LeaseHeld) -> None:
     answer = ask_run(seen.doc.host, seen.doc.run, ACK, {"call": call, "done": done})
     if answer is None:
         raise refusal

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
-from wal_agent.bucket.known import missing
+from wal_agent.bucket.encryption import wrong_key_error
+from wal_agent.bucket.known import missing_job_error
 from wal_agent.clock import Clock
-from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
@@ -34,10 +34,10 @@ from wal_agent.supervise.options import ShowWait, show_no_wait
 from wal_agent.supervise.processes import handled_signals
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
-from wal_agent.wal.job import Fields, OpenedJob, Stopped, open_job
+from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim, Seen
-from wal_agent.wal.spool import Owner, Spool, forsaken
+from wal_agent.wal.lease import LeaseRequest, StoredLease
+from wal_agent.wal.spool import Spool, SpoolOwner, orphaned_spools
 
 BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached
 LOOK = 30.0  # seconds at most between two looks at a paused job's lease: a person may end the pause
@@ -68,7 +68,7 @@ class LeaseWatch:
     version: str = ""
     since: float = 0.0
 
-    def unchanged(self, seen: Seen, now: float) -> float:
+    def unchanged(self, seen: StoredLease, now: float) -> float:
         if seen.version != self.version:
             self.version, self.since = seen.version, now
         return now - self.since
@@ -88,8 +88,8 @@ def acquire_job(
     bucket: Bucket,
     keys: Keys,
     here: Host,
-    claim: Claim,
-    fields: Fields,
+    claim: LeaseRequest,
+    fields: OpeningFields,
     clock: Clock,
     rng: random.Random,
     wait: bool,
@@ -105,14 +105,14 @@ def acquire_job(
     for itself; Denied when the job is encrypted with another key than the claim's; Unavailable when nothing of it is
     there, although this machine had it in epoch `known`."""
     watch, told, paused = LeaseWatch(), "", False
-    owner = Owner(keys.job, bucket.url)
+    owner = SpoolOwner(keys.job, bucket.url)
     while True:
         check_signals()
         try:
             with on("the bucket, for the job's lease"):
-                seen = leases.read(bucket, keys)
-                if seen is None and known and reader.tail(bucket, keys).seq == 0:
-                    raise missing(bucket.url, keys.job, known)
+                seen = leases.read_lease(bucket, keys)
+                if seen is None and known and reader.read_tail(bucket, keys).seq == 0:
+                    raise missing_job_error(bucket.url, keys.job, known)
                 if seen is None:
                     require_conditions(bucket, f"{keys.job}/probe")
         except Unavailable as error:
@@ -128,7 +128,7 @@ def acquire_job(
                 f"Job {keys.job} is the one that this command is a part of: it was typed inside its own run.",
                 "Name another job: wal-agent run AGENT --job NAME",
             )
-        if seen and (problem := wrong_key(keys.job, seen.doc.key, claim.key)):
+        if seen and (problem := wrong_key_error(keys.job, seen.doc.key, claim.key)):
             raise problem
         unchanged = watch.unchanged(seen, clock.boot()) if seen else 0.0
         local = probe_holder(seen, here, spooling.spools, bucket.url, unchanged)
@@ -176,7 +176,7 @@ def acquire_job(
 
 @contextmanager
 def spool_for(
-    seen: Seen | None, local: Local, spooling: Spooling, run: str, owner: Owner, tell: Callable[[str], None]
+    seen: StoredLease | None, local: Local, spooling: Spooling, run: str, owner: SpoolOwner, tell: Callable[[str], None]
 ) -> Iterator[Spool | None]:
     """The folder that the lease is to name from its first moment on (R9): the dead owner's, if it is here; else a new
     one, if this run spools. It is locked before the lease is taken, so that nobody sees it without an owner. LeaseHeld:
@@ -198,7 +198,7 @@ def spool_for(
         elif folder is not None:
             folder.release()
         raise
-    for kept in forsaken(spooling.spools, owner, folder.folder if folder else None):
+    for kept in orphaned_spools(spooling.spools, owner, folder.folder if folder else None):
         tell(f"this machine keeps records of an earlier run that never came into the log: {kept}")
 
 

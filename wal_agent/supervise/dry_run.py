@@ -11,9 +11,9 @@ from pathlib import Path
 
 from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
-from wal_agent.encryption import wrong_key
 from wal_agent.errors import Damaged
 from wal_agent.records import Opening, Verdict
 from wal_agent.recovery import evidence
@@ -33,13 +33,13 @@ from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, th
 from wal_agent.supervise.provenance import is_vouched, quote_word
 from wal_agent.supervise.recovery_input import InnerRuns, Situation, logged_calls, observe_log
 from wal_agent.supervise.worktree import WorktreeFacts
+from wal_agent.wal import blob_check
 from wal_agent.wal import lease as leases
-from wal_agent.wal import stored
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import Reached, reaching, replay
-from wal_agent.wal.spool import count
+from wal_agent.wal.reader import KnownEnd, check_end, replay
+from wal_agent.wal.spool import count_segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ def foresee_start(
 ) -> ForeseenStart:
     """What `wal-agent run` would do now. Raises BucketError and Damaged, as the start would: each blob that it would
     read is read. `options`: see damage.to_restore."""
-    seen = leases.read(bucket, keys)
+    seen = leases.read_lease(bucket, keys)
     if seen is None:
         if missing := lease_missing(bucket, keys):
             raise missing
         return ForeseenStart(f"job {keys.job} does not exist yet; a start would be its first", [])
-    if problem := wrong_key(keys.job, seen.doc.key, key_id):
+    if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
         raise problem
     clock = SystemClock()
     here = this_host(env, Path(os.devnull))
@@ -100,7 +100,7 @@ def foresee_start(
         version="",
         workspace=str(workspace),
     )
-    at = observe_log(log := reaching(replay(bucket, keys), keys.job, Reached.by(seen)), opening, blobs)
+    at = observe_log(log := check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen)), opening, blobs)
     found = processes.marked_processes(at.home.run) if at.home and at.same_host(here) else []
     running = [processes.command_line(p) for p in found]
     gone = at.home is not None and lock_state(at.home.host, here) == "dead"
@@ -140,10 +140,12 @@ def foresee_start(
         rows.append(row("spool", plain(carried(seen.doc.spool), 300)))
     if isinstance(decided, Resume | StartAgain):
         put_back = tree.plan.action == "put_back"
-        wanted = stored.needs(log.state, session=isinstance(decided, Resume), tree=put_back)
-        known = stored.Known()
-        if lacks := stored.missing(bucket, keys, wanted, known) or stored.damaged(blobs, wanted, known):
-            raise lost(lacks, stored.newest_whole(bucket, keys, log.seq, known, blobs), keys, options)
+        wanted = blob_check.needed_blobs(log.state, session=isinstance(decided, Resume), tree=put_back)
+        known = blob_check.CheckedBlobs()
+        if lacks := blob_check.find_missing_blobs(bucket, keys, wanted, known) or blob_check.find_damaged_blobs(
+            blobs, wanted, known
+        ):
+            raise lost(lacks, blob_check.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options)
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return ForeseenStart(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
     effects = tree.effects(tree.then)
@@ -163,7 +165,7 @@ def foresee_start(
 
 def carried(spool: str) -> str:
     """What a start on this machine adds to the log before it plans."""
-    n = count(Path(spool))
+    n = count_segments(Path(spool))
     what = "1 segment" if n == 1 else f"{n} segments"
     return f"a start would first carry in {what} of {spool}; that is not foreseen here"
 

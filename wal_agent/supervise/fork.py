@@ -21,10 +21,10 @@ from wal_agent.agents.base import Env
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.bucket.encryption import key_id, load_key
 from wal_agent.capture.delta import FileTracker
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import MAX_JOB
-from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
 from wal_agent.places import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
@@ -41,12 +41,12 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import SessionOwner
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.carry import send
 from wal_agent.wal.files import write_file
-from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
+from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Replay
+from wal_agent.wal.spool_replay import send_spooled
 from wal_agent.wal.state import State
 
 BUDGET = 60.0  # seconds without any progress after which a fork is given up
@@ -83,7 +83,7 @@ def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
     run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
     try:
         keys = Keys(settings.job)
-        found = replay_at(bucket, keys, id_of(key), at, clock.now())
+        found = replay_at(bucket, keys, key_id(key), at, clock.now())
         if found.damage is not None:
             raise damaged(found.damage)
         if not (found.state.ran or found.state.files):
@@ -101,15 +101,15 @@ def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
         if isinstance(wish.agent, OneStore):
             refuse_to_take(wish.agent, found.state.session, wish.workspace, env)
         new = free_name(bucket, keys.job, found.seq)
-        claim = Claim(
+        claim = LeaseRequest(
             run=run_dir.run,
             host=here,
             agent=wish.agent.name,
             workspace=str(wish.workspace),
             ttl=settings.ttl,
-            key=id_of(key),
+            key=key_id(key),
         )
-        fields = Fields(home.agent_version, __version__, typed, home.interactive)
+        fields = OpeningFields(home.agent_version, __version__, typed, home.interactive)
         if not wish.args or provenance.is_vouched(env, settings.bucket, keys.job, openings, typed):
             provenance.remember_args(env, settings.bucket, new.job, run_dir.run, typed)
         whose = SessionOwner(state_dir(env), found.state.session, wish.workspace)
@@ -138,14 +138,14 @@ def free_name(bucket: Bucket, job: str, record: int) -> Keys:
     for n in range(1, 1000):
         tail = f"-from-{record}" + (f"-{n}" if n > 1 else "")
         keys = Keys(job[: MAX_JOB - len(tail)] + tail)
-        if leases.read(bucket, keys) is None:
+        if leases.read_lease(bucket, keys) is None:
             return keys
     raise UsageError(f"Record {record} of job {job} was forked a thousand times.", "Fork another record.")
 
 
 def refuse_beside(source: Source, here: Host, workspace: Path, spools: Path) -> None:
     """LeaseHeld when the source runs in this very folder: two agents would work in one tree."""
-    seen = leases.read(source.bucket, source.keys)
+    seen = leases.read_lease(source.bucket, source.keys)
     if seen is None or seen.doc.workspace != str(workspace):
         return
     local = probe_holder(seen, here, spools, source.bucket.url)
@@ -169,8 +169,8 @@ def refuse_to_take(agent: OneStore, session: str, workspace: Path, env: Env) -> 
 def fork(
     source: Source,
     keys: Keys,
-    claim: Claim,
-    fields: Fields,
+    claim: LeaseRequest,
+    fields: OpeningFields,
     clock: Clock,
     rng: random.Random,
     check: Callable[[], None] = lambda: None,
@@ -181,7 +181,7 @@ def fork(
     job = open_job(source.bucket, keys, clock, rng, claim=claim, fields=fields, seen=None, cause="first")
     for record in _records(source, job, clock):
         job.writer.append(record)
-        send(job.writer, clock, rng, BUDGET, check)
+        send_spooled(job.writer, clock, rng, BUDGET, check)
     reason = f"forked from {source.keys.job} at record {source.found.seq}"
     if close_job(job, "released", reason) == "left":
         raise Unavailable("The fork could not be saved: the bucket cannot be reached.", "Try again later.")

@@ -19,8 +19,8 @@ from wal_agent.flock import FlockState, Life, flock_state, taken
 from wal_agent.places import state_dir as state_dir
 from wal_agent.records import Host
 from wal_agent.recovery.admit import Local
-from wal_agent.wal.lease import Seen
-from wal_agent.wal.spool import Owner, look
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.spool import SpoolOwner, spool_presence
 
 MAX_RUNTIME = 70  # bytes; a unix socket's path holds 103 on macOS, and the run and the socket's name come behind it
 _LIFE: dict[FlockState, Life] = {"held": "alive", "free": "dead", "unknown": "unknown"}
@@ -147,10 +147,10 @@ def is_run_live(run_dir: Path) -> bool:
     return flock_state(run_dir / "lock") == "held"
 
 
-def probe_holder(seen: Seen | None, here: Host, spools: Path, bucket_url: str, unchanged: float = 0.0) -> Local:
+def probe_holder(seen: StoredLease | None, here: Host, spools: Path, bucket_url: str, unchanged: float = 0.0) -> Local:
     """`spools`: the folder of this user's spools; `unchanged`: seconds that the lease was seen not to change."""
     if seen is None:
         return Local(here.boot, here.pidns)
     doc = seen.doc
-    spool = look(spools, doc.spool, Owner(doc.job, bucket_url)) if doc.spool else "absent"
+    spool = spool_presence(spools, doc.spool, SpoolOwner(doc.job, bucket_url)) if doc.spool else "absent"
     return Local(here.boot, here.pidns, lock_state(doc.host, here), unchanged, spool, here.name, str(spools))

@@ -38,8 +38,8 @@ from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Seen
-from wal_agent.wal.lease_pause import put_off
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.lease_pause import reschedule_pause
 
 SOCKET = "WAL_AGENT_SOCKET"  # in a run's environment, beside its id
 SHORTEST = 1.0  # seconds
@@ -165,7 +165,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
     match admit(keys.job, seen, local, pauses="ignore"):
         case Try("released"):
             lasts = wanted.seconds(seen.now)
-            now_doc = put_off(
+            now_doc = reschedule_pause(
                 bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=lasts, reason=clean_reason(wanted.reason)
             )
             return _paused(keys.job, seen.now + lasts, seen.now, now_doc.reason)
@@ -197,7 +197,7 @@ def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
             "it is running, or about to end for its pause" if running else "the next `wal-agent run` starts it at once"
         )
         return PauseResult(keys.job, "not_paused", f"job {keys.job} is not paused: {how}.")
-    put_off(bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=0.0, reason=seen.doc.reason)
+    reschedule_pause(bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=0.0, reason=seen.doc.reason)
     return PauseResult(
         keys.job,
         "ended",
@@ -207,8 +207,8 @@ def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
     )
 
 
-def _read(bucket: Bucket, keys: Keys) -> Seen:
-    seen = leases.read(bucket, keys)
+def _read(bucket: Bucket, keys: Keys) -> StoredLease:
+    seen = leases.read_lease(bucket, keys)
     if seen is None:
         if missing := lease_missing(bucket, keys):
             raise missing

@@ -27,10 +27,10 @@ from wal_agent.agents.base import Agent, Hookless, LoggedCall, Reconciled
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.bucket.encryption import key_id, load_key
 from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings, load
-from wal_agent.encryption import id_of, load_key
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.case import Before, LocalFacts, Policy
@@ -52,7 +52,7 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseDoc, Seen
+from wal_agent.wal.lease import LeaseDoc, StoredLease
 from wal_agent.wal.reader import Damage, Replay, replay
 from wal_agent.wal.state import EndedCall, State
 
@@ -401,14 +401,14 @@ class InnerRuns:
         with closing(open_bucket(url)) as plain:
             bucket = RetryBucket(plain, SystemClock(), random.Random())
             keys = Keys(settings.job)
-            seen = leases.read(bucket, keys)
+            seen = leases.read_lease(bucket, keys)
             if seen is None:
                 return InnerRun(settings.job, began=False)
-            if seen.doc.key not in ("", id_of(key)):
+            if seen.doc.key not in ("", key_id(key)):
                 return None
             return self._told(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)
 
-    def _told(self, bucket: Bucket, keys: Keys, seen: Seen, run: str, since: float) -> InnerRun | None:
+    def _told(self, bucket: Bucket, keys: Keys, seen: StoredLease, run: str, since: float) -> InnerRun | None:
         found = replay(bucket, keys)
         if found.damage is not None:
             return None
@@ -422,7 +422,7 @@ class InnerRuns:
             return None  # an earlier call's; or somebody else had the job behind it
         return InnerRun(keys.job, True, self._state(seen))
 
-    def _state(self, seen: Seen) -> Literal["closed", "released", "cut_off", "held"]:
+    def _state(self, seen: StoredLease) -> Literal["closed", "released", "cut_off", "held"]:
         doc = seen.doc
         if doc.state == "held":
             return "cut_off" if lock_state(doc.host, self.here) == "dead" else "held"

@@ -228,7 +228,7 @@ def is_complete(url: str, job: str, opened: Callable[[str], Bucket] = open_bucke
     does, and Damaged."""
     bucket = opened(url)
     try:
-        seen = leases.read(bucket, Keys(job))
+        seen = leases.read_lease(bucket, Keys(job))
     finally:
         bucket.close()
     return seen is not None and seen.doc.state == "closed" and not way(seen.doc.reason)

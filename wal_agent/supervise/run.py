@@ -30,10 +30,11 @@ from wal_agent.agents.program import ASKING
 from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
-from wal_agent.bucket.known import known_epoch, remember
+from wal_agent.bucket.encryption import COMMAND_BUDGET, load_key
+from wal_agent.bucket.encryption import key_id as id_of
+from wal_agent.bucket.known import known_epoch, remember_run
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
-from wal_agent.encryption import COMMAND_BUDGET, id_of, load_key
 from wal_agent.errors import BucketError, ConfigError, Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.happened import (
     DrainFinished,
@@ -64,9 +65,9 @@ from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome
 from wal_agent.supervise.startup import InterruptibleBucket, InterruptibleClock, StartupInterrupt
 from wal_agent.supervise.within import call_with_timeout
 from wal_agent.supervise.worktree import open_worktree_capture
-from wal_agent.wal.job import Fields, OpenedJob, Stopped, close_job
+from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim, Lease
+from wal_agent.wal.lease import Lease, LeaseRequest
 from wal_agent.wal.state import State
 from wal_agent.wal.writer import SPOOL_AFTER
 
@@ -190,7 +191,7 @@ class _Run:
     # ---- the job
 
     def _take(self) -> OpenedJob:
-        claim = Claim(
+        claim = LeaseRequest(
             run=self.run_dir.run,
             host=self.here,
             agent=self.wish.agent.name,
@@ -198,7 +199,7 @@ class _Run:
             ttl=self.timing.ttl,
             key=self.key_id,
         )
-        fields = Fields(
+        fields = OpeningFields(
             agent_version=self.cli.version,
             version=__version__,
             args=self.wish.args,
@@ -255,7 +256,7 @@ class _Run:
     def _remember(self, epoch: int) -> None:
         """The next start on this machine knows that this bucket holds this job."""
         try:
-            remember(self.bucket.url, marker_of(self.bucket.url), self.keys.job, epoch, self.wish.env)
+            remember_run(self.bucket.url, marker_of(self.bucket.url), self.keys.job, epoch, self.wish.env)
         except (OSError, BucketError, Damaged) as error:
             self.screen.say(
                 f"this machine could not note that it uses the bucket ({error}): if its disk is not mounted at the "

@@ -32,7 +32,7 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
 from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.supervise.within import call_with_timeout
-from wal_agent.wal.job import OpenedJob, after_left, close_job
+from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
 
 
@@ -333,6 +333,6 @@ class _Closing:
         return EndNotSaved(
             f"the end of job {self.opened.keys.job} could not be saved: {waits_for}, and the bucket cannot be "
             f"reached. The agent ended with {self.ended.exit.shell_code}.",
-            after_left(self.opened),
+            describe_unsaved(self.opened),
             finished,
         )

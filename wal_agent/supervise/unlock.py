@@ -18,9 +18,9 @@ from wal_agent.recovery.admit import END_IT, Local, age, owner_is_dead, pause_le
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Seen
-from wal_agent.wal.lease_repair import replace_damaged
-from wal_agent.wal.reader import tail
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.lease_repair import replace_damaged_lease
+from wal_agent.wal.reader import read_tail
 
 MAX_REASON = 500  # characters
 
@@ -56,7 +56,7 @@ class UnlockRequest:
 def unlock(bucket: Bucket, keys: Keys, wish: UnlockRequest, env: Mapping[str, str]) -> Unlocked:
     """Unlock the lease that the person saw. UsageError: there is none, it is another one, or they named none;
     LeaseHeld: its owner renewed it at the same moment; Damaged: it cannot be read, see `repair`."""
-    seen = leases.read(bucket, keys)
+    seen = leases.read_lease(bucket, keys)
     if seen is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     here = this_host(env, Path(os.devnull))
@@ -65,7 +65,7 @@ def unlock(bucket: Bucket, keys: Keys, wish: UnlockRequest, env: Mapping[str, st
         return idle
     check_request(seen, local, wish)
     with suppress(BucketError, Damaged):  # what is of no use without a key, or damaged, can be unlocked all the same
-        tail(bucket, keys, seen.doc.seq)  # Newer
+        read_tail(bucket, keys, seen.doc.seq)  # Newer
     doc = leases.unlock(
         bucket, keys, SystemClock(), random.Random(), seen=seen, reason=clean_reason(wish.reason), off=wish.off
     )
@@ -79,19 +79,19 @@ def repair_lease(bucket: Bucket, keys: Keys, wish: UnlockRequest, ttl: float, ke
     so; `key_id`: of the key that `bucket` decrypts with. UsageError: the lease is sound, or `wish` names another epoch
     than the log's; Damaged, Denied: the end of the log cannot be read either."""
     try:
-        seen = leases.read(bucket, keys)
+        seen = leases.read_lease(bucket, keys)
     except Damaged as error:
         damage = error.what
     else:
         found = "there is none" if seen is None else f"it says {seen.doc.state}, epoch {seen.doc.epoch}"
         raise UsageError(f"The lease of job {keys.job} is not damaged: {found}.", "Leave out --damaged.")
-    end = tail(bucket, keys)
+    end = read_tail(bucket, keys)
     if wish.epoch != end.epoch:
         raise UsageError(
             f"{damage} The log's newest epoch is {end.epoch}.",
             f"Make sure that nobody runs the job, then: {leases.REPAIR} --epoch {end.epoch} --job {keys.job}",
         )
-    repaired = replace_damaged(
+    repaired = replace_damaged_lease(
         bucket,
         keys,
         SystemClock(),
@@ -122,7 +122,7 @@ def repair_lease(bucket: Bucket, keys: Keys, wish: UnlockRequest, ttl: float, ke
 # --- pure
 
 
-def nothing_to_unlock(seen: Seen, local: Local, wish: UnlockRequest) -> Unlocked | None:
+def nothing_to_unlock(seen: StoredLease, local: Local, wish: UnlockRequest) -> Unlocked | None:
     """What to say when the next start can have the job anyhow; None when there is something to unlock.
 
     No error: what was asked for is so, and a script may go on."""
@@ -144,7 +144,7 @@ def nothing_to_unlock(seen: Seen, local: Local, wish: UnlockRequest) -> Unlocked
     return None
 
 
-def check_request(seen: Seen, local: Local, wish: UnlockRequest) -> None:
+def check_request(seen: StoredLease, local: Local, wish: UnlockRequest) -> None:
     """UsageError unless the person names the lease that stands there, and what they say of its host can be true."""
     doc = seen.doc
     command = f"wal-agent unlock --epoch {doc.epoch}"
@@ -163,12 +163,12 @@ def check_request(seen: Seen, local: Local, wish: UnlockRequest) -> None:
         )
 
 
-def owner(seen: Seen) -> str:
+def owner(seen: StoredLease) -> str:
     doc = seen.doc
     return f"{doc.host.name} (pid {doc.host.pid}, epoch {doc.epoch}, heartbeat {age(seen):.0f} s ago)"
 
 
-def loses(seen: Seen, local: Local) -> bool:
+def loses(seen: StoredLease, local: Local) -> bool:
     """Whether a start on this machine cannot have what the owner may have spooled (R9)."""
     return bool(seen.doc.spool) and local.spool == "absent"
 
@@ -178,7 +178,7 @@ def next_start(waits: float, loses: bool = False) -> str:
     return f"The next `wal-agent run{' --accept-loss' if loses else ''}` {when}."
 
 
-def notes(seen: Seen, local: Local, off: bool) -> tuple[str, ...]:
+def notes(seen: StoredLease, local: Local, off: bool) -> tuple[str, ...]:
     """What the person should know of the old owner."""
     doc, found = seen.doc, []
     if doc.state == "held":  # and not dead, else there would have been nothing to unlock
@@ -191,7 +191,7 @@ def notes(seen: Seen, local: Local, off: bool) -> tuple[str, ...]:
     return (*found, *spooled(seen, local))
 
 
-def spooled(seen: Seen, local: Local) -> tuple[str, ...]:
+def spooled(seen: StoredLease, local: Local) -> tuple[str, ...]:
     doc = seen.doc
     if not doc.spool:
         return ()
@@ -203,7 +203,7 @@ def spooled(seen: Seen, local: Local) -> tuple[str, ...]:
     )
 
 
-def result(seen: Seen, done: bool, said: str, waits: float = 0.0, notes: tuple[str, ...] = ()) -> Unlocked:
+def result(seen: StoredLease, done: bool, said: str, waits: float = 0.0, notes: tuple[str, ...] = ()) -> Unlocked:
     doc = seen.doc
     return Unlocked(
         doc.job, done, said, doc.epoch, doc.host.name, doc.host.pid, age(seen), waits, doc.spool, tuple(notes)

@@ -24,9 +24,9 @@ from wal_agent import places
 from wal_agent.agents.base import Agent
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
-from wal_agent.capture.left_out import nobody_chose
-from wal_agent.capture.place import find
-from wal_agent.capture.repository import Surroundings
+from wal_agent.capture.left_out import describe_unexpected
+from wal_agent.capture.location import find_location
+from wal_agent.capture.repository import RepositoryReader
 from wal_agent.capture.shadow import Shadow
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
@@ -251,7 +251,7 @@ class WorktreeSaver:
         if (pending := saved.pending) is not None:
             more = f" and {pending.files - len(pending.names)} more" if pending.files > len(pending.names) else ""
             parts.append(f"{size(pending.size)} in {', '.join(pending.names)}{more}")
-        if left := nobody_chose(saved.left_out, saved.left_out_more):
+        if left := describe_unexpected(saved.left_out, saved.left_out_more):
             parts.append(left)
         listed = f"Not saved, only on this machine: {'; '.join(parts)}." if parts else ""
         return plain(f"{self.problem} {listed}".strip(), 600)
@@ -454,9 +454,9 @@ def identity_here(target: Target) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory(prefix="wal-agent-look-") as folder:
         shadow = Shadow(Path(folder) / "shadow", target.shadow().git)
         try:
-            place = find(shadow.git, target.folder)
+            place = find_location(shadow.git, target.folder)
             shadow.ensure(place.object_format)
-            around = Surroundings(shadow).look(place)
+            around = RepositoryReader(shadow).look(place)
         except (GitFailed, GitMissing):
             return ()
         return around.repository.identity if around.repository is not None else ()

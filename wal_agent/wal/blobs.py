@@ -19,7 +19,7 @@ from wal_agent.errors import Conflict, Damaged, NotFound, Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Payload
 from wal_agent.wal.keys import Keys, blob_epoch, blob_name, blob_sha256
-from wal_agent.wal.patience import Patience
+from wal_agent.wal.patience import RetryBudget
 
 INLINE = 64 << 10  # bytes; more becomes a blob
 
@@ -85,7 +85,7 @@ class Blobs:
         """Store `data`; its name once it is durable. Unavailable after the budget (seconds in which it is tried again;
         the last request may outlast it); Denied."""
         name = self.names.give(data)
-        patience = Patience(self._clock, self._rng, self._budget if budget is None else budget)
+        patience = RetryBudget(self._clock, self._rng, self._budget if budget is None else budget)
         while True:
             try:
                 self._bucket.put(self._keys.blob(name), data)

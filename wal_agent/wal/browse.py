@@ -16,7 +16,7 @@ from wal_agent.records import AnyRecord, Opening, Recovery, RunEnded
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import Fetched, Reached
+from wal_agent.wal.reader import Fetched, KnownEnd
 from wal_agent.wal.segment import Segment
 from wal_agent.wal.snapshot_codec import Snapshot
 from wal_agent.wal.state import State
@@ -24,7 +24,7 @@ from wal_agent.wal.state import State
 PARALLEL = 8  # snapshots that are read at a time
 
 
-def of_crashes(record: AnyRecord) -> bool:
+def is_crash_record(record: AnyRecord) -> bool:
     """Starts, ends and recoveries: State counts or keeps each, so two snapshots say whether any lies between them."""
     return isinstance(record, Opening | Recovery | RunEnded)
 
@@ -52,22 +52,22 @@ class _Range:
     seqs: list[int] | None
 
 
-def newest(bucket: Bucket, keys: Keys, count: int, only_crashes: bool = False) -> Page:
+def read_newest(bucket: Bucket, keys: Keys, count: int, only_crashes: bool = False) -> Page:
     """At least the newest `count` records (0: all that are kept), or as many of those of `of_crashes`, and what stands
     in the same segments. Unavailable, Denied."""
-    look = _Look(bucket, keys)
+    look = _PageReader(bucket, keys)
     ranges = look.by_snapshots() if only_crashes else look.backwards(count)
-    return look.page(ranges, of_crashes if only_crashes else lambda _: True, count)
+    return look.page(ranges, is_crash_record if only_crashes else lambda _: True, count)
 
 
-class _Look:
+class _PageReader:
     def __init__(self, bucket: Bucket, keys: Keys) -> None:
         self._bucket, self._keys = bucket, keys
         try:
-            seen = leases.read(bucket, keys)
+            seen = leases.read_lease(bucket, keys)
         except Damaged:
             seen = None  # the log can be read without it
-        self._reached = Reached.by(seen)
+        self._reached = KnownEnd.by(seen)
         self._stored = sorted(s for e in bucket.list(keys.snapshots) if (s := keys.seq_of(e.key)) is not None)
 
     def page(self, ranges: Iterator[_Range], wanted: Callable[[AnyRecord], bool], count: int) -> Page:
@@ -77,7 +77,7 @@ class _Look:
             if part.seqs is None:
                 page.passed += part.high - part.low
                 continue
-            found |= (read := dict(reader.fetched(self._bucket, self._keys, part.seqs)))
+            found |= (read := dict(reader.fetch_segments(self._bucket, self._keys, part.seqs)))
             holes += _holes(part)
             have += sum(wanted(r) for one in read.values() if isinstance(one, Fetched) for r in one.segment.records)
             if 0 < count <= have:
@@ -91,7 +91,7 @@ class _Look:
             hash = end.hash if isinstance(end, Fetched) else b""
             if why := self._reached.lacks(self._keys.job, page.last, hash):
                 problems[page.last + 1] = Damaged(why)
-        for seq, one in reader.chained(sorted(found.items(), key=lambda item: item[0]), self._keys):
+        for seq, one in reader.check_chain(sorted(found.items(), key=lambda item: item[0]), self._keys):
             if isinstance(one, Damaged):
                 problems[seq] = one
             else:
@@ -130,7 +130,7 @@ class _Look:
         if after is None:
             seqs = self._seqs(low)
             return _Range(low, max(seqs, default=low), seqs)
-        same = _said(before) == _said(after.state)
+        same = _crash_counts(before) == _crash_counts(after.state)
         return _Range(low, after.seq, None if same else self._seqs(low, after.seq))
 
     def _seqs(self, low: int, high: int | None = None) -> list[int]:
@@ -162,7 +162,7 @@ class _Look:
     def _lost(self, holes: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Retention takes only what is behind the older of the two newest snapshots that count, and of that neither
         openings, nor the one before each, nor what a snapshot names (R4)."""
-        newest = [found for _, found in zip(range(2), reader.newest_snapshots(self._bucket, self._keys), strict=False)]
+        newest = [found for _, found in zip(range(2), reader.iter_snapshots(self._bucket, self._keys), strict=False)]
         edge = newest[-1].seq if len(newest) == 2 or (len(self._stored) > 1 and newest) else 0
         openings = {opened.seq for found in newest[:1] for opened in found.state.openings}
         stay = sorted(seq for seq in {*self._stored, *openings, *(o - 1 for o in openings)} if seq < edge)
@@ -180,5 +180,5 @@ def _holes(part: _Range) -> Iterator[tuple[int, int]]:
         before = seq
 
 
-def _said(state: State) -> object:
+def _crash_counts(state: State) -> object:
     return state.opened, state.recoveries, state.ends

@@ -26,8 +26,8 @@ def write_file(blobs: Blobs, file: FileState, target: Path) -> None:
 
     Damaged: a blob is missing or wrong, an edit leaves the file, or size or hash do not hold; `target` is removed then.
     """
-    out = create(target)
-    file = needed(file)
+    out = create_file(target)
+    file = drop_overwritten(file)
     try:
         with out:
             write_base(blobs, file, out)
@@ -39,7 +39,7 @@ def write_file(blobs: Blobs, file: FileState, target: Path) -> None:
         raise
 
 
-def needed(file: FileState) -> FileState:
+def drop_overwritten(file: FileState) -> FileState:
     """Without what a later delta wrote over from beginning to end: a recovery's child, or a file written anew."""
     for n, delta in reversed([*enumerate(file.layers)]):
         if _is_whole(delta):
@@ -56,7 +56,7 @@ def _is_whole(delta: FileDelta) -> bool:
     return end == delta.size
 
 
-def create(target: Path) -> BufferedRandom:
+def create_file(target: Path) -> BufferedRandom:
     """A new file for reading and writing, 0600, never through a link; FileExistsError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.fdopen(os.open(target, flags, 0o600), "r+b")
@@ -80,14 +80,14 @@ def apply_layers(blobs: Blobs, file: FileState, out: BufferedRandom) -> set[int]
     size, touched = file.base_size, set[int]()
     datas = ahead(blobs.fetch, [edit.data for delta in file.layers for edit in delta.edits], blobs.parallel)
     for delta in file.layers:
-        size = _apply(delta, datas, out, size, touched)
+        size = _apply_delta(delta, datas, out, size, touched)
     out.seek(0)
     if size != file.size or hashlib.file_digest(out, "sha256").hexdigest() != file.sha256:
         raise Damaged(f"A captured file is damaged: its {size} bytes are not the {file.size} that were captured.")
     return touched
 
 
-def _apply(delta: FileDelta, datas: Iterator[bytes], out: BufferedRandom, size: int, touched: set[int]) -> int:
+def _apply_delta(delta: FileDelta, datas: Iterator[bytes], out: BufferedRandom, size: int, touched: set[int]) -> int:
     """Put one delta, whose edits' bytes come next in `datas`, onto the `size` bytes in `out`; the new size."""
     for edit in delta.edits:
         end = edit.offset + edit.data.size

@@ -13,20 +13,20 @@ from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import Clock
 from wal_agent.errors import Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.records import Cause, Opening
-from wal_agent.wal import carry, reader
 from wal_agent.wal import lease as leases
 from wal_agent.wal import opening as openings
+from wal_agent.wal import reader, spool_replay
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim, Lease, Seen
-from wal_agent.wal.patience import Patience
+from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease
+from wal_agent.wal.patience import RetryBudget
 from wal_agent.wal.reader import Replay, Tail
 from wal_agent.wal.spool import Spool
 from wal_agent.wal.writer import Acked, Writer
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class OpeningFields:
     """What the opening record says besides what the claim says."""
 
     agent_version: str
@@ -64,9 +64,9 @@ def open_job(
     clock: Clock,
     rng: random.Random,
     *,
-    claim: Claim,
-    fields: Fields,
-    seen: Seen | None,
+    claim: LeaseRequest,
+    fields: OpeningFields,
+    seen: StoredLease | None,
     cause: Cause,
     budget: float = 20.0,
     parallel: int = reader.PARALLEL,
@@ -91,7 +91,7 @@ def open_job(
     if spool is not None and spool.adopted:
         spool.require_room()
         spool.require_known()
-    newest = log_epoch(bucket, keys, clock, rng, seen, budget)
+    newest = read_log_epoch(bucket, keys, clock, rng, seen, budget)
     steady = RetryBucket(bucket, clock, rng, deadline=budget)
     before = reader.replay(steady, keys, parallel=parallel)  # Newer: raised before anything is written
     with unbroken():
@@ -119,9 +119,9 @@ def open_job(
             interactive=fields.interactive,
             trace=fields.trace,
             parents=fields.parents,
-            snapshot=newest_listed(bucket, keys, clock, rng, budget),
+            snapshot=newest_snapshot_seq(bucket, keys, clock, rng, budget),
         )
-        at = openings.place(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
+        at = openings.place_opening(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
     try:
         return _opened(
             bucket, keys, clock, rng, claim, before, at, lease, budget, parallel, on_end, spool, spooling, tell, between
@@ -137,7 +137,7 @@ def _opened(
     keys: Keys,
     clock: Clock,
     rng: random.Random,
-    claim: Claim,
+    claim: LeaseRequest,
     before: Replay,
     at: Tail,
     lease: Lease,
@@ -150,9 +150,11 @@ def _opened(
     between: Callable[[], None],
 ) -> OpenedJob:
     """What follows the own opening, `at`: the replay, and what an earlier run had spooled."""
-    found = read_for_plan(bucket, keys, clock, rng, before, at, budget, parallel)
+    found = replay_for_plan(bucket, keys, clock, rng, before, at, budget, parallel)
     sound = found.damage is None
-    carried = carry.rebase(bucket, keys, clock, rng, spool, at, claim.run, budget) if spool and sound else []
+    carried = (
+        spool_replay.rebase_spool(bucket, keys, clock, rng, spool, at, claim.run, budget) if spool and sound else []
+    )
     writer = Writer(
         bucket,
         keys,
@@ -167,7 +169,7 @@ def _opened(
     )
     if carried:
         tell(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
-        carry.send(writer, clock, rng, budget, between)
+        spool_replay.send_spooled(writer, clock, rng, budget, between)
         now = writer.acked
         found = replace(found, state=now.state, seq=now.seq, hash=now.hash, time=now.time)
     if spool and sound and not spooling:
@@ -178,13 +180,15 @@ def _opened(
     return OpenedJob(keys, lease, writer, blobs, found, spool)
 
 
-def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen: Seen | None, budget: float) -> int:
+def read_log_epoch(
+    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen: StoredLease | None, budget: float
+) -> int:
     """R1: the highest epoch in the log (epochs never go down, so the newest segment has it). Damaged, also where the
     log ends before the lease says, or in another record: an opening there would hide what is missing."""
-    patience, reached = Patience(clock, rng, budget), reader.Reached.by(seen)
+    patience, reached = RetryBudget(clock, rng, budget), reader.KnownEnd.by(seen)
     while True:
         try:
-            end = reader.tail(bucket, keys, reached.seq)
+            end = reader.read_tail(bucket, keys, reached.seq)
         except Unavailable as error:
             patience.pause(error)
             continue
@@ -193,22 +197,22 @@ def log_epoch(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen
         return end.epoch
 
 
-def newest_listed(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, budget: float) -> int:
+def newest_snapshot_seq(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, budget: float) -> int:
     """For retention (R4): the replay that follows can begin from no snapshot older than this one, if it counts."""
-    patience = Patience(clock, rng, budget)
+    patience = RetryBudget(clock, rng, budget)
     while True:
         try:
-            return max(reader.listed_snapshots(bucket, keys), default=0)
+            return max(reader.list_snapshots(bucket, keys), default=0)
         except Unavailable as error:
             patience.pause(error)
 
 
-def may_go_on(newest: int, began: int) -> bool:
+def may_continue_replay(newest: int, began: int) -> bool:
     """Whether a replay that began from snapshot `began` may be read on, when `newest` is listed behind the opening."""
     return newest <= began
 
 
-def read_for_plan(
+def replay_for_plan(
     bucket: Bucket,
     keys: Keys,
     clock: Clock,
@@ -224,11 +228,11 @@ def read_for_plan(
     slept), and its retention has taken what should be read here."""
     # Each read is asked again by itself: begun anew at each failure, a replay of hundreds would never end on a bad day.
     steady = RetryBucket(bucket, clock, rng, deadline=budget)
-    if may_go_on(max(reader.listed_snapshots(steady, keys), default=0), before.snapshot):
-        found = reader.read_on(steady, keys, before, at.seq, parallel=parallel)
+    if may_continue_replay(max(reader.list_snapshots(steady, keys), default=0), before.snapshot):
+        found = reader.continue_replay(steady, keys, before, at.seq, parallel=parallel)
     else:
         found = reader.replay(steady, keys, at.seq, parallel=parallel)
-    if found.damage is not None and (newer := reader.newest_behind(steady, keys, at.seq)).epoch > at.epoch:
+    if found.damage is not None and (newer := reader.newest_after(steady, keys, at.seq)).epoch > at.epoch:
         raise Fenced(f"Job {keys.job} was taken over (epoch {newer.epoch}) while epoch {at.epoch} was opening.")
     return found
 
@@ -252,7 +256,7 @@ def close_job(
         return "left"
     if job.spool is not None and not job.spool.empty:
         return "left"  # a damaged log: what an earlier run spooled could not be carried in
-    state = leases.settled_as(wanted, len(job.writer.state.open))
+    state = leases.final_lease_state(wanted, len(job.writer.state.open))
     try:
         seq, end = last_record(job.writer)
         job.lease.settle(state, reason, seq=seq, end=end.hex(), until=until, budget=budget)
@@ -268,7 +272,7 @@ def last_record(writer: Writer) -> tuple[int, bytes]:
     return writer.acked.seq, writer.acked.hash
 
 
-def after_left(job: OpenedJob) -> str:
+def describe_unsaved(job: OpenedJob) -> str:
     """For a person, when close_job gave "left": where what the bucket lacks is, and what is nowhere."""
     lost, spool = job.writer.unspooled, job.spool
     if spool is None or spool.empty:

@@ -17,35 +17,35 @@ from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, Unavailable
 from wal_agent.wal.keys import MAX_SEQ, Keys
 from wal_agent.wal.lease_doc import (
-    AT_ONCE,
-    Claim,
+    DUE_NOW,
     LeaseDoc,
-    Seen,
-    State,
-    decode,
-    encode,
+    LeaseRequest,
+    LeaseState,
+    StoredLease,
+    decode_lease,
+    encode_lease,
+    final_lease_state,
     is_mine,
     may_allow,
     next_epoch,
-    settled_as,
     timing_holds,
 )
-from wal_agent.wal.patience import Patience
+from wal_agent.wal.patience import RetryBudget
 
 __all__ = [
-    "Claim",
+    "LeaseRequest",
     "Lease",
     "LeaseDoc",
-    "Seen",
-    "State",
+    "StoredLease",
+    "LeaseState",
     "acquire",
-    "decode",
-    "encode",
+    "decode_lease",
+    "encode_lease",
     "is_mine",
     "may_allow",
     "next_epoch",
-    "read",
-    "settled_as",
+    "read_lease",
+    "final_lease_state",
     "timing_holds",
     "unlock",
 ]
@@ -53,11 +53,11 @@ __all__ = [
 REPAIR = "wal-agent unlock --damaged"
 
 
-def read(bucket: Bucket, keys: Keys) -> Seen | None:
+def read_lease(bucket: Bucket, keys: Keys) -> StoredLease | None:
     """The lease as it stands, None when there is none; Damaged (with the way out), Unavailable, Denied."""
     try:
         found = bucket.get(keys.lease)
-        return Seen(decode(found.data, keys.job), found.version, found.updated, found.now)
+        return StoredLease(decode_lease(found.data, keys.job), found.version, found.updated, found.now)
     except NotFound:
         return None
     except Damaged as error:
@@ -68,7 +68,7 @@ def fresh_nonce(rng: random.Random) -> str:
     return f"{rng.getrandbits(128):032x}"
 
 
-def lost(mine: LeaseDoc, seen: Seen | None) -> Fenced:
+def lease_lost_error(mine: LeaseDoc, seen: StoredLease | None) -> Fenced:
     """The sentence for the run of `mine`, whose lease is another's (or nobody's) now."""
     job, epoch = mine.job, mine.epoch
     if seen is None:
@@ -87,8 +87,8 @@ def acquire(
     clock: Clock,
     rng: random.Random,
     *,
-    seen: Seen | None,
-    claim: Claim,
+    seen: StoredLease | None,
+    claim: LeaseRequest,
     log_epoch: int,
     budget: float = 20.0,
 ) -> Lease:
@@ -116,11 +116,13 @@ def acquire(
         key=claim.key,
     )
     version = seen.version if seen else None
-    patience = Patience(clock, rng, budget)
+    patience = RetryBudget(clock, rng, budget)
     while True:
         sent = clock.boot()
         try:
-            return Lease(bucket, keys, clock, rng, doc, bucket.put(keys.lease, encode(doc), if_version=version), sent)
+            return Lease(
+                bucket, keys, clock, rng, doc, bucket.put(keys.lease, encode_lease(doc), if_version=version), sent
+            )
         except Conflict:
             refused = True
         except Unavailable as error:
@@ -128,14 +130,14 @@ def acquire(
             patience.pause(error)
         # Undecided, or something stands there that may be this very write (R10): look, and send again.
         try:
-            found = read(bucket, keys)
+            found = read_lease(bucket, keys)
         except Unavailable as error:
             patience.pause(error)
             continue
         stands = found.version if found else None
         if stands == version:
             if refused:
-                patience.pause(_refused(keys))
+                patience.pause(_refused_error(keys))
         elif found is not None and is_mine(found.doc, claim.run, epoch) and found.doc.state == "held":
             version = found.version
         else:
@@ -150,7 +152,7 @@ def unlock(
     clock: Clock,
     rng: random.Random,
     *,
-    seen: Seen,
+    seen: StoredLease,
     reason: str,
     off: bool = False,
     budget: float = 20.0,
@@ -159,25 +161,25 @@ def unlock(
     epoch stays, so that the next owner's is higher. `off`: the old host is known to be off, nobody waits one ttl.
 
     LeaseHeld when the owner renewed or settled it meanwhile; Unavailable."""
-    patience, version = Patience(clock, rng, budget), seen.version
+    patience, version = RetryBudget(clock, rng, budget), seen.version
     while True:
         doc = msgspec.structs.replace(
             seen.doc, state="unlocked", reason=reason, off=off, nonce=fresh_nonce(rng), time=clock.now()
         )
         try:
-            bucket.put(keys.lease, encode(doc), if_version=version)
+            bucket.put(keys.lease, encode_lease(doc), if_version=version)
             return doc
         except Conflict:
-            patience.pause(_refused(keys))
+            patience.pause(_refused_error(keys))
         except Unavailable as error:
             patience.pause(error)
         try:
-            found = read(bucket, keys)
+            found = read_lease(bucket, keys)
         except Unavailable as error:
             patience.pause(error)
             continue
         if found is None or found.doc.epoch != seen.doc.epoch:
-            raise lost(seen.doc, found)
+            raise lease_lost_error(seen.doc, found)
         if found.doc.nonce == seen.doc.nonce:
             version = found.version  # it has not landed; who copies an object onto itself gives it another version
             continue
@@ -190,7 +192,7 @@ def unlock(
         )
 
 
-def _refused(keys: Keys) -> Unavailable:
+def _refused_error(keys: Keys) -> Unavailable:
     return Unavailable(f"The bucket refuses to replace the lease of job {keys.job}, although it is unchanged.")
 
 
@@ -236,7 +238,7 @@ class Lease:
     def unspool(self, *, budget: float = 10.0) -> None:
         """R9: all that was spooled is in the log, and this run spools no more: the job is as any other from now on.
         Unavailable; Fenced."""
-        patience = Patience(self._clock, self._rng, budget)
+        patience = RetryBudget(self._clock, self._rng, budget)
         with self._lock:
             while self._doc.spool:
                 try:
@@ -259,7 +261,7 @@ class Lease:
         found to be damaged. `until`: paused so long; where that is over by now, the job is due.
 
         A renewal that hangs in the bucket is not waited for beyond the budget either."""
-        patience = Patience(self._clock, self._rng, budget)
+        patience = RetryBudget(self._clock, self._rng, budget)
         self._settling = True
         if not self._lock.acquire(timeout=budget):
             raise Unavailable(f"The lease of job {self._keys.job} was not settled: a renewal of it hangs.")
@@ -276,7 +278,7 @@ class Lease:
     def _write(
         self,
         *,
-        state: State,
+        state: LeaseState,
         reason: str,
         phase: str,
         tool: str,
@@ -300,7 +302,7 @@ class Lease:
                 tool=tool,
                 seq=seq,
                 end=end,
-                until=max(until, now + AT_ONCE) if until > 0 else 0.0,
+                until=max(until, now + DUE_NOW) if until > 0 else 0.0,
                 beat=self._doc.beat + 1,
                 spool=self._doc.spool if spool is None else spool,
                 nonce=fresh_nonce(self._rng),
@@ -308,18 +310,18 @@ class Lease:
             )
             sent = self._clock.boot()
             try:
-                version = self._bucket.put(self._keys.lease, encode(doc), if_version=self._version)
+                version = self._bucket.put(self._keys.lease, encode_lease(doc), if_version=self._version)
             except Conflict:
-                found = read(self._bucket, self._keys)
+                found = read_lease(self._bucket, self._keys)
                 if (
                     found is None
                     or not is_mine(found.doc, doc.run, doc.epoch)
                     or found.doc.state not in ("held", state)
                 ):
-                    self._ended = lost(doc, found)
+                    self._ended = lease_lost_error(doc, found)
                     raise self._ended from None
                 if found.version == self._version:
-                    raise _refused(self._keys) from None
+                    raise _refused_error(self._keys) from None
                 self._version = found.version
                 if found.doc.state == state != "held":
                     self._doc = found.doc  # the own settling had landed, its reply was lost

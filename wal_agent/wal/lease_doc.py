@@ -16,11 +16,11 @@ from wal_agent.records import FORMAT, Host
 from wal_agent.shown import shown
 from wal_agent.wal.keys import MAX_SEQ
 
-State = Literal["held", "closed", "released", "unlocked"]
+LeaseState = Literal["held", "closed", "released", "unlocked"]
 
 MAX_BYTES = 64 << 10
 MAX_TTL = 86_400.0
-AT_ONCE = 0.001  # seconds: a pause that was over when it was written, so the job is due; no pause would not say so
+DUE_NOW = 0.001  # seconds: a pause that was over when it was written, so the job is due; no pause would not say so
 
 
 class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class LeaseDoc(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Annotated[int, msgspec.Meta(ge=1, le=MAX_SEQ)]
     run: str
     nonce: str
-    state: State
+    state: LeaseState
     host: Host
     agent: str
     workspace: str
@@ -60,7 +60,7 @@ _HEAD = decoders.of_json(_Head)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class StoredLease:
     """A lease as read. `updated` and `now` are by the store's clock."""
 
     doc: LeaseDoc
@@ -70,7 +70,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class LeaseRequest:
     """What a run that acquires the lease writes into it."""
 
     run: str
@@ -106,7 +106,7 @@ def next_epoch(lease_epoch: int, log_epoch: int) -> int:
     return max(lease_epoch, log_epoch) + 1
 
 
-def settled_as(wanted: Literal["closed", "released"], open_calls: int) -> Literal["closed", "released"]:
+def final_lease_state(wanted: Literal["closed", "released"], open_calls: int) -> Literal["closed", "released"]:
     """R6: `closed` is written only if no intent is open."""
     return "released" if open_calls else wanted
 
@@ -116,13 +116,13 @@ def settled_as(wanted: Literal["closed", "released"], open_calls: int) -> Litera
 _TTL = re.compile(rb'"ttl"\s*:\s*([0-9]{1,6}(?:\.[0-9]{1,20})?)\s*[,}]')
 
 
-def ttl_in(damaged: bytes) -> float | None:
+def find_ttl(damaged: bytes) -> float | None:
     """What bytes that are no lease still say of the longest time that their owner may go on; None: nothing."""
     found = [float(number) for number in _TTL.findall(damaged[:MAX_BYTES])]
     return max((ttl for ttl in found if 0 < ttl <= MAX_TTL), default=None)
 
 
-def format_in(data: bytes) -> int:
+def find_format(data: bytes) -> int:
     """The number of the format of a JSON object; 0 where it has none."""
     try:
         return _HEAD.decode(data).format
@@ -130,15 +130,15 @@ def format_in(data: bytes) -> int:
         return 0
 
 
-def encode(doc: LeaseDoc) -> bytes:
+def encode_lease(doc: LeaseDoc) -> bytes:
     return msgspec.json.format(msgspec.json.encode(doc), indent=1)
 
 
-def decode(data: bytes, job: str) -> LeaseDoc:
+def decode_lease(data: bytes, job: str) -> LeaseDoc:
     """The lease in `data`; Damaged for anything that is not one of this job; Newer."""
     if len(data) > MAX_BYTES:
         raise Damaged(f"The lease of job {job} is damaged: {len(data)} bytes.")
-    if (found := format_in(data)) > FORMAT:
+    if (found := find_format(data)) > FORMAT:
         raise Newer.of(f"The lease of job {job}", f"format {found}")
     try:
         doc = _DOC.decode(data)

@@ -10,18 +10,18 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, LeaseHeld, Unavailable
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import fresh_nonce, read
-from wal_agent.wal.lease_doc import AT_ONCE, LeaseDoc, Seen, encode
-from wal_agent.wal.patience import Patience
+from wal_agent.wal.lease import fresh_nonce, read_lease
+from wal_agent.wal.lease_doc import DUE_NOW, LeaseDoc, StoredLease, encode_lease
+from wal_agent.wal.patience import RetryBudget
 
 
-def put_off(
+def reschedule_pause(
     bucket: Bucket,
     keys: Keys,
     clock: Clock,
     rng: random.Random,
     *,
-    seen: Seen,
+    seen: StoredLease,
     lasts: float,
     reason: str,
     budget: float = 20.0,
@@ -30,22 +30,22 @@ def put_off(
     the job is due.
 
     LeaseHeld: it was taken, or changed, at the same moment; Unavailable: it is not known whether that landed."""
-    patience, version, sent = Patience(clock, rng, budget), seen.version, set[str]()
+    patience, version, sent = RetryBudget(clock, rng, budget), seen.version, set[str]()
     while True:
         now = clock.now()
         doc = msgspec.structs.replace(
-            seen.doc, until=now + max(lasts, AT_ONCE), reason=reason, nonce=fresh_nonce(rng), time=now
+            seen.doc, until=now + max(lasts, DUE_NOW), reason=reason, nonce=fresh_nonce(rng), time=now
         )
         sent.add(doc.nonce)
         try:
-            bucket.put(keys.lease, encode(doc), if_version=version)
+            bucket.put(keys.lease, encode_lease(doc), if_version=version)
             return doc
         except Conflict:
             error = Unavailable(f"The bucket refuses to replace the lease of job {keys.job}, although it is unchanged.")
         except Unavailable as away:
             error = away
         try:
-            found = read(bucket, keys)
+            found = read_lease(bucket, keys)
         except Unavailable as away:
             patience.pause(away)
             continue

@@ -13,8 +13,8 @@ from wal_agent.errors import Conflict, Damaged, LeaseHeld, NotFound, Unavailable
 from wal_agent.records import Host
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import fresh_nonce
-from wal_agent.wal.lease_doc import LeaseDoc, decode, encode, ttl_in
-from wal_agent.wal.patience import Patience
+from wal_agent.wal.lease_doc import LeaseDoc, decode_lease, encode_lease, find_ttl
+from wal_agent.wal.patience import RetryBudget
 from wal_agent.wal.reader import Tail
 
 
@@ -27,7 +27,7 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _StoredLease:
     """What stands there: `sound` where it is a lease, else the ttl that it still says."""
 
     version: Version | None = None
@@ -35,7 +35,7 @@ class _Standing:
     ttl: float | None = None
 
 
-def replace_damaged(
+def replace_damaged_lease(
     bucket: Bucket,
     keys: Keys,
     clock: Clock,
@@ -72,10 +72,10 @@ def replace_damaged(
         off=off,
         key=key,
     )
-    patience, said = Patience(clock, rng, budget), False
+    patience, said = RetryBudget(clock, rng, budget), False
     while True:
         try:
-            found = _standing(bucket, keys)
+            found = _read_stored(bucket, keys)
             if found.sound is not None and found.sound.nonce == doc.nonce:
                 return Repaired(doc, said)  # an own write whose reply was lost
             if found.sound is not None:
@@ -83,37 +83,37 @@ def replace_damaged(
                 raise LeaseHeld(f"The lease of job {keys.job} is sound again: {state}, epoch {epoch}.")
             if found.ttl is not None:
                 doc, said = msgspec.structs.replace(doc, ttl=max(ttl, found.ttl)), True
-            bucket.put(keys.lease, encode(doc), if_version=found.version)
+            bucket.put(keys.lease, encode_lease(doc), if_version=found.version)
             return Repaired(doc, said)
         except (Conflict, Unavailable) as error:
             patience.pause(error)
 
 
-def _standing(bucket: Bucket, keys: Keys) -> _Standing:
+def _read_stored(bucket: Bucket, keys: Keys) -> _StoredLease:
     """What stands there, and what it says.
 
     An object that its bucket itself cannot read has no version to replace, so it is deleted: looked at once more right
     before, because by then it may be another person's repair, or the lease of the owner behind that. Whoever opens the
     job before the new lease stands there finds none, and takes its epoch from the log."""
     try:
-        found = _object(bucket, keys)
+        found = _get_or_damage(bucket, keys)
         if isinstance(found, Damaged):
-            again = _object(bucket, keys)
+            again = _get_or_damage(bucket, keys)
             if isinstance(again, Damaged) and again.what != found.what:
                 raise LeaseHeld(f"The lease of job {keys.job} changed meanwhile.", "Look again: wal-agent status")
             if isinstance(again, Damaged):
                 bucket.delete(keys.lease)
-                return _Standing()
+                return _StoredLease()
             found = again
     except NotFound:
-        return _Standing()
+        return _StoredLease()
     try:
-        return _Standing(found.version, decode(found.data, keys.job))
+        return _StoredLease(found.version, decode_lease(found.data, keys.job))
     except Damaged:
-        return _Standing(found.version, ttl=ttl_in(found.data))
+        return _StoredLease(found.version, ttl=find_ttl(found.data))
 
 
-def _object(bucket: Bucket, keys: Keys) -> Object | Damaged:
+def _get_or_damage(bucket: Bucket, keys: Keys) -> Object | Damaged:
     try:
         return bucket.get(keys.lease)
     except Damaged as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import CHUNK, apply_layers, chunk_count, create, write_base
+from wal_agent.wal.files import CHUNK, apply_layers, chunk_count, create_file, write_base
 from wal_agent.wal.state import FileState
 
 
@@ -37,7 +37,7 @@ class Mirror:
         at = self._at(path)
         if known != file.chunks:
             at.unlink(missing_ok=True)
-            with create(at) as out:
+            with create_file(at) as out:
                 write_base(self._blobs, file, out)
         with at.open("r+b") as out:
             touched = apply_layers(self._blobs, file, out)

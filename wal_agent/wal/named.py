@@ -17,7 +17,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState, State
 
 
-def blob_names(value: object) -> Iterator[str]:
+def referenced_blobs(value: object) -> Iterator[str]:
     """The blobs that a record, a state or anything made of such names."""
     match value:
         case Payload():
@@ -27,17 +27,17 @@ def blob_names(value: object) -> Iterator[str]:
             if isinstance(value, FileState):
                 yield from value.chunks
             for field in value.__struct_fields__:
-                yield from blob_names(getattr(value, field))
+                yield from referenced_blobs(getattr(value, field))
         case dict():
             for item in value.values():
-                yield from blob_names(item)
+                yield from referenced_blobs(item)
         case tuple() | list():
             for item in value:
-                yield from blob_names(item)
+                yield from referenced_blobs(item)
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedSnapshot:
     """What retention needs of a snapshot that counts. `state` has its epoch and openings only."""
 
     seq: int
@@ -45,18 +45,18 @@ class Checked:
     names: frozenset[str]
 
 
-class Named:
+class BlobRefs:
     """Not for two threads at once."""
 
     def __init__(self, bucket: Bucket, keys: Keys, parallel: int) -> None:
         self._bucket, self._keys, self._parallel = bucket, keys, parallel
-        self._snapshots: dict[int, Checked] = {}
+        self._snapshots: dict[int, CheckedSnapshot] = {}
         self._segments: dict[int, frozenset[str]] = {}
 
-    def newest_checked(self, seqs: Collection[int], count: int) -> list[Checked]:
+    def newest_checked(self, seqs: Collection[int], count: int) -> list[CheckedSnapshot]:
         """Of the snapshots `seqs`, which are all that are stored, the newest `count` that count, newest first."""
         self._snapshots = {seq: known for seq, known in self._snapshots.items() if seq in seqs}
-        found: list[Checked] = []
+        found: list[CheckedSnapshot] = []
         for seq in sorted(seqs, reverse=True):
             if len(found) == count:
                 break
@@ -66,7 +66,7 @@ class Named:
 
     def by_snapshots(self, seqs: Collection[int]) -> set[str]:
         """The blobs that those of the snapshots name that count."""
-        return _all(known.names for seq in seqs if (known := self._checked(seq)) is not None)
+        return _union(known.names for seq in seqs if (known := self._checked(seq)) is not None)
 
     def by_segments(self, seqs: Collection[int]) -> set[str]:
         """The blobs that the segments name; one that is gone names none. Damaged: one cannot be read."""
@@ -74,12 +74,12 @@ class Named:
         new = [seq for seq in seqs if seq not in self._segments]
         for seq, names in zip(new, ahead(self._read, new, self._parallel), strict=True):
             self._segments[seq] = names
-        return _all(self._segments.values())
+        return _union(self._segments.values())
 
-    def _checked(self, seq: int) -> Checked | None:
+    def _checked(self, seq: int) -> CheckedSnapshot | None:
         if seq not in self._snapshots and (read := reader.read_snapshot(self._bucket, self._keys, seq)) is not None:
             state = State(epoch=read.state.epoch, openings=read.state.openings, opened=read.state.opened)
-            self._snapshots[seq] = Checked(seq, state, frozenset(blob_names(read.state)))
+            self._snapshots[seq] = CheckedSnapshot(seq, state, frozenset(referenced_blobs(read.state)))
         return self._snapshots.get(seq)
 
     def _read(self, seq: int) -> frozenset[str]:
@@ -87,8 +87,8 @@ class Named:
             data = self._bucket.get(self._keys.segment(seq)).data
         except NotFound:
             return frozenset()
-        return frozenset(blob_names(codec.decode(data, job=self._keys.job, seq=seq).records))
+        return frozenset(referenced_blobs(codec.decode_segment(data, job=self._keys.job, seq=seq).records))
 
 
-def _all(sets: Iterable[frozenset[str]]) -> set[str]:
+def _union(sets: Iterable[frozenset[str]]) -> set[str]:
     return set[str]().union(*sets)

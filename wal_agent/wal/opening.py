@@ -13,7 +13,7 @@ from wal_agent.records import Opening
 from wal_agent.wal import reader
 from wal_agent.wal import segment as codec
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.patience import Patience
+from wal_agent.wal.patience import RetryBudget
 from wal_agent.wal.reader import Tail
 
 # --- pure rules
@@ -24,14 +24,16 @@ def may_chain(tail: Tail, epoch: int) -> bool:
     return tail.epoch < epoch
 
 
-def judge(found: bytes, found_epoch: int, sent: bytes, epoch: int) -> Literal["mine", "next", "give_up"]:
+def resolve_opening_conflict(
+    found: bytes, found_epoch: int, sent: bytes, epoch: int
+) -> Literal["mine", "next", "give_up"]:
     """R1, seq taken: what stands there is mine (byte for byte, R3), of a lower epoch, or the end of this attempt."""
     if found == sent:
         return "mine"
     return "next" if found_epoch < epoch else "give_up"
 
 
-def judge_later(later: Tail, epoch: int) -> Literal["last", "again", "give_up"]:
+def resolve_later_segment(later: Tail, epoch: int) -> Literal["last", "again", "give_up"]:
     """R1, list after: behind the landed opening there must be nothing. It may have landed in a hole that retention
     made, or have been passed already."""
     if later.seq == 0:
@@ -42,7 +44,7 @@ def judge_later(later: Tail, epoch: int) -> Literal["last", "again", "give_up"]:
 # --- acting
 
 
-def place(
+def place_opening(
     bucket: Bucket,
     keys: Keys,
     clock: Clock,
@@ -53,30 +55,30 @@ def place(
     budget: float = 20.0,
 ) -> Tail:
     """Land `opening` at the end of the log; where it stands. Fenced: an equal or higher epoch is there; Unavailable."""
-    patience = Patience(clock, rng, budget)
+    patience = RetryBudget(clock, rng, budget)
     while True:
         try:
-            at = reader.tail(bucket, keys, hint)
+            at = reader.read_tail(bucket, keys, hint)
         except Unavailable as error:
             patience.pause(error)
             continue
         if not may_chain(at, opening.epoch):
-            raise _overtaken(keys, opening.epoch, at.epoch)
+            raise _overtaken_error(keys, opening.epoch, at.epoch)
         landed = _land(bucket, keys, patience, opening, at)
-        verdict, later = _look_behind(bucket, keys, patience, landed)
+        verdict, later = _check_after(bucket, keys, patience, landed)
         if verdict == "last":
             return landed
         if verdict == "give_up":
-            raise _overtaken(keys, opening.epoch, later.epoch)
+            raise _overtaken_error(keys, opening.epoch, later.epoch)
         hint = later.seq
 
 
-def _land(bucket: Bucket, keys: Keys, patience: Patience, opening: Opening, at: Tail) -> Tail:
+def _land(bucket: Bucket, keys: Keys, patience: RetryBudget, opening: Opening, at: Tail) -> Tail:
     """Create the opening behind `at`, or behind what of lower epochs came there meanwhile."""
     while True:
         seq = at.seq + 1
         # Encoded once for each place; what is sent again is this very string of bytes (R3).
-        data = codec.encode(
+        data = codec.encode_segment(
             job=keys.job,
             epoch=opening.epoch,
             seq=seq,
@@ -85,19 +87,19 @@ def _land(bucket: Bucket, keys: Keys, patience: Patience, opening: Opening, at: 
             time=opening.time,
             records=[codec.encode_record(opening)[0]],
         )
-        found = _create(bucket, keys, patience, seq, data)
-        epoch = codec.decode(found, job=keys.job, seq=seq).epoch
+        found = _create_segment(bucket, keys, patience, seq, data)
+        epoch = codec.decode_segment(found, job=keys.job, seq=seq).epoch
         here = Tail(seq, epoch, codec.digest(found))
-        match judge(found, epoch, data, opening.epoch):
+        match resolve_opening_conflict(found, epoch, data, opening.epoch):
             case "mine":
                 return here
             case "give_up":
-                raise _overtaken(keys, opening.epoch, epoch)
+                raise _overtaken_error(keys, opening.epoch, epoch)
             case "next":
                 at = here
 
 
-def _create(bucket: Bucket, keys: Keys, patience: Patience, seq: int, data: bytes) -> bytes:
+def _create_segment(bucket: Bucket, keys: Keys, patience: RetryBudget, seq: int, data: bytes) -> bytes:
     """Send until it is decided what stands at `seq`; give that."""
     while True:
         failpoint("opening.before_put")
@@ -117,17 +119,17 @@ def _create(bucket: Bucket, keys: Keys, patience: Patience, seq: int, data: byte
             return data
 
 
-def _look_behind(
-    bucket: Bucket, keys: Keys, patience: Patience, landed: Tail
+def _check_after(
+    bucket: Bucket, keys: Keys, patience: RetryBudget, landed: Tail
 ) -> tuple[Literal["last", "again", "give_up"], Tail]:
     while True:
         try:
-            later = reader.newest_behind(bucket, keys, landed.seq)
+            later = reader.newest_after(bucket, keys, landed.seq)
         except Unavailable as error:
             patience.pause(error)
             continue
-        return judge_later(later, landed.epoch), later
+        return resolve_later_segment(later, landed.epoch), later
 
 
-def _overtaken(keys: Keys, epoch: int, found: int) -> Fenced:
+def _overtaken_error(keys: Keys, epoch: int, found: int) -> Fenced:
     return Fenced(f"Job {keys.job} was opened by another run (epoch {found}) while this one (epoch {epoch}) tried.")

@@ -7,16 +7,16 @@ import random
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError
 
-FIRST = 0.05
-CAP = 2.0
+FIRST_BACKOFF = 0.05
+LONGEST_BACKOFF = 2.0
 
 
 def backoff(attempt: int, rng: random.Random) -> float:
     """Seconds to wait before try number `attempt` (from 1): doubles from FIRST up to CAP, +-50 %."""
-    return float(min(CAP, FIRST * 2 ** min(attempt - 1, 10))) * (0.5 + rng.random())
+    return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(attempt - 1, 10))) * (0.5 + rng.random())
 
 
-class Patience:
+class RetryBudget:
     """One operation's budget, counted from its making."""
 
     def __init__(self, clock: Clock, rng: random.Random, budget: float) -> None:

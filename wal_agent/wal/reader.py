@@ -17,10 +17,10 @@ from wal_agent.errors import Damaged, NotFound
 from wal_agent.wal import segment as codec
 from wal_agent.wal import snapshot_codec
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease_doc import Seen
+from wal_agent.wal.lease_doc import StoredLease
 from wal_agent.wal.segment import START, Segment, digest
 from wal_agent.wal.snapshot_codec import Snapshot
-from wal_agent.wal.state import State, apply, excess
+from wal_agent.wal.state import State, apply, exceeded_limit
 
 LISTS = 5  # how often a reader that retention raced lists again
 PARALLEL = 16  # segments that are fetched at a time: a round trip each, of some 30 ms to a bucket far away
@@ -60,14 +60,14 @@ class Replay:
     snapshot: int = 0  # the snapshot it began from; 0: from nothing
 
 
-def tail(bucket: Bucket, keys: Keys, hint: int = 0) -> Tail:
+def read_tail(bucket: Bucket, keys: Keys, hint: int = 0) -> Tail:
     """The newest segment, read and decoded. `hint`: a number that the log is thought to have reached (the lease's),
     which saves listing all of it. Damaged when the newest segment cannot be decoded."""
-    found = newest_behind(bucket, keys, hint - 1) if hint > 1 else Tail()
-    return found if found.seq else newest_behind(bucket, keys, 0)
+    found = newest_after(bucket, keys, hint - 1) if hint > 1 else Tail()
+    return found if found.seq else newest_after(bucket, keys, 0)
 
 
-def newest_behind(bucket: Bucket, keys: Keys, seq: int) -> Tail:
+def newest_after(bucket: Bucket, keys: Keys, seq: int) -> Tail:
     """The newest segment with a number above `seq`; an empty Tail when there is none."""
     for _ in range(LISTS):
         listed = bucket.list(keys.log, keys.segment(seq) if seq else "")
@@ -78,27 +78,27 @@ def newest_behind(bucket: Bucket, keys: Keys, seq: int) -> Tail:
             data = bucket.get(keys.segment(last)).data
         except NotFound:
             continue  # the log grew and retention passed between list and get
-        return Tail(last, codec.decode(data, job=keys.job, seq=last).epoch, digest(data))
+        return Tail(last, codec.decode_segment(data, job=keys.job, seq=last).epoch, digest(data))
     raise Damaged(f"record {last} of job {keys.job} is listed but cannot be read.")
 
 
-def records(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment]]:
+def iter_segments(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment]]:
     """The segments that are there from `start` on, in order (retention leaves gaps). Each is fetched when it is
     asked for: callers stop at the first one that they look for. Damaged."""
-    for seq, found in readable(bucket, keys, start, parallel=1):
+    for seq, found in iter_readable(bucket, keys, start, parallel=1):
         if isinstance(found, Damaged):
             raise found
         yield seq, found
 
 
-def readable(
+def iter_readable(
     bucket: Bucket, keys: Keys, start: int = 1, parallel: int = PARALLEL
 ) -> Iterator[tuple[int, Segment | Damaged]]:
     """`records`, with what is wrong in the place of each that cannot be read or does not follow the one before; for
     people to look at, so `parallel` are fetched at a time."""
     listed = bucket.list(keys.log, keys.segment(start - 1) if start > 1 else "")
     seqs = [s for e in listed if (s := keys.seq_of(e.key)) is not None]
-    yield from chained(fetched(bucket, keys, seqs, parallel), keys)
+    yield from check_chain(fetch_segments(bucket, keys, seqs, parallel), keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +109,17 @@ class Fetched:
     hash: bytes
 
 
-def fetched(
+def fetch_segments(
     bucket: Bucket, keys: Keys, seqs: list[int], parallel: int = PARALLEL
 ) -> Iterator[tuple[int, Fetched | Damaged]]:
     """The segments, `parallel` at a time; what retention has taken meanwhile is left out."""
     near = bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
     for seq, data in zip(seqs, _fetch(bucket, keys, seqs, 1 if near else parallel), strict=True):
         if data is not None:
-            yield seq, data if isinstance(data, Damaged) else _decoded(data, keys, seq)
+            yield seq, data if isinstance(data, Damaged) else _decode(data, keys, seq)
 
 
-def chained(found: Iterable[tuple[int, Fetched | Damaged]], keys: Keys) -> Iterator[tuple[int, Segment | Damaged]]:
+def check_chain(found: Iterable[tuple[int, Fetched | Damaged]], keys: Keys) -> Iterator[tuple[int, Segment | Damaged]]:
     """Segments in the order of their numbers; Damaged in the place of one that does not chain to the one before it."""
     last = 0
     before: Fetched | None = None
@@ -137,37 +137,37 @@ def chained(found: Iterable[tuple[int, Fetched | Damaged]], keys: Keys) -> Itera
             yield seq, one.segment if isinstance(one, Fetched) else one
 
 
-def unreadable(keys: Keys, seq: int, error: Damaged) -> Damaged:
+def unreadable_error(keys: Keys, seq: int, error: Damaged) -> Damaged:
     """The bucket's own word on an object that is not what was put, as one on a segment."""
     return Damaged(f"record {seq} of job {keys.job} is damaged: {error.what}")
 
 
-def _decoded(data: bytes, keys: Keys, seq: int) -> Fetched | Damaged:
+def _decode(data: bytes, keys: Keys, seq: int) -> Fetched | Damaged:
     try:
-        return Fetched(codec.decode(data, job=keys.job, seq=seq), digest(data))
+        return Fetched(codec.decode_segment(data, job=keys.job, seq=seq), digest(data))
     except Damaged as error:
         return error
 
 
-def seq_at(bucket: Bucket, keys: Keys, time: float) -> int:
+def seq_at_time(bucket: Bucket, keys: Keys, time: float) -> int:
     """The last segment that is there and was made at `time` (seconds since 1970) or before; 0: none. A few reads,
     however long the log is: times are taken to go up, and where another host's clock went back, the answer is one of
     the places that the time can mean. Damaged."""
     seqs = sorted(seq for e in bucket.list(keys.log) if (seq := keys.seq_of(e.key)) is not None)
-    return seqs[at - 1] if (at := bisect_right(seqs, time, key=lambda seq: _made(bucket, keys, seq))) else 0
+    return seqs[at - 1] if (at := bisect_right(seqs, time, key=lambda seq: _segment_time(bucket, keys, seq))) else 0
 
 
-def _made(bucket: Bucket, keys: Keys, seq: int) -> float:
+def _segment_time(bucket: Bucket, keys: Keys, seq: int) -> float:
     data = _get(bucket, keys, seq)
     if data is None:
         raise Damaged(f"record {seq} of job {keys.job} is listed but cannot be read.")
-    return codec.decode(data, job=keys.job, seq=seq).time
+    return codec.decode_segment(data, job=keys.job, seq=seq).time
 
 
 # --- snapshots (R5)
 
 
-def counts(snapshot: Snapshot, own: bytes | None, following: Segment | None) -> bool:
+def is_valid_snapshot(snapshot: Snapshot, own: bytes | None, following: Segment | None) -> bool:
     """R5: it counts only if segment `seq` (`own`: its bytes), or the next one's `prev`, agrees with its `hash`."""
     if own is not None:
         return digest(own) == snapshot.hash
@@ -177,14 +177,14 @@ def counts(snapshot: Snapshot, own: bytes | None, following: Segment | None) -> 
 def read_snapshot(bucket: Bucket, keys: Keys, seq: int) -> Snapshot | None:
     """The snapshot at `seq`, checked against the chain; None when it is gone, damaged or does not count."""
     try:
-        snapshot = snapshot_codec.decode(bucket.get(keys.snapshot(seq)).data, job=keys.job, seq=seq)
+        snapshot = snapshot_codec.decode_snapshot(bucket.get(keys.snapshot(seq)).data, job=keys.job, seq=seq)
         own = _get(bucket, keys, seq)
         following = None
         if own is None and (after := _get(bucket, keys, seq + 1)) is not None:
-            following = codec.decode(after, job=keys.job, seq=seq + 1)
+            following = codec.decode_segment(after, job=keys.job, seq=seq + 1)
     except (NotFound, Damaged):
         return None
-    return snapshot if counts(snapshot, own, following) else None
+    return snapshot if is_valid_snapshot(snapshot, own, following) else None
 
 
 def _get(bucket: Bucket, keys: Keys, seq: int) -> bytes | None:
@@ -194,14 +194,14 @@ def _get(bucket: Bucket, keys: Keys, seq: int) -> bytes | None:
         return None
 
 
-def listed_snapshots(bucket: Bucket, keys: Keys) -> list[int]:
+def list_snapshots(bucket: Bucket, keys: Keys) -> list[int]:
     """The numbers of the snapshots that are stored, whether they count or not."""
     return [seq for e in bucket.list(keys.snapshots) if (seq := keys.seq_of(e.key)) is not None]
 
 
-def newest_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None) -> Iterator[Snapshot]:
+def iter_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None) -> Iterator[Snapshot]:
     """The snapshots that count, newest first, none beyond `upto`."""
-    for seq in sorted((s for s in listed_snapshots(bucket, keys) if upto is None or s <= upto), reverse=True):
+    for seq in sorted((s for s in list_snapshots(bucket, keys) if upto is None or s <= upto), reverse=True):
         found = read_snapshot(bucket, keys, seq)
         if found is not None:
             yield found
@@ -210,9 +210,9 @@ def newest_snapshots(bucket: Bucket, keys: Keys, upto: int | None = None) -> Ite
 # --- replay
 
 
-def follow(at: Replay, job: str, seq: int, data: bytes) -> Replay:
+def apply_segment(at: Replay, job: str, seq: int, data: bytes) -> Replay:
     """`at` and the segment whose bytes are `data`; Damaged when it does not follow (I2: chain, numbers, epochs)."""
-    found = codec.decode(data, job=job, seq=seq)
+    found = codec.decode_segment(data, job=job, seq=seq)
     if found.prev != at.hash:
         raise Damaged(f"record {seq} of job {job} is damaged: it does not chain to record {at.seq}.")
     state, opening = at.state, found.opening
@@ -225,7 +225,7 @@ def follow(at: Replay, job: str, seq: int, data: bytes) -> Replay:
         raise Damaged(f"record {seq} of job {job} is damaged: epoch {found.epoch} follows epoch {state.epoch}.")
     for record in found.records:
         state = apply(state, seq, found.origin, record)
-        if why := excess(state):
+        if why := exceeded_limit(state):
             raise Damaged(f"record {seq} of job {job} is damaged: {why}.")
     return replace(
         at,
@@ -247,26 +247,28 @@ def replay(bucket: Bucket, keys: Keys, upto: int | None = None, *, parallel: int
     for _ in range(LISTS):
         begin = _begin(bucket, keys, upto)
         if begin.seq <= base:
-            return _explained(bucket, keys, result)  # no newer snapshot helps over the hole
+            return _explain_damage(bucket, keys, result)  # no newer snapshot helps over the hole
         base = begin.seq
-        result = _read_on(bucket, keys, begin, upto, parallel)
+        result = _continue(bucket, keys, begin, upto, parallel)
         if result.damage is None:
             break
     return result
 
 
-def read_on(bucket: Bucket, keys: Keys, at: Replay, upto: int | None = None, *, parallel: int = PARALLEL) -> Replay:
+def continue_replay(
+    bucket: Bucket, keys: Keys, at: Replay, upto: int | None = None, *, parallel: int = PARALLEL
+) -> Replay:
     """What the log says now (up to segment `upto`), from what it said at `at`: one listing, and only what is new. The
     same errors as replay's; where it does not go on from there (retention has passed, or damage) it is read anew."""
     if at.damage is None and (upto is None or at.seq <= upto):
-        found = _read_on(bucket, keys, at, upto, parallel)
+        found = _continue(bucket, keys, at, upto, parallel)
         if found.damage is None:
             return found
     return replay(bucket, keys, upto, parallel=parallel)
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class KnownEnd:
     """How far the log had come, by the job's lease: segment `seq` was acknowledged. `end`: its hash (hex), where it was
     its owner's last one. The lease is read before the log; the newest segment never goes by retention."""
 
@@ -274,7 +276,7 @@ class Reached:
     end: str = ""
 
     @classmethod
-    def by(cls, seen: Seen | None) -> Reached:
+    def by(cls, seen: StoredLease | None) -> KnownEnd:
         return cls(seen.doc.seq, seen.doc.end) if seen is not None else cls()
 
     def lacks(self, job: str, seq: int, hash_: bytes) -> str:
@@ -286,7 +288,7 @@ class Reached:
         return ""
 
 
-def reaching(found: Replay, job: str, reached: Reached) -> Replay:
+def check_end(found: Replay, job: str, reached: KnownEnd) -> Replay:
     """`found`, which is damaged when it ends before the log had come so far, or in another segment."""
     if found.damage is not None or not (why := reached.lacks(job, found.seq, found.hash)):
         return found
@@ -295,10 +297,10 @@ def reaching(found: Replay, job: str, reached: Reached) -> Replay:
     return replace(found, damage=Damage(good + 1, why, good, found.time, missing=missing))
 
 
-def _explained(bucket: Bucket, keys: Keys, found: Replay) -> Replay:
+def _explain_damage(bucket: Bucket, keys: Keys, found: Replay) -> Replay:
     """Tell what retention took (a replay up to an old record was asked for) from damage."""
     lost = found.damage
-    newest = next(newest_snapshots(bucket, keys), None)
+    newest = next(iter_snapshots(bucket, keys), None)
     if lost is None or not lost.missing or newest is None or newest.seq < lost.seq:
         return found
     why = f"record {lost.seq} of job {keys.job} is no longer kept; what is kept begins at record {newest.seq}."
@@ -306,12 +308,12 @@ def _explained(bucket: Bucket, keys: Keys, found: Replay) -> Replay:
 
 
 def _begin(bucket: Bucket, keys: Keys, upto: int | None) -> Replay:
-    for found in newest_snapshots(bucket, keys, upto):
+    for found in iter_snapshots(bucket, keys, upto):
         return Replay(state=found.state, seq=found.seq, hash=found.hash, time=found.time, snapshot=found.seq)
     return Replay()
 
 
-def earlier(bucket: Bucket, keys: Keys, upto: int) -> Iterator[Replay]:
+def iter_replays_back(bucket: Bucket, keys: Keys, upto: int) -> Iterator[Replay]:
     """What `replay` says up to each record that can be read, from `upto` down."""
     while upto > 0:
         begin = _begin(bucket, keys, upto)
@@ -320,7 +322,7 @@ def earlier(bucket: Bucket, keys: Keys, upto: int) -> Iterator[Replay]:
         upto = begin.seq - 1
 
 
-def _read_on(bucket: Bucket, keys: Keys, at: Replay, upto: int | None, parallel: int) -> Replay:
+def _continue(bucket: Bucket, keys: Keys, at: Replay, upto: int | None, parallel: int) -> Replay:
     last = deque([at], maxlen=1)
     last.extend(_steps(bucket, keys, at, upto, parallel))
     return last[0]
@@ -337,7 +339,7 @@ def _steps(bucket: Bucket, keys: Keys, at: Replay, upto: int | None, parallel: i
                 return
             if isinstance(found, Damaged):
                 raise found
-            at = follow(at, keys.job, seq, found)
+            at = apply_segment(at, keys.job, seq, found)
         except Damaged as error:
             yield replace(at, damage=Damage(at.seq + 1, error.what, at.seq, at.time))
             return
@@ -356,6 +358,6 @@ def _fetch(bucket: Bucket, keys: Keys, seqs: list[int], parallel: int) -> Iterat
         try:
             return _get(bucket, keys, seq)
         except Damaged as error:
-            return unreadable(keys, seq, error)
+            return unreadable_error(keys, seq, error)
 
     return ahead(one, seqs, min(parallel, len(seqs)))

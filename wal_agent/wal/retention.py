@@ -30,14 +30,14 @@ from wal_agent.failpoints import failpoint
 from wal_agent.wal import reader
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys, blob_epoch, is_blob
-from wal_agent.wal.named import Checked, Named
+from wal_agent.wal.named import BlobRefs, CheckedSnapshot
 from wal_agent.wal.state import OpeningAt, State
 
 DAY = 86_400.0
 KEEP_SNAPSHOTS = 2
 BATCH = 100  # objects in one call of delete
-MOST = 1000  # blobs that one look holds, which bounds its memory, and that a run's own retention deletes at a time
-LOOKS = 24  # runs of retention at most in the time for which everything is kept; each lists all blobs
+MAX_BLOBS = 1000  # blobs that one look holds, which bounds its memory, and that a run's own retention deletes at a time
+RUNS_PER_AGE = 24  # runs of retention at most in the time for which everything is kept; each lists all blobs
 
 # --- pure rules (R4)
 
@@ -65,7 +65,7 @@ def boundary(snapshots: Collection[int]) -> int:
     return newest[-1] if len(newest) == KEEP_SNAPSHOTS else 0
 
 
-def behind(seq: int, edge: int) -> bool:
+def is_before(seq: int, edge: int) -> bool:
     return seq < edge
 
 
@@ -91,7 +91,7 @@ def deletable(
         seq
         for seq, updated in segments
         if known <= seq
-        and behind(seq, edge)
+        and is_before(seq, edge)
         and old_enough(updated, now, age)
         and not keeps_opening(seq, openings)
         and not keeps_before_opening(seq, openings)
@@ -99,18 +99,18 @@ def deletable(
     ]
 
 
-def stand_on(older: int, following: OpeningAt | None) -> bool:
+def no_run_rests_before(older: int, following: OpeningAt | None) -> bool:
     """Whether no run's memory stands on a snapshot before `older`, the older of the two newest. `following`: the first
     opening behind it. Later openings have seen newer snapshots."""
     return following is None or following.opening.snapshot >= older
 
 
-def past_naming(epoch: int, older: int) -> bool:
+def is_past_epoch(epoch: int, older: int) -> bool:
     """Whether a run of `epoch` can name nothing any more that counts. `older`: the epoch of the older snapshot."""
     return epoch < older
 
 
-def unbroken(seqs: Collection[int], edge: int) -> int:
+def first_contiguous(seqs: Collection[int], edge: int) -> int:
     """The first of the numbers up to `edge` that are all there."""
     since = edge
     while since - 1 in seqs:
@@ -122,21 +122,21 @@ def unbroken(seqs: Collection[int], edge: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class Tally:
     """So many objects, and their bytes as stored."""
 
     count: int = 0
     size: int = 0
 
-    def __add__(self, other: Sum) -> Sum:
-        return Sum(self.count + other.count, self.size + other.size)
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.count + other.count, self.size + other.size)
 
 
 Sized = tuple[int, int]  # a number in the log, and the bytes of the object there
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class UnreferencedBlobs:
     """What was named when it was looked, and up to when. What is loose by this stays loose, however much later a list
     shows it: nobody who creates names of epochs before `epoch` can name anything any more."""
 
@@ -149,40 +149,40 @@ class Past:
         name = entry.key.rpartition("/")[2]
         return (
             is_blob(name)
-            and past_naming(blob_epoch(name), self.epoch)
+            and is_past_epoch(blob_epoch(name), self.epoch)
             and old_enough(entry.updated, self.now, self.age)
             and name not in self.named
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DeletionPlan:
     """What may go. `blobs`: name and size of the first ones of all that may, which are `loose`; `past`: of the
     others. `since`: from this record on all stay. `why`: why nothing, or no blob, may go; for people."""
 
     snapshots: tuple[Sized, ...] = ()
     segments: tuple[Sized, ...] = ()
     blobs: tuple[tuple[str, int], ...] = ()
-    loose: Sum = Sum()
-    past: Past | None = None
+    loose: Tally = Tally()
+    past: UnreferencedBlobs | None = None
     since: int = 0
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Retained:
+class RetentionResult:
     """What a run of retention did. `more`: blobs are left that may go. `since`, `why`: as in Due."""
 
-    segments: Sum = Sum()
-    snapshots: Sum = Sum()
-    blobs: Sum = Sum()
+    segments: Tally = Tally()
+    snapshots: Tally = Tally()
+    blobs: Tally = Tally()
     more: bool = False
     since: int = 0
     why: str = ""
 
 
-def total(sized: Iterable[tuple[object, int]]) -> Sum:
-    return sum((Sum(1, size) for _, size in sized), Sum())
+def tally(sized: Iterable[tuple[object, int]]) -> Tally:
+    return sum((Tally(1, size) for _, size in sized), Tally())
 
 
 class Retention:
@@ -196,21 +196,21 @@ class Retention:
         may_act: Callable[[], bool] = lambda: True,
         *,
         age: float = DAY,
-        most: int = MOST,
+        most: int = MAX_BLOBS,
         parallel: int = 4,
     ) -> None:
         """`blobs`: of the run that does this; None: it is no run. `may_act`: whether that still holds the job; asked
         before each request that deletes, because who has lost it should let go, not because anything rests on it."""
         self._bucket, self._keys, self._may_act, self._age, self._most = bucket, keys, may_act, age, most
         self._names = None if blobs is None else blobs.names
-        self._named = Named(bucket, keys, parallel)
+        self._named = BlobRefs(bucket, keys, parallel)
         self._rest = 0.0  # nothing is looked at before, by the store's clock
 
-    def run(self) -> Retained:
+    def run(self) -> RetentionResult:
         """Delete what may go. Unavailable, Denied: stopped between two requests, which is a good place."""
         now = self._bucket.time()
         if now < self._rest:
-            return Retained(why="looked not long ago")
+            return RetentionResult(why="looked not long ago")
         due = self.look()
         # Snapshots first: one that outlived its segments would be looked at in vain by each reader.
         snapshots = self._delete((self._keys.snapshot(seq), size) for seq, size in due.snapshots)
@@ -220,44 +220,44 @@ class Retention:
             blobs += self._delete(self._others(due))
         more = blobs.count < due.loose.count
         if not more:
-            self._rest = now + self._age / LOOKS
-        return Retained(segments, snapshots, blobs, more, due.since, due.why)
+            self._rest = now + self._age / RUNS_PER_AGE
+        return RetentionResult(segments, snapshots, blobs, more, due.since, due.why)
 
-    def look(self) -> Due:
+    def look(self) -> DeletionPlan:
         """What may go now. Unavailable, Denied."""
         snapshots = dict(self._from(self._keys.snapshots))
         kept = self._named.newest_checked(snapshots.keys(), KEEP_SNAPSHOTS)
         if len(kept) < KEEP_SNAPSHOTS:
-            return Due(why="fewer than two checked snapshots")
+            return DeletionPlan(why="fewer than two checked snapshots")
         newest, older = kept
         known = openings_known_from(newest.state)
         try:
-            if known > older.seq + 1 or not stand_on(older.seq, self._following(newest, older)):
-                return Due(why=f"a run that opened behind record {older.seq} may still need what is older")
+            if known > older.seq + 1 or not no_run_rests_before(older.seq, self._following(newest, older)):
+                return DeletionPlan(why=f"a run that opened behind record {older.seq} may still need what is older")
         except Damaged as error:
-            return Due(why=error.what)
+            return DeletionPlan(why=error.what)
         now = self._bucket.time()
         edge = boundary([newest.seq, older.seq])
         old = {s for s, e in snapshots.items() if s < edge and old_enough(e.updated, now, self._age)}
         stay = snapshots.keys() - old
         sizes: dict[int, int] = {}
         doomed = deletable(self._behind(edge, known, sizes), edge, stay, newest.state, now, self._age)
-        due = Due(
+        due = DeletionPlan(
             snapshots=tuple((seq, snapshots[seq].size) for seq in sorted(old)),
             segments=tuple((seq, sizes[seq]) for seq in doomed),
-            since=unbroken(sizes.keys() - set(doomed), edge),
+            since=first_contiguous(sizes.keys() - set(doomed), edge),
         )
         return self._loose(due, newest.names | older.names, older, stay, now)
 
-    def _following(self, newest: Checked, older: Checked) -> OpeningAt | None:
+    def _following(self, newest: CheckedSnapshot, older: CheckedSnapshot) -> OpeningAt | None:
         """The first opening behind `older`. The log is looked at after the snapshots were read: whoever opens it later
         than that finds them. Damaged."""
         for opened in newest.state.openings:
             if opened.seq > older.seq:
                 return opened
-        if reader.newest_behind(self._bucket, self._keys, newest.seq).epoch <= newest.state.epoch:
+        if reader.newest_after(self._bucket, self._keys, newest.seq).epoch <= newest.state.epoch:
             return None
-        for seq, segment in reader.records(self._bucket, self._keys, newest.seq + 1):
+        for seq, segment in reader.iter_segments(self._bucket, self._keys, newest.seq + 1):
             if segment.opening is not None:
                 return OpeningAt(seq, segment.opening)
         return None
@@ -265,12 +265,14 @@ class Retention:
     def _behind(self, edge: int, known: int, sizes: dict[int, int]) -> Iterator[tuple[int, float]]:
         """Numbers and ages of the segments behind `edge`; their sizes go into `sizes`."""
         for seq, entry in self._from(self._keys.log, self._keys.segment(known - 1) if known > 1 else ""):
-            if not behind(seq, edge):
+            if not is_before(seq, edge):
                 return
             sizes[seq] = entry.size
             yield seq, entry.updated
 
-    def _loose(self, due: Due, sure: frozenset[str], older: Checked, stay: Collection[int], now: float) -> Due:
+    def _loose(
+        self, due: DeletionPlan, sure: frozenset[str], older: CheckedSnapshot, stay: Collection[int], now: float
+    ) -> DeletionPlan:
         """`due` and the blobs that may go with it; nothing of it where one of `sure`, the blobs that the two newest
         snapshots name, is missing."""
         if self._names is not None:
@@ -278,7 +280,7 @@ class Retention:
         missing = set(sure)
         named: set[str] | None = None
         blobs: list[tuple[str, int]] = []
-        loose, why = Sum(), ""
+        loose, why = Tally(), ""
         for entry in self._bucket.list(self._keys.blobs):
             name = entry.key.rpartition("/")[2]
             missing.discard(name)
@@ -290,28 +292,28 @@ class Retention:
                 why = error.what
                 continue
             if name not in named:
-                loose += Sum(1, entry.size)
+                loose += Tally(1, entry.size)
                 if len(blobs) < self._most:
                     blobs.append((name, entry.size))
         if missing:
-            return Due(why=f"blob {min(missing)} of a snapshot is missing")
+            return DeletionPlan(why=f"blob {min(missing)} of a snapshot is missing")
         if self._names is not None:
             self._names.unpin(named or sure, self._age)
-        past = Past((named or set()) | sure, older.state.epoch, now, self._age)
+        past = UnreferencedBlobs((named or set()) | sure, older.state.epoch, now, self._age)
         return replace(due, blobs=tuple(blobs), loose=loose, past=past, why=why)
 
-    def _others(self, due: Due) -> Iterator[tuple[str, int]]:
+    def _others(self, due: DeletionPlan) -> Iterator[tuple[str, int]]:
         """The loose blobs behind `due.blobs`, as they are listed."""
         assert due.past is not None
         for entry in self._bucket.list(self._keys.blobs, self._keys.blob(due.blobs[-1][0])):
             if due.past.loose(entry):
                 yield entry.key, entry.size
 
-    def _past(self, name: str, older: Checked) -> bool:
+    def _past(self, name: str, older: CheckedSnapshot) -> bool:
         """Whether all that may ever name this blob can be read by now."""
         if not is_blob(name):
             return False
-        return past_naming(blob_epoch(name), older.state.epoch) or (
+        return is_past_epoch(blob_epoch(name), older.state.epoch) or (
             self._names is not None and self._names.may_go(name)
         )
 
@@ -326,10 +328,10 @@ class Retention:
             if (seq := self._keys.seq_of(entry.key)) is not None:
                 yield seq, entry
 
-    def _delete(self, doomed: Iterable[tuple[str, int]]) -> Sum:
-        done, rest = Sum(), iter(doomed)
+    def _delete(self, doomed: Iterable[tuple[str, int]]) -> Tally:
+        done, rest = Tally(), iter(doomed)
         while (some := list(islice(rest, BATCH))) and self._may_act():
             self._bucket.delete(*(key for key, _ in some))
             failpoint("retention.between_deletes")
-            done += total(some)
+            done += tally(some)
         return done

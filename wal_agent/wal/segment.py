@@ -12,10 +12,10 @@ from wal_agent import decoders
 from wal_agent.errors import Damaged
 from wal_agent.records import FORMAT, AnyRecord, Opening
 from wal_agent.shown import shown
-from wal_agent.wal import packing
+from wal_agent.wal import codec
 from wal_agent.wal.keys import MAX_SEQ
 
-MAX_RAW = 1 << 20  # bytes of MessagePack that a writer puts into one segment
+MAX_SEGMENT = 1 << 20  # bytes of MessagePack that a writer puts into one segment
 MAX_READ = 16 << 20  # bytes of MessagePack that a reader takes from one
 OVERHEAD = 1024  # generous: everything in a segment but its records (job <= 100, run <= 200 bytes)
 START = bytes(32)  # `prev` of segment 1
@@ -50,7 +50,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return first if isinstance(first, Opening) else None
 
 
-class _Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _OutgoingSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A segment on its way out; its records are MessagePack already."""
 
     format: int
@@ -64,8 +64,8 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     carried: int = 0
 
 
-_decoder: msgspec.msgpack.Decoder[Segment] = decoders.of_msgpack(Segment)
-_record: msgspec.msgpack.Decoder[AnyRecord] = decoders.of_msgpack(AnyRecord)
+_SEGMENT: msgspec.msgpack.Decoder[Segment] = decoders.of_msgpack(Segment)
+_RECORD: msgspec.msgpack.Decoder[AnyRecord] = decoders.of_msgpack(AnyRecord)
 
 
 def digest(data: bytes) -> bytes:
@@ -78,15 +78,15 @@ def encode_record(record: AnyRecord) -> tuple[bytes, AnyRecord]:
     ValueError when it could not be read back (a field of a wrong type) or fits no segment: such a record in the log
     would make the log unreadable for ever, so the writer's caller hears of it before anything is written."""
     raw = msgspec.msgpack.encode(record)
-    if len(raw) > MAX_RAW - OVERHEAD:
+    if len(raw) > MAX_SEGMENT - OVERHEAD:
         raise ValueError(f"a {type(record).__name__} of {len(raw)} bytes fits no segment; bulk goes into blobs")
     try:
-        return raw, _record.decode(raw)
+        return raw, _RECORD.decode(raw)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"a {type(record).__name__} that cannot be read back: {error}") from error
 
 
-def batch(sizes: Iterable[int], limit: int = MAX_RAW - OVERHEAD) -> int:
+def batch_length(sizes: Iterable[int], limit: int = MAX_SEGMENT - OVERHEAD) -> int:
     """How many of the queue's items (of `sizes` bytes each, in order) go into the next segment; at least one."""
     taken = total = 0
     for size in sizes:
@@ -97,7 +97,7 @@ def batch(sizes: Iterable[int], limit: int = MAX_RAW - OVERHEAD) -> int:
     return taken
 
 
-def encode(
+def encode_segment(
     *,
     job: str,
     epoch: int,
@@ -110,17 +110,17 @@ def encode(
 ) -> bytes:
     """The segment's bytes. Called once for each segment: what is sent again are these bytes (R3)."""
     raw = [msgspec.Raw(r) for r in records]
-    return packing.pack(
-        _Written(
+    return codec.pack(
+        _OutgoingSegment(
             format=FORMAT, job=job, epoch=epoch, seq=seq, run=run, prev=prev, time=time, records=raw, carried=carried
         )
     )
 
 
-def decode(data: bytes, *, job: str, seq: int) -> Segment:
+def decode_segment(data: bytes, *, job: str, seq: int) -> Segment:
     """The segment that stands at `seq` of `job`; Damaged names the record number and what is wrong; Newer."""
     try:
-        segment = packing.unpack(data, _decoder, MAX_READ, f"Record {seq} of job {job}")
+        segment = codec.unpack(data, _SEGMENT, MAX_READ, f"Record {seq} of job {job}")
         if segment.format != FORMAT:
             raise Damaged(f"there is no format {segment.format}")
         if segment.job != job or segment.seq != seq:

@@ -53,7 +53,7 @@ class Snapshots:
         decided: so the writer's memory stands on the last snapshot of this run but one, at least (retention relies on
         it). Denied, Damaged; OSError."""
         acked, snapshot = self._undecided = self._undecided or self._made()
-        data = snapshot_codec.encode(snapshot)
+        data = snapshot_codec.encode_snapshot(snapshot)
         failpoint("snapshot.before_put")
         try:
             self._bucket.put(self._keys.snapshot(acked.seq), data)

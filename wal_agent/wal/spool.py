@@ -39,7 +39,7 @@ from wal_agent.flock import flock_state, taken
 from wal_agent.wal import segment as codec
 from wal_agent.wal.segment import Segment
 
-MAX = 128 << 20  # bytes on the disk; a run keeps what it has not sent in memory as well (I9)
+MAX_SPOOL = 128 << 20  # bytes on the disk; a run keeps what it has not sent in memory as well (I9)
 BLOCK = 4096  # bytes that a disk takes for the smallest file; more than a segment costs in memory beside its own bytes
 _NUMBER = re.compile(r"[0-9]{20}")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -48,18 +48,18 @@ _LOCK, _OWNER, _NEW = "lock", "owner.json", ".new"
 Presence = Literal["free", "held", "absent"]
 
 
-class Owner(msgspec.Struct, frozen=True):
+class SpoolOwner(msgspec.Struct, frozen=True):
     """owner.json: which log the segments belong to."""
 
     job: str
     bucket: str  # URL
 
 
-_OWNED = decoders.of_json(Owner)
+_OWNED = decoders.of_json(SpoolOwner)
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SpoolContent:
     """What a spool holds: the numbers of the segments of `epoch`, in order; they are whole and chained."""
 
     epoch: int = 0
@@ -69,7 +69,7 @@ class Left:
 class Spool:
     """A folder whose lock this process holds. `store` and `drop` may be called by different threads."""
 
-    def __init__(self, folder: Path, owner: Owner, lock: int, *, adopted: bool) -> None:
+    def __init__(self, folder: Path, owner: SpoolOwner, lock: int, *, adopted: bool) -> None:
         self.folder, self.owner = folder, owner
         self.adopted = adopted
         """Whether an earlier run may have left something here."""
@@ -81,7 +81,7 @@ class Spool:
         self._counting = threading.Lock()
 
     @classmethod
-    def create(cls, spools: Path, run: str, owner: Owner) -> Spool:
+    def create(cls, spools: Path, run: str, owner: SpoolOwner) -> Spool:
         """A new, empty one below the folder `spools`; ConfigError where it cannot be made."""
         folder = spools / f"{owner.job}-{run}"
         try:
@@ -99,9 +99,9 @@ class Spool:
         return cls(folder, owner, lock, adopted=False)
 
     @classmethod
-    def adopt(cls, spools: Path, named: str, owner: Owner) -> Spool | None:
+    def adopt(cls, spools: Path, named: str, owner: SpoolOwner) -> Spool | None:
         """The one that a lease names, if it is here and nobody uses it; else None. ConfigError: it cannot be used."""
-        if look(spools, named, owner) != "free":
+        if spool_presence(spools, named, owner) != "free":
             return None
         folder = Path(named)
         try:
@@ -121,7 +121,7 @@ class Spool:
     def store(self, seq: int, data: bytes) -> None:
         """Make the segment durable here. OSError: it is not."""
         with self._counting:
-            if self._taken + _on_disk(len(data)) > MAX:
+            if self._taken + _on_disk(len(data)) > MAX_SPOOL:
                 raise OSError(errno.EDQUOT, "the spool is full")
         failpoint("spool.before_store")
         with self._tree.open((_number(self._epoch),), make=True) as fd:
@@ -142,20 +142,20 @@ class Spool:
 
     # --- from owner to owner
 
-    def read(self) -> Left:
+    def read(self) -> SpoolContent:
         """What is left by the newest epoch here. Damaged when a file is not the segment that its name says, or one
         does not chain to the one before; Damaged also when it cannot be read: it is never passed over."""
         epochs = _epochs(self.folder)
         if not epochs:
-            return Left()
+            return SpoolContent()
         epoch = epochs[-1]
         try:
             with self._tree.open((_number(epoch),)) as fd:
-                seqs = tuple(last_row(_numbers(_inside(fd))))
+                seqs = tuple(last_contiguous(_numbers(_inside(fd))))
                 before: bytes | None = None
                 for seq in seqs:
                     data = _read(fd, seq)
-                    found = codec.decode(data, job=self.owner.job, seq=seq)
+                    found = codec.decode_segment(data, job=self.owner.job, seq=seq)
                     if before is not None and found.prev != before:
                         raise Damaged(f"record {seq} does not chain to record {seq - 1}")
                     if found.epoch != epoch or found.opening is not None:
@@ -163,13 +163,13 @@ class Spool:
                     before = codec.digest(data)
         except (OSError, Damaged) as error:
             raise self.damaged(str(error)) from error
-        return Left(epoch, seqs)
+        return SpoolContent(epoch, seqs)
 
     def segment(self, epoch: int, seq: int) -> Segment:
         """One that `read` found. Damaged: it can be read no more."""
         try:
             with self._tree.open((_number(epoch),)) as fd:
-                return codec.decode(_read(fd, seq), job=self.owner.job, seq=seq)
+                return codec.decode_segment(_read(fd, seq), job=self.owner.job, seq=seq)
         except (OSError, Damaged) as error:
             raise self.damaged(str(error)) from error
 
@@ -226,7 +226,7 @@ class Spool:
     @property
     def count(self) -> int:
         """How many segments are here that count."""
-        return len(self._sizes) if self._epoch else count(self.folder)
+        return len(self._sizes) if self._epoch else count_segments(self.folder)
 
     @property
     def empty(self) -> bool:
@@ -251,7 +251,7 @@ class Spool:
         self.release()
 
 
-def look(spools: Path, named: str, owner: Owner) -> Presence:
+def spool_presence(spools: Path, named: str, owner: SpoolOwner) -> Presence:
     """Whether the spool that a lease names is on this machine, and whether its owner lives. `named` comes from a
     bucket, so nothing but a private folder of our own directly below `spools` is looked at."""
     folder = Path(named)
@@ -269,28 +269,28 @@ def look(spools: Path, named: str, owner: Owner) -> Presence:
     return "absent" if found != owner or state == "unknown" else state
 
 
-def forsaken(spools: Path, owner: Owner, used: Path | None) -> list[Path]:
+def orphaned_spools(spools: Path, owner: SpoolOwner, used: Path | None) -> list[Path]:
     """Spools of this job that no lease names any more (`used`: the one that ours names) and that hold records: they are
     kept for a person. Empty ones are removed."""
     kept: list[Path] = []
     with suppress(OSError):
         for folder in sorted(spools.iterdir()):
-            if folder == used or look(spools, str(folder), owner) != "free":
+            if folder == used or spool_presence(spools, str(folder), owner) != "free":
                 continue
-            if count(folder):
+            if count_segments(folder):
                 kept.append(folder)
             else:
                 shutil.rmtree(folder, ignore_errors=True)
     return kept
 
 
-def count(folder: Path) -> int:
+def count_segments(folder: Path) -> int:
     """How many segments count in a spool; 0 where there is none."""
     epochs = _epochs(folder)
     return len(_numbers(_names(folder / _number(epochs[-1])))) if epochs else 0
 
 
-def last_row(numbers: list[int]) -> list[int]:
+def last_contiguous(numbers: list[int]) -> list[int]:
     """The last unbroken row of ascending numbers."""
     begin = len(numbers) - 1
     while begin > 0 and numbers[begin - 1] == numbers[begin] - 1:

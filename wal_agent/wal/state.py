@@ -204,7 +204,7 @@ def _apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
             return replace(state, ended=record, ends=(*state.ends, record)[-KEEP_ENDS:])
 
 
-def of_older(state: State) -> State:
+def upgrade_state(state: State) -> State:
     """The state of a snapshot, which an older wal-agent may have made: one that left the turn and the prompt of the
     session before in the place of those that the newest session had not had yet."""
     prompt, home = state.prompt, state.home_opening
@@ -239,7 +239,7 @@ def _brief(open: OpenCall, end: End) -> EndedCall:
     return EndedCall(intent, msgspec.structs.replace(end, result=None, why=""))
 
 
-def excess(state: State) -> str:
+def exceeded_limit(state: State) -> str:
     """What makes a state one that no run has written; empty for none."""
     if len(state.open) > MOST_OPEN:
         return f"it has more than {MOST_OPEN} calls in flight"
@@ -257,15 +257,15 @@ def apply_all(state: State, seq: int, epoch: int, records: Iterable[AnyRecord]) 
     return state
 
 
-def rebased(state: State, before: dict[str, FileState], after: dict[str, FileState]) -> State:
+def rebase_files(state: State, before: dict[str, FileState], after: dict[str, FileState]) -> State:
     """`state` with each file that grew out of `before` standing on its compacted form in `after` instead.
 
     A file that was removed or begun anew since `before` is left as it is."""
-    files = {path: _rebased(now, before.get(path), after.get(path)) for path, now in state.files.items()}
+    files = {path: _rebase_file(now, before.get(path), after.get(path)) for path, now in state.files.items()}
     return msgspec.structs.replace(state, files=files)
 
 
-def _rebased(now: FileState, before: FileState | None, after: FileState | None) -> FileState:
+def _rebase_file(now: FileState, before: FileState | None, after: FileState | None) -> FileState:
     if before is None or after is None or (now.chunks, now.base_size) != (before.chunks, before.base_size):
         return now
     count = len(before.layers)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from wal_agent.errors import WalAgentError
 
-Word = Literal["acked", "spooled", "undecided"]
+AckStatus = Literal["acked", "spooled", "undecided"]
 """`spooled`: durable on this machine only, while the bucket is away (R9)."""
 
 _deciding = threading.Lock()  # one for all tickets: it is held for two assignments
@@ -25,7 +25,7 @@ class Ticket:
         self.seq = 0
 
     @property
-    def word(self) -> Word:
+    def word(self) -> AckStatus:
         """As of now; raises Fenced or Damaged when it will never be acknowledged."""
         if self._error is not None:
             raise self._error
@@ -33,7 +33,7 @@ class Ticket:
             return "acked"
         return "spooled" if self._spooled else "undecided"
 
-    def wait(self, timeout: float) -> Word:
+    def wait(self, timeout: float) -> AckStatus:
         """`word` once it is acked or spooled, or after `timeout` seconds. "undecided" is no failure: the record stays
         in the queue and may still be acknowledged (R3); the caller ends its call as denied."""
         self._event.wait(timeout)

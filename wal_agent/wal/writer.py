@@ -20,19 +20,30 @@ from wal_agent.errors import Conflict, Damaged, Denied, Fenced, Newer, NotFound,
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
 from wal_agent.wal import segment as codec
-from wal_agent.wal.flight import Acked, Backlog, InFlight, Item, Line, Sealed, due, judge, keep_undecided, must_spool
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.patience import backoff
 from wal_agent.wal.spool import Spool
-from wal_agent.wal.state import FileState, State, apply_all, rebased
+from wal_agent.wal.state import FileState, State, apply_all, rebase_files
 from wal_agent.wal.ticket import Ticket
+from wal_agent.wal.write_queue import (
+    Acked,
+    Backlog,
+    InFlight,
+    QueuedAppend,
+    Sealed,
+    UnackedSegments,
+    keep_undecided,
+    must_spool,
+    put_is_due,
+    resolve_conflict,
+)
 
 __all__ = ["Acked", "Backlog", "InFlight", "Sealed", "Step", "Writer"]
 
 Step = Literal["idle", "acked", "undecided", "ended"]
 SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
-LATEST = 5.0  # seconds that records which are worth no put of their own may wait
-SPOOL_LOOK = 0.1  # seconds between two looks at whether it has waited so long
+MAX_DEFER = 5.0  # seconds that records which are worth no put of their own may wait
+SPOOL_POLL = 0.1  # seconds between two looks at whether it has waited so long
 
 
 class Writer:
@@ -60,8 +71,8 @@ class Writer:
         self.on_ack: Callable[[Sequence[AnyRecord], State], None] = lambda records, state: None
         """Called for each acknowledged segment, behind those who wait for it; must be quick and must not fail."""
         self._acked = acked
-        self._queue: deque[Item] = deque()
-        self._line = Line(deque(carried), len(carried))
+        self._queue: deque[QueuedAppend] = deque()
+        self._line = UnackedSegments(deque(carried), len(carried))
         self._next_call = acked.state.next_call
         self._sealed = False
         self._ended: WalAgentError | None = None
@@ -82,8 +93,8 @@ class Writer:
         `later`: they are worth no put of their own, and go with the next that are, or at `LATEST`."""
         if not records:
             raise ValueError("nothing to append")
-        item = Item(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot(), later)
-        if item.size > codec.MAX_RAW - codec.OVERHEAD:
+        item = QueuedAppend(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot(), later)
+        if item.size > codec.MAX_SEGMENT - codec.OVERHEAD:
             raise ValueError(f"{item.size} bytes fit no segment; append them apart")
         with self._lock:
             if self._ended is not None:
@@ -149,7 +160,7 @@ class Writer:
         whatever was layered on top since."""
         with self._lock:
             acked = self._acked
-            self._acked = replace(acked, state=rebased(acked.state, before, after))
+            self._acked = replace(acked, state=rebase_files(acked.state, before, after))
 
     # --- committing
 
@@ -231,12 +242,12 @@ class Writer:
 
     def _next(self) -> InFlight | None:
         """Encode the next batch, behind the last segment in the line; once, whatever happens to its put (R3)."""
-        if not self._queue or (not self._sealed and not due(self._queue, self._clock.boot(), LATEST)):
+        if not self._queue or (not self._sealed and not put_is_due(self._queue, self._clock.boot(), MAX_DEFER)):
             return None
-        items = tuple(self._queue.popleft() for _ in range(codec.batch([i.size for i in self._queue])))
+        items = tuple(self._queue.popleft() for _ in range(codec.batch_length([i.size for i in self._queue])))
         last, now = self._line.last, self._clock.now()
         seq, prev = (last.seq, codec.digest(last.data)) if last else (self._acked.seq, self._acked.hash)
-        data = codec.encode(
+        data = codec.encode_segment(
             job=self._keys.job,
             epoch=self.epoch,
             seq=seq + 1,
@@ -261,12 +272,12 @@ class Writer:
         """The seq is taken: by an own earlier send, by a higher epoch, or wrongly."""
         try:
             found = self._bucket.get(self._keys.segment(sent.seq)).data
-            other = codec.decode(found, job=self._keys.job, seq=sent.seq)
+            other = codec.decode_segment(found, job=self._keys.job, seq=sent.seq)
         except (NotFound, Unavailable, Denied):
             return self._undecided(sent)
         except (Damaged, Newer) as error:
             return self._end(error)
-        match judge(found, other.epoch, other.run, sent, self.epoch, self.run_id):
+        match resolve_conflict(found, other.epoch, other.run, sent, self.epoch, self.run_id):
             case "mine":
                 return self._ack(sent)
             case "fenced":
@@ -282,7 +293,7 @@ class Writer:
                 return self._end(Damaged(what))
 
     def _ack(self, sent: InFlight) -> Step:
-        records = codec.decode(sent.data, job=self._keys.job, seq=sent.seq).records
+        records = codec.decode_segment(sent.data, job=self._keys.job, seq=sent.seq).records
         with self._lock:
             old = self._acked
             self._acked = Acked(
@@ -354,7 +365,7 @@ class Writer:
         while not stop.is_set():
             self._waiting.clear()
             if not self.spool_once():
-                self._waiting.wait(SPOOL_LOOK if self.pending else 1.0)
+                self._waiting.wait(SPOOL_POLL if self.pending else 1.0)
 
 
 def _flat(parts: Sequence[tuple[bytes, ...]]) -> list[bytes]:

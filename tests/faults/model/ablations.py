@@ -43,13 +43,13 @@ class Ablation:
 
 def no_opening(bucket: Any, keys: Any, clock: Any, rng: Any, made: Any, *, hint: int = 0, budget: float = 0) -> Any:
     """Reopening without an opening segment, unless the owner was taken for dead."""
-    at = reader.tail(bucket, keys)
+    at = reader.read_tail(bucket, keys)
     if made.cause in ("closed", "released", "unlocked") and at.epoch < made.epoch:
         return at
     return real_place(bucket, keys, clock, rng, made, hint=hint, budget=budget)
 
 
-real_place = opening.place
+real_place = opening.place_opening
 
 
 def place_after_reading(bucket: Any, keys: Any, *rest: Any, **more: Any) -> Any:
@@ -69,9 +69,9 @@ def lone_bytes(found: bytes, found_epoch: int, found_run: str, sent: InFlight, e
 
 def encoded_again(sent: InFlight) -> InFlight:
     """R3 out: the bytes are made anew for each try; the time in them is another by then."""
-    old = codec.decode(sent.data, job="job", seq=sent.seq)
+    old = codec.decode_segment(sent.data, job="job", seq=sent.seq)
     raw = [codec.encode_record(r)[0] for r in old.records]
-    again = codec.encode(
+    again = codec.encode_segment(
         job="job", epoch=old.epoch, seq=sent.seq, run=old.run, prev=old.prev, time=old.time + 1, records=raw
     )
     return replace(sent, data=again)
@@ -82,7 +82,7 @@ def covered_undecided(of: Writer) -> Acked:
     acked, flying = of.acked, of._line.first
     if flying is None:
         return acked
-    records = codec.decode(flying.data, job="job", seq=flying.seq).records
+    records = codec.decode_segment(flying.data, job="job", seq=flying.seq).records
     return replace(
         acked,
         seq=flying.seq,

@@ -150,7 +150,7 @@ def takeover_right_after_unlock() -> None:
     a, b = stage.owner(0), stage.owner(1)
     first = a.take()
     a.intend(first)
-    seen = leases.read(stage.world.store, KEYS)
+    seen = leases.read_lease(stage.world.store, KEYS)
     assert seen is not None and first.lease.may_allow(MARGIN)
     leases.unlock(b.bucket, KEYS, b.clock, stage.world.rng, seen=seen, reason="test")
     b.take()

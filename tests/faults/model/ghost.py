@@ -14,11 +14,12 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.records import Intent
+from wal_agent.wal import codec as packing
 from wal_agent.wal import lease as leases
-from wal_agent.wal import packing, reader
+from wal_agent.wal import reader
 from wal_agent.wal import segment as codec
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.named import blob_names
+from wal_agent.wal.named import referenced_blobs
 from wal_agent.wal.segment import START, Segment
 from wal_agent.wal.state import State, apply_all
 
@@ -59,7 +60,7 @@ class Ghost:
         if key.startswith(self.keys.log):
             self._segment_landed(data)
         elif key == self.keys.lease:
-            doc = leases.decode(data, self.keys.job)
+            doc = leases.decode_lease(data, self.keys.job)
             if doc.state in ("closed", "released"):
                 self.settled.add(doc.epoch)
                 self.counts[doc.state] += 1
@@ -74,7 +75,7 @@ class Ghost:
             raise Violation(f"END: epoch {doc.epoch} was given up at record {doc.seq}, the log ends at {self.top}")
 
     def _segment_landed(self, data: bytes) -> None:
-        found = msgspec.msgpack.decode(packing.inflate(data, codec.MAX_READ), type=Segment)
+        found = msgspec.msgpack.decode(packing.decompress(data, codec.MAX_READ), type=Segment)
         self.archive[codec.digest(data)] = found
         if found.epoch < self.taken and found.opening is None:
             self.late.add(codec.digest(data))
@@ -134,7 +135,7 @@ class Ghost:
     def fenced(self, run: str, epoch: int, why: str) -> None:
         """`run` was told that the job is another's. Is it?"""
         self.counts["fenced"] += 1
-        seen = leases.read(self.store, self.keys)
+        seen = leases.read_lease(self.store, self.keys)
         others = any(s.epoch > epoch or (s.epoch == epoch and s.run != run) for s in self.archive.values())
         doc = seen.doc if seen is not None else None  # judged here: is_mine itself is one of the rules on trial
         mine = doc is not None and (doc.run, doc.epoch, doc.state) == (run, epoch, "held")
@@ -188,7 +189,7 @@ class Ghost:
 
     def _check_blobs(self, state: State, who: str) -> None:
         stored = {e.key.rpartition("/")[2] for e in self.store.list(self.keys.blobs)}
-        if gone := set(blob_names(state)) - stored:
+        if gone := set(referenced_blobs(state)) - stored:
             raise Violation(f"I4: {who} replays {min(gone)}, which is gone")
 
     def _names(self, hashes: set[bytes]) -> str:

@@ -17,17 +17,17 @@ from wal_agent.records import Cause, Edit, End, FileDelta, Host, Intent, Payload
 from wal_agent.recovery.admit import Local, Try, Wait, admit
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.flight import Sealed
-from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
-from wal_agent.wal.lease import Claim, Seen
+from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
+from wal_agent.wal.lease import LeaseRequest, StoredLease
 from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.retention import Retention
 from wal_agent.wal.snapshot import Snapshots
 from wal_agent.wal.ticket import Ticket
+from wal_agent.wal.write_queue import Sealed
 
 MARGIN = 2.0
 COMMON = [bytes([n]) * 20 for n in range(3)]
-FIELDS = Fields(agent_version="1", version="1")
+FIELDS = OpeningFields(agent_version="1", version="1")
 
 
 @dataclass
@@ -98,12 +98,12 @@ class Owner:
 
     def epoch(self) -> int:
         """The epoch that the lease was last seen to give this run, by the ghost's eyes."""
-        seen = leases.read(self.world.store, KEYS)
+        seen = leases.read_lease(self.world.store, KEYS)
         return seen.doc.epoch if seen is not None and seen.doc.run == self.run else 0
 
     def open(self) -> OpenedJob | None:
         for _ in range(6):
-            seen = leases.read(self.bucket, KEYS)
+            seen = leases.read_lease(self.bucket, KEYS)
             cause = self.admitted(seen)
             if cause is not None:
                 break
@@ -115,7 +115,7 @@ class Owner:
             KEYS,
             self.clock,
             self.rng,
-            claim=Claim(self.run, self.host, "gemini", "/w", TTL),
+            claim=LeaseRequest(self.run, self.host, "gemini", "/w", TTL),
             fields=FIELDS,
             seen=seen,
             cause=cause,
@@ -125,7 +125,7 @@ class Owner:
         self.world.ghost.planned(self.run, opened.lease.epoch, opened.replay)
         return opened
 
-    def admitted(self, seen: Seen | None) -> Cause | None:
+    def admitted(self, seen: StoredLease | None) -> Cause | None:
         decision = admit(KEYS.job, seen, Local(boot=self.host.boot, pidns=self.host.pidns))
         match decision:
             case Try(cause):

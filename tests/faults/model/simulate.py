@@ -161,7 +161,7 @@ class Life:
         world = self.world
         bucket, clock = HostBucket(world, actor, lambda op, key: ""), HostClock(world, actor, 9)
         try:
-            seen = leases.read(bucket, KEYS)
+            seen = leases.read_lease(bucket, KEYS)
             if seen is None or seen.doc.state != "held":
                 return
             world.note("person", f"unlocks epoch {seen.doc.epoch}")

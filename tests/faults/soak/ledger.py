@@ -11,7 +11,8 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.records import AnyRecord, End, Intent, Opening
-from wal_agent.wal import packing, reader
+from wal_agent.wal import codec as packing
+from wal_agent.wal import reader
 from wal_agent.wal import segment as codec
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.segment import Segment
@@ -84,7 +85,7 @@ class Ledger:
     def log(self) -> list[Segment]:
         found = []
         for key in sorted(self.segments):
-            raw = packing.inflate(self.segments[key], codec.MAX_READ)
+            raw = packing.decompress(self.segments[key], codec.MAX_READ)
             found.append(msgspec.msgpack.decode(raw, type=Segment))
         return found
 

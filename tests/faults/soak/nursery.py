@@ -26,7 +26,7 @@ from wal_agent.supervise import acquire, lease_keeper
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.run import run
 from wal_agent.wal import snapshot
-from wal_agent.wal.ticket import Ticket, Word
+from wal_agent.wal.ticket import AckStatus, Ticket
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def due(self: snapshot.SnapshotPolicy, segments: int, size: int) -> bool:
     return segments >= 20
 
 
-def acked(self: Ticket, timeout: float) -> Word:
+def acked(self: Ticket, timeout: float) -> AckStatus:
     return "acked"
 
 

@@ -14,7 +14,7 @@ import pytest
 from wal_agent.bucket import marker_of, open_bucket
 from wal_agent.bucket.disk import MARKER
 from wal_agent.bucket.file import FileBucket
-from wal_agent.bucket.known import forget, known_epoch, known_id, remember
+from wal_agent.bucket.known import forget_bucket, known_bucket_id, known_epoch, remember_run
 from wal_agent.errors import Damaged, NotFound, Unavailable
 
 GONE = "disk of bucket .* is gone"
@@ -173,7 +173,7 @@ class TestKnown:
 
     @pytest.fixture
     def url(self, bucket: FileBucket, root: Path) -> str:
-        remember(bucket.url, marker_of(bucket.url), "job", 3, os.environ)
+        remember_run(bucket.url, marker_of(bucket.url), "job", 3, os.environ)
         return root.as_uri()
 
     @pytest.mark.parametrize("there", ["nothing", "a folder", "another bucket"])
@@ -198,9 +198,9 @@ class TestKnown:
 
     def test_what_is_forgotten_may_begin_anew(self, url: str, root: Path) -> None:
         away(root)
-        assert forget(url, "job", os.environ) and known_epoch(url, "job", os.environ) == 0
-        assert known_id(url, os.environ)
-        assert forget(url, None, os.environ) and not forget(url, None, os.environ)
+        assert forget_bucket(url, "job", os.environ) and known_epoch(url, "job", os.environ) == 0
+        assert known_bucket_id(url, os.environ)
+        assert forget_bucket(url, None, os.environ) and not forget_bucket(url, None, os.environ)
         open_bucket(url).put("job/lease.json", b"")
         with pytest.raises(NotFound):
             open_bucket(url).get("job/log/1")

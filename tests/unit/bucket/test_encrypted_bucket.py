@@ -12,12 +12,20 @@ import pytest
 
 from tests.unit.wal.world import FIELDS, KEYS, FakeClock, Flaky, claim, drain, end, host, intent
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.encrypted import FORMAT, MAGIC, NONCE, OVERHEAD, TAG, EncryptedBucket, is_covered
+from wal_agent.bucket.encrypted import (
+    NONCE,
+    SEALED_FORMAT,
+    SEALED_MAGIC,
+    SEALED_OVERHEAD,
+    TAG,
+    EncryptedBucket,
+    is_covered,
+)
+from wal_agent.bucket.encryption import Key, key_id
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import SystemClock
-from wal_agent.encryption import Key, id_of
 from wal_agent.errors import Conflict, Damaged, Denied, Newer, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery.admit import Local, Try, admit
@@ -27,7 +35,7 @@ from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.job import open_job as open_
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.reader import replay
 from wal_agent.wal.snapshot import Snapshots
@@ -49,7 +57,7 @@ def replace(bucket: Bucket, key: str, data: bytes) -> None:
 
 def open_job(bucket: Bucket, key: Key | None, run: str = "a") -> OpenedJob:
     """Take the job, from a dead owner if one has it, with the bucket as `wal-agent run` wraps it."""
-    seen = leases.read(bucket, KEYS)
+    seen = leases.read_lease(bucket, KEYS)
     decided = admit("shop", seen, Local("", "", unchanged=1e6))
     assert isinstance(decided, Try)
     return open_(
@@ -64,8 +72,8 @@ def open_job(bucket: Bucket, key: Key | None, run: str = "a") -> OpenedJob:
     )
 
 
-def claimed(run: str, key: Key | None) -> Claim:
-    return dataclasses.replace(claim(run), key=id_of(key))
+def claimed(run: str, key: Key | None) -> LeaseRequest:
+    return dataclasses.replace(claim(run), key=key_id(key))
 
 
 def start(bucket: Bucket, key: Key | None) -> OpenedJob:
@@ -120,7 +128,7 @@ def test_the_bytes_are_those_of_the_format_and_another_reader_can_open_them() ->
     data = inner.get(SEGMENT).data
     head, nonce, sealed = data[:13], data[13 : 13 + NONCE], data[13 + NONCE :]
     assert head == b"WALE\x01" + bytes.fromhex(RIGHT.id)
-    assert len(data) == len(MARKER) + OVERHEAD == len(MARKER) + 41
+    assert len(data) == len(MARKER) + SEALED_OVERHEAD == len(MARKER) + 41
     assert AESGCM(RIGHT.secret).decrypt(nonce, sealed, head + b"shop/log/00000000000000000007") == MARKER
 
 
@@ -141,7 +149,7 @@ def test_nothing_of_the_content_of_a_job_is_in_the_bucket(tmp_path: Path, key: K
     objects = stored(inner)
     kinds = {name.split("/")[1] for name in objects}
     assert kinds == {"lease.json", "log", "snapshots", "blobs"}
-    encrypted = {name for name, data in objects.items() if data.startswith(MAGIC)}
+    encrypted = {name for name, data in objects.items() if data.startswith(SEALED_MAGIC)}
     assert encrypted == (set() if key is None else objects.keys() - {KEYS.lease})
     small = {name: data for name, data in objects.items() if len(data) < 10_000}  # where chance writes no short word
     shown = [
@@ -161,7 +169,7 @@ def test_a_whole_job_is_read_back_and_goes_on_with_its_key(tmp_path: Path) -> No
     assert job.replay.damage is None and job.replay.snapshot == 2 and job.lease.epoch == 2
     (file,) = job.replay.state.files.values()
     assert job.blobs.get(file.chunks[0]).startswith(MARKER)
-    found = leases.read(inner, KEYS)
+    found = leases.read_lease(inner, KEYS)
     assert found is not None and found.doc.key == RIGHT.id
 
 
@@ -251,7 +259,7 @@ def test_a_flipped_bit_anywhere_is_damage_that_names_the_object() -> None:
 
 def test_a_later_format_is_told_as_such() -> None:
     inner = MemoryBucket()
-    inner.put(SEGMENT, MAGIC + bytes([FORMAT + 1]) + bytes.fromhex(RIGHT.id) + bytes(100))
+    inner.put(SEGMENT, SEALED_MAGIC + bytes([SEALED_FORMAT + 1]) + bytes.fromhex(RIGHT.id) + bytes(100))
     with pytest.raises(Newer, match=r"newer wal-agent \(encryption format 2\)"):
         EncryptedBucket(inner, RIGHT).get(SEGMENT)
 
@@ -362,9 +370,9 @@ def test_where_the_lease_was_deleted_the_log_itself_refuses(first: str, second: 
 def test_without_a_key_the_users_bytes_may_begin_with_anything() -> None:
     """A blob is stored as it is; a file that begins like an encrypted object is still a file."""
     bucket = EncryptedBucket(MemoryBucket(), None)
-    bucket.put(f"{KEYS.blobs}{'a' * 64}", MAGIC + b"...")
-    assert bucket.get(f"{KEYS.blobs}{'a' * 64}").data == MAGIC + b"..."
-    bucket.put(SEGMENT, MAGIC + bytes([FORMAT]) + bytes.fromhex(RIGHT.id))
+    bucket.put(f"{KEYS.blobs}{'a' * 64}", SEALED_MAGIC + b"...")
+    assert bucket.get(f"{KEYS.blobs}{'a' * 64}").data == SEALED_MAGIC + b"..."
+    bucket.put(SEGMENT, SEALED_MAGIC + bytes([SEALED_FORMAT]) + bytes.fromhex(RIGHT.id))
     with pytest.raises(Denied, match=rf"encrypted with key {RIGHT.id}, and no key was given.*--encryption-key-file"):
         bucket.get(SEGMENT)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.bucket.test_bucket_check import IgnoresCreates, Lacks
+from tests.unit.bucket.test_check import IgnoresCreates, Lacks
 from tests.unit.wal.world import FakeClock
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import Finding
-from wal_agent.bucket.examine import PUTS, WARM_UP, examine, offset, put_times, quantile
+from wal_agent.bucket.examine import PUTS, WARM_UP, clock_offset, examine, put_times, quantile
 from wal_agent.bucket.faults import Fault, FaultBucket
 from wal_agent.bucket.memory import MemoryBucket
 
@@ -74,7 +74,7 @@ def test_quantiles_are_values_that_were_measured(q: float, wanted: float) -> Non
 def test_the_stores_clock_is_compared_in_the_middle_of_the_round_trip(ahead: float, whole: bool, words: str) -> None:
     """It is told and never a failure: nothing that decides compares the two clocks (I2)."""
     clock = FakeClock()
-    said = offset(Slow(clock, [], ahead, whole), clock)
+    said = clock_offset(Slow(clock, [], ahead, whole), clock)
     assert said.ok and words in said.check
     assert ("set this machine's" in said.check) == (abs(ahead) > 60)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from wal_agent.bucket.gcs_errors import Op, refused, said
+from wal_agent.bucket.gcs_errors import Op, refusal_error, reply_text
 from wal_agent.errors import Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.shown import heard
 
@@ -14,7 +14,7 @@ NO_BUCKET = "The specified bucket does not exist."
 
 
 def error(op: Op, status: int, text: str = "", who: str = "") -> WalAgentError:
-    return refused(op, BUCKET, "a/b", who, status, text)
+    return refusal_error(op, BUCKET, "a/b", who, status, text)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,11 @@ def test_another_reason_to_refuse_is_told_in_the_stores_words() -> None:
     ids=range(7),
 )
 def test_a_strangers_text_becomes_one_short_line(body: bytes, text: str) -> None:
-    assert heard(said(body)) == text
+    assert heard(reply_text(body)) == text
 
 
 def test_a_secret_that_the_store_repeats_is_not_told() -> None:
     token = "ya29." + "a0" * 30
-    assert token not in str(error("get", 401, said(token.encode()))) + str(error("get", 500, said(token.encode())))
+    assert token not in str(error("get", 401, reply_text(token.encode()))) + str(
+        error("get", 500, reply_text(token.encode()))
+    )

@@ -7,7 +7,7 @@ from botocore import exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.bucket.s3_errors import Asked, Op, Refusal, explain, host_of, refused
+from wal_agent.bucket.s3_errors import Op, Refusal, Request, bucket_error, host_of, refusal_error
 from wal_agent.errors import BucketError, Conflict, Denied, Misconfigured, NotFound, Unavailable
 
 sdk: Any = exceptions  # its classes have no types
@@ -16,8 +16,8 @@ KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 ARN = "arn:aws:sts::123456789012:assumed-role/ci/run-1"
 
 
-def asked(op: Op = "read") -> Asked:
-    return Asked(op, "some-bucket", "team/job/lease.json", "s3.amazonaws.com")
+def asked(op: Op = "read") -> Request:
+    return Request(op, "some-bucket", "team/job/lease.json", "s3.amazonaws.com")
 
 
 def reply(status: int, code: str, operation: str = "GetObject", **more: str) -> Exception:
@@ -61,7 +61,7 @@ def reply(status: int, code: str, operation: str = "GetObject", **more: str) -> 
     ],
 )
 def test_a_refusal(op: Op, status: int, code: str, expected: type[BucketError]) -> None:
-    assert type(explain(reply(status, code), asked(op))) is expected
+    assert type(bucket_error(reply(status, code), asked(op))) is expected
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_refusal(op: Op, status: int, code: str, expected: type[BucketError]) 
     ],
 )
 def test_an_error_says_what_to_do_next(error: Exception, says: str) -> None:
-    assert says in str(explain(error, asked()))
+    assert says in str(bucket_error(error, asked()))
 
 
 def test_each_operation_names_the_permission_it_needs() -> None:
@@ -92,14 +92,14 @@ def test_each_operation_names_the_permission_it_needs() -> None:
         "delete": "s3:DeleteObject",
     }
     for op, permission in needed.items():
-        assert f"needs {permission}" in str(explain(reply(403, "AccessDenied"), asked(op)))
+        assert f"needs {permission}" in str(bucket_error(reply(403, "AccessDenied"), asked(op)))
 
 
 @pytest.mark.parametrize("code", ["ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "Odd"])
 @pytest.mark.parametrize("status", [400, 403, 503])
 def test_no_secret_that_s3_repeats_is_told(status: int, code: str) -> None:
     fields = {"Token-0": SECRET, "StringToSign": SECRET, "SignatureProvided": SECRET, "AWSAccessKeyId": KEY_ID}
-    said = str(explain(reply(status, code, Message=f"The key {KEY_ID} is not known.", **fields), asked()))
+    said = str(bucket_error(reply(status, code, Message=f"The key {KEY_ID} is not known.", **fields), asked()))
     assert SECRET not in said
     assert KEY_ID not in said
 
@@ -131,7 +131,7 @@ def test_no_secret_that_s3_repeats_is_told(status: int, code: str) -> None:
     ],
 )
 def test_trouble_without_a_reply(error: Exception, expected: type[BucketError], says: str) -> None:
-    told = explain(error, asked())
+    told = bucket_error(error, asked())
     assert type(told) is expected
     assert says in str(told)
     assert SECRET not in str(told)
@@ -148,7 +148,7 @@ def test_trouble_without_a_reply(error: Exception, expected: type[BucketError], 
 def test_whatever_a_store_says_becomes_one_printable_line(
     op: Op, status: int, code: str, says: str, key_id: str, region: str
 ) -> None:
-    told = explain(reply(status, code, Message=says, AWSAccessKeyId=key_id, Region=region), asked(op))
+    told = bucket_error(reply(status, code, Message=says, AWSAccessKeyId=key_id, Region=region), asked(op))
     assert isinstance(told, BucketError)
     assert str(told).isprintable()
     assert len(str(told)) < 1000
@@ -156,7 +156,7 @@ def test_whatever_a_store_says_becomes_one_printable_line(
 
 def test_only_a_whole_access_key_id_has_an_end_to_show() -> None:
     assert Refusal(403, "x", key_id="abcd").who == ""
-    assert "short" not in str(refused(Refusal(403, "InvalidAccessKeyId", key_id="short"), asked()))
+    assert "short" not in str(refusal_error(Refusal(403, "InvalidAccessKeyId", key_id="short"), asked()))
 
 
 @pytest.mark.parametrize(

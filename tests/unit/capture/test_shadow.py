@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, on_disk, user_env
-from wal_agent.capture.git import At, Git, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.capture.shadow import BASE, SAVED, GitState, Shadow, read_state
 from wal_agent.errors import Damaged
 
@@ -186,7 +186,7 @@ def test_no_git_and_a_git_that_fails_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(GitFailed, match="no-such"):
         Git(user_env(tmp_path)).run("no-such-command")
     with pytest.raises(GitFailed):
-        Git(user_env(tmp_path)).run("rev-parse", "HEAD", at=At(tmp_path / "none"))
+        Git(user_env(tmp_path)).run("rev-parse", "HEAD", at=GitDirs(tmp_path / "none"))
 
 
 def test_a_git_of_the_projects_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,10 +239,12 @@ def test_a_project_that_allows_a_protocol_runs_nothing_by_it(tmp_path: Path) -> 
         user.git("config", key, value)
     git = Git(user.env)
     with pytest.raises(GitFailed):
-        git.run("cat-file", "-e", "1" * 40, at=At(user.top / ".git"))
+        git.run("cat-file", "-e", "1" * 40, at=GitDirs(user.top / ".git"))
     assert not ran.exists()
     with pytest.raises(GitFailed):
-        git.run("-c", "protocol.ext.allow=always", "ls-remote", f"ext::sh -c touch% {ran}", at=At(user.top / ".git"))
+        git.run(
+            "-c", "protocol.ext.allow=always", "ls-remote", f"ext::sh -c touch% {ran}", at=GitDirs(user.top / ".git")
+        )
     assert not ran.exists()
 
 

@@ -23,9 +23,9 @@ from wal_agent.capture import left_out, packing
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
-from wal_agent.capture.history import without_credentials
+from wal_agent.capture.history import strip_credentials
 from wal_agent.capture.left_out import LeftOut
-from wal_agent.capture.mark import MOST, mark, marked
+from wal_agent.capture.mark import MAX_MARKS, mark_folder, read_marks
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import Payload, Repository
@@ -86,7 +86,7 @@ def test_the_first_capture_sends_all_later_ones_what_is_new(user: User, log: Log
 
 
 def test_a_folder_that_was_moved_is_not_sent_again(user: User, log: Log, tmp_path: Path) -> None:
-    for n in range(packing.EXACT + 1):
+    for n in range(packing.EXACT_CHANGES + 1):
         user.write(f"old/{n}", os.urandom(400))
     capture = capture_of(user, tmp_path, log=log)
     log.must(capture)
@@ -134,8 +134,8 @@ def test_a_run_whose_log_has_another_capture_sends_all(user: User, log: Log, tmp
 def test_many_packs_become_one_and_too_much_of_them_a_new_beginning(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "MANY", 4)
-    monkeypatch.setattr(packing, "SLACK", 0)
+    monkeypatch.setattr(packing, "MANY_PACKS", 4)
+    monkeypatch.setattr(packing, "PACK_SLACK", 0)
     user.init()
     user.write("base", os.urandom(12_000))
     user.commit()
@@ -240,7 +240,7 @@ def test_outside_of_git_our_repository_does_not_keep_a_file_for_each_object(
 def test_two_runs_in_one_workspace_do_not_meet(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    monkeypatch.setattr(module, "LOCK_TIMEOUT", 0.05)
     user.write("a")
     capture = capture_of(user, tmp_path, log=log)
     with capture._shadow.locked(), pytest.raises(Busy):
@@ -294,21 +294,21 @@ def test_what_cannot_be_captured_is_not_tried_all_the_time(
 
 
 def test_the_folder_is_marked_with_its_captures(user: User, log: Log, tmp_path: Path) -> None:
-    mark(user.top, ("x",))  # a job without a name
-    can = bool(marked(user.top))
+    mark_folder(user.top, ("x",))  # a job without a name
+    can = bool(read_marks(user.top))
     capture = capture_of(user, tmp_path, log=log)
     user.write("a")
     first = log.must(capture)
     user.write("b")
     second = log.must(capture)
     if not can:  # a file system without extended attributes: captures go on
-        assert not marked(user.top)
+        assert not read_marks(user.top)
         return
-    assert list(marked(user.top)) == [second.commit, first.commit, "x"]
+    assert list(read_marks(user.top)) == [second.commit, first.commit, "x"]
     log.must(capture, 2)
-    assert marked(user.top)[0] == second.commit
+    assert read_marks(user.top)[0] == second.commit
     assert capture.capture(3, 1.0) is not None
-    assert marked(user.top)[1] == first.commit
+    assert read_marks(user.top)[1] == first.commit
 
 
 # ---- the repository around it
@@ -635,7 +635,7 @@ def test_who_a_repository_is(user: User, log: Log, tmp_path: Path) -> None:
     ],
 )
 def test_an_origin_is_told_without_credentials(url: str, told: str) -> None:
-    assert without_credentials(url) == told
+    assert strip_credentials(url) == told
 
 
 def test_a_folder_that_becomes_a_link_to_one_like_it(user: User, log: Log, tmp_path: Path) -> None:
@@ -942,7 +942,7 @@ def test_the_list_of_what_stays_is_bounded() -> None:
     assert out.stays == (b"folder", b"top")
     for n in range(30_000):
         out.add(b"x" * 40 + b"%d" % n, left_out.FULL)
-    assert sum(map(len, out.stays)) <= left_out.MOST_PATHS
+    assert sum(map(len, out.stays)) <= left_out.MAX_PATHS_SIZE
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -997,9 +997,9 @@ def test_jobs_in_one_folder_keep_what_is_each_ones(user: User, log: Log, tmp_pat
     shadow = one._shadow
     assert shadow.has(first.commit)
     assert shadow.ref(f"{first.commit}^{{tree}}")
-    if marked(user.top):
-        assert marked(user.top, "one") == (first.commit,)
-        assert marked(user.top, "two")[0] == other.now.commit
+    if read_marks(user.top):
+        assert read_marks(user.top, "one") == (first.commit,)
+        assert read_marks(user.top, "two")[0] == other.now.commit
     again = of_job(user, log, tmp_path, "one")
     again.go_on_from(log.now)
     assert not log.must(again).whole
@@ -1032,7 +1032,7 @@ def test_what_the_log_may_have_stays_until_it_is_known(user: User, log: Log, tmp
     assert second.whole
     tree = f"{first.commit}^{{tree}}"
     assert capture._shadow.ref(tree)
-    for n in range(2 * MOST):
+    for n in range(2 * MAX_MARKS):
         user.write("a", f"{n}")
         log.must(capture)
     assert capture.many_waiting

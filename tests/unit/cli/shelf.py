@@ -32,9 +32,9 @@ from wal_agent.records import (
 )
 from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.wal import lease as leases
-from wal_agent.wal.job import Fields, OpenedJob, open_job
+from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 
 Run = Callable[..., tuple[int, str, str]]  # of the arguments: exit code, stdout, stderr
 KEYS = Keys("shop")
@@ -97,7 +97,7 @@ class Shelf:
     def open(self, run: str = "a", host: str = "vm-1", ttl: float = 30.0, lock: str = "") -> OpenedJob:
         """Take the job, from a dead owner if one has it."""
         bucket = self.bucket
-        seen = leases.read(bucket, KEYS)
+        seen = leases.read_lease(bucket, KEYS)
         decided = admit("shop", seen, Local("", "", unchanged=1e6))
         assert isinstance(decided, Try)
         cause: Cause = decided.cause
@@ -106,14 +106,16 @@ class Shelf:
             KEYS,
             SystemClock(),
             random.Random(7),
-            claim=Claim(
+            claim=LeaseRequest(
                 run=run,
                 host=Host(name=host, boot=f"boot-{run}", pidns="1", pid=7, lock=lock),
                 agent="gemini",
                 workspace="/w",
                 ttl=ttl,
             ),
-            fields=Fields(agent_version="0.61.0", version="0", args=("--api-key", "hunter2hunter2", "-p", "work")),
+            fields=OpeningFields(
+                agent_version="0.61.0", version="0", args=("--api-key", "hunter2hunter2", "-p", "work")
+            ),
             seen=seen,
             cause=cause,
             parallel=1,

@@ -12,8 +12,8 @@ from tests.unit.bucket.test_encrypted_bucket import RIGHT, WRONG, open_job
 from tests.unit.cli.shelf import Run
 from tests.unit.wal.world import KEYS, drain, intent
 from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.bucket.encryption import Key
 from wal_agent.bucket.file import FileBucket
-from wal_agent.encryption import Key
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
@@ -82,7 +82,7 @@ def test_each_command_takes_the_key_by_option_and_by_variable(
     code, _, err = run("ack", "1", "--done")
     assert code == 0 and "call #1 of job shop is settled" in err
     # The person's own epoch is encrypted as well, and the job has kept its key.
-    found = leases.read(bucket(tmp_path), KEYS)
+    found = leases.read_lease(bucket(tmp_path), KEYS)
     assert found is not None and (found.doc.epoch, found.doc.key) == (2, RIGHT.id)
     assert replay(EncryptedBucket(bucket(tmp_path), RIGHT), KEYS).state.open == ()
 

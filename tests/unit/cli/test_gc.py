@@ -15,7 +15,7 @@ from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.reader import replay
-from wal_agent.wal.retention import Retained, Sum
+from wal_agent.wal.retention import RetentionResult, Tally
 from wal_agent.wal.snapshot import Snapshots
 
 
@@ -103,15 +103,18 @@ def test_a_job_that_nobody_began_is_no_error(run: Run) -> None:
     ("done", "line"),
     [
         (
-            Retained(Sum(1204, 3_100_000), Sum(2, 9), Sum(88, 210_000_000), since=4001),
+            RetentionResult(Tally(1204, 3_100_000), Tally(2, 9), Tally(88, 210_000_000), since=4001),
             "1,204 segments (3.1 MB), 2 snapshots and 88 blobs (210.0 MB) deleted; kept since record 4,001",
         ),
-        (Retained(Sum(1, 10), Sum(1, 5), since=2), "1 segment (10 B) and 1 snapshot deleted; kept since record 2"),
         (
-            Retained(Sum(1, 10), since=2, why="record 7 is damaged."),
+            RetentionResult(Tally(1, 10), Tally(1, 5), since=2),
+            "1 segment (10 B) and 1 snapshot deleted; kept since record 2",
+        ),
+        (
+            RetentionResult(Tally(1, 10), since=2, why="record 7 is damaged."),
             "1 segment (10 B) deleted; kept since record 2 (record 7 is damaged.)",
         ),
     ],
 )
-def test_the_line(done: Retained, line: str) -> None:
+def test_the_line(done: RetentionResult, line: str) -> None:
     assert sentence(done, "deleted") == line

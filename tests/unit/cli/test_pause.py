@@ -13,7 +13,7 @@ from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Run, Shelf
 from wal_agent.recovery.admit import pause_left
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
-from wal_agent.wal.lease import Seen
+from wal_agent.wal.lease import StoredLease
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def where(shelf: Shelf) -> list[str]:
     return ["--bucket", shelf.url, "--job", "shop"]
 
 
-def lease(shelf: Shelf) -> Seen:
-    seen = leases.read(shelf.bucket, KEYS)
+def lease(shelf: Shelf) -> StoredLease:
+    seen = leases.read_lease(shelf.bucket, KEYS)
     assert seen is not None
     return seen
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.unit.cli.shelf import KEYS, SECRET, Run
 from tests.unit.cli.test_restore import MAIN, Story
 from wal_agent.records import Intent
-from wal_agent.wal.reader import records
+from wal_agent.wal.reader import iter_segments
 
 LOGIN = "postgres://shop:hunter2hunter2@db/shop"
 SAID = f"api_key = {SECRET}\n{LOGIN}\n-----BEGIN PRIVATE KEY-----\nTUlJRXZRSUJBREFO\n-----END PRIVATE KEY-----\n"
@@ -27,7 +27,7 @@ def test_the_copy_is_exact_and_what_is_shown_is_redacted(tmp_path: Path, run: Ru
     assert code == 0, err
     assert (Path("back/session") / MAIN).read_bytes() == story.main.read_bytes()
     assert Path("back/workspace/secrets.env").read_text() == SAID
-    logged = [record for _, segment in records(story.shelf.bucket, KEYS) for record in segment.records]
+    logged = [record for _, segment in iter_segments(story.shelf.bucket, KEYS) for record in segment.records]
     inputs = [record.input.data for record in logged if isinstance(record, Intent)]
     assert json.dumps({"command": command}).encode() in inputs
 

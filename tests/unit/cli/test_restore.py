@@ -20,7 +20,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.records import AgentStarted
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import records, seq_at
+from wal_agent.wal.reader import iter_segments, seq_at_time
 
 MAIN = "session.jsonl"
 
@@ -167,7 +167,7 @@ def test_the_last_record_of_a_time(pauses: list[float], asked: float) -> None:
         job.writer.append(another(number))
         drain(job)
     bucket = world.bucket
-    began = min((s.time for _, s in records(bucket, Keys("shop"))), default=0.0)
-    wanted = max((seq for seq, s in records(bucket, Keys("shop")) if s.time <= began + asked), default=0)
-    assert seq_at(bucket, Keys("shop"), began + asked) == wanted
-    assert seq_at(MemoryBucket(), Keys("shop"), 1.0) == 0
+    began = min((s.time for _, s in iter_segments(bucket, Keys("shop"))), default=0.0)
+    wanted = max((seq for seq, s in iter_segments(bucket, Keys("shop")) if s.time <= began + asked), default=0)
+    assert seq_at_time(bucket, Keys("shop"), began + asked) == wanted
+    assert seq_at_time(MemoryBucket(), Keys("shop"), 1.0) == 0

@@ -17,7 +17,7 @@ from wal_agent.recovery.admit import Local, Try, Wait, admit
 from wal_agent.supervise import machine
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
-from wal_agent.wal.lease import LeaseDoc, Seen
+from wal_agent.wal.lease import LeaseDoc, StoredLease
 
 ELSEWHERE = Local("another", "1")
 
@@ -26,8 +26,8 @@ def where(shelf: Shelf) -> list[str]:
     return ["--bucket", shelf.url, "--job", "shop"]
 
 
-def lease(shelf: Shelf) -> Seen:
-    seen = leases.read(shelf.bucket, KEYS)
+def lease(shelf: Shelf) -> StoredLease:
+    seen = leases.read_lease(shelf.bucket, KEYS)
     assert seen is not None
     return seen
 
@@ -35,7 +35,7 @@ def lease(shelf: Shelf) -> Seen:
 def rewrite(shelf: Shelf, data: bytes | LeaseDoc) -> None:
     """What a hand, or a broken disk, put there."""
     stands = shelf.bucket.get(KEYS.lease).version
-    shelf.bucket.put(KEYS.lease, leases.encode(data) if isinstance(data, LeaseDoc) else data, if_version=stands)
+    shelf.bucket.put(KEYS.lease, leases.encode_lease(data) if isinstance(data, LeaseDoc) else data, if_version=stands)
 
 
 # ---- whose lease
@@ -224,7 +224,7 @@ def test_a_damaged_lease_has_a_way_out(run: Run, tmp_path: Path, how: str) -> No
 def test_what_a_damaged_lease_still_says_of_its_ttl_is_waited_for(run: Run, tmp_path: Path) -> None:
     shelf = Shelf(tmp_path / "b")
     shelf.open(ttl=90.0)
-    rewrite(shelf, leases.encode(lease(shelf).doc)[:-3])
+    rewrite(shelf, leases.encode_lease(lease(shelf).doc)[:-3])
     code, _, err = run("unlock", "--damaged", "--epoch", "1", *where(shelf))
     assert code == 0 and "waits 90 s, then" in err and "set here" not in err and lease(shelf).doc.ttl == 90.0
 

@@ -57,7 +57,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     """DESIGN 6: what leaves the machine for people is redacted, in the table and in the JSON."""
     shelf = full(tmp_path)
     bucket = shelf.bucket
-    seen = leases.read(bucket, KEYS)
+    seen = leases.read_lease(bucket, KEYS)
     assert seen is not None
     doc = msgspec.structs.replace(seen.doc, reason=f"not started: token={SECRET}")
     found = view("shop", shelf.url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
@@ -201,7 +201,7 @@ def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
     for phase, tool in (("starting", ""), ("executing_tools", "run_shell_command"), ("awaiting_model", "")):
         version = shelf.bucket.get(KEYS.lease).version
         doc = msgspec.structs.replace(job.lease.doc, phase=phase)
-        shelf.bucket.put(KEYS.lease, leases.encode(doc), if_version=version)
+        shelf.bucket.put(KEYS.lease, leases.encode_lease(doc), if_version=version)
         assert look(shelf.bucket, KEYS, {}).tool == tool
     assert "1 tool call," in shown(msgspec.structs.replace(look(shelf.bucket, KEYS, {}), session="s"))
 
@@ -273,7 +273,7 @@ def test_a_live_run_on_this_machine_is_asked() -> None:
             here = machine.this_host({}, run_dir.lock)
             doc = msgspec.structs.replace(job.lease.doc, host=here)
             version = shelf.bucket.get(KEYS.lease).version
-            shelf.bucket.put(KEYS.lease, leases.encode(doc), if_version=version)
+            shelf.bucket.put(KEYS.lease, leases.encode_lease(doc), if_version=version)
             found = look(shelf.bucket, KEYS, {})
             assert (found.state, found.phase) == ("running", "awaiting_user")
             assert found.waiting == Waiting(2500, 65.0)
@@ -292,7 +292,7 @@ def held(tmp_path: Path, phase: str, lasted: float) -> tuple[Shelf, float]:
     job = shelf.open("far")
     now = job.lease.doc.time + 3600
     doc = msgspec.structs.replace(job.lease.doc, phase=phase, time=now, since=now - lasted)
-    shelf.bucket.put(KEYS.lease, leases.encode(doc), if_version=shelf.bucket.get(KEYS.lease).version)
+    shelf.bucket.put(KEYS.lease, leases.encode_lease(doc), if_version=shelf.bucket.get(KEYS.lease).version)
     return shelf, lasted
 
 
@@ -333,7 +333,7 @@ def test_how_long_a_phase_lasts_is_told_by_no_clock_of_this_machine(
 def test_what_takes_long_is_what_the_run_says_itself(tmp_path: Path, told: object, expected: tuple[Late, ...]) -> None:
     """By its own settings, on this machine; an older version says nothing of it."""
     shelf, _ = held(tmp_path, "awaiting_model", 1e4)
-    seen = leases.read(shelf.bucket, KEYS)
+    seen = leases.read_lease(shelf.bucket, KEYS)
     assert seen is not None
     found = late(seen, {"phase": "awaiting_model", "late": told})
     assert found == expected

@@ -13,7 +13,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.errors import Denied, Unavailable
 from wal_agent.fleet.listing import Eyes
-from wal_agent.wal.lease_doc import encode
+from wal_agent.wal.lease_doc import encode_lease
 
 JOBS = 1000
 
@@ -25,7 +25,7 @@ def eyes(bucket: Bucket) -> Eyes:
 def test_a_thousand_jobs_cost_one_listing_and_one_small_read_each() -> None:
     inner = MemoryBucket(url="gs://as-if")  # read by many threads, as such a store is
     for n in range(JOBS):
-        inner.put(f"job-{n}/lease.json", encode(doc(f"job-{n}", epoch=n + 1)))
+        inner.put(f"job-{n}/lease.json", encode_lease(doc(f"job-{n}", epoch=n + 1)))
         for seq in range(3):
             inner.put(f"job-{n}/log/{seq:020d}", b"x" * 1000)
     bucket = MeterBucket(inner)
@@ -44,9 +44,9 @@ def test_what_is_no_job_is_passed_over_and_a_damaged_lease_is_told(tmp_path: Pat
     bucket.put("bad/lease.json", b"{")
     store(bucket, "other")
     bucket.delete("other/lease.json")
-    bucket.put("other/lease.json", encode(doc("good")))  # a copy
+    bucket.put("other/lease.json", encode_lease(doc("good")))  # a copy
     bucket.put("no-lease/log/1", b"")
-    bucket.put("deep/er/lease.json", encode(doc("er")))
+    bucket.put("deep/er/lease.json", encode_lease(doc("er")))
     bucket.put("fleet-watch.json", b"{}")
     bucket.put(f"{'x' * 101}/lease.json", b"{}")
     if kind == "file":

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from wal_agent.records import Cause, Host
 from wal_agent.recovery.admit import LONGEST_PAUSE, Local, Refuse, Try, Wait, admit, carries_spool, leaves_spool
-from wal_agent.wal.lease import LeaseDoc, Seen, State
+from wal_agent.wal.lease import LeaseDoc, LeaseState, StoredLease
 from wal_agent.wal.spool import Presence
 
 HOST = Host(name="vm-22", boot="b1", pidns="4026531836", pid=8123, lock="/run/x")
 ELSEWHERE = Local(boot="b2", pidns="4026531836")
 
 
-def seen(state: State = "held", age: float = 3.0, off: bool = False) -> Seen:
+def seen(state: LeaseState = "held", age: float = 3.0, off: bool = False) -> StoredLease:
     doc = LeaseDoc(
         format=1,
         job="shop",
@@ -33,7 +33,7 @@ def seen(state: State = "held", age: float = 3.0, off: bool = False) -> Seen:
         ttl=30.0,
         off=off,
     )
-    return Seen(doc, "v", 1000.0, 1000.0 + age)
+    return StoredLease(doc, "v", 1000.0, 1000.0 + age)
 
 
 def here(lock: str) -> Local:
@@ -45,7 +45,7 @@ def test_no_lease_is_the_first() -> None:
 
 
 @pytest.mark.parametrize("state", ["closed", "released"])
-def test_what_was_given_up_may_be_taken(state: State) -> None:
+def test_what_was_given_up_may_be_taken(state: LeaseState) -> None:
     assert admit("shop", seen(state), ELSEWHERE) == Try(state)  # type: ignore[arg-type]
 
 
@@ -97,7 +97,7 @@ def test_a_lock_says_nothing_of_another_kernel_or_pid_namespace(local: Local) ->
     assert isinstance(admit("shop", seen(age=0), local), Refuse)
     blank = seen(age=0)
     doc = msgspec.structs.replace(blank.doc, host=msgspec.structs.replace(HOST, boot="", pidns=""))
-    assert isinstance(admit("shop", Seen(doc, "v", 0.0, 0.0), Local("", "", "dead")), Refuse)
+    assert isinstance(admit("shop", StoredLease(doc, "v", 0.0, 0.0), Local("", "", "dead")), Refuse)
 
 
 def test_unlocked_waits_one_ttl_unless_the_old_host_is_off() -> None:
@@ -124,7 +124,7 @@ def test_nobody_takes_from_a_live_owner_before_its_ttl(age: float, unchanged: fl
 SPOOL = "/home/u/.local/state/wal-agent/spools/shop-r"
 
 
-def spooling(state: State = "held", age: float = 3.0, off: bool = False) -> Seen:
+def spooling(state: LeaseState = "held", age: float = 3.0, off: bool = False) -> StoredLease:
     found = seen(state, age, off)
     return replace(found, doc=msgspec.structs.replace(found.doc, spool=SPOOL))
 
@@ -135,7 +135,7 @@ def with_spool(spool: Presence, lock: str = "unknown", boot: str = "b2", unchang
 
 @pytest.mark.parametrize("state", ["held", "unlocked"])
 @pytest.mark.parametrize("off", [False, True])
-def test_no_time_that_passes_makes_a_spooling_owner_dead(state: State, off: bool) -> None:
+def test_no_time_that_passes_makes_a_spooling_owner_dead(state: LeaseState, off: bool) -> None:
     """R9, V12: also unlocked, and also when a person said that the old host is off."""
     found = admit("shop", spooling(state, age=1e9, off=off), with_spool("absent"))
     assert found == Refuse(
@@ -157,7 +157,7 @@ def test_the_machine_that_the_lease_names_is_told_that_the_folder_is_gone() -> N
 @pytest.mark.parametrize(("state", "cause"), [("held", "dead"), ("unlocked", "unlocked")])
 @pytest.mark.parametrize("accept_loss", [False, True])
 def test_the_machine_with_the_spool_opens_at_once_when_its_lock_is_free(
-    state: State, cause: Cause, accept_loss: bool
+    state: LeaseState, cause: Cause, accept_loss: bool
 ) -> None:
     local = with_spool("free", boot="b1", unchanged=0.0)
     assert admit("shop", spooling(state, age=0), local, accept_loss=accept_loss) == Try(cause)
@@ -167,7 +167,7 @@ def test_the_machine_with_the_spool_opens_at_once_when_its_lock_is_free(
 @pytest.mark.parametrize(("state", "cause"), [("held", "dead"), ("unlocked", "unlocked")])
 @pytest.mark.parametrize("accept_loss", [False, True])
 def test_behind_a_reboot_a_free_lock_and_one_ttl_prove_that_the_owner_is_gone(
-    state: State, cause: Cause, accept_loss: bool
+    state: LeaseState, cause: Cause, accept_loss: bool
 ) -> None:
     """R9, I2: the folder may be on a network file system, where the lock that a living owner holds looks free here."""
     local = with_spool("free", "dead", unchanged=0.0)
@@ -212,7 +212,7 @@ def test_accepting_the_loss_leaves_the_usual_rules() -> None:
 
 
 @pytest.mark.parametrize("state", ["closed", "released"])
-def test_a_job_that_was_given_up_has_nothing_in_a_spool(state: State) -> None:
+def test_a_job_that_was_given_up_has_nothing_in_a_spool(state: LeaseState) -> None:
     """R6: it is given up only when the log has everything."""
     assert admit("shop", spooling(state), with_spool("absent")) == Try(state)  # type: ignore[arg-type]
     assert not leaves_spool(spooling(state), with_spool("absent")) and not leaves_spool(None, with_spool("absent"))
@@ -221,10 +221,10 @@ def test_a_job_that_was_given_up_has_nothing_in_a_spool(state: State) -> None:
 # ---- paused
 
 
-def paused(lasts: float, age: float, until: float = 1_000_000.0, reason: str = "") -> Seen:
+def paused(lasts: float, age: float, until: float = 1_000_000.0, reason: str = "") -> StoredLease:
     """Written `age` seconds ago by a host whose clock is wherever `until` says; the store's says 50_000 now."""
     doc = msgspec.structs.replace(seen("released").doc, until=until, time=until - lasts, reason=reason)
-    return Seen(doc, "v", 50_000.0 - age, 50_000.0)
+    return StoredLease(doc, "v", 50_000.0 - age, 50_000.0)
 
 
 def test_a_paused_job_is_waited_for_until_it_is_due() -> None:
@@ -254,12 +254,12 @@ def test_a_pause_ends_by_watching_where_the_stores_clock_stands() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
 def test_whatever_a_lease_says_nobody_waits_for_ever(until: float, time: float) -> None:
     doc = msgspec.structs.replace(seen("released").doc, until=until, time=time, reason="\x1b[2J" * 400)
-    found = admit("shop", Seen(doc, "v", 50_000.0, 50_000.0), ELSEWHERE)
+    found = admit("shop", StoredLease(doc, "v", 50_000.0, 50_000.0), ELSEWHERE)
     assert found == Try("released") or (isinstance(found, Wait) and 0 < found.seconds <= LONGEST_PAUSE)
-    assert admit("shop", Seen(doc, "v", 50_000.0, 50_000.0 + LONGEST_PAUSE), ELSEWHERE) == Try("released")
+    assert admit("shop", StoredLease(doc, "v", 50_000.0, 50_000.0 + LONGEST_PAUSE), ELSEWHERE) == Try("released")
 
 
 @pytest.mark.parametrize("state", ["closed", "held", "unlocked"])
-def test_only_a_job_that_was_given_up_is_paused(state: State) -> None:
+def test_only_a_job_that_was_given_up_is_paused(state: LeaseState) -> None:
     doc = msgspec.structs.replace(seen(state).doc, until=9e9, off=True)
-    assert not isinstance(admit("shop", Seen(doc, "v", 1000.0, 1031.0), ELSEWHERE), Wait)
+    assert not isinstance(admit("shop", StoredLease(doc, "v", 1000.0, 1031.0), ELSEWHERE), Wait)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
 from wal_agent.capture.git import Git
-from wal_agent.capture.mark import marked
+from wal_agent.capture.mark import read_marks
 from wal_agent.capture.shadow import SAVED, Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.recovery import workspace, worktree
@@ -349,5 +349,5 @@ def test_the_next_run_of_a_named_job_goes_on_from_what_was_put_back(lab: Lab) ->
     workspace.put_back(target, lab.captured, lab.blobs, PutBack(False), lab.moment)
     shadow = target.shadow()
     assert shadow.ref(shadow.name(SAVED)) == lab.captured.commit
-    assert marked(target.folder, "shop") in ((lab.captured.commit,), ()), "() where nothing can be marked"
+    assert read_marks(target.folder, "shop") in ((lab.captured.commit,), ()), "() where nothing can be marked"
     assert second.decide() == Keep("newest"), "whoever put it back: it stands here"

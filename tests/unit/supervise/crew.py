@@ -18,7 +18,7 @@ from wal_agent.records import AnyRecord, End, Intent
 from wal_agent.recovery.rules import Rules, load_rules
 from wal_agent.supervise.gate import Gate
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.reader import records, replay
+from wal_agent.wal.reader import iter_segments, replay
 from wal_agent.wal.state import State
 
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class Post:
 
     def log(self) -> list[AnyRecord]:
         """Every record in the bucket, in order."""
-        return [r for _, segment in records(self.world.inner, self.job.keys) for r in segment.records]
+        return [r for _, segment in iter_segments(self.world.inner, self.job.keys) for r in segment.records]
 
     def intents(self) -> list[Intent]:
         return [r for r in self.log() if isinstance(r, Intent)]

@@ -25,8 +25,8 @@ from wal_agent.supervise.acknowledge import acknowledge_call, acknowledged_end
 from wal_agent.supervise.hook_server import ACK, STATUS, HookRequest, HookServer, ask_run
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job
-from wal_agent.wal.lease import Claim
-from wal_agent.wal.reader import records, replay
+from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.reader import iter_segments, replay
 from wal_agent.wal.state import State
 
 
@@ -41,8 +41,8 @@ class Here:
     def open(self, run: str, lock: Path, boot: str = "") -> OpenedJob:
         """As a run of this machine (or of the one with another boot id)."""
         env = {"WAL_AGENT_HOST_ID": boot} if boot else {}
-        claim = Claim(run=run, host=machine.this_host(env, lock), agent="gemini", workspace="/w", ttl=TTL)
-        seen = leases.read(self.bucket, KEYS)
+        claim = LeaseRequest(run=run, host=machine.this_host(env, lock), agent="gemini", workspace="/w", ttl=TTL)
+        seen = leases.read_lease(self.bucket, KEYS)
         decided = admit("shop", seen, Local("", ""))
         cause: Cause = decided.cause if isinstance(decided, Try) else "first"
         return open_job(
@@ -73,7 +73,7 @@ class Here:
         return replay(self.bucket, KEYS, parallel=1).state
 
     def ends(self) -> list[End]:
-        return [r for _, s in records(self.bucket, KEYS) for r in s.records if isinstance(r, End)]
+        return [r for _, s in iter_segments(self.bucket, KEYS) for r in s.records if isinstance(r, End)]
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_a_dead_runs_call_is_settled_durably_under_an_own_epoch_and_the_job_is_g
     here.acknowledge(1)
     assert [o.intent.call for o in here.state.open] == [2]
     assert [(e.call, e.how, e.finding) for e in here.ends()] == [(1, "acknowledged", "completed")]
-    seen = leases.read(here.bucket, KEYS)
+    seen = leases.read_lease(here.bucket, KEYS)
     assert seen is not None and (seen.doc.state, seen.doc.epoch, seen.doc.agent) == ("released", 2, "gemini")
     here.acknowledge(2, done=False)
     assert here.state.open == () and here.state.epoch == 3
@@ -125,7 +125,7 @@ def test_a_paused_job_stays_so_when_a_call_of_it_is_settled(here: Here) -> None:
     job.writer.append(intent(1))
     close_job(job, "released", "rate limit", until=SystemClock().now() + 3600)
     here.acknowledge(1)
-    seen = leases.read(here.bucket, KEYS)
+    seen = leases.read_lease(here.bucket, KEYS)
     assert seen is not None and seen.doc.epoch == 2 and 3500 < pause_left(seen) <= 3600
     assert "(rate limit)" in pause_words(seen) and here.state.open == ()
 
@@ -135,7 +135,7 @@ def test_a_job_whose_pause_was_over_still_needs_a_host_when_a_call_of_it_is_sett
     job.writer.append(intent(1))
     close_job(job, "released", "rate limit", until=1.0)
     here.acknowledge(1)
-    seen = leases.read(here.bucket, KEYS)
+    seen = leases.read_lease(here.bucket, KEYS)
     assert seen is not None and seen.doc.epoch == 2 and paused_until(seen) > 0 == pause_left(seen)
 
 
@@ -153,7 +153,7 @@ def test_why_a_job_was_settled_outlives_a_persons_word(here: Here, reason: str, 
     here.cut_off()
     close_job(here.open("next", machine.RunDir.create(here.runtime, "next").lock), "released", reason)
     here.acknowledge(1)
-    seen = leases.read(here.bucket, KEYS)
+    seen = leases.read_lease(here.bucket, KEYS)
     assert seen is not None
     assert seen.doc.reason == (reason if stays else "a call was settled by a person")
 
@@ -163,7 +163,7 @@ def test_a_refused_word_opens_nothing(here: Here) -> None:
     here.cut_off()
     with pytest.raises(UsageError, match="not open"):
         here.acknowledge(9)
-    seen = leases.read(here.bucket, KEYS)
+    seen = leases.read_lease(here.bucket, KEYS)
     assert seen is not None and (seen.doc.state, seen.doc.epoch) == ("held", 1)
     assert here.ends() == []
     assert [machine.is_run_live(p) for p in here.runtime.iterdir()] == [False, False]

@@ -102,7 +102,7 @@ def test_a_live_owner_is_refused_in_one_line(taking: Taking) -> None:
     taking.take("a")
     with pytest.raises(LeaseHeld, match=r"job shop is running on host-a \(pid 7"):
         taking.take("b")
-    seen = leases.read(taking.world.inner, KEYS)
+    seen = leases.read_lease(taking.world.inner, KEYS)
     assert seen is not None and seen.doc.run == "a"
 
 
@@ -156,7 +156,7 @@ def test_a_faster_one_is_a_refusal_without_wait(taking: Taking) -> None:
 def test_an_unlocked_job_is_waited_for_without_being_asked(taking: Taking) -> None:
     """R8: the old owner on another host may still run for one ttl."""
     taking.take("a")
-    seen = leases.read(taking.world.inner, KEYS)
+    seen = leases.read_lease(taking.world.inner, KEYS)
     assert seen is not None
     leases.unlock(taking.world.inner, KEYS, taking.world.clock, random.Random(1), seen=seen, reason="by hand")
     began = taking.world.clock.at
@@ -192,7 +192,7 @@ def test_a_pending_signal_ends_the_taking_with_the_shells_code(
     with pytest.raises(Interrupted, match=number.name) as caught:
         taking.take("a")
     assert caught.value.exit_code == code
-    assert leases.read(taking.world.inner, KEYS) is None
+    assert leases.read_lease(taking.world.inner, KEYS) is None
 
 
 @pytest.mark.usefixtures("blocked")
@@ -233,11 +233,11 @@ def test_a_pause_is_as_long_as_said(taking: Taking) -> None:
 def test_only_a_version_that_was_watched_counts_as_unchanged(taking: Taking) -> None:
     """The proof of death that needs no clock but our own."""
     taking.take("a")
-    seen = leases.read(taking.world.inner, KEYS)
+    seen = leases.read_lease(taking.world.inner, KEYS)
     assert seen is not None
     watch = LeaseWatch()
     assert [watch.unchanged(seen, now) for now in (100.0, 104.0)] == [0.0, 4.0]
-    newer = leases.Seen(msgspec.structs.replace(seen.doc, beat=9), "other", seen.updated, seen.now)
+    newer = leases.StoredLease(msgspec.structs.replace(seen.doc, beat=9), "other", seen.updated, seen.now)
     assert [watch.unchanged(newer, now) for now in (110.0, 113.0)] == [0.0, 3.0]
 
 

@@ -17,17 +17,17 @@ from wal_agent.supervise.fork import Source, fork, free_name
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE, Blobs
 from wal_agent.wal.files import write_file
-from wal_agent.wal.job import Fields
+from wal_agent.wal.job import OpeningFields
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 
 NEW = Keys("shop-from-9")
-CLAIM = Claim(
+CLAIM = LeaseRequest(
     run="f", host=Host(name="h", boot="b", pidns="1", pid=1, lock=""), agent="gemini", workspace="/w", ttl=30.0
 )
-FIELDS = Fields("0.61.0", "0", ("--yolo",), False)
+FIELDS = OpeningFields("0.61.0", "0", ("--yolo",), False)
 
 
 class Cut(Exception):
@@ -87,7 +87,7 @@ def test_a_fork_says_what_its_source_said_there(story: Story, tmp_path: Path) ->
     assert state.workspace and old.workspace and state.workspace.commit == old.workspace.commit
     home = state.openings[-1].opening
     assert (state.home, home.epoch, home.args) == (1, 1, ("--yolo",))
-    seen = leases.read(of.bucket, NEW)
+    seen = leases.read_lease(of.bucket, NEW)
     assert seen and (seen.doc.state, seen.doc.reason) == ("released", f"forked from shop at record {of.found.seq}")
     assert {p: p.read_bytes() for p in (tmp_path / "bucket" / "shop").rglob("*") if p.is_file()} == before
 
@@ -137,7 +137,7 @@ def test_a_fork_that_was_cut_off_is_a_job_that_never_ran(story: Story) -> None:
 def test_the_new_job_is_given_up_in_good_order(story: Story) -> None:
     of = source(story)
     go(of)
-    decided = admit(NEW.job, leases.read(of.bucket, NEW), Local("", "", unchanged=0.0))
+    decided = admit(NEW.job, leases.read_lease(of.bucket, NEW), Local("", "", unchanged=0.0))
     assert decided == Try("released")
 
 

@@ -20,7 +20,7 @@ from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
-from wal_agent.wal.ticket import Ticket, Word
+from wal_agent.wal.ticket import AckStatus, Ticket
 from wal_agent.wal.writer import Writer
 
 WRITE = starting("write_file", file_path="a", content="b")
@@ -100,7 +100,7 @@ def test_the_time_that_bulk_input_takes_counts_as_waiting(post: Post, monkeypatc
     """I5: deadlines nest. A slow upload plus a whole append deadline would outlast the hook's own."""
     waited: list[float] = []
 
-    def wait(self: Ticket, timeout: float) -> Word:
+    def wait(self: Ticket, timeout: float) -> AckStatus:
         waited.append(timeout)
         return "undecided"
 

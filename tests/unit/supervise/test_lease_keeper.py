@@ -19,7 +19,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Fenced, Unavailable, UsageError, WalAgentError
 from wal_agent.happened import Happening
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress, lease_health
-from wal_agent.wal.lease import LeaseDoc, acquire, encode, read
+from wal_agent.wal.lease import LeaseDoc, acquire, encode_lease, read_lease
 
 TTL = 0.06  # real seconds between two renewals: a third; the clock that decides is the test's own
 
@@ -120,7 +120,7 @@ def pulse() -> Iterator[Pulse]:
 def test_each_beat_tells_what_the_run_is_doing(pulse: Pulse) -> None:
     pulse.heartbeat.beat = lambda: RunProgress("executing_tools", "shell", 7)
     until(lambda: pulse.lease.doc.seq == 7, "a renewal with the beat")
-    seen = read(pulse.inner, KEYS)
+    seen = read_lease(pulse.inner, KEYS)
     assert seen is not None
     assert (seen.doc.phase, seen.doc.tool, seen.doc.state) == ("executing_tools", "shell", "held")
     first = seen.doc.beat
@@ -213,7 +213,7 @@ def test_a_job_that_spools_allows_nothing_while_it_is_given_up() -> None:
 
 
 def taken_by_b(doc: LeaseDoc) -> bytes:
-    return encode(msgspec.structs.replace(doc, run="b", epoch=doc.epoch + 1, nonce="n"))
+    return encode_lease(msgspec.structs.replace(doc, run="b", epoch=doc.epoch + 1, nonce="n"))
 
 
 def test_no_renewal_is_told_of_a_lease_that_is_being_given_up() -> None:

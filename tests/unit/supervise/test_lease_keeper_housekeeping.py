@@ -12,7 +12,7 @@ from tests.unit.wal.world import KEYS, World, drain, intent
 from wal_agent.errors import Damaged
 from wal_agent.supervise import lease_keeper as module
 from wal_agent.supervise.lease_keeper import Housekeeping, sweep_mirrors
-from wal_agent.wal.reader import newest_snapshots, replay
+from wal_agent.wal.reader import iter_snapshots, replay
 from wal_agent.wal.snapshot import SnapshotPolicy
 
 
@@ -43,7 +43,7 @@ class Keeper:
         until(lambda: self.looks >= seen + 3, "it goes on looking")
 
     def snapshots(self) -> list[int]:
-        return [s.seq for s in newest_snapshots(self.world.inner, KEYS)]
+        return [s.seq for s in iter_snapshots(self.world.inner, KEYS)]
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from wal_agent.supervise.dry_run import foresee_start
 from wal_agent.supervise.machine import RunDir, is_run_live, lock_state, runtime_dir, sweep_run_dirs
 from wal_agent.supervise.unlock import UnlockRequest, unlock
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 
 HERE = Host(name="h", boot="b", pidns="p", pid=1, lock="/x")
 
@@ -260,7 +260,7 @@ class Machine:
     def start(self, run: str) -> tuple[OpenedJob, machine.RunDir]:
         run_dir = machine.RunDir.create(machine.runtime_dir(self.env), run)
         here = machine.this_host(self.env, run_dir.lock)
-        claim = Claim(run, here, "gemini", "/w", TTL)
+        claim = LeaseRequest(run, here, "gemini", "/w", TTL)
         spooling = Spooling(machine.spools_dir(self.env), True)
         world = self.world
         opened = acquire_job(

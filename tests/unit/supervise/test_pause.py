@@ -36,8 +36,8 @@ from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.lease import Seen
-from wal_agent.wal.lease_pause import put_off
+from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.lease_pause import reschedule_pause
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC).timestamp()
 
@@ -203,19 +203,19 @@ def test_a_person_is_not_told_what_is_meant_for_the_agent(
 # ---- a job that nobody runs
 
 
-def released(world: World, lasts: float = 0.0) -> Seen:
+def released(world: World, lasts: float = 0.0) -> StoredLease:
     close_job(world.open("a"), "released", "first", until=world.clock.now() + lasts if lasts else 0.0)
     return seen(world)
 
 
-def seen(world: World) -> Seen:
-    found = leases.read(world.inner, KEYS)
+def seen(world: World) -> StoredLease:
+    found = leases.read_lease(world.inner, KEYS)
     assert found is not None
     return found
 
 
-def off(world: World, at: Seen, lasts: float = 600.0) -> None:
-    put_off(world.bucket, KEYS, world.clock, random.Random(3), seen=at, lasts=lasts, reason="rate limit")
+def off(world: World, at: StoredLease, lasts: float = 600.0) -> None:
+    reschedule_pause(world.bucket, KEYS, world.clock, random.Random(3), seen=at, lasts=lasts, reason="rate limit")
 
 
 @pytest.mark.parametrize("fate", ["", "lost", "dropped"])

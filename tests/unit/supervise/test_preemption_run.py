@@ -245,7 +245,7 @@ def test_a_stop_while_the_job_is_opened_gives_it_back_and_is_no_crash(folder: Pa
     for epoch in (1, 2):
         assert told(folder, STOPPED, "true")[-1:] == ["ended with 143"]
         with closing(open_bucket(f"file://{folder}/bucket")) as bucket:
-            seen = leases.read(bucket, Keys("generic-work"))
+            seen = leases.read_lease(bucket, Keys("generic-work"))
             state = replay(bucket, Keys("generic-work")).state
         assert seen is not None and (seen.doc.epoch, seen.doc.state) == (epoch, "released")
         assert "SIGTERM" in seen.doc.reason

@@ -43,9 +43,9 @@ from wal_agent.supervise.recovery_input import (
 )
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.job import Fields, OpenedJob, close_job, open_job
+from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.state import OpenCall, OpeningAt, State, apply_all
 
@@ -231,9 +231,9 @@ class Stage:
         self.here = machine.this_host(self.env, self.run_dir.lock)
 
     def open(self, *parents: str, version: str = __version__) -> OpenedJob:
-        claim = Claim(run=self.run_dir.run, host=self.here, agent="gemini", workspace=str(self.work), ttl=30.0)
-        seen = leases.read(self.bucket, Keys("inner"))
-        fields = Fields(agent_version="", version=version, parents=parents)
+        claim = LeaseRequest(run=self.run_dir.run, host=self.here, agent="gemini", workspace=str(self.work), ttl=30.0)
+        seen = leases.read_lease(self.bucket, Keys("inner"))
+        fields = OpeningFields(agent_version="", version=version, parents=parents)
         clock, rng = SystemClock(), random.Random(7)
         return open_job(
             self.bucket, Keys("inner"), clock, rng, claim=claim, fields=fields, seen=seen, cause="first", parallel=1

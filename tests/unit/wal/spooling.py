@@ -12,7 +12,7 @@ from tests.unit.wal.world import FIELDS, KEYS, World, claim, host, intent
 from wal_agent.records import AnyRecord, Host, Intent, Opening
 from wal_agent.supervise.acquire import Spooling, acquire_job
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.reader import records
+from wal_agent.wal.reader import iter_segments
 from wal_agent.wal.ticket import Ticket
 
 
@@ -78,7 +78,7 @@ def cut_off(job: OpenedJob) -> None:
 
 def log(world: World) -> list[tuple[int, AnyRecord]]:
     """Every record in the bucket with its segment's epoch, in order."""
-    return [(s.epoch, r) for _, s in records(world.inner, KEYS) for r in s.records]
+    return [(s.epoch, r) for _, s in iter_segments(world.inner, KEYS) for r in s.records]
 
 
 def calls(world: World) -> list[tuple[int, str]]:

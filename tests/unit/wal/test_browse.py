@@ -16,7 +16,7 @@ from wal_agent.bucket.base import Entry
 from wal_agent.cli.view import look
 from wal_agent.records import AnyRecord, Opening, Recovery, RunEnded
 from wal_agent.wal import browse
-from wal_agent.wal.browse import Page, newest
+from wal_agent.wal.browse import Page, read_newest
 
 LONG = 12_000
 RUNS = (1001, 1005, 5000, 11_001, 11_990)
@@ -45,13 +45,13 @@ def numbers(page: Page) -> list[int]:
 
 
 def crashes_in(page: Page) -> list[AnyRecord]:
-    return [r for _, segment in page.segments for r in segment.records if browse.of_crashes(r)]
+    return [r for _, segment in page.segments for r in segment.records if browse.is_crash_record(r)]
 
 
 @pytest.mark.parametrize("count", [1, 30, 500])
 def test_the_newest_cost_the_same_however_long_the_log_is(long: Counted, count: int) -> None:
     """Issue 12.17: the lease, two listings, and each segment that is shown."""
-    page = newest(long, KEYS, count)
+    page = read_newest(long, KEYS, count)
     assert numbers(page) == [*range(LONG - count + 1, LONG + 1)] and page.damaged == []
     assert (page.since, page.last, page.whole) == (LONG - count + 1, LONG, False)
     assert long.requests <= count + 5, long.requests
@@ -62,7 +62,7 @@ def test_a_lease_that_is_behind_costs_little(behind: int) -> None:
     """Issue 12.17: heartbeats lag, and an old lease says nothing: then the snapshots do."""
     bucket = Counted()
     longlog.write(bucket, 3_100, behind=min(behind, 3_100))
-    page = newest(bucket, KEYS, 30)
+    page = read_newest(bucket, KEYS, 30)
     assert numbers(page) == [*range(3_071, 3_101)] and bucket.requests <= 36
 
 
@@ -70,7 +70,7 @@ def test_without_lease_and_snapshots_it_is_listed_and_not_read() -> None:
     bucket = Counted()
     longlog.write(bucket, 3_100, every=0)
     bucket.delete(KEYS.lease)
-    page = newest(bucket, KEYS, 30)
+    page = read_newest(bucket, KEYS, 30)
     assert numbers(page) == [*range(3_071, 3_101)] and bucket.requests <= 30 + 8
 
 
@@ -86,8 +86,8 @@ def test_status_reads_what_is_behind_the_newest_snapshot(long: Counted) -> None:
 @pytest.mark.parametrize("count", [1, 3, 7, 30, 0])
 def test_crashes_are_found_by_the_snapshots(long: Counted, count: int) -> None:
     """Issue 12.17: what two snapshots say the same of is passed by, and said to be."""
-    page = newest(long, KEYS, count, only_crashes=True)
-    every = [(s, r) for s, (_, r) in enumerate(longlog.records(LONG, RUNS), 1) if browse.of_crashes(r)]
+    page = read_newest(long, KEYS, count, only_crashes=True)
+    every = [(s, r) for s, (_, r) in enumerate(longlog.records(LONG, RUNS), 1) if browse.is_crash_record(r)]
     wanted = [r for _, r in every][-count:] if count else [r for _, r in every]
     assert crashes_in(page)[-len(wanted) :] == wanted and page.damaged == []
     if count in (30, 0):
@@ -114,7 +114,7 @@ def test_it_is_the_end_of_the_log(
     starts = tuple(sorted(r for r in runs if r <= count and r - 1 not in runs and r - 2 not in runs))
     longlog.write(bucket, count, starts, every=every, behind=min(count, behind))
     every_record = [r for _, r in longlog.records(count, starts)]
-    page = newest(bucket, KEYS, n, only_crashes)
+    page = read_newest(bucket, KEYS, n, only_crashes)
     found = [r for _, segment in page.segments for r in segment.records]
     if only_crashes:
         every_record = [r for r in every_record if isinstance(r, Opening | Recovery | RunEnded)]
@@ -133,7 +133,7 @@ def said(page: Page) -> list[str]:
 def test_what_is_missing_in_what_is_read_is_named(long: Counted) -> None:
     """Issue 12.13."""
     long.delete(KEYS.segment(11_980), *(KEYS.segment(seq) for seq in (11_985, 11_986, 11_987)))
-    page = newest(long, KEYS, 30)
+    page = read_newest(long, KEYS, 30)
     assert said(page) == [
         "record 11980 of job long is missing.",
         "records 11985 to 11987 of job long are missing.",
@@ -141,16 +141,18 @@ def test_what_is_missing_in_what_is_read_is_named(long: Counted) -> None:
     assert numbers(page) == [
         s for s in range(page.since, LONG + 1) if s != 11_980 and s not in (11_985, 11_986, 11_987)
     ]
-    assert newest(long, KEYS, 10).damaged == [], "it was not read"
+    assert read_newest(long, KEYS, 10).damaged == [], "it was not read"
     long.delete(KEYS.segment(LONG))
-    assert said(newest(long, KEYS, 3)) == [f"record {LONG} of job long is missing: the log had reached record {LONG}."]
+    assert said(read_newest(long, KEYS, 3)) == [
+        f"record {LONG} of job long is missing: the log had reached record {LONG}."
+    ]
 
 
 def test_a_whole_log_with_a_record_missing(long: Counted) -> None:
     """Issue 12.13: what retention may take is none; an opening, or the end before it, it never takes."""
     for seq in (2, 500, 5000, 4999, 600, LONG - 201, LONG - 1):
         long.delete(KEYS.segment(seq))
-    found = " ".join(said(newest(long, KEYS, 0)))
+    found = " ".join(said(read_newest(long, KEYS, 0)))
     assert re.findall(r"records? (\d+)(?: to (\d+))?", found) == [
         ("600", ""),  # a snapshot names it
         ("4999", ""),
@@ -166,7 +168,7 @@ def test_what_is_damaged_in_what_is_read_is_named(long: Counted) -> None:
     for seq, data in ((11_980, b"junk"), (11_992, other.get(KEYS.segment(11_992)).data)):
         long.delete(KEYS.segment(seq))
         long.put(KEYS.segment(seq), data)
-    found = said(newest(long, KEYS, 30))
+    found = said(read_newest(long, KEYS, 30))
     assert found[0].startswith("record 11980 of job long is damaged")
     assert found[1] == "record 11992 of job long is damaged: it does not chain to record 11991."
     assert found[2] == "record 11993 of job long is damaged: it does not chain to record 11992."
@@ -185,4 +187,4 @@ def test_a_listing_that_a_run_passed_is_no_damage() -> None:
     """Issue 12.13: a number that was not listed is looked for again."""
     bucket = Growing()
     longlog.write(bucket, 100)
-    assert newest(bucket, KEYS, 30).damaged == []
+    assert read_newest(bucket, KEYS, 30).damaged == []

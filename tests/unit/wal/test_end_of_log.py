@@ -16,7 +16,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal import segment as codec
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.reader import Reached, reaching, replay
+from wal_agent.wal.reader import KnownEnd, check_end, replay
 
 Settled = Literal["closed", "released"]
 
@@ -37,7 +37,7 @@ def ended(how: Settled = "closed") -> World:
 
 
 def read_from(world: World) -> reader.Replay:
-    return reaching(replay(world.bucket, KEYS), KEYS.job, Reached.by(world.seen()))
+    return check_end(replay(world.bucket, KEYS), KEYS.job, KnownEnd.by(world.seen()))
 
 
 def without_end(world: World) -> None:
@@ -75,9 +75,9 @@ def test_an_end_that_was_cut_off_is_damage_to_readers_and_openers(how: Settled, 
 def test_a_last_record_that_was_replaced_is_damage() -> None:
     """It chains, and its run and epoch are right: whoever can write the bucket can make one."""
     world = ended()
-    true = codec.decode(world.inner.get(KEYS.segment(4)).data, job="shop", seq=4)
+    true = codec.decode_segment(world.inner.get(KEYS.segment(4)).data, job="shop", seq=4)
     raw = [codec.encode_record(r)[0] for r in true.records[:1]]
-    forged = codec.encode(job="shop", epoch=1, seq=4, run=true.run, prev=true.prev, time=true.time, records=raw)
+    forged = codec.encode_segment(job="shop", epoch=1, seq=4, run=true.run, prev=true.prev, time=true.time, records=raw)
     world.inner.delete(KEYS.segment(4))
     world.inner.put(KEYS.segment(4), forged)
     found = read_from(world).damage
@@ -124,8 +124,8 @@ def test_an_end_that_is_no_hash_misleads_nobody() -> None:
     """The lease is not encrypted: what is in it is only compared."""
     world = ended()
     found = world.inner.get(KEYS.lease)
-    doc = msgspec.structs.replace(leases.decode(found.data, "shop"), end="\x1b[2Jx" * 99)
-    world.inner.put(KEYS.lease, leases.encode(doc), if_version=found.version)
+    doc = msgspec.structs.replace(leases.decode_lease(found.data, "shop"), end="\x1b[2Jx" * 99)
+    world.inner.put(KEYS.lease, leases.encode_lease(doc), if_version=found.version)
     with pytest.raises(Damaged) as caught:
         world.open("b")
     assert "\x1b" not in str(caught.value)

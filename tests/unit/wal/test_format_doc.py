@@ -12,7 +12,7 @@ import msgspec
 import zstandard
 
 from tests.unit.wal.test_files import delta
-from tests.unit.wal.test_replay import snapshots
+from tests.unit.wal.test_reader import snapshots
 from tests.unit.wal.world import World, drain, end, intent
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.wal.blobs import INLINE

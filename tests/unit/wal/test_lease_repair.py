@@ -17,10 +17,10 @@ from wal_agent.errors import Fenced, LeaseHeld, Unavailable
 from wal_agent.wal import lease as leases
 from wal_agent.wal import opening as openings
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.lease import Claim, LeaseDoc
+from wal_agent.wal.lease import LeaseDoc, LeaseRequest
 from wal_agent.wal.lease_doc import MAX_BYTES
-from wal_agent.wal.lease_repair import Repaired, replace_damaged
-from wal_agent.wal.reader import Tail, replay, tail
+from wal_agent.wal.lease_repair import Repaired, replace_damaged_lease
+from wal_agent.wal.reader import Tail, read_tail, replay
 
 
 def damaged() -> tuple[World, OpenedJob]:
@@ -33,12 +33,14 @@ def damaged() -> tuple[World, OpenedJob]:
 
 
 def repair(world: World, **more: Any) -> LeaseDoc:
-    end = tail(world.inner, KEYS)
+    end = read_tail(world.inner, KEYS)
     return replaced(world, end, **more).doc
 
 
 def replaced(world: World, end: Tail, **more: Any) -> Repaired:
-    return replace_damaged(world.bucket, KEYS, world.clock, world.rng, tail=end, ttl=TTL, key="k1", reason="r", **more)
+    return replace_damaged_lease(
+        world.bucket, KEYS, world.clock, world.rng, tail=end, ttl=TTL, key="k1", reason="r", **more
+    )
 
 
 def test_it_says_what_the_log_says() -> None:
@@ -93,14 +95,14 @@ def test_an_owner_that_had_not_opened_yet_does_not_share_its_epoch() -> None:
     world = World()
     first = world.open("a")
     world.clock.at += TTL + 1
-    claim = Claim(run="b", host=first.lease.doc.host, agent="gemini", workspace="/w", ttl=TTL)
+    claim = LeaseRequest(run="b", host=first.lease.doc.host, agent="gemini", workspace="/w", ttl=TTL)
     slow = leases.acquire(world.bucket, KEYS, world.clock, world.rng, seen=world.seen(), claim=claim, log_epoch=1)
     world.inner.put(KEYS.lease, b"junk", if_version=world.inner.get(KEYS.lease).version)
     repair(world, off=True)
     assert world.open("c").lease.epoch == slow.epoch == 2
     opening = msgspec.structs.replace(first.replay.state.openings[0].opening, run="b", epoch=2)
     with pytest.raises(Fenced):
-        openings.place(world.bucket, KEYS, world.clock, world.rng, opening)
+        openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening)
     assert [o.opening.run for o in replay(world.inner, KEYS).state.openings] == ["a", "c"]
 
 
@@ -126,9 +128,9 @@ def test_the_next_owner_waits_as_long_as_the_lost_lease_says(harm: Callable[[byt
     world.open("a")
     job = world.take_over("b")
     sound = msgspec.structs.replace(job.lease.doc, ttl=90.0, workspace='/w", "ttl": 80000,')
-    broken = harm(leases.encode(sound))
+    broken = harm(leases.encode_lease(sound))
     world.inner.put(KEYS.lease, broken, if_version=world.inner.get(KEYS.lease).version)
-    done = replaced(world, tail(world.inner, KEYS))
+    done = replaced(world, read_tail(world.inner, KEYS))
     assert (done.said, done.doc.ttl) == (ttl is not None, TTL if ttl is None else ttl)
 
 
@@ -152,7 +154,7 @@ def test_what_is_deleted_is_what_was_seen_to_be_damaged(tmp_path: Path, then: st
             looks += 1
             if looks == 2 and then != "the same":
                 path.unlink()
-                bucket.put(KEYS.lease, leases.encode(World().open("c").lease.doc))
+                bucket.put(KEYS.lease, leases.encode_lease(World().open("c").lease.doc))
                 if then == "other damage":
                     path.write_bytes(path.read_bytes()[:-1])
             return bucket.get(key)

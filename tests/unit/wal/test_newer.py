@@ -22,18 +22,18 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
 from wal_agent.fleet import acted
 from wal_agent.recovery.begun import Begun, read_begun, write_begun
+from wal_agent.wal import codec as packing
 from wal_agent.wal import lease as leases
-from wal_agent.wal import packing
 from wal_agent.wal import segment as codec
 from wal_agent.wal.job import close_job
-from wal_agent.wal.lease_repair import replace_damaged
+from wal_agent.wal.lease_repair import replace_damaged_lease
 from wal_agent.wal.reader import Tail
 from wal_agent.wal.retention import Retention
 
 
 def later(data: bytes, **fields: object) -> bytes:
     """A segment or snapshot of format 2."""
-    value = msgspec.msgpack.decode(packing.inflate(data, codec.MAX_READ))
+    value = msgspec.msgpack.decode(packing.decompress(data, codec.MAX_READ))
     return packing.pack({**value, "format": 2, **fields})
 
 
@@ -85,7 +85,7 @@ FILE = {"t": "file", "time": 1.0, "path": "x", "size": 1, "sha256": "0" * 64, "s
 )
 def test_what_a_later_version_may_have_added_is_newer(data: bytes, what: str) -> None:
     with pytest.raises(Newer) as caught:
-        codec.decode(data, job="j", seq=3)
+        codec.decode_segment(data, job="j", seq=3)
     assert caught.value.what == f"Record 3 of job j was written by a newer wal-agent ({what})."
     assert caught.value.exit_code == 78
 
@@ -112,15 +112,15 @@ def test_what_a_later_version_may_have_added_is_newer(data: bytes, what: str) ->
 )
 def test_what_none_could_write_is_damaged(data: bytes) -> None:
     with pytest.raises(Damaged):
-        codec.decode(data, job="j", seq=3)
+        codec.decode_segment(data, job="j", seq=3)
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_a_flipped_byte_of_a_frame_is_never_newer(at: int, by: int) -> None:
-    raw = bytearray(frame.encode(frame.Frame(1, b"n" * 8, b"payload")))
+    raw = bytearray(frame.encode_frame(frame.Frame(1, b"n" * 8, b"payload")))
     raw[at % len(raw)] ^= by
     with pytest.raises(Damaged):
-        frame.decode(bytes(raw), "job/x")
+        frame.decode_frame(bytes(raw), "job/x")
 
 
 # ---- nothing is replaced
@@ -159,7 +159,7 @@ def test_a_lease_is_not_repaired(layout: dict[str, object]) -> None:
     replaced(world, KEYS.lease, json.dumps(layout).encode())
     before = content(world)
     with pytest.raises(Newer):
-        replace_damaged(
+        replace_damaged_lease(
             world.bucket, KEYS, world.clock, world.rng, tail=Tail(1, 1), ttl=30.0, key="", reason="", budget=1.0
         )
     assert content(world) == before
@@ -236,4 +236,4 @@ def test_the_memory_of_the_watchers_is_not_replaced() -> None:
     with pytest.raises(Newer, match=acted.KEY):
         acted.Acted(world.inner, SystemClock(), world.rng)
     with pytest.raises(Newer):
-        leases.decode(b'{"format": 2}', "shop")
+        leases.decode_lease(b'{"format": 2}', "shop")

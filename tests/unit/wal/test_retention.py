@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.wal.test_replay import snapshots
+from tests.unit.wal.test_reader import snapshots
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Entry
 from wal_agent.bucket.meter import MeterBucket
@@ -19,9 +19,9 @@ from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.files import write_file
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.named import blob_names
+from wal_agent.wal.named import referenced_blobs
 from wal_agent.wal.reader import replay
-from wal_agent.wal.retention import DAY, Past, Retention, Sum, boundary, deletable, openings_known_from
+from wal_agent.wal.retention import DAY, Retention, Tally, UnreferencedBlobs, boundary, deletable, openings_known_from
 from wal_agent.wal.snapshot import Snapshots
 from wal_agent.wal.state import KEEP_OPENINGS, FileState, OpeningAt, State
 
@@ -70,7 +70,7 @@ def test_blobs_are_found_wherever_a_record_names_them() -> None:
     edits = (Edit(offset=0, data=Payload(size=1, blob="a")), Edit(offset=0, data=Payload(size=1, data=b"x")))
     record = FileDelta(time=0.0, path="p", size=1, sha256="", edits=edits, session="")
     state = State(files={"p": FileState(session="", size=1, sha256="", chunks=("b", "c"), layers=(record,))})
-    assert sorted(blob_names([record, state])) == ["a", "a", "b", "c"]
+    assert sorted(referenced_blobs([record, state])) == ["a", "a", "b", "c"]
 
 
 def retention(world: World, job: OpenedJob) -> Retention:
@@ -105,14 +105,14 @@ def test_a_run_of_it() -> None:
     world = World()
     job = long_job(world)
     before = replay(world.bucket, KEYS)
-    assert retention(world, job).run().segments == Sum()  # all younger than a day
+    assert retention(world, job).run().segments == Tally()  # all younger than a day
     world.clock.at += DAY + 1
     job.lease.renew()
     done = retention(world, job).run()
     assert (done.segments.count, done.why) == (2, "")
     assert stored(world) == [1, 3, 4, 6, 7, 8, 9]  # 2 and 5 are no opening, none before one, and not named
     assert replay(world.bucket, KEYS).state == before.state
-    assert retention(world, job).run().segments == Sum()
+    assert retention(world, job).run().segments == Tally()
     close_job(job, "released")
     assert world.open("c").replay.damage is None
 
@@ -132,7 +132,7 @@ def test_a_run_that_has_lost_the_job_deletes_nothing() -> None:
     world = World()
     job = long_job(world)
     world.clock.at += DAY + 1
-    assert retention(world, job).run().segments == Sum()
+    assert retention(world, job).run().segments == Tally()
 
 
 def test_old_snapshots_go_with_what_they_named() -> None:
@@ -183,7 +183,7 @@ def test_blobs_go_when_nothing_kept_names_them(when: str) -> None:
     if when != "pinned":
         job.blobs.names._pins.clear()
     job.lease.renew()
-    assert retention(world, job).run().blobs == (Sum(1, len(data)) if when == "loose" else Sum())
+    assert retention(world, job).run().blobs == (Tally(1, len(data)) if when == "loose" else Tally())
 
 
 def test_a_damaged_kept_segment_stops_the_blobs_not_the_segments() -> None:
@@ -196,7 +196,7 @@ def test_a_damaged_kept_segment_stops_the_blobs_not_the_segments() -> None:
     world.inner.delete(KEYS.segment(7))
     world.inner.put(KEYS.segment(7), b"junk")
     done = retention(world, job).run()
-    assert done.segments.count == 2 and done.blobs == Sum() and "damaged" in done.why
+    assert done.segments.count == 2 and done.blobs == Tally() and "damaged" in done.why
 
 
 def test_a_snapshot_whose_blobs_are_missing_is_no_reason_to_delete() -> None:
@@ -218,7 +218,7 @@ def test_a_snapshot_whose_blobs_are_missing_is_no_reason_to_delete() -> None:
     world.clock.at += DAY + 1
     job.lease.renew()
     done = retention(world, job).run()
-    assert done.segments == Sum() and "missing" in done.why
+    assert done.segments == Tally() and "missing" in done.why
 
 
 # --- blobs: whoever decided to delete, and whenever it arrives (I3, I4)
@@ -265,7 +265,7 @@ def test_a_late_delete_of_an_old_owner_takes_nothing_that_a_new_one_has_put(tmp_
         return True
 
     done = Retention(world.bucket, KEYS, old.blobs, frozen).run()
-    assert done.blobs == Sum(1, len(BULK)) and orphan not in stored_blobs(world)
+    assert done.blobs == Tally(1, len(BULK)) and orphan not in stored_blobs(world)
     assert restored(new[0], replay(world.bucket, KEYS).state) == BULK
 
 
@@ -367,7 +367,7 @@ def test_a_stranger_leaves_alone_what_a_running_owner_may_be_about_to_name() -> 
     job = long_job(world)
     payload = job.blobs.put_payload(BULK)
     world.clock.at += DAY + 1
-    assert Retention(world.bucket, KEYS).run().blobs == Sum()
+    assert Retention(world.bucket, KEYS).run().blobs == Tally()
     job.writer.append(
         FileDelta(
             time=1.0, path="f", size=len(BULK), sha256=names(BULK), edits=(Edit(offset=0, data=payload),), session="s"
@@ -449,6 +449,6 @@ def test_a_stranger_deletes_all_of_them_in_one_look() -> None:
 )
 def test_what_a_look_does_not_know_to_be_loose_stays(name: str, updated: float) -> None:
     """R4: of a later epoch, named, young, or a stranger's."""
-    past = Past({"a" * 64 + "-1"}, epoch=3, now=100.0, age=60.0)
+    past = UnreferencedBlobs({"a" * 64 + "-1"}, epoch=3, now=100.0, age=60.0)
     assert past.loose(Entry(KEYS.blobs + "b" * 64 + "-1", 1, 0.0))
     assert not past.loose(Entry(KEYS.blobs + name, 1, updated))

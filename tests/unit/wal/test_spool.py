@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from wal_agent.errors import ConfigError
 from wal_agent.wal import spool as spools
-from wal_agent.wal.spool import Owner, Spool, forsaken, last_row, look
+from wal_agent.wal.spool import Spool, SpoolOwner, last_contiguous, orphaned_spools, spool_presence
 
-OWNER = Owner("shop", "file:///b")
+OWNER = SpoolOwner("shop", "file:///b")
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def test_its_lock_says_whether_its_owner_lives(folder: Path) -> None:
     """R9: the proof of death that holds across a reboot."""
     spool = made(folder)
     named = str(spool.folder)
-    assert look(folder, named, OWNER) == "held" and Spool.adopt(folder, named, OWNER) is None
+    assert spool_presence(folder, named, OWNER) == "held" and Spool.adopt(folder, named, OWNER) is None
     spool.store(2, b"x")
     spool.release()
-    assert look(folder, named, OWNER) == "free"
+    assert spool_presence(folder, named, OWNER) == "free"
     again = Spool.adopt(folder, named, OWNER)
     assert again is not None and again.count == 1 and not again.empty
-    assert look(folder, named, OWNER) == "held"
+    assert spool_presence(folder, named, OWNER) == "held"
 
 
 def test_it_is_private(folder: Path) -> None:
@@ -51,23 +51,23 @@ def test_it_is_private(folder: Path) -> None:
 )
 def test_a_name_from_the_bucket_leads_nowhere_else(folder: Path, named: str) -> None:
     made(folder).release()
-    assert look(folder, named.format(folder), OWNER) == "absent"
+    assert spool_presence(folder, named.format(folder), OWNER) == "absent"
 
 
 def test_what_is_not_ours_is_not_here(folder: Path, tmp_path: Path) -> None:
     spool = made(folder)
     spool.release()
     named = str(spool.folder)
-    assert look(folder, named, Owner("shop", "file:///other")) == "absent"
-    assert look(folder, named, Owner("other", "file:///b")) == "absent"
+    assert spool_presence(folder, named, SpoolOwner("shop", "file:///other")) == "absent"
+    assert spool_presence(folder, named, SpoolOwner("other", "file:///b")) == "absent"
     (folder / "link").symlink_to(spool.folder)
-    assert look(folder, str(folder / "link"), OWNER) == "absent"
+    assert spool_presence(folder, str(folder / "link"), OWNER) == "absent"
     spool.folder.chmod(0o755)
-    assert look(folder, named, OWNER) == "absent"
+    assert spool_presence(folder, named, OWNER) == "absent"
     spool.folder.chmod(0o700)
-    assert look(folder, named, OWNER) == "free"
+    assert spool_presence(folder, named, OWNER) == "free"
     (spool.folder / "owner.json").write_bytes(b"\xff{")
-    assert look(folder, named, OWNER) == "absent"
+    assert spool_presence(folder, named, OWNER) == "absent"
 
 
 def test_only_what_no_lease_names_and_nobody_uses_is_forsaken(folder: Path) -> None:
@@ -76,14 +76,14 @@ def test_only_what_no_lease_names_and_nobody_uses_is_forsaken(folder: Path) -> N
     full.store(7, b"x")
     for spool in (used, full, empty):
         spool.release()
-    assert forsaken(folder, OWNER, used.folder) == [full.folder]
+    assert orphaned_spools(folder, OWNER, used.folder) == [full.folder]
     assert sorted(p.name for p in folder.iterdir()) == ["shop-full", "shop-living", "shop-used"]
-    assert living.empty and forsaken(folder / "none", OWNER, None) == []
+    assert living.empty and orphaned_spools(folder / "none", OWNER, None) == []
 
 
 def test_it_takes_so_much_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """I9; what was dropped makes room. The smallest segment counts as a block: it costs a run more than its bytes."""
-    monkeypatch.setattr(spools, "MAX", 2 * spools.BLOCK)
+    monkeypatch.setattr(spools, "MAX_SPOOL", 2 * spools.BLOCK)
     spool = made(folder)
     spool.store(2, b"x" * (spools.BLOCK + 1))
     with pytest.raises(OSError, match="full"):
@@ -128,12 +128,12 @@ def test_the_newest_epoch_counts_where_an_old_one_could_not_be_removed(
     spool.store(2, b"old")
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     spool.begin(2, [])
-    assert spool.read() == spools.Left(2, ()) and spools.count(spool.folder) == 0
+    assert spool.read() == spools.SpoolContent(2, ()) and spools.count_segments(spool.folder) == 0
 
 
 @given(st.sets(st.integers(1, 30)))
 def test_the_last_unbroken_row(numbers: set[int]) -> None:
-    row = last_row(sorted(numbers))
+    row = last_contiguous(sorted(numbers))
     assert bool(row) == bool(numbers)
     if row:
         assert row == list(range(row[0], max(numbers) + 1)) and row[0] - 1 not in numbers

@@ -1,4 +1,4 @@
-"""wal/job.py, wal/carry.py, supervise/acquire.py: a spool whose disk is full or read-only, and ends that come between."""
+"""wal/job.py, wal/spool_replay.py, supervise/acquire.py: a spool whose disk is full or read-only, and ends that come between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.wal.world import FIELDS, KEYS, World, claim, drain, end, host, i
 from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.supervise.acquire import Interrupted, Spooling, acquire_job
 from wal_agent.wal import spool as spools
-from wal_agent.wal.job import after_left, close_job
+from wal_agent.wal.job import close_job, describe_unsaved
 
 
 @pytest.fixture
@@ -163,13 +163,13 @@ def test_what_neither_the_bucket_nor_the_disk_took_is_counted(
     down(world)
     call(job, "one")
     folder = job.spool.folder
-    assert after_left(job).startswith(f"1 segment is in {folder}: the next start")
-    monkeypatch.setattr(spools, "MAX", spools.BLOCK)
+    assert describe_unsaved(job).startswith(f"1 segment is in {folder}: the next start")
+    monkeypatch.setattr(spools, "MAX_SPOOL", spools.BLOCK)
     job.writer.append(intent(2, "two"), end(2))
     assert not job.writer.spool_once()
     job.writer.append(end(1))
     assert close_job(job, "closed") == "left"
-    said = after_left(job)
+    said = describe_unsaved(job)
     assert said.startswith(
         f"3 records could not be written to {folder} and end with this run. 1 segment is in {folder}"
     )
@@ -180,4 +180,4 @@ def test_a_run_that_does_not_spool_sends_nobody_to_a_folder(world: World) -> Non
     down(world)
     job.writer.append(intent(1))
     assert close_job(job, "closed") == "left"
-    assert after_left(job) == "What was acknowledged is safe; the next run recovers from there."
+    assert describe_unsaved(job) == "What was acknowledged is safe; the next run recovers from there."

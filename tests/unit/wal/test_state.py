@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.wal.test_segment import some_records
+from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import World, end, intent
 from wal_agent.records import (
     AgentStarted,
@@ -29,7 +29,7 @@ from wal_agent.wal.state import (
     State,
     apply,
     apply_all,
-    of_older,
+    upgrade_state,
 )
 
 session = st.builds(intent, st.integers(1, 6)) | st.builds(end, st.integers(1, 6)) | some_records
@@ -213,7 +213,7 @@ def older(*records: AnyRecord) -> State:
             state = apply_all(state, 1, 1, [began("s1"), asked, intent(1), end(1), turned("s1", "completed")])
     carried = {"turn": state.turn, "prompt": state.prompt, "turned": -1}
     state = msgspec.structs.replace(apply_all(state, 2, 2, records), **carried)
-    return of_older(msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State))
+    return upgrade_state(msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=State))
 
 
 def test_a_snapshot_of_an_older_wal_agent_may_hold_the_session_befores_turn() -> None:

@@ -68,7 +68,7 @@ def test_a_higher_epoch_at_my_seq_is_a_fence_for_good() -> None:
 def test_what_can_only_be_a_fault_is_called_damage() -> None:
     world = World()
     job = world.open("a")
-    stranger = codec.encode(job="shop", epoch=1, seq=2, run="a", prev=bytes(32), time=0.0, records=[])
+    stranger = codec.encode_segment(job="shop", epoch=1, seq=2, run="a", prev=bytes(32), time=0.0, records=[])
     world.inner.put(KEYS.segment(2), stranger)
     ticket = job.writer.append(intent(1))
     assert job.writer.commit_once() == "ended"
@@ -81,7 +81,7 @@ def test_what_could_not_be_read_back_never_gets_in() -> None:
     with pytest.raises(ValueError, match="cannot be read back"):
         job.writer.append(intent("1"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="fits no segment"):
-        job.writer.append(intent(1, "x" * codec.MAX_RAW))
+        job.writer.append(intent(1, "x" * codec.MAX_SEGMENT))
     with pytest.raises(ValueError, match="fit no segment"):
         job.writer.append(intent(1, "x" * 600_000), intent(2, "x" * 600_000))
     assert job.writer.commit_once() == "idle"

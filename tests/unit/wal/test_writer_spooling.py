@@ -64,7 +64,7 @@ def test_the_spool_holds_the_very_bytes_that_are_put_one_at_a_time(shop: Shop) -
     assert sorted(files) == [2, 3, 4]
     sent = {key for key, _ in world.bucket.puts if key.startswith(KEYS.log)}
     assert sent == {KEYS.segment(1), KEYS.segment(2)}
-    assert codec.decode(files[4], job="shop", seq=4).prev == codec.digest(files[3])
+    assert codec.decode_segment(files[4], job="shop", seq=4).prev == codec.digest(files[3])
     up(world)
     for seq, ticket in enumerate(tickets, 2):
         assert sorted(shop.files) == list(range(seq, 5))

@@ -11,13 +11,13 @@ from wal_agent.errors import Unavailable
 from wal_agent.records import End, Host, Intent, Payload
 from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.wal import lease
-from wal_agent.wal.job import Fields, OpenedJob, open_job
+from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Claim
+from wal_agent.wal.lease import LeaseRequest
 
 KEYS = Keys("shop")
 TTL = 30.0
-FIELDS = Fields(agent_version="0.61.0", version="0")
+FIELDS = OpeningFields(agent_version="0.61.0", version="0")
 
 
 class FakeClock:
@@ -93,8 +93,8 @@ class World:
         self.inner = MemoryBucket(clock=self.clock.now)
         self.bucket = Flaky(self.inner)
 
-    def seen(self) -> lease.Seen | None:
-        return lease.read(self.bucket, KEYS)
+    def seen(self) -> lease.StoredLease | None:
+        return lease.read_lease(self.bucket, KEYS)
 
     def open(self, run: str) -> OpenedJob:
         seen = self.seen()
@@ -122,8 +122,8 @@ def host(run: str) -> Host:
     return Host(name=f"host-{run}", boot=f"boot-{run}", pidns="1", pid=7, lock="/x")
 
 
-def claim(run: str) -> Claim:
-    return Claim(run=run, host=host(run), agent="gemini", workspace="/w", ttl=TTL)
+def claim(run: str) -> LeaseRequest:
+    return LeaseRequest(run=run, host=host(run), agent="gemini", workspace="/w", ttl=TTL)
 
 
 def intent(call: int, uid: str = "", time: float = 1.0) -> Intent:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.capture.git import At, Git, GitFailed, GitMissing, GitStopped
+from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.recovery.evidence.git_files import Repo, Unreadable
 from wal_agent.recovery.evidence.git_logs import Line, since
 from wal_agent.recovery.evidence.git_seen import Seen, hooks_in
@@ -126,7 +126,7 @@ class Case:
         if left <= 0:
             return None
         git = Git(env=os.environ, timeout=left)
-        at = At(self.repo.own, work_tree=self.repo.tree, cwd=self.repo.tree if top else self.cwd)
+        at = GitDirs(self.repo.own, work_tree=self.repo.tree, cwd=self.repo.tree if top else self.cwd)
         try:
             return git.run(*words, at=at, ok=ok, most=_MOST, user_settings=user_settings)
         except (GitFailed, GitMissing, GitStopped, OSError):

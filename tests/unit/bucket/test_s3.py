@@ -14,7 +14,7 @@ import pytest
 from tests.servers import CREDENTIALS, Server, fresh_bucket, shared
 from tests.servers.proxy import Fault, Hang, LostReply, Proxy, Reply, Script, SlowBody, StaleClose, proxied, refusal
 from wal_agent.bucket import s3
-from wal_agent.bucket.s3 import S3Bucket, parse
+from wal_agent.bucket.s3 import S3Bucket, parse_url
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, Unavailable, WalAgentError
 
 
@@ -73,8 +73,8 @@ def page(*names: str, token: str = "") -> bytes:
     ],
 )
 def test_a_url(url: str, bucket: str, prefix: str) -> None:
-    assert parse(url) == (bucket, prefix)
-    assert parse(S3Bucket(url).url) == (bucket, prefix)
+    assert parse_url(url) == (bucket, prefix)
+    assert parse_url(S3Bucket(url).url) == (bucket, prefix)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_what_is_no_etag_is_no_version_and_is_not_sent(bucket: S3Bucket, proxy: 
 
 
 def test_pages_follow_each_other(bucket: S3Bucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "PAGE", 3)
+    monkeypatch.setattr(s3, "PAGE_SIZE", 3)
     names = [f"log/{number:03}" for number in range(8)]
     for name in names:
         bucket.put(name, b"")

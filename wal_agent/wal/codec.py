@@ -24,25 +24,25 @@ LEVEL = 3
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}")  # a name that a version of wal-agent may give
 
 
-class _Head(msgspec.Struct):
+class _FormatField(msgspec.Struct):
     format: int
 
 
-_HEAD: msgspec.msgpack.Decoder[_Head] = decoders.of_msgpack(_Head)
+_FORMAT_FIELD: msgspec.msgpack.Decoder[_FormatField] = decoders.of_msgpack(_FormatField)
 
 
 def pack(value: object) -> bytes:
     """One zstd frame with content size and checksum around the MessagePack of `value`."""
-    return squeeze(msgspec.msgpack.encode(value))
+    return compress(msgspec.msgpack.encode(value))
 
 
-def squeeze(raw: bytes) -> bytes:
+def compress(raw: bytes) -> bytes:
     # A compressor is not safe to share between threads; making one costs microseconds.
     made = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, write_content_size=True).compress(raw)
     return bytes(memoryview(made))  # a copy: what the library gives keeps as much memory as `raw` takes (I9)
 
 
-def inflate(data: bytes, limit: int) -> bytes:
+def decompress(data: bytes, limit: int) -> bytes:
     """The content of the one frame in `data`; Damaged when it is none, or says or has more than `limit` bytes."""
     try:
         size = zstandard.frame_content_size(data)
@@ -59,14 +59,14 @@ def inflate(data: bytes, limit: int) -> bytes:
 def unpack(data: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int, name: str) -> T:
     """The value in `data`, at most `limit` bytes of MessagePack. Damaged says what is wrong with it; Newer: a newer
     wal-agent wrote the object `name`."""
-    raw = inflate(data, limit)
+    raw = decompress(data, limit)
     try:
         value = decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        if what := newer(raw, decoder.type):
+        if what := find_newer(raw, decoder.type):
             raise Newer.of(name, what) from error
         raise Damaged(f"not what was written ({shown(str(error))})") from error
-    if what := newer_format(raw):
+    if what := find_newer_format(raw):
         raise Newer.of(name, what)
     return value
 
@@ -74,18 +74,18 @@ def unpack(data: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int, name: s
 # --- what an older reader cannot know
 
 
-def newer_format(raw: bytes) -> str:
+def find_newer_format(raw: bytes) -> str:
     try:
-        found = _HEAD.decode(raw).format
+        found = _FORMAT_FIELD.decode(raw).format
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
     return f"format {found}" if found > FORMAT else ""
 
 
-def newer(raw: bytes, type: Any) -> str:
+def find_newer(raw: bytes, type: Any) -> str:
     """What `raw`, which is no `type`, has that a later version may have added: a higher format, or a record type, a
     field or a word of a list of words that is not known; "" where it is none for another reason."""
-    if what := newer_format(raw):
+    if what := find_newer_format(raw):
         return what
     try:
         return _unknown(msgspec.msgpack.decode(raw), inspect.type_info(type))

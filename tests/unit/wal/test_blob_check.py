@@ -1,4 +1,4 @@
-"""wal/stored.py: whether the blobs that a restore needs are in the bucket, and what it costs to know (issue 12.13)."""
+"""wal/blob_check.py: whether the blobs that a restore needs are in the bucket, and what it costs to know (issue 12.13)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.unit.wal.world import KEYS
 from wal_agent.bucket import encrypted
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encrypted import EncryptedBucket
+from wal_agent.bucket.encryption import Key
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.clock import SystemClock
-from wal_agent.encryption import Key
 from wal_agent.records import Edit, FileDelta, Pack, Payload, Workspace
-from wal_agent.wal import stored
+from wal_agent.wal import blob_check
+from wal_agent.wal.blob_check import CheckedBlobs, find_damaged_blobs, find_missing_blobs, needed_blobs
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import CHUNK
 from wal_agent.wal.state import FileState, State
-from wal_agent.wal.stored import Known, damaged, missing, needs
 
 
 class Far(MemoryBucket):
@@ -52,35 +52,39 @@ def test_what_is_there_is_found_whatever_is_around_it(near: bool, sealed: bool) 
     inner = MemoryBucket() if near else Far()
     bucket: Bucket = EncryptedBucket(inner, Key(bytes(range(32)))) if sealed else inner
     blobs = blobs_on(bucket)
-    wanted, known = needs(a_state(blobs, 3)), Known()
-    assert len(wanted) == 5 and missing(bucket, KEYS, wanted, known) == [] and known.there == wanted.keys()
-    assert damaged(blobs, wanted, known) == []
-    more = encrypted.OVERHEAD if sealed else 0
+    wanted, known = needed_blobs(a_state(blobs, 3)), CheckedBlobs()
+    assert len(wanted) == 5 and find_missing_blobs(bucket, KEYS, wanted, known) == [] and known.there == wanted.keys()
+    assert find_damaged_blobs(blobs, wanted, known) == []
+    more = encrypted.SEALED_OVERHEAD if sealed else 0
     for name, (size, what) in sorted(wanted.items()):
         data = inner.get(KEYS.blob(name)).data
         assert len(data) == size + more
         inner.delete(KEYS.blob(name))
-        (lack,) = missing(bucket, KEYS, wanted, Known())
+        (lack,) = find_missing_blobs(bucket, KEYS, wanted, CheckedBlobs())
         assert (lack.name, lack.what) == (name, what) and "is missing" in lack.why
         inner.put(KEYS.blob(name), data[:-1])
-        (lack,) = missing(bucket, KEYS, wanted, Known())
+        (lack,) = find_missing_blobs(bucket, KEYS, wanted, CheckedBlobs())
         assert lack.name == name and "is damaged" in lack.why
         inner.delete(KEYS.blob(name))
         inner.put(KEYS.blob(name), data[:-1] + bytes([data[-1] ^ 1]))
-        assert missing(bucket, KEYS, wanted, Known()) == [], "its length is right"
-        (lack,) = damaged(blobs, wanted, Known())
+        assert find_missing_blobs(bucket, KEYS, wanted, CheckedBlobs()) == [], "its length is right"
+        (lack,) = find_damaged_blobs(blobs, wanted, CheckedBlobs())
         assert lack.name == name and "damaged" in lack.why
         inner.delete(KEYS.blob(name))
         inner.put(KEYS.blob(name), data)
 
 
-@pytest.mark.parametrize(("count", "requests"), [(20, 22), (stored.EACH, 1)])
+@pytest.mark.parametrize(("count", "requests"), [(20, 22), (blob_check.EACH, 1)])
 def test_the_requests_are_bounded(count: int, requests: int) -> None:
     """One for each blob, or one listing; what is known is not asked again."""
     bucket = MeterBucket(Far())
     state = a_state(blobs_on(bucket), count)
-    before, known = bucket.snapshot(), Known()
-    assert missing(bucket, KEYS, needs(state), known) == [] == missing(bucket, KEYS, needs(state), known)
+    before, known = bucket.snapshot(), CheckedBlobs()
+    assert (
+        find_missing_blobs(bucket, KEYS, needed_blobs(state), known)
+        == []
+        == find_missing_blobs(bucket, KEYS, needed_blobs(state), known)
+    )
     after = bucket.snapshot()
     assert (after.list.requests - before.list.requests, after.get.requests) == (requests, before.get.requests)
 
@@ -91,10 +95,10 @@ def test_what_a_later_delta_wrote_over_is_not_needed() -> None:
     )
     name = hashlib.sha256(b"").hexdigest()
     file = FileState(session="s", size=9, sha256="", base_size=5, chunks=(name,), layers=(whole,))
-    assert needs(State(files={"f": file})) == {}
+    assert needed_blobs(State(files={"f": file})) == {}
 
 
 def test_a_name_that_is_none_is_missing() -> None:
     file = FileState(session="s", size=5, sha256="", base_size=5, chunks=("../../x",))
-    (lack,) = missing(MemoryBucket(), KEYS, needs(State(files={"f": file})), Known())
+    (lack,) = find_missing_blobs(MemoryBucket(), KEYS, needed_blobs(State(files={"f": file})), CheckedBlobs())
     assert "is missing" in lack.why

@@ -227,14 +227,14 @@ def test_a_store_that_refuses_what_it_should_take_is_not_asked_without_a_pause(w
 
 def test_round_trip() -> None:
     doc = World().open("a").lease.doc
-    assert leases.decode(leases.encode(doc), "shop") == doc
+    assert leases.decode_lease(leases.encode_lease(doc), "shop") == doc
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(data: bytes) -> None:
     with pytest.raises(Damaged, match="lease of job shop is damaged"):
-        leases.decode(data, "shop")
+        leases.decode_lease(data, "shop")
 
 
 @pytest.mark.parametrize(
@@ -256,5 +256,5 @@ def test_any_bytes(data: bytes) -> None:
 def test_a_lease_that_says_what_none_can(change: dict[str, object]) -> None:
     doc = msgspec.to_builtins(World().open("a").lease.doc)
     with pytest.raises(Damaged):
-        leases.decode(msgspec.json.encode({**doc, **change}), "shop")
-    assert leases.decode(msgspec.json.encode({**doc, "from_the_future": 1}), "shop").epoch == 1
+        leases.decode_lease(msgspec.json.encode({**doc, **change}), "shop")
+    assert leases.decode_lease(msgspec.json.encode({**doc, "from_the_future": 1}), "shop").epoch == 1

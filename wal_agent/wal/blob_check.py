@@ -11,18 +11,20 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.errors import Damaged
 from wal_agent.records import Payload
 from wal_agent.wal.blobs import Blobs
-from wal_agent.wal.files import CHUNK, needed
+from wal_agent.wal.files import CHUNK, drop_overwritten
 from wal_agent.wal.keys import Keys, is_blob
-from wal_agent.wal.reader import Replay, earlier
+from wal_agent.wal.reader import Replay, iter_replays_back
 from wal_agent.wal.state import FileState, State
 
 PARALLEL = 16
 EACH = 200  # up to so many blobs are asked for one by one, some at a time; more by one listing of all blobs
-_AROUND = {a + b for a in (0, encrypted.OVERHEAD) for b in (0, frame.OVERHEAD)}  # bytes that a stored object has more
+_AROUND = {
+    a + b for a in (0, encrypted.SEALED_OVERHEAD) for b in (0, frame.FRAME_OVERHEAD)
+}  # bytes that a stored object has more
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class BlobProblem:
     """A blob that cannot be had, and one of the things that need it."""
 
     name: str
@@ -31,7 +33,7 @@ class Lack:
 
 
 @dataclass(slots=True)
-class Known:
+class CheckedBlobs:
     """What was found out of blobs: which are there, and of which the content is right (`read`) or not (`bad`)."""
 
     there: set[str] = field(default_factory=set)
@@ -39,11 +41,11 @@ class Known:
     bad: dict[str, str] = field(default_factory=dict)
 
 
-def needs(state: State, session: bool = True, tree: bool = True) -> dict[str, tuple[int, str]]:
+def needed_blobs(state: State, session: bool = True, tree: bool = True) -> dict[str, tuple[int, str]]:
     """Bytes of each blob that a restore of the state reads, and what needs it."""
     found: dict[str, tuple[int, str]] = {}
     for path, file in state.files.items() if session else ():
-        found |= {name: (size, f"the session's file {path}") for name, size in _of_file(needed(file))}
+        found |= {name: (size, f"the session's file {path}") for name, size in _of_file(drop_overwritten(file))}
     if tree and state.workspace is not None:
         parts = (part for pack in state.workspace.packs for part in pack.parts)
         found |= {part.blob: (part.size, "the working tree") for part in parts if part.blob is not None}
@@ -59,7 +61,9 @@ def _of_file(file: FileState) -> Iterator[tuple[str, int]]:
                 yield edit.data.blob, edit.data.size
 
 
-def missing(bucket: Bucket, keys: Keys, needed: dict[str, tuple[int, str]], known: Known) -> list[Lack]:
+def find_missing_blobs(
+    bucket: Bucket, keys: Keys, needed: dict[str, tuple[int, str]], known: CheckedBlobs
+) -> list[BlobProblem]:
     """Those of the blobs that are not there, or are not as long as they should be. No blob is read. `known` is added
     to; what it has is not looked up again."""
     names = sorted(name for name in needed if name not in known.there)
@@ -68,10 +72,10 @@ def missing(bucket: Bucket, keys: Keys, needed: dict[str, tuple[int, str]], know
     for name in names:
         size, what = needed[name]
         if name not in sizes:
-            lacks.append(Lack(name, what, f"Blob {name[:64]} of job {keys.job} is missing."))
+            lacks.append(BlobProblem(name, what, f"Blob {name[:64]} of job {keys.job} is missing."))
         elif sizes[name] - size not in _AROUND:
             why = f"Blob {name} of job {keys.job} is damaged: it has not the {size} bytes that it should have."
-            lacks.append(Lack(name, what, why))
+            lacks.append(BlobProblem(name, what, why))
         else:
             known.there.add(name)
     return lacks
@@ -94,7 +98,7 @@ def _sizes(bucket: Bucket, keys: Keys, names: Collection[str]) -> dict[str, int]
     return {name: size for name, size in sizes if size is not None}
 
 
-def damaged(blobs: Blobs, needed: dict[str, tuple[int, str]], known: Known) -> list[Lack]:
+def find_damaged_blobs(blobs: Blobs, needed: dict[str, tuple[int, str]], known: CheckedBlobs) -> list[BlobProblem]:
     """Those of the blobs whose content is not what it should be: each is read, once for one `known`."""
 
     def one(name: str) -> str:
@@ -111,19 +115,21 @@ def damaged(blobs: Blobs, needed: dict[str, tuple[int, str]], known: Known) -> l
             known.bad[name] = why
         else:
             known.read.add(name)
-    return [Lack(name, needed[name][1], known.bad[name]) for name in sorted(needed) if name in known.bad]
+    return [BlobProblem(name, needed[name][1], known.bad[name]) for name in sorted(needed) if name in known.bad]
 
 
-def newest_whole(bucket: Bucket, keys: Keys, upto: int, known: Known, blobs: Blobs | None = None) -> Replay | None:
+def newest_restorable(
+    bucket: Bucket, keys: Keys, upto: int, known: CheckedBlobs, blobs: Blobs | None = None
+) -> Replay | None:
     """The newest place in the log, at record `upto` or before, whose session and working tree can be had whole; None:
     there is none. `blobs`: their content is read, too."""
     listed = {e.key.rpartition("/")[2]: e.size for e in bucket.list(keys.blobs)}
-    for at in earlier(bucket, keys, upto):
-        state, wanted = at.state, needs(at.state)
+    for at in iter_replays_back(bucket, keys, upto):
+        state, wanted = at.state, needed_blobs(at.state)
         if not (state.files or state.workspace):
             continue
         if any(name in known.bad or listed.get(name, -1) - size not in _AROUND for name, (size, _) in wanted.items()):
             continue
-        if blobs is None or not damaged(blobs, wanted, known):
+        if blobs is None or not find_damaged_blobs(blobs, wanted, known):
             return at
     return None

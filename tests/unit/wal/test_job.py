@@ -13,8 +13,8 @@ from wal_agent.records import Opening
 from wal_agent.wal import job as jobs
 from wal_agent.wal import opening as openings
 from wal_agent.wal.job import close_job, open_job
-from wal_agent.wal.patience import Patience
-from wal_agent.wal.reader import Tail, replay, tail
+from wal_agent.wal.patience import RetryBudget
+from wal_agent.wal.reader import Tail, read_tail, replay
 
 
 def test_first_opening() -> None:
@@ -132,7 +132,7 @@ def test_an_equal_or_higher_epoch_at_the_tail_ends_the_attempt() -> None:
     world = World()
     world.open("a")
     with pytest.raises(Fenced):
-        openings.place(world.bucket, KEYS, world.clock, world.rng, opening(1))
+        openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening(1))
 
 
 def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() -> None:
@@ -146,27 +146,29 @@ def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() ->
         world.inner.delete(KEYS.segment(2))
 
     world.bucket.before_put = hole
-    at = openings.place(world.bucket, KEYS, world.clock, world.rng, opening(2))
+    at = openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening(2))
     assert at.seq == 5
     world.inner.delete(KEYS.segment(2))
-    landed = openings._land(world.bucket, KEYS, Patience(world.clock, world.rng, 1), opening(3), Tail(1, 1, bytes(32)))
+    landed = openings._land(
+        world.bucket, KEYS, RetryBudget(world.clock, world.rng, 1), opening(3), Tail(1, 1, bytes(32))
+    )
     assert landed.seq == 2  # in the hole; what is behind it has a lower epoch: not the end of the log
-    assert openings.judge_later(tail(world.bucket, KEYS), 3) == "again"
-    assert openings.judge_later(tail(world.bucket, KEYS), 1) == "give_up"
+    assert openings.resolve_later_segment(read_tail(world.bucket, KEYS), 3) == "again"
+    assert openings.resolve_later_segment(read_tail(world.bucket, KEYS), 1) == "give_up"
 
 
 def test_an_owner_that_slept_while_opening_is_fenced_not_damaged() -> None:
     world = World()
-    read = jobs.read_for_plan
+    read = jobs.replay_for_plan
 
     def later(*args: Any) -> Any:
         """Another owner opens behind this one, and retention takes what should be read now."""
-        with mock.patch.object(jobs, "read_for_plan", read):
+        with mock.patch.object(jobs, "replay_for_plan", read):
             world.take_over("b")
         world.inner.delete(KEYS.segment(1))
         return read(*args)
 
-    with mock.patch.object(jobs, "read_for_plan", later), pytest.raises(Fenced, match="taken over \\(epoch 2\\)"):
+    with mock.patch.object(jobs, "replay_for_plan", later), pytest.raises(Fenced, match="taken over \\(epoch 2\\)"):
         world.open("a")
 
 
@@ -177,7 +179,7 @@ def test_a_stop_behind_the_opening_names_the_lease_that_is_held() -> None:
     def stop(*_: Any) -> Any:
         raise jobs.Stopped("asked to end")
 
-    with mock.patch.object(jobs, "read_for_plan", stop), pytest.raises(jobs.Stopped) as stopped:
+    with mock.patch.object(jobs, "replay_for_plan", stop), pytest.raises(jobs.Stopped) as stopped:
         world.open("a")
     assert stopped.value.lease is not None
     stopped.value.lease.settle("released", "stopped")
@@ -191,16 +193,16 @@ def test_a_stop_before_the_opening_leaves_the_lease() -> None:
     def stop(*_: Any, **__: Any) -> Any:
         raise jobs.Stopped("asked to end")
 
-    with mock.patch.object(openings, "place", stop), pytest.raises(jobs.Stopped) as stopped:
+    with mock.patch.object(openings, "place_opening", stop), pytest.raises(jobs.Stopped) as stopped:
         world.open("a")
     assert stopped.value.lease is None
 
 
 def test_a_taken_seq_is_mine_only_byte_for_byte() -> None:
-    assert openings.judge(b"x", 2, b"x", 2) == "mine"
-    assert openings.judge(b"y", 1, b"x", 2) == "next"
-    assert openings.judge(b"y", 2, b"x", 2) == "give_up"
-    assert openings.judge(b"y", 3, b"x", 2) == "give_up"
+    assert openings.resolve_opening_conflict(b"x", 2, b"x", 2) == "mine"
+    assert openings.resolve_opening_conflict(b"y", 1, b"x", 2) == "next"
+    assert openings.resolve_opening_conflict(b"y", 2, b"x", 2) == "give_up"
+    assert openings.resolve_opening_conflict(b"y", 3, b"x", 2) == "give_up"
 
 
 def test_a_wrong_hint_costs_a_list_and_nothing_else() -> None:
@@ -208,4 +210,9 @@ def test_a_wrong_hint_costs_a_list_and_nothing_else() -> None:
     job = world.open("a")
     job.writer.append(intent(1))
     drain(job)
-    assert tail(world.bucket, KEYS).seq == tail(world.bucket, KEYS, 2).seq == tail(world.bucket, KEYS, 99).seq == 2
+    assert (
+        read_tail(world.bucket, KEYS).seq
+        == read_tail(world.bucket, KEYS, 2).seq
+        == read_tail(world.bucket, KEYS, 99).seq
+        == 2
+    )

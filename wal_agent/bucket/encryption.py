@@ -22,14 +22,14 @@ import psutil
 
 from wal_agent.errors import ConfigError, Denied, UsageError
 
-SIZE = 32  # bytes: AES-256
-ID_SIZE = 8  # bytes
+KEY_SIZE = 32  # bytes: AES-256
+KEY_ID_SIZE = 8  # bytes
 COMMAND_BUDGET = 30.0  # seconds
-MAX_TEXT = 4096  # bytes; more is no key
+MAX_KEY_TEXT = 4096  # bytes; more is no key
 FEWEST_DISTINCT = 16  # of 32 random bytes, fewer different ones come once in 10**15 keys: it is a placeholder
 _HEX = re.compile(rb"[0-9A-Fa-f]{64}")
-_MAKE_ONE = "Make one with: (umask 077; openssl rand -hex 32 > wal-agent.key)"
-GIVE_IT = "Give it with --encryption-key-file or --encryption-key-command."
+_MAKE_KEY = "Make one with: (umask 077; openssl rand -hex 32 > wal-agent.key)"
+GIVE_KEY = "Give it with --encryption-key-file or --encryption-key-command."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +40,26 @@ class Key:
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
-        if len(self.secret) != SIZE:
-            raise ValueError(f"a key has {SIZE} bytes")
+        if len(self.secret) != KEY_SIZE:
+            raise ValueError(f"a key has {KEY_SIZE} bytes")
         digest = hmac.digest(self.secret, b"wal-agent key id", hashlib.sha256)
-        object.__setattr__(self, "id", digest[:ID_SIZE].hex())
+        object.__setattr__(self, "id", digest[:KEY_ID_SIZE].hex())
 
 
-def id_of(key: Key | None) -> str:
+def key_id(key: Key | None) -> str:
     """The id as a lease has it: empty for no key."""
     return key.id if key else ""
 
 
-def wrong_key(job: str, stored: str, given: str) -> Denied | None:
+def wrong_key_error(job: str, stored: str, given: str) -> Denied | None:
     """What is wrong when a job whose lease names the key `stored` is used with the key `given` (ids, empty for none).
 
     A job keeps its key, or its lack of one, also once it is closed: its log goes on."""
     if stored == given:
         return None
-    name = stored[: 2 * ID_SIZE]
+    name = stored[: 2 * KEY_ID_SIZE]
     if not given:
-        return Denied(f"Job {job} is encrypted with key {name}, and no key was given.", GIVE_IT)
+        return Denied(f"Job {job} is encrypted with key {name}, and no key was given.", GIVE_KEY)
     if not stored:
         return Denied(
             f"Job {job} is not encrypted, but a key was given (key {given}).",
@@ -88,14 +88,15 @@ def load_key(file: str, command: str, env: Mapping[str, str]) -> Key | None:
 
 def parse_key(text: bytes, what: str) -> Key:
     """32 raw bytes, or 64 hex digits or base64 of them with white space around; ConfigError, which says `what`."""
-    secret = text if len(text) == SIZE else _decoded(text.strip())
-    if secret is None or len(secret) != SIZE:
+    secret = text if len(text) == KEY_SIZE else _decoded(text.strip())
+    if secret is None or len(secret) != KEY_SIZE:
         raise ConfigError(
-            f"There is no key in {what}: a key is {SIZE} random bytes, raw, as 64 hex digits or as base64.", _MAKE_ONE
+            f"There is no key in {what}: a key is {KEY_SIZE} random bytes, raw, as 64 hex digits or as base64.",
+            _MAKE_KEY,
         )
     # 32 characters that a person can type are a passphrase, or a shorter key in hex, and much easier to guess.
     if len(set(secret)) < FEWEST_DISTINCT or all(0x20 <= byte < 0x7F for byte in secret):
-        raise ConfigError(f"The key in {what} is not made of random bytes, so it could be guessed.", _MAKE_ONE)
+        raise ConfigError(f"The key in {what} is not made of random bytes, so it could be guessed.", _MAKE_KEY)
     return Key(secret)
 
 
@@ -124,7 +125,7 @@ def _from_file(path: str) -> bytes:
                 f"The key file {path} is open to others (mode {info.st_mode & 0o777:04o}), so it is not used.",
                 f"Type: chmod 600 {shlex.quote(path)}",
             )
-        return os.read(fd, MAX_TEXT)
+        return os.read(fd, MAX_KEY_TEXT)
     except OSError as error:
         raise ConfigError(f"The key file {path} cannot be read: {error.strerror}.") from None
     finally:

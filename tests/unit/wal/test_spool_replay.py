@@ -1,4 +1,4 @@
-"""wal/carry.py, wal/job.py: what a run spooled comes into the log once, in order, whoever is cut off when (R9)."""
+"""wal/spool_replay.py, wal/job.py: what a run spooled comes into the log once, in order, whoever is cut off when (R9)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_is_carried_in_is_still_of_the_run_that_made_it(
     cut_off(first)
     up(world)
     with monkeypatch.context() as patch:  # the first that carries them in comes only so far as to its own disk
-        patch.setattr("wal_agent.wal.carry.send", die)
+        patch.setattr("wal_agent.wal.spool_replay.send_spooled", die)
         with pytest.raises(Killed):
             disk.start("b")
     state = disk.start("c").replay.state
@@ -301,9 +301,9 @@ def test_a_damaged_spool_is_never_passed_over(world: World, disk: Disk, harm: st
         case "other":
             files[1].write_bytes(files[2].read_bytes())
         case "unchained":
-            old = codec.decode(files[1].read_bytes(), job="shop", seq=3)
+            old = codec.decode_segment(files[1].read_bytes(), job="shop", seq=3)
             raw = [codec.encode_record(r)[0] for r in old.records]
-            stranger = codec.encode(job="shop", epoch=1, seq=3, run="a", prev=bytes(32), time=0.0, records=raw)
+            stranger = codec.encode_segment(job="shop", epoch=1, seq=3, run="a", prev=bytes(32), time=0.0, records=raw)
             files[1].write_bytes(stranger)
     with pytest.raises(Damaged, match="shop-a") as found:
         disk.start("b")
@@ -348,7 +348,7 @@ def test_a_full_disk_is_a_denial(world: World, disk: Disk, monkeypatch: pytest.M
     """I5: what is neither in the bucket nor on the disk is undecided; nothing behind it is spooled either."""
     first = disk.start("a")
     down(world)
-    monkeypatch.setattr(spools, "MAX", 10)
+    monkeypatch.setattr(spools, "MAX_SPOOL", 10)
     ticket = first.writer.append(intent(1, "one"))
     first.writer.append(intent(2, "two"))
     assert first.writer.commit_once() == "undecided"

@@ -29,7 +29,7 @@ class Acked:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class QueuedAppend:
     """One append on its way: all of its records go into one segment."""
 
     raw: tuple[bytes, ...]  # the MessagePack of each record
@@ -57,7 +57,7 @@ class InFlight:
 
 
 @dataclass(slots=True)
-class Line:
+class UnackedSegments:
     """The segments that are encoded and not acknowledged, oldest first. Only the first is ever put; there are others
     only while the run spools (R9). The first `stored` of them are in the spool."""
 
@@ -115,12 +115,12 @@ class Backlog:
 # --- pure rules
 
 
-def due(queue: Sequence[Item], now: float, latest: float) -> bool:
+def put_is_due(queue: Sequence[QueuedAppend], now: float, latest: float) -> bool:
     """Whether a put is due: for anything but records that can wait, or for those when they have waited `latest` s."""
     return any(not item.later for item in queue) or (bool(queue) and now - queue[0].since >= latest)
 
 
-def must_spool(line: Line, queue: Sequence[Item], now: float, after: float) -> bool:
+def must_spool(line: UnackedSegments, queue: Sequence[QueuedAppend], now: float, after: float) -> bool:
     """R9: whether what waits goes into the spool: at once while something is there already, so that the order stays;
     else when the outage has lasted, by what the oldest append has waited."""
     if line.stored:
@@ -129,7 +129,7 @@ def must_spool(line: Line, queue: Sequence[Item], now: float, after: float) -> b
     return oldest is not None and now - oldest.since >= after
 
 
-def judge(found: bytes, found_epoch: int, found_run: str, sent: InFlight, epoch: int, run: str) -> str:
+def resolve_conflict(found: bytes, found_epoch: int, found_run: str, sent: InFlight, epoch: int, run: str) -> str:
     """R3: what stands at my seq is "mine" (byte for byte), of a higher epoch ("fenced"), or "damage"."""
     if found == sent.data:
         return "mine"

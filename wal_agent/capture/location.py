@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wal_agent.capture.git import At, Git, GitFailed
+from wal_agent.capture.git import Git, GitDirs, GitFailed
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where a workspace lies: `prefix` is its place below `top`, posix, "" for the top itself. `git_dir` None: in no
     repository, or ignored by the one around it."""
 
@@ -24,15 +24,15 @@ class Place:
         return (self.common / "objects",) if self.common is not None else ()
 
     @property
-    def at(self) -> At:
+    def at(self) -> GitDirs:
         """For git's questions to that repository."""
         assert self.git_dir is not None
-        return At(self.git_dir, work_tree=self.top, cwd=self.top)
+        return GitDirs(self.git_dir, work_tree=self.top, cwd=self.top)
 
 
-def find(git: Git, workspace: Path) -> Place:
+def find_location(git: Git, workspace: Path) -> Location:
     """`workspace`: a real path."""
-    plain = Place(workspace)
+    plain = Location(workspace)
     asked = ("--show-toplevel", "--absolute-git-dir", "--git-common-dir")
     try:
         said = git.text("rev-parse", *asked, cwd=workspace).split("\n")
@@ -40,7 +40,7 @@ def find(git: Git, workspace: Path) -> Place:
             said = [git.text("rev-parse", one, cwd=workspace) for one in asked]
         top = Path(said[0]).resolve()
         prefix = workspace.relative_to(top).as_posix()
-        place = Place(top, "" if prefix == "." else prefix, Path(said[1]), (workspace / said[2]).resolve())
+        place = Location(top, "" if prefix == "." else prefix, Path(said[1]), (workspace / said[2]).resolve())
         found = git.text("rev-parse", "--show-object-format", at=place.at)
         if place.prefix and _ignores(git, place):
             return plain  # by the rules of the repository around it all of it would be left out
@@ -49,6 +49,6 @@ def find(git: Git, workspace: Path) -> Place:
     return replace(place, object_format=found if found == "sha256" else "sha1")
 
 
-def _ignores(git: Git, place: Place) -> bool:
+def _ignores(git: Git, place: Location) -> bool:
     said = git.run("check-ignore", "--no-index", f"./{place.prefix}", at=place.at, ok=(0, 1), literal=False)
     return bool(said)

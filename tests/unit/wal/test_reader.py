@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.wal.test_segment import some_records
+from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Entry
 from wal_agent.records import AnyRecord, FileDelta
@@ -20,9 +20,9 @@ from wal_agent.wal import segment as codec
 from wal_agent.wal import snapshot_codec
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.mirror import Mirror
-from wal_agent.wal.reader import Replay, newest_snapshots, read_snapshot, records, replay
+from wal_agent.wal.reader import Replay, iter_segments, iter_snapshots, read_snapshot, replay
 from wal_agent.wal.snapshot import SnapshotPolicy, Snapshots
-from wal_agent.wal.state import State, apply_all, rebased
+from wal_agent.wal.state import State, apply_all, rebase_files
 
 
 def snapshots(world: World, job: OpenedJob, folder: str | Path = "/nonexistent") -> Snapshots:
@@ -98,14 +98,14 @@ def damaged(world: World, seq: int, data: bytes | None) -> Replay:
 
 def segment(seq: int, **more: object) -> bytes:
     fields: dict[str, object] = {"job": "shop", "epoch": 1, "seq": seq, "run": "a", "prev": bytes(32), "time": 0.0}
-    return codec.encode(**{**fields, "records": [], **more})  # type: ignore[arg-type]
+    return codec.encode_segment(**{**fields, "records": [], **more})  # type: ignore[arg-type]
 
 
 def an_opening(good: bytes, *, epoch: int, opening: int, run: str = "a") -> bytes:
     """A segment of `epoch` and run a that begins with an opening of epoch `opening` by `run`."""
     first = World().open(run).replay.state.openings[0].opening
     raw = codec.encode_record(msgspec.structs.replace(first, epoch=opening))[0]
-    return segment(4, prev=codec.decode(good, job="shop", seq=4).prev, epoch=epoch, records=[raw])
+    return segment(4, prev=codec.decode_segment(good, job="shop", seq=4).prev, epoch=epoch, records=[raw])
 
 
 @pytest.mark.parametrize("parallel", [1, 4])
@@ -116,8 +116,14 @@ def an_opening(good: bytes, *, epoch: int, opening: int, run: str = "a") -> byte
         (lambda good: good[:-1], "damaged"),
         (lambda good: b"", "damaged"),
         (lambda good: segment(4), "does not chain"),
-        (lambda good: segment(4, prev=codec.decode(good, job="shop", seq=4).prev, run="b"), "epoch 1 follows epoch 1"),
-        (lambda good: segment(4, prev=codec.decode(good, job="shop", seq=4).prev, epoch=2), "epoch 2 follows epoch 1"),
+        (
+            lambda good: segment(4, prev=codec.decode_segment(good, job="shop", seq=4).prev, run="b"),
+            "epoch 1 follows epoch 1",
+        ),
+        (
+            lambda good: segment(4, prev=codec.decode_segment(good, job="shop", seq=4).prev, epoch=2),
+            "epoch 2 follows epoch 1",
+        ),
         (lambda good: an_opening(good, epoch=1, opening=1), "epoch 1 follows epoch 1"),
         (lambda good: an_opening(good, epoch=2, opening=3), "epoch 2 follows epoch 1"),
         (lambda good: an_opening(good, epoch=2, opening=2, run="b"), "epoch 2 follows epoch 1"),
@@ -162,9 +168,9 @@ def test_a_snapshot_that_does_not_count_is_passed_over(fault: str) -> None:
     assert made is not None and read_snapshot(world.bucket, KEYS, made.seq) == made
     world.inner.delete(KEYS.snapshot(6))
     other = {"hash": b"x" * 32} if fault == "hash" else {"seq": 5}
-    bad = b"junk" if fault == "junk" else snapshot_codec.encode(msgspec.structs.replace(made, **other))
+    bad = b"junk" if fault == "junk" else snapshot_codec.encode_snapshot(msgspec.structs.replace(made, **other))
     world.inner.put(KEYS.snapshot(6), bad)
-    assert list(newest_snapshots(world.bucket, KEYS)) == []
+    assert list(iter_snapshots(world.bucket, KEYS)) == []
     assert replay(world.bucket, KEYS).segments_read == 6
 
 
@@ -248,19 +254,19 @@ def test_after_a_snapshot_the_writer_stands_on_it() -> None:
     assert replay(world.bucket, KEYS).state == job.writer.state
     # What was begun anew since, or stands on other chunks, is not rebased.
     anew = State(files={"f": msgspec.structs.replace(after, chunks=(), base_size=0)})
-    assert rebased(anew, before.files, job.writer.state.files) == anew
+    assert rebase_files(anew, before.files, job.writer.state.files) == anew
     moved = State(files={"f": msgspec.structs.replace(before.files["f"], chunks=("x",), base_size=1)})
-    assert rebased(moved, before.files, job.writer.state.files) == moved
+    assert rebase_files(moved, before.files, job.writer.state.files) == moved
     other = State(files={"f": before.files["f"]})
-    assert rebased(other, job.writer.state.files, {}) == other
-    assert rebased(job.writer.state, before.files, before.files) == job.writer.state
+    assert rebase_files(other, job.writer.state.files, {}) == other
+    assert rebase_files(job.writer.state, before.files, before.files) == job.writer.state
 
 
 def test_records_for_people_go_over_gaps() -> None:
     world, _ = a_log()
     world.inner.delete(KEYS.segment(3))
-    assert [seq for seq, _ in records(world.bucket, KEYS)] == [1, 2, 4, 5, 6]
-    assert [seq for seq, _ in records(world.bucket, KEYS, 4)] == [4, 5, 6]
+    assert [seq for seq, _ in iter_segments(world.bucket, KEYS)] == [1, 2, 4, 5, 6]
+    assert [seq for seq, _ in iter_segments(world.bucket, KEYS, 4)] == [4, 5, 6]
 
 
 def test_an_empty_log() -> None:

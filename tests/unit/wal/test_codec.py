@@ -1,4 +1,4 @@
-"""wal/segment.py and wal/packing.py: what is written is read; what was not written is Damaged and nothing worse."""
+"""wal/segment.py and wal/codec.py: what is written is read; what was not written is Damaged and nothing worse."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.wal.world import end, intent
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import AnyRecord, Edit, FileDelta, Payload, RunEnded, Turn
-from wal_agent.wal import packing, snapshot_codec
+from wal_agent.wal import codec as packing
 from wal_agent.wal import segment as codec
+from wal_agent.wal import snapshot_codec
 
 words = st.text(max_size=20)
 numbers = st.integers(0, 2**53)
@@ -32,13 +33,13 @@ some_records: st.SearchStrategy[AnyRecord] = st.one_of(
 
 def written(records: list[AnyRecord], seq: int = 3) -> bytes:
     raw = [codec.encode_record(r)[0] for r in records]
-    return codec.encode(job="j", epoch=2, seq=seq, run="r", prev=b"p" * 32, time=9.5, records=raw)
+    return codec.encode_segment(job="j", epoch=2, seq=seq, run="r", prev=b"p" * 32, time=9.5, records=raw)
 
 
 @settings(deadline=None)
 @given(st.lists(some_records, max_size=5))
 def test_round_trip(records: list[AnyRecord]) -> None:
-    found = codec.decode(written(records), job="j", seq=3)
+    found = codec.decode_segment(written(records), job="j", seq=3)
     assert list(found.records) == records
     assert (found.format, found.epoch, found.seq, found.run, found.prev, found.time) == (1, 2, 3, "r", b"p" * 32, 9.5)
 
@@ -48,9 +49,9 @@ def test_round_trip(records: list[AnyRecord]) -> None:
 def test_any_bytes(data: bytes) -> None:
     for raw in (data, zstandard.compress(data)):
         with pytest.raises(Damaged, match="record 3 of job j is damaged"):
-            codec.decode(raw, job="j", seq=3)
+            codec.decode_segment(raw, job="j", seq=3)
         with pytest.raises(Damaged, match="snapshot 3 of job j is damaged"):
-            snapshot_codec.decode(raw, job="j", seq=3)
+            snapshot_codec.decode_snapshot(raw, job="j", seq=3)
 
 
 junk = st.recursive(
@@ -64,7 +65,7 @@ junk = st.recursive(
 @given(st.dictionaries(st.sampled_from(codec.Segment.__struct_fields__), junk), st.integers(0, 255))
 def test_any_message(fields: dict[str, object], tag: int) -> None:
     with pytest.raises(Damaged):
-        codec.decode(packing.pack(fields), job="j", seq=3)
+        codec.decode_segment(packing.pack(fields), job="j", seq=3)
 
 
 @settings(max_examples=300, deadline=None)
@@ -76,10 +77,10 @@ def test_one_flipped_bit_or_a_cut_is_found(data: st.DataObject) -> None:
     bad[at] ^= 1 << data.draw(st.integers(0, 7))
     for tried in (good[:at], good + b"x"):
         with pytest.raises(Damaged):
-            codec.decode(tried, job="j", seq=3)
+            codec.decode_segment(tried, job="j", seq=3)
     try:
         # The frame's header has bits that mean nothing to a reader; a change there may leave all as it was.
-        assert codec.decode(bytes(bad), job="j", seq=3) == codec.decode(good, job="j", seq=3)
+        assert codec.decode_segment(bytes(bad), job="j", seq=3) == codec.decode_segment(good, job="j", seq=3)
     except Damaged:
         pass
 
@@ -87,41 +88,41 @@ def test_one_flipped_bit_or_a_cut_is_found(data: st.DataObject) -> None:
 @pytest.mark.parametrize("job, seq", [("other", 3), ("j", 4)])
 def test_a_segment_that_stands_elsewhere_than_it_says(job: str, seq: int) -> None:
     with pytest.raises(Damaged, match="calls itself record 3 of job 'j'"):
-        codec.decode(written([]), job=job, seq=seq)
+        codec.decode_segment(written([]), job=job, seq=seq)
 
 
 def test_a_bomb_is_not_unpacked() -> None:
     with pytest.raises(Damaged, match="it says it holds"):
-        codec.decode(zstandard.compress(bytes(codec.MAX_READ + 1)), job="j", seq=1)
+        codec.decode_segment(zstandard.compress(bytes(codec.MAX_READ + 1)), job="j", seq=1)
     lying = bytearray(zstandard.ZstdCompressor().compress(bytes(5_000_000)))
     streamed = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(codec.MAX_READ * 4))
     for data in (bytes(lying[:20]), streamed):
         with pytest.raises(Damaged):
-            codec.decode(data, job="j", seq=1)
+            codec.decode_segment(data, job="j", seq=1)
 
 
 def test_nesting_does_not_break_the_reader() -> None:
     with pytest.raises(Damaged):
-        codec.decode(packing.squeeze(b"\x91" * 200_000), job="j", seq=1)
+        codec.decode_segment(packing.compress(b"\x91" * 200_000), job="j", seq=1)
 
 
 def test_a_newer_format_is_named() -> None:
     data = packing.pack({"format": 2, "what": "else"})
     with pytest.raises(Newer, match="Record 3 of job j was written by a newer wal-agent \\(format 2"):
-        codec.decode(data, job="j", seq=3)
+        codec.decode_segment(data, job="j", seq=3)
 
 
 def test_an_unknown_record_type_makes_it_unreadable() -> None:
     raw = msgspec.msgpack.encode({"t": "from_the_future", "time": 1.0})
-    data = codec.encode(job="j", epoch=1, seq=3, run="r", prev=bytes(32), time=0.0, records=[raw])
+    data = codec.encode_segment(job="j", epoch=1, seq=3, run="r", prev=bytes(32), time=0.0, records=[raw])
     with pytest.raises(Newer, match="record type `from_the_future`"):
-        codec.decode(data, job="j", seq=3)
+        codec.decode_segment(data, job="j", seq=3)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 120), min_size=1, max_size=30))
 def test_a_batch_is_as_much_as_fits(sizes: list[int]) -> None:
-    count = codec.batch(sizes, 100)
+    count = codec.batch_length(sizes, 100)
     assert 1 <= count <= len(sizes)
     assert sum(sizes[:count]) <= 100 or count == 1
     assert count == len(sizes) or sum(sizes[: count + 1]) > 100

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.processes import gone
-from wal_agent import encryption
-from wal_agent.encryption import FEWEST_DISTINCT, MAX_TEXT, Key, id_of, load_key, parse_key, wrong_key
+from wal_agent.bucket import encryption
+from wal_agent.bucket.encryption import FEWEST_DISTINCT, MAX_KEY_TEXT, Key, key_id, load_key, parse_key, wrong_key_error
 from wal_agent.errors import ConfigError, Denied, UsageError, WalAgentError
 
 SECRET = bytes(range(100, 132))
@@ -42,8 +42,8 @@ def key_file(folder: Path, data: bytes, mode: int = 0o600) -> str:
 def test_the_id_is_fixed_and_does_not_give_the_key_away() -> None:
     """The id stands in stored bytes: another one for the same key would lock its jobs."""
     assert Key(bytes(range(32))).id == "b0e5db3a222301ae"
-    assert id_of(Key(SECRET)) == Key(SECRET).id != Key(SECRET[::-1]).id
-    assert id_of(None) == ""
+    assert key_id(Key(SECRET)) == Key(SECRET).id != Key(SECRET[::-1]).id
+    assert key_id(None) == ""
     assert not secret_in(repr(Key(SECRET))) and not secret_in(f"{Key(SECRET)!s}")
 
 
@@ -89,7 +89,7 @@ NO_KEYS = [
     base64.b64encode(SECRET)[:-1],
     base64.b64encode(SECRET[:-1]),
     b"-----BEGIN PRIVATE KEY-----\n" + base64.b64encode(SECRET),
-    b"\xff" * MAX_TEXT,
+    b"\xff" * MAX_KEY_TEXT,
 ]
 
 
@@ -227,18 +227,18 @@ def test_a_command_that_hangs_is_ended_with_what_it_started(tmp_path: Path, monk
     ],
 )
 def test_each_wrong_key_has_its_sentence(stored: str, given: str, says: str) -> None:
-    problem = wrong_key("shop", stored, given)
+    problem = wrong_key_error("shop", stored, given)
     assert problem is not None and says in str(problem) and problem.exit_code == 77
 
 
 def test_the_right_key_or_none_is_no_problem() -> None:
-    assert wrong_key("shop", "aa", "aa") is None
-    assert wrong_key("shop", "", "") is None
+    assert wrong_key_error("shop", "aa", "aa") is None
+    assert wrong_key_error("shop", "", "") is None
 
 
 def test_a_leases_key_id_is_cut_to_what_an_id_can_be() -> None:
     """The lease is hostile input."""
-    assert len(str(wrong_key("shop", "x" * 50_000, ""))) < 300
+    assert len(str(wrong_key_error("shop", "x" * 50_000, ""))) < 300
 
 
 def test_who_does_not_encrypt_does_not_load_cryptography() -> None:
@@ -246,7 +246,7 @@ def test_who_does_not_encrypt_does_not_load_cryptography() -> None:
         "import sys\n"
         "from wal_agent.bucket.encrypted import EncryptedBucket\n"
         "from wal_agent.bucket.memory import MemoryBucket\n"
-        "from wal_agent.encryption import Key\n"
+        "from wal_agent.bucket.encryption import Key\n"
         "import wal_agent.cli.main, wal_agent.supervise.run\n"
         "EncryptedBucket(MemoryBucket(), None).put('job/log/1', b'')\n"
         "print('cryptography' in sys.modules)\n"

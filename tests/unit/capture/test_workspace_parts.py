@@ -13,7 +13,7 @@ import pytest
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, on_disk
 from wal_agent.capture import packing
 from wal_agent.capture import workspace as module
-from wal_agent.capture.candidates import FILE_COST, Add, Caps, first_of
+from wal_agent.capture.candidates import FILE_COST, Add, Caps, take_first
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.records import Payload
 
@@ -117,7 +117,7 @@ def test_rewritten_files_are_not_kept_for_ever(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What replaces something is waste, also where it comes in parts: the packs stay in proportion to the files."""
-    monkeypatch.setattr(packing, "SLACK", 10_000)
+    monkeypatch.setattr(packing, "PACK_SLACK", 10_000)
     capture = capture_of(user, tmp_path, log=log, caps=CAPS)
     for n in range(8):
         for m in range(3):
@@ -235,14 +235,14 @@ def test_the_order_of_files() -> None:
         Add(b"big-old", big, True, 1.0),
     ]
     budget = 2 * (small + FILE_COST)
-    taken, later = first_of(adds, budget, lambda: {b"clean"})
+    taken, later = take_first(adds, budget, lambda: {b"clean"})
     assert [add.path for add in taken] == [b"newer", b"older"]
     assert [add.path for add in later] == [b"big-new", b"big-old", b"clean"]
-    assert first_of(adds, 1 << 30) == (adds, [])
+    assert take_first(adds, 1 << 30) == (adds, [])
 
 
 def test_a_file_that_is_written_all_the_time_keeps_no_new_file_waiting() -> None:
     adds = [Add(b"log", 10 << 20, False, 99.0), *(Add(b"%d" % n, 1 << 20, True, 1.0) for n in range(9))]
-    taken, _ = first_of(adds, 4 << 20)
+    taken, _ = take_first(adds, 4 << 20)
     assert b"log" in {add.path for add in taken}
     assert any(add.new for add in taken)

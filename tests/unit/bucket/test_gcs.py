@@ -145,7 +145,7 @@ def test_what_is_no_version_creates_nothing(bucket: GcsBucket, proxy: Proxy) -> 
 
 def test_a_large_put_has_time_to_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The far end reads nothing for a second, ten times as long as a connection or a small put may take."""
-    monkeypatch.setattr(gcs, "CONNECT", 0.1)
+    monkeypatch.setattr(gcs, "CONNECT_TIMEOUT", 0.1)
     with proxied(shared("fake-gcs"), latency=0.001, setup=1000) as proxy:
         bucket = GcsBucket(fresh_bucket(shared("fake-gcs")), proxy.server.endpoint)
         bucket.put("b", bytes(16 * MB))
@@ -312,7 +312,7 @@ def test_an_object_that_is_too_large_is_damage_and_not_read(
     bucket: GcsBucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket.put("b", bytes(11))
-    monkeypatch.setattr(gcs, "LARGEST", 10)
+    monkeypatch.setattr(gcs, "MAX_BYTES", 10)
     proxy.plan = Script([SlowBody(0)])  # whoever reads finds nothing there
     with pytest.raises(Damaged, match="larger than"):
         bucket.get("b")
@@ -347,7 +347,7 @@ def test_a_time_that_is_none_is_unavailable(bucket: GcsBucket, proxy: Proxy, hea
 
 
 def test_a_long_listing_comes_in_pages(bucket: GcsBucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_client, "PAGE", 4)
+    monkeypatch.setattr(gcs_client, "PAGE_SIZE", 4)
     for number in range(9):
         bucket.put(f"b/{number}", b"")
     proxy.seen.clear()
@@ -361,7 +361,7 @@ def test_a_long_listing_comes_in_pages(bucket: GcsBucket, proxy: Proxy, monkeypa
 def test_a_page_that_fails_is_unavailable_while_iterating(
     bucket: GcsBucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_client, "PAGE", 1)
+    monkeypatch.setattr(gcs_client, "PAGE_SIZE", 1)
     bucket.put("b", b"")
     proxy.plan = Script([None, refusal("gs", 503)])
     entries = bucket.list("")
