@@ -115,7 +115,7 @@ def by_hand(url: str) -> Callable[[], None]:
 
 
 def _payload(path: Path) -> bytes:
-    from wal_agent.bucket.frame import decode_frame
+    from wal_agent.bucket.file import decode_frame
 
     return decode_frame(path.read_bytes(), str(path)).payload
 

@@ -17,7 +17,7 @@ from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, this_host
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.lease_doc import LeaseRequest
 
 
 @contextmanager

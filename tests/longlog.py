@@ -10,11 +10,10 @@ import msgspec
 from wal_agent.bucket.base import Bucket, Entry, Object
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.records import AgentStarted, AnyRecord, End, Host, Intent, Opening, Payload, Recovery, RunEnded, Turn
-from wal_agent.wal import segment as codec
-from wal_agent.wal import snapshot_codec
+from wal_agent.wal import codec
+from wal_agent.wal.codec import START
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import LeaseDoc
-from wal_agent.wal.segment import START
 from wal_agent.wal.state import State, apply
 
 KEYS = Keys("long")
@@ -79,8 +78,8 @@ def write(
         state, before = apply(state, seq, epoch, record), codec.digest(data)
         objects.append((KEYS.segment(seq), data))
         if every and seq % every == 0:
-            made = snapshot_codec.Snapshot(format=1, job=KEYS.job, seq=seq, hash=before, state=state, time=float(seq))
-            objects.append((KEYS.snapshot(seq), snapshot_codec.encode_snapshot(made)))
+            made = codec.Snapshot(format=1, job=KEYS.job, seq=seq, hash=before, state=state, time=float(seq))
+            objects.append((KEYS.snapshot(seq), codec.encode_snapshot(made)))
     lease = LeaseDoc(
         format=1,
         job=KEYS.job,

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from wal_agent.agents.base import Agent, Rehearsal
-from wal_agent.bucket.fault_file import FaultFile, write_faults
+from wal_agent.bucket.faults import FaultFile, write_faults
 from wal_agent.loopback.model import Model, Turn
 from wal_agent.places import launchers
 from wal_agent.supervise.processes import LAUNCH

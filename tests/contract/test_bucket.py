@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from tests.servers import CREDENTIALS, fresh_bucket, shared
 from wal_agent.bucket.base import MAX_KEY, MAX_PART, Bucket, Entry
-from wal_agent.bucket.encrypted import EncryptedBucket
-from wal_agent.bucket.encryption import Key
+from wal_agent.bucket.encryption import EncryptedBucket, Key
 from wal_agent.bucket.faults import Fault, FaultBucket
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.gcs import GcsBucket
@@ -347,7 +346,7 @@ def test_the_folders_below_a_prefix_are_told_each_once_on_any_number_of_pages(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wal_agent.bucket.s3.PAGE_SIZE", 2)
-    monkeypatch.setattr("wal_agent.bucket.gcs_client.PAGE_SIZE", 2)
+    monkeypatch.setattr("wal_agent.bucket.gcs.PAGE_SIZE", 2)
     assert [*bucket.folders("")] == []
     for key in MIXED:
         bucket.put(key, key.encode())

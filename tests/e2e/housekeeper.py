@@ -16,13 +16,12 @@ from wal_agent.records import AgentStarted, AnyRecord, Edit, End, FileDelta, Int
 from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.supervise.machine import this_host
 from wal_agent.wal import lease as leases
+from wal_agent.wal.codec import digest
 from wal_agent.wal.job import OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest
-from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.lease_doc import LeaseRequest
 from wal_agent.wal.retention import Retention
-from wal_agent.wal.segment import digest
-from wal_agent.wal.snapshot import SnapshotPolicy, Snapshots
+from wal_agent.wal.snapshot import Mirror, SnapshotPolicy, Snapshots
 
 CALLS = 6
 

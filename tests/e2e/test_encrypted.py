@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.e2e.scene import Scene, calls_in, shell, told, until
 from tests.mocks.gemini_model import Turn
-from wal_agent.bucket.encrypted import SEALED_MAGIC
+from wal_agent.bucket.encryption import SEALED_MAGIC
 
 TASK = "please do the work with the word xylophone"
 LEAK = "printenv WAL_AGENT_ENCRYPTION_KEY_FILE > leaked"

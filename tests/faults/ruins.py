@@ -22,15 +22,13 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.records import AgentStarted, AnyRecord, End, Host, Intent, Opening, Payload, Turn
+from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
-from wal_agent.wal import segment as codec
-from wal_agent.wal import snapshot_codec
 from wal_agent.wal.job import OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest
-from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.lease_doc import LeaseRequest
 from wal_agent.wal.reader import Tail, read_tail
-from wal_agent.wal.snapshot import Snapshots
+from wal_agent.wal.snapshot import Mirror, Snapshots
 
 KEYS = Keys("shop")
 SESSION = "aaaaaaaa-0000-4000-8000-000000000000"
@@ -161,8 +159,8 @@ def change_host(bucket: Bucket, **fields: object) -> None:
     change_lease(bucket, **{**doc, "host": {**doc["host"], **fields}})
 
 
-def last_snapshot(bucket: Bucket) -> snapshot_codec.Snapshot:
-    return snapshot_codec.decode_snapshot(bucket.get(KEYS.snapshot(SNAPSHOTS[1])).data, job=KEYS.job, seq=SNAPSHOTS[1])
+def last_snapshot(bucket: Bucket) -> codec.Snapshot:
+    return codec.decode_snapshot(bucket.get(KEYS.snapshot(SNAPSHOTS[1])).data, job=KEYS.job, seq=SNAPSHOTS[1])
 
 
 def replace_snapshot(bucket: Bucket, made: object) -> None:

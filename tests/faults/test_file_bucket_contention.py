@@ -20,8 +20,7 @@ from typing import cast
 
 import pytest
 
-from wal_agent.bucket.file import FileBucket
-from wal_agent.bucket.frame import generation_of
+from wal_agent.bucket.file import FileBucket, generation_of
 from wal_agent.errors import Conflict, NotFound
 
 WRITERS = 16

@@ -18,12 +18,11 @@ from tests.faults.ruins import KEYS, LAST, SNAPSHOTS, Machine, a_job, add, chang
 from tests.faults.trial import RUN, Ruin, sane
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.disk import MARKER
-from wal_agent.bucket.encrypted import SEALED_FORMAT as ENVELOPE
-from wal_agent.bucket.encrypted import SEALED_MAGIC, EncryptedBucket
-from wal_agent.bucket.encryption import Key
+from wal_agent.bucket.encryption import SEALED_FORMAT as ENVELOPE
+from wal_agent.bucket.encryption import SEALED_MAGIC, EncryptedBucket, Key
 from wal_agent.bucket.file import FileBucket
+from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
-from wal_agent.wal import segment as codec
 
 SECRET = bytes(range(32))
 READS = (

@@ -113,7 +113,7 @@ def test_what_was_allowed_and_came_into_the_workspace_since_is_refused(clone: Cl
 MOUNTED = """\
 import os, subprocess, sys
 from pathlib import Path
-from wal_agent.bucket.overlap import overlap
+from wal_agent.bucket.overlap import find_overlap as overlap
 work, other = Path(sys.argv[1]), Path(sys.argv[2])
 (work / "sub dir").mkdir()
 for source, point in ((work, other / "whole"), (work / "sub dir", other / "part"), (other / "b", other / "in b")):

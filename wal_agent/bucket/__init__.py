@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
-from wal_agent.bucket.known import known_bucket_id
+from wal_agent.bucket.disk import known_bucket_id
 from wal_agent.errors import ConfigError
 from wal_agent.places import state_dir
 
@@ -26,8 +26,7 @@ def open_bucket(url: str) -> Bucket:
     faults = os.environ.get(FAULTS)
     if not faults:
         return bucket
-    from wal_agent.bucket.fault_file import FileFaults
-    from wal_agent.bucket.faults import FaultBucket
+    from wal_agent.bucket.faults import FaultBucket, FileFaults
 
     return FaultBucket(bucket, FileFaults(Path(faults)))
 

@@ -3,7 +3,7 @@
 A disk can be unmounted while a run lives, or not be mounted yet when one starts. Its mount point is then an ordinary,
 empty folder, in which a log would begin anew. So the root holds a marker, a file with a random id, and
 
-* a root whose id is known (from this process's first put, or from an earlier run: known.py) is never made again,
+* a root whose id is known (from this process's first put, or from an earlier run) is never made again,
 * every access compares the root's device, inode and marker with what is known, and works relative to that descriptor,
 * a folder in which this process has put something is never made again either,
 * a put is acknowledged only where the path leads to what was put.
@@ -12,15 +12,23 @@ A disk that comes back may have another device number (and some file systems giv
 the same one if its marker is the same and it holds the newest object that this process put there.
 
 No descriptor is kept: it would keep the disk from being unmounted.
+
+What this machine knows of the buckets that its runs used, of any kind, is in the state folder, so that a bucket that
+was emptied is not taken for a new one either:
+
+    buckets/<hash of the URL>/id           the id of the bucket's marker, where its kind has one
+    buckets/<hash of the URL>/jobs/<job>   the newest epoch that a run here had of the job
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shlex
+import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -28,8 +36,20 @@ from typing import Annotated
 import msgspec
 
 from wal_agent import decoders
-from wal_agent.bucket.folder import FOLDER, hard_link, make_child, make_root, open_child, read_file, sync, temp_file
+from wal_agent.bucket.folder import (
+    FOLDER,
+    Tree,
+    hard_link,
+    make_child,
+    make_root,
+    open_child,
+    read_file,
+    sync,
+    temp_file,
+)
 from wal_agent.errors import Damaged, Newer, Unavailable
+from wal_agent.places import state_dir
+from wal_agent.plainfile import read_plain
 
 MARKER = ".bucket"
 TEMPS = ".tmp"
@@ -216,3 +236,62 @@ class Disk:
 
 def file_id(status: os.stat_result) -> FileId:
     return (status.st_dev, status.st_ino)
+
+
+_ID, _JOBS = "id", "jobs"
+
+
+def known_bucket_id(url: str, env: Mapping[str, str]) -> str:
+    """Of the marker that the bucket must have; "" where nothing is known."""
+    return _read_text(_bucket_folder(url, env) / _ID)
+
+
+def known_epoch(url: str, job: str, env: Mapping[str, str]) -> int:
+    """The newest epoch that a run of this machine had of the job; 0: it had none."""
+    text = _read_text(_bucket_folder(url, env) / _JOBS / job)
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def remember_run(url: str, id: str, job: str, epoch: int, env: Mapping[str, str]) -> None:
+    """OSError: the state folder cannot be written."""
+    if url.startswith("memory:"):
+        return  # it ends with its process
+    folder = _bucket_folder(url, env)
+    tree = Tree(folder.parent)
+    for parts, name, text in (((folder.name,), _ID, id), ((folder.name, _JOBS), job, str(epoch))):
+        if not text or _read_text(folder.parent.joinpath(*parts, name)) == text:
+            continue
+        with tree.open(parts, make=True) as fd, temp_file(fd, text.encode()) as temp:
+            os.rename(temp, name, src_dir_fd=fd, dst_dir_fd=fd)
+            sync(fd)
+
+
+def forget_bucket(url: str, job: str | None, env: Mapping[str, str]) -> bool:
+    """Forget the job, or the whole bucket; whether anything was known of it. OSError."""
+    folder = _bucket_folder(url, env)
+    gone = folder if job is None else folder / _JOBS / job
+    if not gone.exists():
+        return False
+    if job is None:
+        shutil.rmtree(gone)
+    else:
+        with suppress(FileNotFoundError):
+            gone.unlink()
+    return True
+
+
+def missing_job_error(url: str, job: str, epoch: int) -> Unavailable:
+    """For a job that ran here and of which the bucket holds neither lease nor log."""
+    command = f"wal-agent doctor --forget --bucket {shlex.quote(url)} --job {job}"
+    return Unavailable(
+        f"Job {job} has run on this machine (epoch {epoch}), but {url} holds neither its lease nor its log.",
+        f"Is the disk mounted, and is it the right bucket? If the job was deleted on purpose: {command}",
+    )
+
+
+def _bucket_folder(url: str, env: Mapping[str, str]) -> Path:
+    return state_dir(env) / "buckets" / hashlib.sha256(url.encode()).hexdigest()[:32]
+
+
+def _read_text(path: Path) -> str:
+    return (read_plain(path, 100) or b"").decode("ascii", "replace")

@@ -2,7 +2,8 @@
 
 google-cloud-storage puts, lists and deletes, with its own retries off: a retried create that had landed would come back
 as a conflict. `get` and `time` go through the same session by hand, since the SDK does not hand out a reply's Date.
-Every method but `list` and a `delete` of many is one request, and connections are kept between them.
+Every method but `list` and a `delete` of many is one request, and connections are kept between them. Credentials are
+Application Default Credentials.
 """
 
 from __future__ import annotations
@@ -10,21 +11,33 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
+import logging
 import os
 import re
+import socket
 import threading
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
+import google.auth
 import google_crc32c
 import requests
 from google.api_core.exceptions import GoogleAPIError
 from google.auth import exceptions as auth
+from google.auth.credentials import AnonymousCredentials
+from google.auth.transport.requests import AuthorizedSession
+from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
 from wal_agent.ahead import ahead
@@ -39,10 +52,186 @@ from wal_agent.bucket.base import (
     is_key,
     object_in_seconds,
 )
-from wal_agent.bucket.gcs_client import CONNECT_TIMEOUT, READ_TIMEOUT, GcsConnection, connect
-from wal_agent.bucket.gcs_errors import LOGIN, Op, refusal_error, reply_text
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.shown import heard
+
+Op = Literal["get", "create", "replace", "delete", "list"]
+
+LOGIN = "Log in with `gcloud auth application-default login`, or name a key file in GOOGLE_APPLICATION_CREDENTIALS."
+_NEEDS: dict[Op, str] = {
+    "get": "storage.objects.get",
+    "create": "storage.objects.create",
+    "replace": "storage.objects.create and storage.objects.delete",
+    "delete": "storage.objects.delete",
+    "list": "storage.objects.list",
+}
+_WHO = re.compile(r"([\w.+-]{1,100}@[\w.-]{1,100}|Anonymous caller) does not have (storage\.[A-Za-z.]{1,60}) access")
+_NO_BUCKET = re.compile(r"bucket.{0,250}? does not exist", re.IGNORECASE)
+
+
+def reply_text(body: bytes) -> str:
+    """The store's own words in a reply to a refused request, made safe to print."""
+    text = body.decode(errors="replace")
+    try:
+        text = json.loads(text)["error"]["message"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass  # a proxy's page, or nothing
+    return heard(str(text))
+
+
+def refusal_error(op: Op, bucket: str, key: str, who: str, status: int, text: str) -> WalAgentError:
+    """The error for a reply. `bucket` and `key` are as the user writes them, `who` the account when known, else ""."""
+    match status:
+        case 412:
+            return Conflict(f"{key} in {bucket} is another version.")
+        case 404 if op in ("create", "list") or _NO_BUCKET.search(text):
+            name = bucket.removeprefix("gs://").partition("/")[0]
+            return Misconfigured(
+                f"There is no bucket {name} in Cloud Storage.",
+                f"Check the name, or make it with `gcloud storage buckets create gs://{name}`.",
+            )
+        case 404 if op == "replace":
+            return Conflict(f"{key} in {bucket} is absent.")
+        case 404:
+            return NotFound(f"{bucket} holds no {key}.")
+        case 401:
+            return Denied(f"Cloud Storage does not accept the credentials{f' of {who}' if who else ''}.", LOGIN)
+        case 403:
+            return _forbidden(op, bucket, who, text)
+    return Unavailable(f"Cloud Storage answered {status} for {bucket}{f' ({text})' if text else ''}.")
+
+
+def _forbidden(op: Op, bucket: str, who: str, text: str) -> Denied:
+    named = _WHO.search(text)
+    who, permission = named.groups() if named else (who, _NEEDS[op])
+    reason = f" ({text})" if text and not named else ""
+    also = " (replacing an object needs storage.objects.delete too)" if op == "replace" else ""
+    return Denied(
+        f"{who or 'This account'} has no {permission} on {bucket}{reason}.",
+        f"`gcloud auth list` shows the accounts; give this one roles/storage.objectUser on the bucket{also}.",
+    )
+
+
+PAGE_SIZE = 1000  # entries; the most that the store puts into one page
+CONNECTIONS = 32
+CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0  # seconds
+_NO_CREDENTIALS = (auth.DefaultCredentialsError, ValueError, TypeError, KeyError, AttributeError)
+
+logging.getLogger("google").addHandler(logging.NullHandler())  # else its warnings go to the agent's terminal (I6)
+
+
+@dataclass(frozen=True)
+class GcsConnection:
+    """The store's connections and the requests that are made over them."""
+
+    client: Any
+    name: str
+
+    @cached_property
+    def bucket(self) -> Any:
+        return self.client.bucket(self.name)
+
+    @property
+    def account(self) -> str:
+        """The service account that asks, when the credentials are one's and say so; else empty."""
+        account = getattr(self._session.credentials, "service_account_email", None)
+        return account if isinstance(account, str) and "@" in account else ""
+
+    @property
+    def _session(self) -> Any:
+        return self.client._http
+
+    def download(self, name: str) -> requests.Response:
+        """The object's reply with its body unread. Stored bytes are wanted as they are: what a stranger had gzipped
+        would otherwise be unpacked on the way."""
+        return self._get(f"/download/storage/v1{self.bucket.blob(name).path}", {"alt": "media"}, stream=True)
+
+    def peek(self, prefix: str) -> requests.Response:
+        fields = {"prefix": prefix, "maxResults": "1", "fields": "items(name)"}
+        return self._get(f"/storage/v1{self.bucket.path}/o", fields)
+
+    def listing(self, prefix: str, offset: str | None) -> Any:
+        return self.client.list_blobs(
+            self.bucket,
+            prefix=prefix,
+            start_offset=offset,
+            page_size=PAGE_SIZE,
+            fields="items(name,size,updated),nextPageToken",
+            timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
+            retry=None,
+        )
+
+    def folders(self, prefix: str) -> Any:
+        return self.client.list_blobs(
+            self.bucket,
+            prefix=prefix,
+            delimiter="/",
+            page_size=PAGE_SIZE,
+            fields="prefixes,nextPageToken",
+            timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
+            retry=None,
+        )
+
+    def _get(self, path: str, params: Mapping[str, str], stream: bool = False) -> requests.Response:
+        reply: requests.Response = self._session.get(
+            f"{self.client.api_endpoint}{path}",
+            params=params,
+            headers={"Accept-Encoding": "gzip"},
+            stream=stream,
+            timeout=(CONNECT_TIMEOUT, READ_TIMEOUT),
+        )
+        return reply
+
+
+class _KeptAlive(HTTPAdapter):
+    """Keeps connections, and finds out when one has died without a word: behind a NAT an idle one is just forgotten."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        probe = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            probe += [(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30), (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)]
+        options = [*HTTPConnection.default_socket_options, *probe]
+        super().init_poolmanager(*args, socket_options=options, **kwargs)
+
+
+def connect(endpoint: str) -> Any:
+    """A client for every thread, which retries nothing and asks for nothing by itself; Denied without credentials.
+
+    An `endpoint` is an emulator's, used without any; "" is Cloud Storage itself.
+    """
+    credentials = AnonymousCredentials() if endpoint else _default_credentials()  # type: ignore[no-untyped-call]
+    session = AuthorizedSession(credentials, refresh_timeout=READ_TIMEOUT)  # type: ignore[no-untyped-call]
+    session.max_redirects = 0  # Cloud Storage sends nobody elsewhere
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, _KeptAlive(pool_connections=2, pool_maxsize=CONNECTIONS, max_retries=0))
+    try:
+        # The project is one that is never asked for: only who makes buckets needs one.
+        client: Any = storage.Client(  # type: ignore[no-untyped-call]
+            project="none",
+            credentials=credentials,
+            client_options={"api_endpoint": endpoint} if endpoint else None,
+            _http=session,
+        )
+    except ValueError as error:
+        raise Misconfigured(f"Cloud Storage cannot be used as configured ({heard(str(error))}).") from error
+    # Else it asks for the bucket's metadata by the side, for traces that nobody collects: a request, a connection and
+    # a permission more. Its public switch is an environment variable, which the agent would inherit.
+    client._bucket_metadata_cache = None
+    return client
+
+
+def _default_credentials() -> Any:
+    """Application Default Credentials. Where nothing is configured this asks the metadata server that a Google VM has,
+    three times and GCE_METADATA_TIMEOUT (3) seconds each at most."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it has advice on quota projects, which would go to the agent's terminal
+            credentials, _ = google.auth.default(scopes=storage.Client.SCOPE)
+    except _NO_CREDENTIALS as error:
+        why = heard(str(error).partition(" To set up")[0].rstrip("."))
+        raise Denied(f"There are no credentials for Cloud Storage ({why}).", LOGIN) from error
+    return credentials
+
 
 MAX_BYTES = 256 << 20  # bytes of an object that is read at all; ours end at 64 MiB
 DELETERS = 16

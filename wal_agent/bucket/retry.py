@@ -1,18 +1,46 @@
-"""Asks again where a bucket did not answer: capped exponential backoff with full jitter.
+"""Retry requests that a bucket did not answer: capped exponential backoff with jitter, inside a budget of seconds.
 
-A put is never sent again here. After Unavailable it may have landed or may land later, and only its writer can tell: by
-reading back whether what stands there is its own (R3, R10). A second put would turn its own success into a Conflict.
+`RetryBucket` never sends a put again. After Unavailable it may have landed or may land later, and only its writer can
+find out, by reading back whether the object is its own (R3, R10). A second put would turn its own success into a
+Conflict. Writers use `RetryBudget` for that.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import TypeVar
 
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
 from wal_agent.clock import Clock
-from wal_agent.errors import Unavailable
+from wal_agent.errors import BucketError, Unavailable
+
+FIRST_BACKOFF = 0.05
+LONGEST_BACKOFF = 2.0
+
+
+def backoff(attempt: int, rng: random.Random) -> float:
+    """Seconds to wait before try number `attempt` (from 1): doubles from FIRST up to CAP, +-50 %."""
+    return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(attempt - 1, 10))) * (0.5 + rng.random())
+
+
+class RetryBudget:
+    """One operation's budget, counted from its making."""
+
+    def __init__(self, clock: Clock, rng: random.Random, budget: float) -> None:
+        self._clock, self._rng = clock, rng
+        self._until = clock.boot() + budget
+        self._attempt = 0
+
+    def pause(self, error: BucketError) -> None:
+        """Sleep before the next try; raise `error` when the budget is used up."""
+        self._attempt += 1
+        seconds = backoff(self._attempt, self._rng)
+        if self._clock.boot() + seconds > self._until:
+            raise error
+        self._clock.sleep(seconds)
+
 
 T = TypeVar("T")
 FIRST_PAUSE = 0.1  # seconds; the longest pause after the first failure, doubled with each further one

@@ -1,7 +1,8 @@
-"""Turns what happened to a session file since its last capture into a FileDelta (I4: exact; I9: cost is what is new).
+"""Turn what changed in a session file since its last capture into a FileDelta (I4: exact; I9: cost is what is new).
 
 A file that was only appended to costs the new bytes. Anything else (shrunk, replaced, rewritten) costs one read of the
-whole file, and ships the blocks that changed.
+whole file, and sends the blocks that changed. Of a captured version only hashes are remembered, so that memory stays
+small whatever the file's size (I9).
 """
 
 from __future__ import annotations
@@ -12,12 +13,114 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from wal_agent.capture.edits import PIECE, Edits
-from wal_agent.capture.known import BLOCK, KnownVersion
 from wal_agent.records import Edit, FileDelta, Payload
+
+if TYPE_CHECKING:
+    Hash = hashlib._Hash
+
+BLOCK = 128 * 1024  # unit in which a rewritten file is compared; more than a record carries inline (wal/blobs.py)
+TAIL = 4 * 1024  # bytes before the end that must stand unchanged for a grown file to count as appended to
+DIGEST = 32
+
+
+@dataclass(slots=True)
+class KnownVersion:
+    """The first `size` bytes of a file, in running hashes: 32 bytes are kept for each block.
+
+    `inode` is (device, inode); `mtime` in ns, -1 when the file grew while it was read (then no stat result can match).
+    """
+
+    inode: tuple[int, int]
+    mtime: int = -1
+    size: int = 0
+    tail: bytes = b""
+    sha: Hash = field(default_factory=hashlib.sha256)
+    _whole: bytearray = field(default_factory=bytearray)  # digests of the blocks that are full
+    _last: Hash = field(default_factory=hashlib.sha256)  # of the block that is not full yet
+
+    def copy(self) -> KnownVersion:
+        """A copy that can be fed without touching this one."""
+        return KnownVersion(
+            self.inode, self.mtime, self.size, self.tail, self.sha.copy(), bytearray(self._whole), self._last.copy()
+        )
+
+    def feed(self, data: bytes) -> None:
+        """Append `data` to what is described."""
+        self.sha.update(data)
+        view = memoryview(data)
+        while view:
+            room = BLOCK - self.size % BLOCK
+            part, view = view[:room], view[room:]
+            self._last.update(part)
+            self.size += len(part)
+            if self.size % BLOCK == 0:
+                self._whole += self._last.digest()
+                self._last = hashlib.sha256()
+        self.tail = (self.tail + data[-TAIL:])[-TAIL:]
+
+    def block(self, offset: int) -> tuple[int, bytes]:
+        """Length and sha256 of what is known of the block at `offset` (a multiple of BLOCK); 0 past the end."""
+        at = offset // BLOCK * DIGEST
+        if at < len(self._whole):
+            return BLOCK, bytes(self._whole[at : at + DIGEST])
+        length = max(0, self.size - offset)
+        return length, self._last.digest() if length else b""
+
+    @property
+    def sha256(self) -> str:
+        return self.sha.hexdigest()
+
+
+PutPayload = Callable[[bytes], Payload]
+
+PIECE = 4 * 1024 * 1024  # most bytes of one edit, and most bytes held in memory
+MAX_EDITS = 128  # scattered edits of one delta; keeps its record far below a segment's size
+
+
+class Edits:
+    """Edits in ascending order of their offset.
+
+    Up to PIECE bytes wait until `done`, so that a read that turns out to be torn has mostly stored nothing.
+    """
+
+    def __init__(self, put: PutPayload) -> None:
+        self._put = put
+        self._stored: list[Edit] = []
+        self._waiting: list[tuple[int, bytearray]] = []
+        self._held = 0
+
+    @property
+    def scattered(self) -> bool:
+        """Whether there are so many edits that what follows had better be sent in one run."""
+        return len(self._stored) + len(self._waiting) >= MAX_EDITS
+
+    def add(self, offset: int, data: bytes | memoryview) -> None:
+        """The bytes at `offset`, which is not below the end of what was added before, are `data` now."""
+        while data:
+            run = self._waiting[-1] if self._waiting else None
+            if run is None or run[0] + len(run[1]) != offset:
+                run = (offset, bytearray())
+                self._waiting.append(run)
+            part = data[: PIECE - self._held]
+            run[1].extend(part)
+            self._held += len(part)
+            offset, data = offset + len(part), data[len(part) :]
+            if self._held == PIECE:
+                self._flush()
+
+    def done(self) -> tuple[Edit, ...]:
+        self._flush()
+        return tuple(self._stored)
+
+    def _flush(self) -> None:
+        for offset, data in self._waiting:
+            self._stored.append(Edit(offset=offset, data=self._put(bytes(data))))
+        self._waiting, self._held = [], 0
+
 
 TRIES = 3
 

@@ -1,24 +1,268 @@
-"""Looks at the user's git repository around a workspace: where it stands, what is in progress, what only it has.
+"""Read the user's git repository around a workspace: HEAD and refs, what is in progress (a merge, a rebase, a
+bisection), the commits that only this machine has, and the index.
 
 Only reads (I7). What git is asked there are questions about refs and commits; objects are read in our own repository,
-where nothing can be fetched.
+where nothing can be fetched. The index is read from a copy, since git writes into what it reads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from wal_agent.capture.history import History
+from wal_agent.capture.git import GitFailed, list_reachable, object_sizes, trees_of
 from wal_agent.capture.location import Location
-from wal_agent.capture.progress import operation_in_progress, progress_heads, read_progress_files
 from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
-from wal_agent.capture.user_index import UserIndex
-from wal_agent.plainfile import read_plain
+from wal_agent.plainfile import open_plain, read_plain
 from wal_agent.records import Repository
+
+MAX_PROGRESS_FILE = 64 << 10  # bytes of one of the files
+MAX_PROGRESS_FILES = 300
+MAX_PROGRESS_SIZE = 1 << 20  # of all of them
+PROGRESS_FILES = (
+    *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_RR", "AUTO_MERGE", "SQUASH_MSG", "ORIG_HEAD"),
+    *("CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
+    *("BISECT_LOG", "BISECT_START", "BISECT_NAMES", "BISECT_TERMS", "BISECT_EXPECTED_REV"),
+)
+PROGRESS_FOLDERS = ("rebase-merge", "rebase-apply", "sequencer")
+_BUSY = (
+    ("rebase-merge/", "rebase"),
+    ("rebase-apply/applying", "am"),
+    ("rebase-apply/", "rebase"),
+    ("MERGE_HEAD", "merge"),
+    ("CHERRY_PICK_HEAD", "cherry-pick"),
+    ("REVERT_HEAD", "revert"),
+    ("sequencer/", "cherry-pick"),
+    ("BISECT_LOG", "bisect"),
+)
+_HEADS = (
+    *("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD"),
+    *("rebase-merge/onto", "rebase-merge/orig-head", "rebase-apply/onto", "rebase-apply/orig-head"),
+)
+
+
+def progress_heads(files: Mapping[str, bytes]) -> tuple[str, ...]:
+    """The commits that these files name."""
+    words = [word for name in _HEADS if name in files for word in files[name].decode("ascii", "replace").split()]
+    return tuple(filter(is_object_id, words))
+
+
+def operation_in_progress(files: Iterable[str]) -> str:
+    """What is in progress, in git's word for it; "" for nothing."""
+    names = tuple(files)
+    return next((word for sign, word in _BUSY if any(n == sign or n.startswith(sign) for n in names)), "")
+
+
+def read_progress_files(git_dir: Path) -> Iterator[tuple[str, bytes]]:
+    """The files that tell of something in progress, as far as the bounds go."""
+    size = count = 0
+    for name in (*PROGRESS_FILES, *_listed(git_dir, PROGRESS_FOLDERS)):
+        data = read_plain(git_dir / name, MAX_PROGRESS_FILE)
+        if data is None:
+            continue
+        size, count = size + len(data), count + 1
+        if size > MAX_PROGRESS_SIZE or count > MAX_PROGRESS_FILES:
+            return
+        yield name, data
+
+
+def _listed(git_dir: Path, folders: Iterable[str]) -> Iterator[str]:
+    for folder in folders:
+        with suppress(OSError):
+            for entry in sorted(os.listdir(git_dir / folder)):  # noqa: PTH208 - names, not paths
+                if entry.isprintable():
+                    yield f"{folder}/{entry}"
+
+
+MOST_COMMITS = 500  # of the user's own, whose files go into the packs
+MOST_HISTORY = 256 << 20  # bytes, as git stores them, of the files of all these commits
+ROOT_TIME = 20.0  # seconds for the first commit of a history
+
+
+class History:
+    """Remembers what was weighed and who the project is. Used under the shadow's lock."""
+
+    def __init__(self, shadow: Shadow) -> None:
+        self._shadow = shadow
+        self._git = shadow.git
+        self._identity: tuple[object, tuple[str, ...]] | None = None
+        self._weighed: dict[str, None] = {}  # commits, the newest last
+        self.weight = 0  # bytes of what they hold
+
+    def commits(
+        self, place: Location, head: str, roots: tuple[str, ...], remotes: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+        """The commits that the packs are to hold, those of them with parents that they do not, and whether a remote has
+        HEAD. Bounded: where no remote has anything, the newest of the history."""
+        if not head and not roots:
+            return (), (), False
+        own = self._own(place, [head] if head else [], remotes)
+        remote = bool(head) and bool(remotes) and head not in own
+        others = self._own(place, [id for id in roots if id != head], remotes) if len(own) < MOST_COMMITS else {}
+        chosen = self._affordable(place, dict(list({**own, **others}.items())[:MOST_COMMITS]))
+        if head and head not in chosen:
+            parents = self._own(place, [head], (), most=1)
+            chosen = {**chosen, **(parents or {head: ()})}
+        listed = read_plain(place.common / "shallow", 1 << 20) if place.common else None
+        cut = set((listed or b"").decode("ascii", "replace").split())
+        shallow = [id for id, parents in chosen.items() if id in cut or any(p not in chosen for p in parents)]
+        return tuple(chosen), tuple(shallow), remote
+
+    def _affordable(self, place: Location, chosen: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """None where the files of all of them would be too much. What was weighed once is not weighed again."""
+        at = self._shadow.at(*place.alternates)
+        new = [id for id in chosen if id not in self._weighed]
+        known = trees_of(list(self._weighed)[-1:])
+        try:
+            listed = [
+                line.split(b" ", 1)[0].decode() for line in list_reachable(self._git, at, trees_of(new), known, False)
+            ]
+            self.weight += sum(object_sizes(self._git, at, listed, "objectsize:disk"))
+        except GitFailed:
+            return {}
+        self._weighed.update(dict.fromkeys(reversed(new)))
+        return chosen if self.weight <= MOST_HISTORY else {}
+
+    def _own(
+        self, place: Location, roots: list[str], remotes: tuple[str, ...], most: int = MOST_COMMITS
+    ) -> dict[str, tuple[str, ...]]:
+        """Commits that `roots` reach and `remotes` do not, newest first, each with its parents; what is broken in the
+        history hides what is behind it."""
+        if not roots:
+            return {}
+        words = ("rev-list", "--parents", f"--max-count={most}", "--ignore-missing", "--topo-order", "--stdin")
+        asked = "".join(f"{id}\n" for id in (*roots, *(f"^{id}" for id in remotes)))
+        try:
+            said = self._git.run(*words, at=place.at, input=asked.encode()).decode()
+        except GitFailed:
+            return {}
+        return {line.split()[0]: tuple(line.split()[1:]) for line in said.splitlines()}
+
+    def who(self, place: Location, head: str) -> tuple[str, ...]:
+        """What clones of this project share. The first commit is looked for once, and not in a shallow clone, which
+        does not have it."""
+        url = self._git.text("config", "--get", "remote.origin.url", at=place.at, ok=(0, 1))
+        key = (place, url, bool(head))
+        if self._identity is None or self._identity[0] != key:
+            known = (f"origin:{strip_credentials(url)}",) if url else ()
+            self._identity = (key, (*known, *(f"root:{id}" for id in self._first(place, head))))
+        return self._identity[1]
+
+    def _first(self, place: Location, head: str) -> tuple[str, ...]:
+        assert place.common is not None
+        if not head or (place.common / "shallow").exists():
+            return ()
+        kept = self._shadow.folder / "roots"
+        name = os.fsencode(place.common)
+        with suppress(OSError):
+            found, _, of = kept.read_bytes().partition(b" ")
+            if of == name and is_object_id(found.decode("ascii", "replace")):
+                return (found.decode(),)
+        words = ("rev-list", "--max-parents=0", "--first-parent", head)
+        try:
+            said = self._git.run(*words, at=place.at, timeout=ROOT_TIME).decode().split()
+        except GitFailed:
+            return ()
+        if said:
+            kept.write_bytes(said[-1].encode() + b" " + name)
+        return tuple(said[-1:])
+
+
+def strip_credentials(url: str) -> str:
+    """An origin as it may be told: no user, password, query or fragment."""
+    if "://" not in url:
+        return url
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return ""
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+MOST_INDEX = 256 << 20  # bytes of the user's index file
+MOST_UNMERGED = 1 << 20  # bytes of the list of what is unmerged
+
+
+class UserIndex:
+    """Reads it anew when it is another one. Used under the shadow's lock."""
+
+    def __init__(self, shadow: Shadow) -> None:
+        self._shadow = shadow
+        self._git = shadow.git
+        self._known: tuple[object, tuple[str, bytes]] | None = None
+
+    @property
+    def stamp(self) -> object:
+        """Another one when the index is another one."""
+        return self._known[0] if self._known else None
+
+    def forget(self) -> None:
+        self._known = None
+
+    def read(self, place: Location) -> tuple[str, bytes]:
+        """Its tree ("" for none), and what is unmerged in it. The copy stays in the shadow's `user-index` for the
+        scan."""
+        assert place.git_dir is not None
+        copy = self._shadow.folder / "user-index"
+        found = _copy_index(place.git_dir / "index", copy, MOST_INDEX)
+        stamp = (place, found)
+        if self._known is not None and self._known[0] == stamp and found is not None:
+            return self._known[1]
+        self._known = (stamp, self._written(place, copy) if found else ("", b""))
+        return self._known[1]
+
+    def _written(self, place: Location, copy: Path) -> tuple[str, bytes]:
+        assert place.git_dir is not None
+        for old in self._shadow.folder.glob("sharedindex.*"):
+            old.unlink()
+        for shared in list(place.git_dir.glob("sharedindex.*"))[:16]:  # of a split index
+            _copy_index(shared, self._shadow.folder / shared.name, MOST_INDEX)
+        work = self._shadow.tmp / "index-tree"
+        at = self._shadow.at(*place.alternates, work_tree=place.top, index=work)
+        try:
+            _copy_index(copy, work, MOST_INDEX)
+            unmerged = self._git.run("ls-files", "-u", "-z", at=at)
+            if unmerged:
+                nothing = b"0 " + b"0" * (64 if place.object_format == "sha256" else 40) + b"\t"
+                paths = {entry.partition(b"\t")[2] for entry in unmerged.split(b"\0")[:-1]}
+                gone = b"".join(nothing + path + b"\0" for path in sorted(paths))
+                self._git.run("update-index", "-z", "--index-info", at=at, input=gone)
+            tree = self._git.run("write-tree", "--missing-ok", at=at).decode().strip()
+        except GitFailed:
+            return "", b""
+        return tree, unmerged if len(unmerged) <= MOST_UNMERGED else b""
+
+
+def _copy_index(source: Path, target: Path, most: int) -> tuple[int, ...] | None:
+    """Copy a plain file, unless `target` has its size and times already; what identifies it. None: there is none, or it
+    is too big."""
+    try:
+        file = open_plain(source)
+    except OSError:
+        target.unlink(missing_ok=True)
+        return None
+    with file:
+        info = os.fstat(file.fileno())
+        if info.st_size > most:
+            target.unlink(missing_ok=True)
+            return None
+        with suppress(OSError):
+            have = target.stat()
+            if (have.st_size, have.st_mtime_ns) == (info.st_size, info.st_mtime_ns):
+                return (info.st_ino, info.st_size, info.st_mtime_ns)
+        with target.open("wb") as out:
+            while part := file.read(1 << 20):
+                out.write(part)
+    os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns))
+    return (info.st_ino, info.st_size, info.st_mtime_ns)
+
 
 MOST_REFS = 2000
 MOST_SPARSE = 64 << 10  # bytes of the sparse patterns

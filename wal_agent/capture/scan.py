@@ -1,8 +1,12 @@
-"""The files of a workspace as a git tree, through our own index: what changed since the last look is hashed, the rest
+"""The files of a workspace as a git tree, through our own index: what changed since the last scan is hashed, the rest
 is known by its stat data. No filter sees a byte; nothing is run.
 
-What cannot be saved is told and never a failure: files that are too big, not readable, no files at all, or
+What cannot be saved is reported and never a failure: files that are too big, not readable, no files at all, or
 repositories of their own.
+
+Not captured by wish: what git's own ignore rules name, the user's global ones, and the workspace's `.wal-agentignore`,
+which wins over both and may take back (`!name`) what a .gitignore says. A project's file can only choose among the
+files of its own workspace.
 """
 
 from __future__ import annotations
@@ -16,13 +20,82 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.capture import ignore, left_out
-from wal_agent.capture.candidates import Add, Caps, is_within, select_candidates, take_first, total_cost
-from wal_agent.capture.git import GitDirs, GitFailed, GitStopped
-from wal_agent.capture.left_out import LeftOut, bound_paths, display_path
+from wal_agent.capture import candidates as left_out
+from wal_agent.capture.candidates import (
+    Add,
+    Caps,
+    LeftOut,
+    bound_paths,
+    display_path,
+    is_within,
+    select_candidates,
+    take_first,
+    total_cost,
+)
+from wal_agent.capture.git import Git, GitDirs, GitFailed, GitStopped
 from wal_agent.capture.location import Location
 from wal_agent.capture.shadow import Shadow
+from wal_agent.plainfile import read_plain
 from wal_agent.records import Pending
+
+IGNORE_FILE = ".wal-agentignore"
+MAX_IGNORE_FILE = 1 << 20  # bytes of a file of patterns
+MAX_IGNORE_LINES = 500
+
+
+def write_excludes(git: Git, place: Location, env: Mapping[str, str], target: Path) -> bytes:
+    """Bring the user's info/exclude and global ignore file together in ours, `target`; the same order, so that the last
+    word is the same. What was written."""
+    texts = [
+        read_plain(path, MAX_IGNORE_FILE) or b""
+        for path in (_global(git, place, env), _local(place))
+        if path is not None
+    ]
+    text = b"\n".join(texts)
+    if read_plain(target, 3 * MAX_IGNORE_FILE) != text:
+        target.write_bytes(text)
+    return text
+
+
+def _local(place: Location) -> Path | None:
+    return place.common / "info" / "exclude" if place.common is not None else None
+
+
+def _global(git: Git, place: Location, env: Mapping[str, str]) -> Path | None:
+    """`core.excludesFile` as the user's git has it."""
+    with suppress(GitFailed):
+        words = ("config", "--path", "--get", "core.excludesFile")
+        found = git.text(*words, cwd=place.top, ok=(0, 1), user_settings=True)
+        if found:
+            return place.top / found
+    home = env.get("XDG_CONFIG_HOME") or (f"{env['HOME']}/.config" if env.get("HOME") else "")
+    return Path(home) / "git" / "ignore" if home else None
+
+
+def ignore_patterns(workspace: Path, place: Location, private: Iterable[bytes]) -> list[str]:
+    """Patterns for git's command line, the last match wins: those of `.wal-agentignore`, then the folders (below `top`)
+    that are never captured."""
+    text = read_plain(workspace / IGNORE_FILE, MAX_IGNORE_FILE) or b""
+    found = []
+    for line in os.fsdecode(text).split("\n")[:MAX_IGNORE_LINES]:
+        line = line.removesuffix("\r")
+        if line.strip() and not line.startswith("#") and "\0" not in line:
+            found.append(_anchored(line, place.prefix))
+    return [*found, *(f"/{escape_pattern(os.fsdecode(path))}" for path in private)]
+
+
+def _anchored(line: str, prefix: str) -> str:
+    """A pattern of the workspace's folder as one of the top folder."""
+    sign, pattern = ("!", line[1:]) if line.startswith("!") else ("", line)
+    if not prefix or "/" not in pattern.rstrip("/ "):
+        return line
+    return f"{sign}/{escape_pattern(prefix)}/{pattern.lstrip('/')}"
+
+
+def escape_pattern(path: str) -> str:
+    """A path as a pattern that means just it."""
+    return re.sub(r"([\\*?\[\]!# ])", r"\\\1", path)
+
 
 BATCH = 4000  # files that are hashed by one process
 BATCH_BYTES = 128 << 20
@@ -74,8 +147,8 @@ class Scanner:
         prefix = os.fsencode(place.prefix) + b"/" if place.prefix else b""
         where = [place.prefix] if place.prefix else []
         private = {*self._below(place.top)}
-        rules = ignore.ignore_patterns(self._workspace, place, sorted(private))
-        excludes = ignore.write_excludes(self._git, place, self._env, self._shadow.folder / "info" / "exclude")
+        rules = ignore_patterns(self._workspace, place, sorted(private))
+        excludes = write_excludes(self._git, place, self._env, self._shadow.folder / "info" / "exclude")
         chosen = [word for rule in rules for word in ("-x", rule)]
         rules_now = (place, index_stamp, tuple(rules), excludes, self._above(place))
         warned: list[str] = []

@@ -66,7 +66,7 @@ def doctor(
 def _forget(name: str, url: str | None, job: str | None) -> None:
     """Of the bucket that a run here would use, nothing is read: it may be away."""
     from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.known import forget_bucket
+    from wal_agent.bucket.disk import forget_bucket
     from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.errors import ConfigError
     from wal_agent.supervise.callers import require_person
@@ -139,7 +139,7 @@ def _hookless(agent: Hookless, workspace: Path) -> Iterator[Proof]:
 def _bucket(name: str, url: str | None) -> Iterator[Proof]:
     """The bucket, where the job of this folder would be."""
     from wal_agent.bucket import open_bucket
-    from wal_agent.bucket.examine import examine
+    from wal_agent.bucket.check import examine
     from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.clock import SystemClock
     from wal_agent.errors import WalAgentError

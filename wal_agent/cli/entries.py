@@ -31,9 +31,9 @@ from wal_agent.records import (
 from wal_agent.recovery.words import counted, size, stamp
 from wal_agent.redact import redact
 from wal_agent.shown import shown
+from wal_agent.wal.codec import Segment
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import iter_readable
-from wal_agent.wal.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)

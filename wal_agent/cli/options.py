@@ -110,9 +110,8 @@ def place(
     """Open the bucket of the job that the user means; raises ConfigError, UsageError, Denied (the key), and what the
     bucket raises. `as_a_run`: all settings count, as they would for a run in this folder."""
     from wal_agent.agents import AGENTS
-    from wal_agent.bucket.encrypted import EncryptedBucket
+    from wal_agent.bucket.encryption import EncryptedBucket, load_key
     from wal_agent.bucket.encryption import key_id as id_of
-    from wal_agent.bucket.encryption import load_key
 
     if agent not in AGENTS:
         raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")

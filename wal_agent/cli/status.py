@@ -49,7 +49,7 @@ def status(
     import msgspec
 
     from wal_agent import notify
-    from wal_agent.bucket.known import known_epoch, missing_job_error
+    from wal_agent.bucket.disk import known_epoch, missing_job_error
     from wal_agent.cli.options import place
     from wal_agent.cli.view import look
     from wal_agent.cli.watching import check_every
@@ -130,7 +130,7 @@ def table(view: View) -> list[str]:
 
 def files(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     """What of the working tree is saved, and what is not."""
-    from wal_agent.capture.left_out import describe_unexpected
+    from wal_agent.capture.candidates import describe_unexpected
 
     if f.off:
         return [("files", "not saved: captures are off in this run")]

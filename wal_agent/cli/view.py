@@ -26,7 +26,7 @@ from wal_agent.supervise.watchdog import Bounds
 from wal_agent.wal import blob_check
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.lease_doc import StoredLease
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, continue_replay, replay
 from wal_agent.wal.state import State
 

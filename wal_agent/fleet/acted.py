@@ -16,13 +16,13 @@ import msgspec
 
 from wal_agent import decoders
 from wal_agent.bucket.base import Bucket, Version
+from wal_agent.bucket.retry import RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, Newer, NotFound, Unavailable
 from wal_agent.fleet.job import Job, JobState
 from wal_agent.records import FORMAT
 from wal_agent.wal.lease import fresh_nonce
 from wal_agent.wal.lease_doc import find_format
-from wal_agent.wal.patience import RetryBudget
 
 KEY: Final = "fleet-acted.json"  # each object of a job lies in a folder, so no job can have this one
 MOST = 10_000  # acts that are remembered; no more jobs are acted on

@@ -31,7 +31,8 @@ from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, sweep_run_dirs, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import Lease, LeaseRequest, StoredLease
+from wal_agent.wal.lease import Lease
+from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
 
 ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
 LONGEST_SPREAD = 5.0  # seconds over which the commands of one round are begun

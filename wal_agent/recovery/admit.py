@@ -9,8 +9,7 @@ from wal_agent.flock import Life
 from wal_agent.records import Cause
 from wal_agent.recovery.words import moment
 from wal_agent.redact import redact_head
-from wal_agent.wal.lease import StoredLease
-from wal_agent.wal.lease_doc import DUE_NOW
+from wal_agent.wal.lease_doc import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 
 POLL = 2.0  # seconds until a live owner's lease is worth another look

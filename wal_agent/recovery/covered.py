@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from wal_agent.capture.candidates import FULL, IGNORED
 from wal_agent.capture.git import GitFailed, GitMissing
-from wal_agent.capture.ignore import IGNORE_FILE
-from wal_agent.capture.left_out import FULL, IGNORED
 from wal_agent.capture.location import find_location
+from wal_agent.capture.scan import IGNORE_FILE
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import Damaged
 from wal_agent.records import Workspace

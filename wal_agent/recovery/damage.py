@@ -10,7 +10,7 @@ from wal_agent.recovery.words import stamp
 from wal_agent.shown import shown
 from wal_agent.wal.blob_check import BlobProblem
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import StoredLease
+from wal_agent.wal.lease_doc import StoredLease
 from wal_agent.wal.reader import Damage, KnownEnd, Replay, check_end, read_tail, replay
 
 RESCUE = "Write what can be had into a new folder with `wal-agent restore --to DIR`"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from wal_agent.capture.git import Git, GitDirs, GitFailed
-from wal_agent.capture.progress import PROGRESS_FILES, PROGRESS_FOLDERS
+from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.shown import shown

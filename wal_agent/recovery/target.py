@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.capture.git import Git, GitFailed, GitMissing
-from wal_agent.capture.location import find_location
-from wal_agent.capture.mark import MARK_NAME, read_marks
+from wal_agent.capture.location import MARK_NAME, find_location, read_marks
 from wal_agent.capture.shadow import Shadow, is_object_id
 from wal_agent.errors import ConfigError
 from wal_agent.records import Repository, Workspace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wal_agent.capture.left_out import IGNORED
+from wal_agent.capture.candidates import IGNORED
 from wal_agent.records import Pending, Repository, Workspace
 from wal_agent.recovery.prompt import TREE_NOT_SAVED
 from wal_agent.recovery.quote import inline

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
-from wal_agent.capture.location import Location, find_location
-from wal_agent.capture.mark import mark_folder
+from wal_agent.capture.location import Location, find_location, mark_folder
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged

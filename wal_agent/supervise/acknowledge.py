@@ -22,7 +22,7 @@ from wal_agent.supervise.machine import probe_holder
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest, StoredLease
+from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
 from wal_agent.wal.reader import KnownEnd, Replay, check_end, replay
 from wal_agent.wal.state import State
 

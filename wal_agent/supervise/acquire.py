@@ -11,8 +11,8 @@ from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
+from wal_agent.bucket.disk import missing_job_error
 from wal_agent.bucket.encryption import wrong_key_error
-from wal_agent.bucket.known import missing_job_error
 from wal_agent.clock import Clock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
@@ -36,7 +36,7 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest, StoredLease
+from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
 from wal_agent.wal.spool import Spool, SpoolOwner, orphaned_spools
 
 BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached

@@ -20,8 +20,7 @@ from wal_agent import __version__
 from wal_agent.agents.base import Env
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.encrypted import EncryptedBucket
-from wal_agent.bucket.encryption import key_id, load_key
+from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
 from wal_agent.capture.delta import FileTracker
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import MAX_JOB
@@ -44,7 +43,7 @@ from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.lease_doc import LeaseRequest
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.spool_replay import send_spooled
 from wal_agent.wal.state import State

@@ -29,7 +29,7 @@ from wal_agent.recovery import evidence
 from wal_agent.recovery.classify import Rules, classify
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.wal.blobs import INLINE, Blobs
-from wal_agent.wal.ticket import Ticket
+from wal_agent.wal.write_queue import Ticket
 from wal_agent.wal.writer import Writer
 
 

@@ -21,10 +21,10 @@ from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError, Newer, UsageError, WalAgentError
 from wal_agent.happened import LeaseLost, LeaseRenewed, RenewalFailed, Saved, Tell
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.lease import Lease, timing_holds
-from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.lease import Lease
+from wal_agent.wal.lease_doc import timing_holds
 from wal_agent.wal.retention import Retention
-from wal_agent.wal.snapshot import Snapshots
+from wal_agent.wal.snapshot import Mirror, Snapshots
 
 Health = Literal["fresh", "late", "expired"]
 

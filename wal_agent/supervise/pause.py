@@ -38,8 +38,8 @@ from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import StoredLease
-from wal_agent.wal.lease_pause import reschedule_pause
+from wal_agent.wal.lease import reschedule_pause
+from wal_agent.wal.lease_doc import StoredLease
 
 SOCKET = "WAL_AGENT_SOCKET"  # in a run's environment, beside its id
 SHORTEST = 1.0  # seconds

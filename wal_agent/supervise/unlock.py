@@ -18,8 +18,8 @@ from wal_agent.recovery.admit import END_IT, Local, age, owner_is_dead, pause_le
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import StoredLease
-from wal_agent.wal.lease_repair import replace_damaged_lease
+from wal_agent.wal.lease import replace_damaged_lease
+from wal_agent.wal.lease_doc import StoredLease
 from wal_agent.wal.reader import read_tail
 
 MAX_REASON = 500  # characters

@@ -22,9 +22,8 @@ from urllib.parse import unquote, urlsplit
 
 from wal_agent import places
 from wal_agent.agents.base import Agent
-from wal_agent.capture.candidates import Caps
+from wal_agent.capture.candidates import Caps, describe_unexpected
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
-from wal_agent.capture.left_out import describe_unexpected
 from wal_agent.capture.location import find_location
 from wal_agent.capture.repository import RepositoryReader
 from wal_agent.capture.shadow import Shadow

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from wal_agent.ahead import ahead
-from wal_agent.bucket import encrypted, frame
+from wal_agent.bucket import encryption
+from wal_agent.bucket import file as frame
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import Damaged
 from wal_agent.records import Payload
@@ -19,7 +20,7 @@ from wal_agent.wal.state import FileState, State
 PARALLEL = 16
 EACH = 200  # up to so many blobs are asked for one by one, some at a time; more by one listing of all blobs
 _AROUND = {
-    a + b for a in (0, encrypted.SEALED_OVERHEAD) for b in (0, frame.FRAME_OVERHEAD)
+    a + b for a in (0, encryption.SEALED_OVERHEAD) for b in (0, frame.FRAME_OVERHEAD)
 }  # bytes that a stored object has more
 
 

@@ -13,13 +13,12 @@ from collections.abc import Collection, Iterable
 
 from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.retry import RetryBucket
+from wal_agent.bucket.retry import RetryBucket, RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, NotFound, Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Payload
 from wal_agent.wal.keys import Keys, blob_epoch, blob_name, blob_sha256
-from wal_agent.wal.patience import RetryBudget
 
 INLINE = 64 << 10  # bytes; more becomes a blob
 

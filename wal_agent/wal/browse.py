@@ -15,10 +15,9 @@ from wal_agent.errors import Damaged
 from wal_agent.records import AnyRecord, Opening, Recovery, RunEnded
 from wal_agent.wal import lease as leases
 from wal_agent.wal import reader
+from wal_agent.wal.codec import Segment, Snapshot
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Fetched, KnownEnd
-from wal_agent.wal.segment import Segment
-from wal_agent.wal.snapshot_codec import Snapshot
 from wal_agent.wal.state import State
 
 PARALLEL = 8  # snapshots that are read at a time

@@ -1,20 +1,23 @@
 """The lease: who tries to open a job, and when (R1, R6, R7, R8, R10). It decides timing only; the log is the lock (I2).
 
-`read`, `acquire`, `unlock` and `Lease` act by compare-and-swap on the one object; every write has a fresh nonce,
-because S3 gives equal bytes equal versions. What the lease says, and the pure rules, are in lease_doc.
+All act by compare-and-swap on the one object. Every write has a fresh nonce, because S3 gives equal bytes equal
+versions. The content of the lease, and the pure rules, are in lease_doc.
 """
 
 from __future__ import annotations
 
 import random
 import threading
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
 
-from wal_agent.bucket.base import Bucket, Version
+from wal_agent.bucket.base import Bucket, Object, Version
+from wal_agent.bucket.retry import RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, LeaseHeld, NotFound, Unavailable
+from wal_agent.records import Host
 from wal_agent.wal.keys import MAX_SEQ, Keys
 from wal_agent.wal.lease_doc import (
     DUE_NOW,
@@ -25,30 +28,32 @@ from wal_agent.wal.lease_doc import (
     decode_lease,
     encode_lease,
     final_lease_state,
+    find_ttl,
     is_mine,
     may_allow,
     next_epoch,
     timing_holds,
 )
-from wal_agent.wal.patience import RetryBudget
+from wal_agent.wal.reader import Tail
 
 __all__ = [
-    "LeaseRequest",
     "Lease",
     "LeaseDoc",
-    "StoredLease",
+    "LeaseRequest",
     "LeaseState",
+    "StoredLease",
     "acquire",
     "decode_lease",
     "encode_lease",
+    "final_lease_state",
     "is_mine",
     "may_allow",
     "next_epoch",
     "read_lease",
-    "final_lease_state",
     "timing_holds",
     "unlock",
 ]
+
 
 REPAIR = "wal-agent unlock --damaged"
 
@@ -329,3 +334,147 @@ class Lease:
             else:
                 self._doc, self._version, self.sent = doc, version, sent
                 return
+
+
+def reschedule_pause(
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    *,
+    seen: StoredLease,
+    lasts: float,
+    reason: str,
+    budget: float = 20.0,
+) -> LeaseDoc:
+    """Pause exactly the released lease that was `seen` for `lasts` seconds from now on; 0: its pause is over, and
+    the job is due.
+
+    LeaseHeld: it was taken, or changed, at the same moment; Unavailable: it is not known whether that landed."""
+    patience, version, sent = RetryBudget(clock, rng, budget), seen.version, set[str]()
+    while True:
+        now = clock.now()
+        doc = msgspec.structs.replace(
+            seen.doc, until=now + max(lasts, DUE_NOW), reason=reason, nonce=fresh_nonce(rng), time=now
+        )
+        sent.add(doc.nonce)
+        try:
+            bucket.put(keys.lease, encode_lease(doc), if_version=version)
+            return doc
+        except Conflict:
+            error = Unavailable(f"The bucket refuses to replace the lease of job {keys.job}, although it is unchanged.")
+        except Unavailable as away:
+            error = away
+        try:
+            found = read_lease(bucket, keys)
+        except Unavailable as away:
+            patience.pause(away)
+            continue
+        if found is not None and found.doc.nonce in sent:
+            return found.doc  # it had landed, its reply was lost
+        if found is None or found.doc.nonce != seen.doc.nonce:
+            raise LeaseHeld(f"The lease of job {keys.job} changed at the same moment.", "See: wal-agent status")
+        version = found.version  # it has not landed; who copies an object onto itself gives it another version
+        patience.pause(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The lease that stands there now. `said`: the lost one still said its owner's ttl."""
+
+    doc: LeaseDoc
+    said: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredLease:
+    """What stands there: `sound` where it is a lease, else the ttl that it still says."""
+
+    version: Version | None = None
+    sound: LeaseDoc | None = None
+    ttl: float | None = None
+
+
+def replace_damaged_lease(
+    bucket: Bucket,
+    keys: Keys,
+    clock: Clock,
+    rng: random.Random,
+    *,
+    tail: Tail,
+    ttl: float,
+    key: str,
+    reason: str,
+    off: bool = False,
+    budget: float = 20.0,
+) -> Repaired:
+    """Put an unlocked lease with the epoch of the log's end (`tail`) in the place of the damaged one, by its version.
+
+    The epoch may be below the lost one: an owner may have raised it and not opened yet. The next owner then has the
+    same epoch, and only the first of the two gets its opening into the log (R1). `ttl`: how long the next owner waits
+    at least; longer where the lost lease still says so; `key`: id of the key that the log is encrypted with. LeaseHeld:
+    a sound lease stands there, or another one than a moment ago; Unavailable."""
+    doc = LeaseDoc(
+        format=1,
+        job=keys.job,
+        epoch=max(1, tail.epoch),
+        run="",
+        nonce=fresh_nonce(rng),
+        state="unlocked",
+        host=Host(name="unknown", boot="", pidns="", pid=0, lock=""),
+        agent="",
+        workspace="",
+        started=clock.now(),
+        ttl=ttl,
+        seq=tail.seq,
+        reason=reason,
+        time=clock.now(),
+        off=off,
+        key=key,
+    )
+    patience, said = RetryBudget(clock, rng, budget), False
+    while True:
+        try:
+            found = _read_stored(bucket, keys)
+            if found.sound is not None and found.sound.nonce == doc.nonce:
+                return Repaired(doc, said)  # an own write whose reply was lost
+            if found.sound is not None:
+                state, epoch = found.sound.state, found.sound.epoch
+                raise LeaseHeld(f"The lease of job {keys.job} is sound again: {state}, epoch {epoch}.")
+            if found.ttl is not None:
+                doc, said = msgspec.structs.replace(doc, ttl=max(ttl, found.ttl)), True
+            bucket.put(keys.lease, encode_lease(doc), if_version=found.version)
+            return Repaired(doc, said)
+        except (Conflict, Unavailable) as error:
+            patience.pause(error)
+
+
+def _read_stored(bucket: Bucket, keys: Keys) -> _StoredLease:
+    """What stands there, and what it says.
+
+    An object that its bucket itself cannot read has no version to replace, so it is deleted: looked at once more right
+    before, because by then it may be another person's repair, or the lease of the owner behind that. Whoever opens the
+    job before the new lease stands there finds none, and takes its epoch from the log."""
+    try:
+        found = _get_or_damage(bucket, keys)
+        if isinstance(found, Damaged):
+            again = _get_or_damage(bucket, keys)
+            if isinstance(again, Damaged) and again.what != found.what:
+                raise LeaseHeld(f"The lease of job {keys.job} changed meanwhile.", "Look again: wal-agent status")
+            if isinstance(again, Damaged):
+                bucket.delete(keys.lease)
+                return _StoredLease()
+            found = again
+    except NotFound:
+        return _StoredLease()
+    try:
+        return _StoredLease(found.version, decode_lease(found.data, keys.job))
+    except Damaged:
+        return _StoredLease(found.version, ttl=find_ttl(found.data))
+
+
+def _get_or_damage(bucket: Bucket, keys: Keys) -> Object | Damaged:
+    try:
+        return bucket.get(keys.lease)
+    except Damaged as error:
+        return error

@@ -14,12 +14,10 @@ from dataclasses import dataclass, field, replace
 from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import Damaged, NotFound
-from wal_agent.wal import segment as codec
-from wal_agent.wal import snapshot_codec
+from wal_agent.wal import codec
+from wal_agent.wal.codec import START, Segment, Snapshot, digest
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import StoredLease
-from wal_agent.wal.segment import START, Segment, digest
-from wal_agent.wal.snapshot_codec import Snapshot
 from wal_agent.wal.state import State, apply, exceeded_limit
 
 LISTS = 5  # how often a reader that retention raced lists again
@@ -177,7 +175,7 @@ def is_valid_snapshot(snapshot: Snapshot, own: bytes | None, following: Segment 
 def read_snapshot(bucket: Bucket, keys: Keys, seq: int) -> Snapshot | None:
     """The snapshot at `seq`, checked against the chain; None when it is gone, damaged or does not count."""
     try:
-        snapshot = snapshot_codec.decode_snapshot(bucket.get(keys.snapshot(seq)).data, job=keys.job, seq=seq)
+        snapshot = codec.decode_snapshot(bucket.get(keys.snapshot(seq)).data, job=keys.job, seq=seq)
         own = _get(bucket, keys, seq)
         following = None
         if own is None and (after := _get(bucket, keys, seq + 1)) is not None:

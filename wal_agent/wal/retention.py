@@ -1,21 +1,21 @@
 """What may be deleted, and deleting it (R4). Nothing here is ever needed for safety to hold, and none of it rests on a
 clock: a run that has lost the job without knowing, or a stranger (`wal-agent gc`), may delete at any time.
 
-Of segments: R4's rules. The simulation plays owners that go on deleting after they were fenced.
+Segments follow R4's rules. The simulation plays owners that go on deleting after they were fenced.
 
-Of blobs: what can still be asked of the job names none of those that go. Let X be the older of the two newest
+Blobs: what can still be asked of the job names none of those that are deleted. Let X be the older of the two newest
 snapshots, both read back, and its epoch that of the log at X.
 
 * What can be asked later is a snapshot from X on, or the memory of a run. (A snapshot of a run that was fenced before X
   may land late, but then two newer ones stand behind it, and nobody begins from it.) So only runs of X's epoch and
   later ones matter.
-* The memory of such a run stands on a snapshot S, and names what S names, what the records behind S name, and what it
-  has put itself. S is not older than X: a run decides one snapshot before it sends the next, so the run of X's epoch
-  stands on X when it takes another; a run that opened behind X says in its opening which snapshot it saw before that,
-  and reads the newest one after it (R2); and one that opened after the log was looked at here finds X there.
-* So what no stored snapshot and no segment from X on names was put and not named, or is named no more. Only the run
-  whose epoch a name holds creates it. Runs before X's epoch are past naming anything: a record of theirs would stand in
-  front of X. About its own names a run knows best (see Names); nobody else judges those of X's epoch and later ones.
+* The memory of such a run rests on a snapshot S. It names what S names, what the records behind S name, and what the
+  run has put itself. S is not older than X: a run decides one snapshot before it sends the next, so the run of X's
+  epoch rests on X when it takes another; a run that opened behind X says in its opening which snapshot it saw before
+  that, and reads the newest one after it (R2); and one that opened after the log was read here finds X there.
+* So a blob that no stored snapshot and no segment from X on names was put and not named, or is named no more. Only the
+  run whose epoch a name holds creates it. Runs before X's epoch can name nothing any more: a record of theirs would be
+  in front of X. About its own names a run knows best (see Names); nobody else decides on those of X's epoch and later.
 """
 
 from __future__ import annotations
@@ -24,14 +24,95 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import msgspec
+
+from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket, Entry
-from wal_agent.errors import Damaged
+from wal_agent.errors import Damaged, NotFound
 from wal_agent.failpoints import failpoint
-from wal_agent.wal import reader
+from wal_agent.records import Payload
+from wal_agent.wal import codec, reader
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys, blob_epoch, is_blob
-from wal_agent.wal.named import BlobRefs, CheckedSnapshot
-from wal_agent.wal.state import OpeningAt, State
+from wal_agent.wal.state import FileState, OpeningAt, State
+
+
+def referenced_blobs(value: object) -> Iterator[str]:
+    """The blobs that a record, a state or anything made of such names."""
+    match value:
+        case Payload():
+            if value.blob is not None:
+                yield value.blob
+        case msgspec.Struct():
+            if isinstance(value, FileState):
+                yield from value.chunks
+            for field in value.__struct_fields__:
+                yield from referenced_blobs(getattr(value, field))
+        case dict():
+            for item in value.values():
+                yield from referenced_blobs(item)
+        case tuple() | list():
+            for item in value:
+                yield from referenced_blobs(item)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSnapshot:
+    """What retention needs of a snapshot that counts. `state` has its epoch and openings only."""
+
+    seq: int
+    state: State
+    names: frozenset[str]
+
+
+class BlobRefs:
+    """Not for two threads at once."""
+
+    def __init__(self, bucket: Bucket, keys: Keys, parallel: int) -> None:
+        self._bucket, self._keys, self._parallel = bucket, keys, parallel
+        self._snapshots: dict[int, CheckedSnapshot] = {}
+        self._segments: dict[int, frozenset[str]] = {}
+
+    def newest_checked(self, seqs: Collection[int], count: int) -> list[CheckedSnapshot]:
+        """Of the snapshots `seqs`, which are all that are stored, the newest `count` that count, newest first."""
+        self._snapshots = {seq: known for seq, known in self._snapshots.items() if seq in seqs}
+        found: list[CheckedSnapshot] = []
+        for seq in sorted(seqs, reverse=True):
+            if len(found) == count:
+                break
+            if (checked := self._checked(seq)) is not None:
+                found.append(checked)
+        return found
+
+    def by_snapshots(self, seqs: Collection[int]) -> set[str]:
+        """The blobs that those of the snapshots name that count."""
+        return _union(known.names for seq in seqs if (known := self._checked(seq)) is not None)
+
+    def by_segments(self, seqs: Collection[int]) -> set[str]:
+        """The blobs that the segments name; one that is gone names none. Damaged: one cannot be read."""
+        self._segments = {seq: names for seq, names in self._segments.items() if seq in seqs}
+        new = [seq for seq in seqs if seq not in self._segments]
+        for seq, names in zip(new, ahead(self._read, new, self._parallel), strict=True):
+            self._segments[seq] = names
+        return _union(self._segments.values())
+
+    def _checked(self, seq: int) -> CheckedSnapshot | None:
+        if seq not in self._snapshots and (read := reader.read_snapshot(self._bucket, self._keys, seq)) is not None:
+            state = State(epoch=read.state.epoch, openings=read.state.openings, opened=read.state.opened)
+            self._snapshots[seq] = CheckedSnapshot(seq, state, frozenset(referenced_blobs(read.state)))
+        return self._snapshots.get(seq)
+
+    def _read(self, seq: int) -> frozenset[str]:
+        try:
+            data = self._bucket.get(self._keys.segment(seq)).data
+        except NotFound:
+            return frozenset()
+        return frozenset(referenced_blobs(codec.decode_segment(data, job=self._keys.job, seq=seq).records))
+
+
+def _union(sets: Iterable[frozenset[str]]) -> set[str]:
+    return set[str]().union(*sets)
+
 
 DAY = 86_400.0
 KEEP_SNAPSHOTS = 2

@@ -36,8 +36,8 @@ from wal_agent.bucket.folder import Tree, read_file, sync, temp_file
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.flock import flock_state, taken
-from wal_agent.wal import segment as codec
-from wal_agent.wal.segment import Segment
+from wal_agent.wal import codec
+from wal_agent.wal.codec import Segment
 
 MAX_SPOOL = 128 << 20  # bytes on the disk; a run keeps what it has not sent in memory as well (I9)
 BLOCK = 4096  # bytes that a disk takes for the smallest file; more than a segment costs in memory beside its own bytes

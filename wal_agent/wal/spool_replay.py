@@ -6,18 +6,15 @@ import random
 from collections.abc import Callable, Iterable
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.retry import RetryBucket
+from wal_agent.bucket.retry import RetryBucket, RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
-from wal_agent.wal import reader
-from wal_agent.wal import segment as codec
+from wal_agent.wal import codec, reader
+from wal_agent.wal.codec import Segment
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.patience import RetryBudget
 from wal_agent.wal.reader import Tail
-from wal_agent.wal.segment import Segment
 from wal_agent.wal.spool import Spool, SpoolContent
-from wal_agent.wal.ticket import Ticket
-from wal_agent.wal.write_queue import InFlight
+from wal_agent.wal.write_queue import InFlight, Ticket
 from wal_agent.wal.writer import Writer
 
 

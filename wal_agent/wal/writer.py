@@ -15,22 +15,22 @@ from dataclasses import replace
 from typing import Literal
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.retry import backoff
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Denied, Fenced, Newer, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AnyRecord
-from wal_agent.wal import segment as codec
+from wal_agent.wal import codec
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.patience import backoff
 from wal_agent.wal.spool import Spool
 from wal_agent.wal.state import FileState, State, apply_all, rebase_files
-from wal_agent.wal.ticket import Ticket
 from wal_agent.wal.write_queue import (
     Acked,
     Backlog,
     InFlight,
     QueuedAppend,
     Sealed,
+    Ticket,
     UnackedSegments,
     keep_undecided,
     must_spool,

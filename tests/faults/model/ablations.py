@@ -16,9 +16,8 @@ from tests.faults.model import directed
 from tests.faults.model.simulate import BLOBS, FREE, TIMED
 from tests.faults.model.world import Shape
 from wal_agent.recovery import admit
-from wal_agent.wal import blobs, job, opening, reader, retention, snapshot, writer
+from wal_agent.wal import blobs, codec, job, reader, retention, snapshot, writer
 from wal_agent.wal import lease as leases
-from wal_agent.wal import segment as codec
 from wal_agent.wal.state import apply_all
 from wal_agent.wal.writer import Acked, InFlight, Writer
 
@@ -49,7 +48,7 @@ def no_opening(bucket: Any, keys: Any, clock: Any, rng: Any, made: Any, *, hint:
     return real_place(bucket, keys, clock, rng, made, hint=hint, budget=budget)
 
 
-real_place = opening.place_opening
+real_place = job.place_opening
 
 
 def place_after_reading(bucket: Any, keys: Any, *rest: Any, **more: Any) -> Any:
@@ -95,7 +94,7 @@ def newest(snapshots: Any) -> int:
     return max(snapshots, default=0)
 
 
-ONE_SNAPSHOT = ((retention, "boundary", newest), (retention, "behind", lambda seq, edge: seq <= edge))
+ONE_SNAPSHOT = ((retention, "boundary", newest), (retention, "is_before", lambda seq, edge: seq <= edge))
 """All behind the newest snapshot goes, and the segment that it names with it."""
 
 
@@ -132,19 +131,19 @@ PILES = free(
 
 
 ABLATIONS = [
-    Ablation("R1 every reopening opens", ("I2", "DAMAGE", "I3"), free(close=3), ((opening, "place", no_opening),)),
-    Ablation("R1 the tail is read", ("I2",), free(close=0, hosts=4), ((opening, "may_chain", yes),)),
+    Ablation("R1 every reopening opens", ("I2", "DAMAGE", "I3"), free(close=3), ((job, "place_opening", no_opening),)),
+    Ablation("R1 the tail is read", ("I2",), free(close=0, hosts=4), ((job, "may_chain", yes),)),
     Ablation(
         "R1 a taken seq is read",
         ("I2",),
         free(close=0, hosts=4),
-        ((opening, "judge", lambda found, e, sent, mine: "mine" if found == sent else "next"),),
+        ((job, "resolve_opening_conflict", lambda found, e, sent, mine: "mine" if found == sent else "next"),),
     ),
     Ablation(
         "R1 list behind the opening",
         ("SEEN", "I3", "DAMAGE", "ZOMBIE"),
         directed.opening_into_a_hole,
-        ((opening, "judge_later", lambda later, mine: "last"),),
+        ((job, "resolve_later_segment", lambda later, mine: "last"),),
     ),
     Ablation(
         "R1 the epoch is raised",
@@ -156,19 +155,19 @@ ABLATIONS = [
         "R1 the epoch is above the log's too",
         ("LIVE", "FALSE FENCE", "I2"),
         replace(free(), lifecycle=0.01),
-        ((job, "log_epoch", lambda *_: 0),),
+        ((job, "read_log_epoch", lambda *_: 0),),
     ),
     Ablation(
         "R2 read after the opening",
         ("SEEN", "I3", "DAMAGE"),
         free(close=0),
-        ((opening, "place", place_after_reading), (job, "read_for_plan", what_was_read)),
+        ((job, "place_opening", place_after_reading), (job, "replay_for_plan", what_was_read)),
     ),
     Ablation(
         "R3 one seq, one content",
         ("I3", "ZOMBIE", "SEEN", "ACT"),
         free(late=0.2, lost=0.1),
-        ((writer, "keep_undecided", lambda sent: None), (writer, "judge", lone_bytes)),
+        ((writer, "keep_undecided", lambda sent: None), (writer, "resolve_conflict", lone_bytes)),
     ),
     Ablation("R3 encoded once", ("DAMAGE",), free(late=0.1, lost=0.1), ((writer, "keep_undecided", encoded_again),)),
     Ablation(
@@ -193,7 +192,7 @@ ABLATIONS = [
         "R5 a snapshot covers what is acknowledged, and is checked",
         ("I3", "DAMAGE", "SEEN"),
         replace(PILES, retain=0),
-        ((snapshot, "covered", covered_undecided), (reader, "counts", yes)),
+        ((snapshot, "covered", covered_undecided), (reader, "is_valid_snapshot", yes)),
     ),
     Ablation(
         "R6 seal before giving the job up",
@@ -224,9 +223,9 @@ ABLATIONS = [
         "R4 what was read before the opening stands on the newest snapshot",
         ("I4", "DAMAGE"),
         replace(BLOBS, crash=0.01, naps=0.12, snapshot=6, retain=6, close=2),
-        ((job, "may_go_on", yes),),
+        ((job, "may_continue_replay", yes),),
     ),
-    Ablation("R4 only who is past naming loses blobs", ("I4", "DAMAGE"), BLOBS, ((retention, "past_naming", yes),)),
+    Ablation("R4 only who is past naming loses blobs", ("I4", "DAMAGE"), BLOBS, ((retention, "is_past_epoch", yes),)),
     Ablation("R10 mine whatever the nonce", ("FALSE FENCE",), timed(late=0.1, lost=0.1), ((leases, "is_mine", no),)),
 ]
 
@@ -234,6 +233,6 @@ HALVES = [
     Ablation("R4 boundary alone", (), PILES, ONE_SNAPSHOT),
     Ablation("R4 named alone", (), PILES, ((retention, "keeps_named", no),)),
     Ablation("R5 acknowledged alone", (), replace(PILES, retain=0), ((snapshot, "covered", covered_undecided),)),
-    Ablation("R5 hash alone", (), replace(PILES, retain=0), ((reader, "counts", yes),)),
+    Ablation("R5 hash alone", (), replace(PILES, retain=0), ((reader, "is_valid_snapshot", yes),)),
 ]
 """Of each pair that was taken out together, one half alone: the other one still holds."""

@@ -14,13 +14,12 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.records import Intent
+from wal_agent.wal import codec, reader
 from wal_agent.wal import codec as packing
 from wal_agent.wal import lease as leases
-from wal_agent.wal import reader
-from wal_agent.wal import segment as codec
+from wal_agent.wal.codec import START, Segment
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.named import referenced_blobs
-from wal_agent.wal.segment import START, Segment
+from wal_agent.wal.retention import referenced_blobs
 from wal_agent.wal.state import State, apply_all
 
 

@@ -18,12 +18,10 @@ from wal_agent.recovery.admit import Local, Try, Wait, admit
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
-from wal_agent.wal.lease import LeaseRequest, StoredLease
-from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
 from wal_agent.wal.retention import Retention
-from wal_agent.wal.snapshot import Snapshots
-from wal_agent.wal.ticket import Ticket
-from wal_agent.wal.write_queue import Sealed
+from wal_agent.wal.snapshot import Mirror, Snapshots
+from wal_agent.wal.write_queue import Sealed, Ticket
 
 MARGIN = 2.0
 COMMON = [bytes([n]) * 20 for n in range(3)]

@@ -11,11 +11,10 @@ import msgspec
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.records import AnyRecord, End, Intent, Opening
+from wal_agent.wal import codec, reader
 from wal_agent.wal import codec as packing
-from wal_agent.wal import reader
-from wal_agent.wal import segment as codec
+from wal_agent.wal.codec import Segment
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.segment import Segment
 from wal_agent.wal.state import State
 
 _COMMAND = re.compile(r"append (\S+) as (\S+)")

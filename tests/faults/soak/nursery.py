@@ -26,7 +26,7 @@ from wal_agent.supervise import acquire, lease_keeper
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.run import run
 from wal_agent.wal import snapshot
-from wal_agent.wal.ticket import AckStatus, Ticket
+from wal_agent.wal.write_queue import AckStatus, Ticket
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""bucket/encrypted.py: what reaches the store shows nothing, and what comes back is what was put there, or an error."""
+"""bucket/encryption.py: an encrypted store shows nothing, and gives back what was put there, or an error."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pytest
 
 from tests.unit.wal.world import FIELDS, KEYS, FakeClock, Flaky, claim, drain, end, host, intent
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.encrypted import (
+from wal_agent.bucket.encryption import (
     NONCE,
     SEALED_FORMAT,
     SEALED_MAGIC,
     SEALED_OVERHEAD,
     TAG,
     EncryptedBucket,
+    Key,
     is_covered,
+    key_id,
 )
-from wal_agent.bucket.encryption import Key, key_id
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.bucket.retry import RetryBucket
@@ -35,10 +36,9 @@ from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.job import open_job as open_
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest
-from wal_agent.wal.mirror import Mirror
+from wal_agent.wal.lease_doc import LeaseRequest
 from wal_agent.wal.reader import replay
-from wal_agent.wal.snapshot import Snapshots
+from wal_agent.wal.snapshot import Mirror, Snapshots
 
 RIGHT, WRONG = Key(bytes(range(32))), Key(bytes(range(1, 33)))
 MARKER = b"the quick brown fox"

@@ -1,4 +1,4 @@
-"""The key of a job: what is one, where it may come from, and what is said when it is not the right one."""
+"""bucket/encryption.py: where a key comes from, and what is no key."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def test_a_leases_key_id_is_cut_to_what_an_id_can_be() -> None:
 def test_who_does_not_encrypt_does_not_load_cryptography() -> None:
     code = (
         "import sys\n"
-        "from wal_agent.bucket.encrypted import EncryptedBucket\n"
+        "from wal_agent.bucket.encryption import EncryptedBucket\n"
         "from wal_agent.bucket.memory import MemoryBucket\n"
         "from wal_agent.bucket.encryption import Key\n"
         "import wal_agent.cli.main, wal_agent.supervise.run\n"

@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from wal_agent.bucket.fault_file import FaultFile, FileFaults, write_faults
-from wal_agent.bucket.faults import Fault, FaultBucket, Faults
+from wal_agent.bucket.faults import Fault, FaultBucket, FaultFile, Faults, FileFaults, write_faults
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import ConfigError, NotFound, Unavailable
 

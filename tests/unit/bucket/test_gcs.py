@@ -27,7 +27,7 @@ from google.cloud.storage import Blob
 from tests.servers import fresh_bucket, shared
 from tests.servers.faults import LostReply, Plan, Reply, ResetUpload, Script, SlowBody, refusal
 from tests.servers.proxy import Proxy, proxied
-from wal_agent.bucket import gcs, gcs_client, open_bucket
+from wal_agent.bucket import gcs, open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.gcs import GcsBucket
@@ -347,7 +347,7 @@ def test_a_time_that_is_none_is_unavailable(bucket: GcsBucket, proxy: Proxy, hea
 
 
 def test_a_long_listing_comes_in_pages(bucket: GcsBucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gcs_client, "PAGE_SIZE", 4)
+    monkeypatch.setattr(gcs, "PAGE_SIZE", 4)
     for number in range(9):
         bucket.put(f"b/{number}", b"")
     proxy.seen.clear()
@@ -361,7 +361,7 @@ def test_a_long_listing_comes_in_pages(bucket: GcsBucket, proxy: Proxy, monkeypa
 def test_a_page_that_fails_is_unavailable_while_iterating(
     bucket: GcsBucket, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs_client, "PAGE_SIZE", 1)
+    monkeypatch.setattr(gcs, "PAGE_SIZE", 1)
     bucket.put("b", b"")
     proxy.plan = Script([None, refusal("gs", 503)])
     entries = bucket.list("")

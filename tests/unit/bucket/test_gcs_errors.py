@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from wal_agent.bucket.gcs_errors import Op, refusal_error, reply_text
+from wal_agent.bucket.gcs import Op, refusal_error, reply_text
 from wal_agent.errors import Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.shown import heard
 

@@ -7,7 +7,7 @@ from botocore import exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.bucket.s3_errors import Op, Refusal, Request, bucket_error, host_of, refusal_error
+from wal_agent.bucket.s3 import Op, Refusal, Request, bucket_error, host_of, refusal_error
 from wal_agent.errors import BucketError, Conflict, Denied, Misconfigured, NotFound, Unavailable
 
 sdk: Any = exceptions  # its classes have no types

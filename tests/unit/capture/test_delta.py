@@ -1,4 +1,4 @@
-"""FileTracker: exact bytes whatever happens to the file, and no more of them than are new."""
+"""capture/delta.py: what is sent of a session file that grew, shrank, moved or was rewritten."""
 
 from __future__ import annotations
 
@@ -14,11 +14,39 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wal_agent.capture.delta import FileTracker, NotCapturable
-from wal_agent.capture.edits import MAX_EDITS, PIECE
-from wal_agent.capture.known import BLOCK, TAIL
+from wal_agent.capture import delta as module
+from wal_agent.capture.delta import BLOCK, MAX_EDITS, PIECE, TAIL, Edits, FileTracker, NotCapturable
 from wal_agent.records import FileDelta, Payload
 from wal_agent.wal.blobs import INLINE
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=40)), max_size=20))
+def test_no_edit_is_larger_than_a_piece_and_none_is_lost(steps: list[tuple[int, bytes]]) -> None:
+    whole, sizes, at = bytearray(), [], 0
+
+    def put(data: bytes) -> Payload:
+        sizes.append(len(data))
+        return Payload(size=len(data), data=data)
+
+    old, module.PIECE = module.PIECE, 16
+    try:
+        mine = Edits(put)
+        for gap, data in steps:
+            at += gap
+            mine.add(at, data)
+            whole[at:] = bytes(at - len(whole)) + data
+            at += len(data)
+            assert mine._held < 16
+        done = mine.done()
+    finally:
+        module.PIECE = old
+    assert all(0 < size <= 16 for size in sizes)
+    told = bytearray(len(whole))
+    for edit in done:
+        told[edit.offset : edit.offset + edit.data.size] = edit.data.data or b""
+    assert told == whole
+    assert [e.offset for e in done] == sorted({e.offset for e in done})
+
 
 MAX_RECORD = 1 << 20  # of a segment, so of a record
 

@@ -19,13 +19,12 @@ import msgspec
 import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, fingerprint, on_disk
-from wal_agent.capture import left_out, packing
+from wal_agent.capture import candidates, workspace
 from wal_agent.capture import workspace as module
-from wal_agent.capture.candidates import Caps
+from wal_agent.capture.candidates import Caps, LeftOut
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
-from wal_agent.capture.history import strip_credentials
-from wal_agent.capture.left_out import LeftOut
-from wal_agent.capture.mark import MAX_MARKS, mark_folder, read_marks
+from wal_agent.capture.location import MAX_MARKS, mark_folder, read_marks
+from wal_agent.capture.repository import strip_credentials
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import Payload, Repository
@@ -86,7 +85,7 @@ def test_the_first_capture_sends_all_later_ones_what_is_new(user: User, log: Log
 
 
 def test_a_folder_that_was_moved_is_not_sent_again(user: User, log: Log, tmp_path: Path) -> None:
-    for n in range(packing.EXACT_CHANGES + 1):
+    for n in range(workspace.EXACT_CHANGES + 1):
         user.write(f"old/{n}", os.urandom(400))
     capture = capture_of(user, tmp_path, log=log)
     log.must(capture)
@@ -134,8 +133,8 @@ def test_a_run_whose_log_has_another_capture_sends_all(user: User, log: Log, tmp
 def test_many_packs_become_one_and_too_much_of_them_a_new_beginning(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "MANY_PACKS", 4)
-    monkeypatch.setattr(packing, "PACK_SLACK", 0)
+    monkeypatch.setattr(workspace, "MANY_PACKS", 4)
+    monkeypatch.setattr(workspace, "PACK_SLACK", 0)
     user.init()
     user.write("base", os.urandom(12_000))
     user.commit()
@@ -404,7 +403,7 @@ def test_folders_and_links_in_place_of_files_that_are_read_are_passed_over(
 def test_the_history_that_comes_along_is_bounded(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from wal_agent.capture import history as bounds
+    from wal_agent.capture import repository as bounds
 
     user.init()
     ids = []
@@ -936,13 +935,13 @@ def test_what_is_left_out_by_need_is_named_whole(user: User, log: Log, tmp_path:
 def test_the_list_of_what_stays_is_bounded() -> None:
     out = LeftOut()
     for n in range(30_000):
-        out.add(b"folder/" + b"x" * 40 + b"%d" % n, left_out.FULL)
-    out.add(b"lost", left_out.IGNORED)
-    out.add(b"top", left_out.UNREADABLE)
+        out.add(b"folder/" + b"x" * 40 + b"%d" % n, candidates.FULL)
+    out.add(b"lost", candidates.IGNORED)
+    out.add(b"top", candidates.UNREADABLE)
     assert out.stays == (b"folder", b"top")
     for n in range(30_000):
-        out.add(b"x" * 40 + b"%d" % n, left_out.FULL)
-    assert sum(map(len, out.stays)) <= left_out.MAX_PATHS_SIZE
+        out.add(b"x" * 40 + b"%d" % n, candidates.FULL)
+    assert sum(map(len, out.stays)) <= candidates.MAX_PATHS_SIZE
 
 
 @pytest.mark.parametrize("many", [False, True])

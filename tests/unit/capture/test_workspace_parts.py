@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, on_disk
-from wal_agent.capture import packing
+from wal_agent.capture import workspace
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import FILE_COST, Add, Caps, take_first
 from wal_agent.capture.workspace import WorkspaceCapture
@@ -117,7 +117,7 @@ def test_rewritten_files_are_not_kept_for_ever(
     user: User, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What replaces something is waste, also where it comes in parts: the packs stay in proportion to the files."""
-    monkeypatch.setattr(packing, "PACK_SLACK", 10_000)
+    monkeypatch.setattr(workspace, "PACK_SLACK", 10_000)
     capture = capture_of(user, tmp_path, log=log, caps=CAPS)
     for n in range(8):
         for m in range(3):

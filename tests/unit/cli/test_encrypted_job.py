@@ -11,8 +11,7 @@ import pytest
 from tests.unit.bucket.test_encrypted_bucket import RIGHT, WRONG, open_job
 from tests.unit.cli.shelf import Run
 from tests.unit.wal.world import KEYS, drain, intent
-from wal_agent.bucket.encrypted import EncryptedBucket
-from wal_agent.bucket.encryption import Key
+from wal_agent.bucket.encryption import EncryptedBucket, Key
 from wal_agent.bucket.file import FileBucket
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job

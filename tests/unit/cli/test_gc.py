@@ -13,10 +13,9 @@ from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, full, intent
 from wal_agent.cli.gc import sentence
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.mirror import Mirror
 from wal_agent.wal.reader import replay
 from wal_agent.wal.retention import RetentionResult, Tally
-from wal_agent.wal.snapshot import Snapshots
+from wal_agent.wal.snapshot import Mirror, Snapshots
 
 
 def where(shelf: Shelf) -> list[str]:

@@ -17,7 +17,7 @@ from wal_agent.recovery.admit import Local, Try, Wait, admit
 from wal_agent.supervise import machine
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
-from wal_agent.wal.lease import LeaseDoc, StoredLease
+from wal_agent.wal.lease_doc import LeaseDoc, StoredLease
 
 ELSEWHERE = Local("another", "1")
 

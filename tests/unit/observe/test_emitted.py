@@ -20,7 +20,7 @@ from wal_agent.supervise.session_capture import SessionSaver
 from wal_agent.supervise.worktree import WorktreeSaver
 from wal_agent.wal.snapshot import SnapshotPolicy
 from wal_agent.wal.state import State
-from wal_agent.wal.ticket import Ticket
+from wal_agent.wal.write_queue import Ticket
 
 
 def test_a_ticket_does_what_was_asked_once_when_it_is_acknowledged() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wal_agent.records import Cause, Host
 from wal_agent.recovery.admit import LONGEST_PAUSE, Local, Refuse, Try, Wait, admit, carries_spool, leaves_spool
-from wal_agent.wal.lease import LeaseDoc, LeaseState, StoredLease
+from wal_agent.wal.lease_doc import LeaseDoc, LeaseState, StoredLease
 from wal_agent.wal.spool import Presence
 
 HOST = Host(name="vm-22", boot="b1", pidns="4026531836", pid=8123, lock="/run/x")

@@ -25,7 +25,7 @@ from wal_agent.supervise.acknowledge import acknowledge_call, acknowledged_end
 from wal_agent.supervise.hook_server import ACK, STATUS, HookRequest, HookServer, ask_run
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job, open_job
-from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.lease_doc import LeaseRequest
 from wal_agent.wal.reader import iter_segments, replay
 from wal_agent.wal.state import State
 

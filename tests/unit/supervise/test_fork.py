@@ -19,7 +19,7 @@ from wal_agent.wal.blobs import INLINE, Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.job import OpeningFields
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.lease_doc import LeaseRequest
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
 

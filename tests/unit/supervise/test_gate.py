@@ -20,7 +20,7 @@ from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
-from wal_agent.wal.ticket import AckStatus, Ticket
+from wal_agent.wal.write_queue import AckStatus, Ticket
 from wal_agent.wal.writer import Writer
 
 WRITE = starting("write_file", file_path="a", content="b")

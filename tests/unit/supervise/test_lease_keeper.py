@@ -19,7 +19,8 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Fenced, Unavailable, UsageError, WalAgentError
 from wal_agent.happened import Happening
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress, lease_health
-from wal_agent.wal.lease import LeaseDoc, acquire, encode_lease, read_lease
+from wal_agent.wal.lease import acquire, read_lease
+from wal_agent.wal.lease_doc import LeaseDoc, encode_lease
 
 TTL = 0.06  # real seconds between two renewals: a third; the clock that decides is the test's own
 

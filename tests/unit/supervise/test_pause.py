@@ -36,8 +36,8 @@ from wal_agent.supervise.processes import MARKER
 from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.lease import StoredLease
-from wal_agent.wal.lease_pause import reschedule_pause
+from wal_agent.wal.lease import reschedule_pause
+from wal_agent.wal.lease_doc import StoredLease
 
 NOON = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC).timestamp()
 

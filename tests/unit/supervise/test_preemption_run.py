@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import TESTS
 from tests.unit.supervise.crew import PATIENCE, short_folder
 from wal_agent.bucket import open_bucket
-from wal_agent.bucket.fault_file import FaultFile, write_faults
+from wal_agent.bucket.faults import FaultFile, write_faults
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
@@ -147,7 +147,7 @@ runs.prepare_start = prepared
 """
 STOPPED = """
 import os, signal
-import wal_agent.wal.opening as openings
+import wal_agent.wal.job as openings
 place = openings.place
 def placed(*args, **named):
     os.kill(os.getpid(), signal.SIGTERM)

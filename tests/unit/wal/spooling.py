@@ -13,7 +13,7 @@ from wal_agent.records import AnyRecord, Host, Intent, Opening
 from wal_agent.supervise.acquire import Spooling, acquire_job
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments
-from wal_agent.wal.ticket import Ticket
+from wal_agent.wal.write_queue import Ticket
 
 
 class Disk:

@@ -1,4 +1,4 @@
-"""wal/blob_check.py: whether the blobs that a restore needs are in the bucket, and what it costs to know (issue 12.13)."""
+"""wal/blob_check.py: whether the bucket has the blobs that a restore needs, and what it costs to know (12.13)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import random
 import pytest
 
 from tests.unit.wal.world import KEYS
-from wal_agent.bucket import encrypted
+from wal_agent.bucket import encryption
 from wal_agent.bucket.base import Bucket
-from wal_agent.bucket.encrypted import EncryptedBucket
-from wal_agent.bucket.encryption import Key
+from wal_agent.bucket.encryption import EncryptedBucket, Key
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.clock import SystemClock
@@ -55,7 +54,7 @@ def test_what_is_there_is_found_whatever_is_around_it(near: bool, sealed: bool) 
     wanted, known = needed_blobs(a_state(blobs, 3)), CheckedBlobs()
     assert len(wanted) == 5 and find_missing_blobs(bucket, KEYS, wanted, known) == [] and known.there == wanted.keys()
     assert find_damaged_blobs(blobs, wanted, known) == []
-    more = encrypted.SEALED_OVERHEAD if sealed else 0
+    more = encryption.SEALED_OVERHEAD if sealed else 0
     for name, (size, what) in sorted(wanted.items()):
         data = inner.get(KEYS.blob(name)).data
         assert len(data) == size + more

@@ -1,4 +1,4 @@
-"""wal/segment.py and wal/codec.py: what is written is read; what was not written is Damaged and nothing worse."""
+"""wal/codec.py and wal/codec.py: what is written is read; what was not written is Damaged and nothing worse."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.wal.world import end, intent
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import AnyRecord, Edit, FileDelta, Payload, RunEnded, Turn
+from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
-from wal_agent.wal import segment as codec
-from wal_agent.wal import snapshot_codec
 
 words = st.text(max_size=20)
 numbers = st.integers(0, 2**53)
@@ -51,7 +50,7 @@ def test_any_bytes(data: bytes) -> None:
         with pytest.raises(Damaged, match="record 3 of job j is damaged"):
             codec.decode_segment(raw, job="j", seq=3)
         with pytest.raises(Damaged, match="snapshot 3 of job j is damaged"):
-            snapshot_codec.decode_snapshot(raw, job="j", seq=3)
+            codec.decode_snapshot(raw, job="j", seq=3)
 
 
 junk = st.recursive(

@@ -1,4 +1,4 @@
-"""wal/job.py and wal/opening.py: R1, R2, R6 through the way that every run goes."""
+"""wal/job.py and wal/job.py: R1, R2, R6 through the way that every run goes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from unittest import mock
 import pytest
 
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, drain, end, intent
+from wal_agent.bucket.retry import RetryBudget
 from wal_agent.errors import Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Opening
 from wal_agent.wal import job as jobs
-from wal_agent.wal import opening as openings
+from wal_agent.wal import job as openings
 from wal_agent.wal.job import close_job, open_job
-from wal_agent.wal.patience import RetryBudget
 from wal_agent.wal.reader import Tail, read_tail, replay
 
 

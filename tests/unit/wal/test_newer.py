@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from tests.unit.recovery.lab import Lab
 from tests.unit.wal.spooling import Disk, call, cut_off, down, up
 from tests.unit.wal.world import KEYS, World, intent
-from wal_agent.bucket import frame
+from wal_agent.bucket import file
 from wal_agent.bucket.disk import MARKER
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
 from wal_agent.fleet import acted
 from wal_agent.recovery.begun import Begun, read_begun, write_begun
+from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
 from wal_agent.wal import lease as leases
-from wal_agent.wal import segment as codec
 from wal_agent.wal.job import close_job
-from wal_agent.wal.lease_repair import replace_damaged_lease
+from wal_agent.wal.lease import replace_damaged_lease
 from wal_agent.wal.reader import Tail
 from wal_agent.wal.retention import Retention
 
@@ -117,10 +117,10 @@ def test_what_none_could_write_is_damaged(data: bytes) -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_a_flipped_byte_of_a_frame_is_never_newer(at: int, by: int) -> None:
-    raw = bytearray(frame.encode_frame(frame.Frame(1, b"n" * 8, b"payload")))
+    raw = bytearray(file.encode_frame(file.Frame(1, b"n" * 8, b"payload")))
     raw[at % len(raw)] ^= by
     with pytest.raises(Damaged):
-        frame.decode_frame(bytes(raw), "job/x")
+        file.decode_frame(bytes(raw), "job/x")
 
 
 # ---- nothing is replaced

@@ -1,10 +1,13 @@
-"""wal/reader.py and wal/snapshot.py: whatever way the log is cut, replay says the same; damage is named (I3, R5)."""
+"""wal/reader.py: replay, the end of the log, and damage that is named."""
 
 from __future__ import annotations
 
+import json
+import random
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 from unittest import mock
 
 import msgspec
@@ -15,13 +18,13 @@ from hypothesis import strategies as st
 from tests.unit.wal.test_codec import some_records
 from tests.unit.wal.world import KEYS, World, drain, end, intent
 from wal_agent.bucket.base import Entry
-from wal_agent.records import AnyRecord, FileDelta
-from wal_agent.wal import segment as codec
-from wal_agent.wal import snapshot_codec
-from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.mirror import Mirror
-from wal_agent.wal.reader import Replay, iter_segments, iter_snapshots, read_snapshot, replay
-from wal_agent.wal.snapshot import SnapshotPolicy, Snapshots
+from wal_agent.errors import Damaged
+from wal_agent.records import AnyRecord, End, FileDelta
+from wal_agent.wal import codec, reader
+from wal_agent.wal import lease as leases
+from wal_agent.wal.job import OpenedJob, close_job
+from wal_agent.wal.reader import KnownEnd, Replay, check_end, iter_segments, iter_snapshots, read_snapshot, replay
+from wal_agent.wal.snapshot import Mirror, SnapshotPolicy, Snapshots
 from wal_agent.wal.state import State, apply_all, rebase_files
 
 
@@ -168,7 +171,7 @@ def test_a_snapshot_that_does_not_count_is_passed_over(fault: str) -> None:
     assert made is not None and read_snapshot(world.bucket, KEYS, made.seq) == made
     world.inner.delete(KEYS.snapshot(6))
     other = {"hash": b"x" * 32} if fault == "hash" else {"seq": 5}
-    bad = b"junk" if fault == "junk" else snapshot_codec.encode_snapshot(msgspec.structs.replace(made, **other))
+    bad = b"junk" if fault == "junk" else codec.encode_snapshot(msgspec.structs.replace(made, **other))
     world.inner.put(KEYS.snapshot(6), bad)
     assert list(iter_snapshots(world.bucket, KEYS)) == []
     assert replay(world.bucket, KEYS).segments_read == 6
@@ -271,3 +274,126 @@ def test_records_for_people_go_over_gaps() -> None:
 
 def test_an_empty_log() -> None:
     assert replay(World().bucket, KEYS) == Replay()
+
+
+Settled = Literal["closed", "released"]
+
+
+def worked(world: World, calls: int = 3) -> OpenedJob:
+    job = world.open("a")
+    for call in range(1, calls + 1):
+        job.writer.append(intent(call), End(time=2.0, call=call, how="done", by="hook"))
+        assert job.writer.commit_once() == "acked"
+    return job
+
+
+def ended(how: Settled = "closed") -> World:
+    """Records 1 (the opening) to 4."""
+    world = World()
+    assert close_job(worked(world), how) == how
+    return world
+
+
+def read_from(world: World) -> reader.Replay:
+    return check_end(replay(world.bucket, KEYS), KEYS.job, KnownEnd.by(world.seen()))
+
+
+def without_end(world: World) -> None:
+    """As an older wal-agent left it, which had renewed before its last records."""
+    found = world.inner.get(KEYS.lease)
+    doc = json.loads(found.data) | {"seq": 1}
+    del doc["end"]
+    world.inner.put(KEYS.lease, json.dumps(doc).encode(), if_version=found.version)
+
+
+@pytest.mark.parametrize("how", ["closed", "released"])
+def test_the_lease_of_a_job_that_was_given_up_names_its_last_record(how: Settled) -> None:
+    world = ended(how)
+    seen = world.seen()
+    assert seen is not None and (seen.doc.state, seen.doc.seq) == (how, 4)
+    assert bytes.fromhex(seen.doc.end) == codec.digest(world.inner.get(KEYS.segment(4)).data)
+    assert read_from(world).damage is None
+    assert world.open("b").replay.seq == 5
+
+
+@pytest.mark.parametrize("how", ["closed", "released"])
+@pytest.mark.parametrize("cut", [1, 2, 4])
+def test_an_end_that_was_cut_off_is_damage_to_readers_and_openers(how: Settled, cut: int) -> None:
+    world = ended(how)
+    for seq in range(5 - cut, 5):
+        world.inner.delete(KEYS.segment(seq))
+    found = read_from(world).damage
+    assert found is not None and (found.seq, found.good, found.missing) == (5 - cut, 4 - cut, True)
+    before = [(e.key, world.inner.get(e.key).data) for e in world.inner.list("")]
+    with pytest.raises(Damaged, match=f"record {5 - cut} of job shop is missing: the log had reached record 4"):
+        world.open("b")
+    assert [(e.key, world.inner.get(e.key).data) for e in world.inner.list("")] == before
+
+
+def test_a_last_record_that_was_replaced_is_damage() -> None:
+    """It chains, and its run and epoch are right: whoever can write the bucket can make one."""
+    world = ended()
+    true = codec.decode_segment(world.inner.get(KEYS.segment(4)).data, job="shop", seq=4)
+    raw = [codec.encode_record(r)[0] for r in true.records[:1]]
+    forged = codec.encode_segment(job="shop", epoch=1, seq=4, run=true.run, prev=true.prev, time=true.time, records=raw)
+    world.inner.delete(KEYS.segment(4))
+    world.inner.put(KEYS.segment(4), forged)
+    found = read_from(world).damage
+    assert found is not None and (found.seq, found.good) == (4, 3) and "last run ended" in found.why
+    with pytest.raises(Damaged, match="not the one with which its last run ended"):
+        world.open("b")
+
+
+def test_an_older_lease_is_read_as_before() -> None:
+    world = ended()
+    without_end(world)
+    world.inner.delete(KEYS.segment(4))
+    assert read_from(world).damage is None
+    assert world.open("b").replay.seq == 4
+
+
+def test_it_stays_known_while_the_next_owner_has_not_renewed() -> None:
+    world = ended()
+    world.open("b")
+    for seq in (4, 5):
+        world.inner.delete(KEYS.segment(seq))
+    assert read_from(world).damage is not None
+
+
+def test_the_end_is_no_longer_said_once_the_log_goes_on() -> None:
+    world = ended()
+    job = world.open("b")
+    assert job.lease.doc.end == "" and job.lease.doc.seq == 4
+    job.lease.renew(seq=job.writer.acked.seq)
+    assert (job.lease.doc.end, job.lease.doc.seq) == ("", 5)
+    assert read_from(world).damage is None
+
+
+def test_a_settling_that_was_sent_twice_says_the_same() -> None:
+    world = World()
+    job = worked(world)
+    world.bucket.fates = ["lost"]
+    assert close_job(job, "closed") == "closed"
+    seen = world.seen()
+    assert seen is not None and (seen.doc.seq, len(seen.doc.end)) == (4, 64)
+
+
+def test_an_end_that_is_no_hash_misleads_nobody() -> None:
+    """The lease is not encrypted: what is in it is only compared."""
+    world = ended()
+    found = world.inner.get(KEYS.lease)
+    doc = msgspec.structs.replace(leases.decode_lease(found.data, "shop"), end="\x1b[2Jx" * 99)
+    world.inner.put(KEYS.lease, leases.encode_lease(doc), if_version=found.version)
+    with pytest.raises(Damaged) as caught:
+        world.open("b")
+    assert "\x1b" not in str(caught.value)
+
+
+def test_unlocking_a_dead_owner_keeps_what_its_lease_says() -> None:
+    world = World()
+    job = worked(world)
+    job.lease.renew(seq=job.writer.acked.seq)
+    seen = world.seen()
+    assert seen is not None
+    rng = random.Random(1)
+    assert leases.unlock(world.bucket, KEYS, world.clock, rng, seen=seen, reason="x").seq == 4

@@ -19,9 +19,17 @@ from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.files import write_file
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.named import referenced_blobs
 from wal_agent.wal.reader import replay
-from wal_agent.wal.retention import DAY, Retention, Tally, UnreferencedBlobs, boundary, deletable, openings_known_from
+from wal_agent.wal.retention import (
+    DAY,
+    Retention,
+    Tally,
+    UnreferencedBlobs,
+    boundary,
+    deletable,
+    openings_known_from,
+    referenced_blobs,
+)
 from wal_agent.wal.snapshot import Snapshots
 from wal_agent.wal.state import KEEP_OPENINGS, FileState, OpeningAt, State
 

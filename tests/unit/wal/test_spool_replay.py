@@ -1,4 +1,4 @@
-"""wal/spool_replay.py, wal/job.py: what a run spooled comes into the log once, in order, whoever is cut off when (R9)."""
+"""wal/spool_replay.py: what a run spooled comes into the log once, in order, whoever is cut off when (R9)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, log, openi
 from tests.unit.wal.world import KEYS, TTL, World, drain, end, intent
 from wal_agent.errors import ConfigError, Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.records import AgentStarted, End, Payload
-from wal_agent.wal import segment as codec
+from wal_agent.wal import codec
 from wal_agent.wal import spool as spools
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay

@@ -13,7 +13,7 @@ from wal_agent.recovery.admit import Local, Try, admit
 from wal_agent.wal import lease
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.lease import LeaseRequest
+from wal_agent.wal.lease_doc import LeaseRequest
 
 KEYS = Keys("shop")
 TTL = 30.0
