@@ -26,8 +26,8 @@ from bench.measure import Times, scaled
 from tests.servers import ROOT
 from wal_agent.agents import AGENTS
 from wal_agent.demo_stage import of_home
-from wal_agent.loopback.gemini import GeminiModel
-from wal_agent.loopback.model import Turn
+from wal_agent.rehearsal.gemini import GeminiModel
+from wal_agent.rehearsal.model import Turn
 
 ROUNDS = scaled(10, 1)
 PATIENCE = 120.0

@@ -21,7 +21,7 @@ import msgspec
 from bench.measure import Times, interleaved, scaled
 from bench.store import NAMES, ROUND_TRIP, store
 from wal_agent.bucket import open_bucket
-from wal_agent.fleet.listing import Eyes
+from wal_agent.fleet.listing import Reader
 from wal_agent.records import Host
 from wal_agent.wal.lease_doc import LeaseDoc, encode_lease
 
@@ -65,7 +65,7 @@ def fill(url: str, segments: int) -> None:
 
 
 def look(url: str) -> Callable[[], None]:
-    eyes = Eyes.of(open_bucket(url), os.environ)
+    eyes = Reader.of(open_bucket(url), os.environ)
 
     def act() -> None:
         assert len(eyes.all()) == JOBS

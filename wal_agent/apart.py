@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 
-def begun(name: str, work: Callable[[], None]) -> threading.Thread:
+def start_daemon(name: str, work: Callable[[], None]) -> threading.Thread:
     """It runs `work` already. It inherits the mask, so it may be begun before the main thread has blocked anything."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())

@@ -23,7 +23,7 @@ from wal_agent.bucket import default_url, folder_of
 from wal_agent.bucket.overlap import find_overlap
 from wal_agent.consent import ConsentNeeded, Consents, Want, digest
 from wal_agent.errors import ConfigError, UsageError
-from wal_agent.places import config_dir
+from wal_agent.paths import config_dir
 
 FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
@@ -349,9 +349,9 @@ def prompt_wants(workspace: Path) -> list[Want]:
 
 
 def _shown(text: str, most: int) -> str:
-    from wal_agent.shown import shown  # redaction is loaded only where something is shown
+    from wal_agent.sanitize import shorten  # redaction is loaded only where something is shown
 
-    return shown(text, most)
+    return shorten(text, most)
 
 
 def _begins(text: str) -> str:

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.errors import ConfigError
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.plainfile import open_plain
-from wal_agent.textfile import replace_file
+from wal_agent.safefs import replace_file
 
 BIG = 256 << 10  # bytes
 
@@ -56,7 +56,7 @@ class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, str]
 
 
-_NOTE = decoders.of_json(_Note)
+_NOTE = msgspec_compat.of_json(_Note)
 
 
 @dataclass(frozen=True, slots=True)

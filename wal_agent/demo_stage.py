@@ -19,7 +19,7 @@ import psutil
 
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket import open_bucket
-from wal_agent.loopback.model import Model
+from wal_agent.rehearsal.model import Model
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State

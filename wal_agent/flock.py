@@ -16,7 +16,7 @@ Life = Literal["alive", "dead", "unknown"]  # of the process that is to hold it
 _LOOKS = (0.01, 0.03, 0.1, 0.2)  # seconds; who only looks (`flock_state`) holds the lock for some microseconds
 
 
-def taken(fd: int) -> bool:
+def try_lock(fd: int) -> bool:
     """Take the lock of an open file for this process's life; False where a living process has it."""
     for pause in (*_LOOKS, 0.0):
         try:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 
-def inside(root: Path, name: str) -> str | None:
+def path_in_root(root: Path, name: str) -> str | None:
     """The path of what `name` leads to, relative to `root` (a real path); None when there is nothing. ValueError: it
     leads out."""
     real = Path(os.path.realpath(root / name))
@@ -16,7 +16,7 @@ def inside(root: Path, name: str) -> str | None:
     return str(real.relative_to(root)) if real.exists() else None
 
 
-def read_text(root: Path, real: str, most: int) -> str:
+def read_in_root(root: Path, real: str, most: int) -> str:
     """A plain file of at most `most` bytes of UTF-8. No link is followed any more: what was checked is what is opened.
     `real`: as `inside` gives it. ValueError: it is no such file; OSError."""
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -30,7 +30,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
 
 HOOKED = [agent for agent in AGENTS.values() if agent.rehearsal() is not None]
 EACH = pytest.mark.parametrize("agent", HOOKED, ids=lambda agent: str(agent.name))

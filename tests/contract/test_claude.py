@@ -31,7 +31,7 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
 
 CLAUDE = AGENTS["claude"]
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"

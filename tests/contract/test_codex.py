@@ -19,7 +19,7 @@ from wal_agent.agents.base import LoggedCall, OtherEvent, ToolEnded, ToolStartin
 from wal_agent.agents.codex import hooks
 from wal_agent.agents.codex.cli import ACT
 from wal_agent.agents.codex.resume import NOT_BEGUN
-from wal_agent.loopback.model import Called, Heard, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
 
 CODEX = AGENTS["codex"]
 CODE_MODE = ("-m", "gpt-6-sol")

@@ -26,7 +26,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.copilot.hooks import platform_builds
-from wal_agent.loopback.model import Called, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Returned, Said, Turn
 
 COPILOT = AGENTS["copilot"]
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"

@@ -17,7 +17,7 @@ from tests.contract.agent_box import Box, Run, done, wait_until
 from wal_agent.agents.base import ModelRequest, SessionStarted, ToolEnded, ToolStarting, TurnCompleted
 from wal_agent.agents.opencode import OpenCode
 from wal_agent.agents.opencode.hooks import OFFLINE
-from wal_agent.loopback.model import Returned, Said, Turn
+from wal_agent.rehearsal.model import Returned, Said, Turn
 
 OPENCODE = OpenCode()
 TALKING = ("--auto", "--prompt=hello there")

@@ -25,7 +25,7 @@ from wal_agent.agents.base import (
 )
 from wal_agent.agents.qwen.rehearsal import SETTINGS
 from wal_agent.errors import ConfigError
-from wal_agent.loopback.model import Called, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Returned, Said, Turn
 
 QWEN = AGENTS["qwen"]
 TURN = ["TurnStarted", "ToolStarting", "ToolEnded", "ModelRequest", "TurnCompleted"]

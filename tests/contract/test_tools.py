@@ -14,7 +14,7 @@ import tests.unit.recovery
 from tests.contract.agent_box import Box
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent
-from wal_agent.loopback.model import Json, Turn
+from wal_agent.rehearsal.model import Json, Turn
 
 TABLE = Path(tests.unit.recovery.__path__[0]) / "agents_tools.json"
 HOOKED = [agent for agent in AGENTS.values() if agent.rehearsal() is not None]

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import TESTS, installed
 from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS
-from wal_agent.loopback.model import Model, Turn
+from wal_agent.rehearsal.model import Model, Turn
 
 AGENT = AGENTS["gemini"]
 DROPS = 'sed -i s/BeforeTool/BeforeNothing/ "$HOME"/.gemini/extensions/wal-agent-*/hooks/hooks.json 2>/dev/null'

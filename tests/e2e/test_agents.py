@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.scene import Scene, check_exact, check_log, until
 from tests.e2e.terminal import Terminal
 from wal_agent.agents import AGENTS
-from wal_agent.loopback.model import Called, Heard, Model, Returned, Said, Turn
+from wal_agent.rehearsal.model import Called, Heard, Model, Returned, Said, Turn
 
 HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not None]
 TASK = "please do the work"

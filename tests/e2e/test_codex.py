@@ -11,7 +11,7 @@ import pytest
 from tests.contract.test_codex import CODE_MODE, PATCH
 from tests.e2e.scene import Scene, until
 from wal_agent.agents.codex.rehearsal import CodexRehearsal
-from wal_agent.loopback.model import Call, Model, Turn
+from wal_agent.rehearsal.model import Call, Model, Turn
 
 
 def test_a_command_that_is_a_patch(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:

@@ -7,7 +7,7 @@ import signal
 from tests.e2e.scene import Scene, opened, shell, told, until
 from tests.processes import still_runs
 from tests.servers.metadata import ACTION, PREEMPTED, metadata
-from wal_agent.loopback.model import Turn
+from wal_agent.rehearsal.model import Turn
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import LeaseDoc

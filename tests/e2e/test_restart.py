@@ -24,8 +24,8 @@ from tests.unit.supervise.crew import short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
 from wal_agent.hookwire import client_command
-from wal_agent.loopback.model import Model, Turn
 from wal_agent.records import RunEnded
+from wal_agent.rehearsal.model import Model, Turn
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import replay

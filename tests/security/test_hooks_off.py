@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, check_log, until
 from wal_agent.agents import AGENTS
-from wal_agent.loopback.model import Model, Said, Turn
+from wal_agent.rehearsal.model import Model, Said, Turn
 
 NOTICE = "[wal-agent recovery] "
 TASK = "please do the work"

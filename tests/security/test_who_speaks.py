@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.scene import Machine, Scene, until
 from wal_agent.agents import AGENTS
-from wal_agent.loopback.model import Called, Model, Said, Turn
+from wal_agent.rehearsal.model import Called, Model, Said, Turn
 
 TASK = "please do the work"
 Program = Callable[[str], Path]

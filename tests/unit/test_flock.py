@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.flock import flock_state, taken
+from wal_agent.flock import flock_state, try_lock
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def test_who_looks_at_the_moment_does_not_keep_the_lock(
     mine, looking = opened
     fcntl.flock(looking, fcntl.LOCK_SH)
     monkeypatch.setattr("wal_agent.flock.time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
-    assert taken(mine) and flock_state(tmp_path / "lock") == "held"
+    assert try_lock(mine) and flock_state(tmp_path / "lock") == "held"
 
 
 def test_a_living_owner_keeps_it(opened: tuple[int, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mine, others = opened
-    assert taken(others)
+    assert try_lock(others)
     pauses: list[float] = []
     monkeypatch.setattr("wal_agent.flock.time.sleep", pauses.append)
-    assert not taken(mine) and 0 < sum(pauses) < 1
+    assert not try_lock(mine) and 0 < sum(pauses) < 1
     fcntl.flock(others, fcntl.LOCK_UN)
     assert flock_state(tmp_path / "lock") == "free"

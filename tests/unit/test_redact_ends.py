@@ -8,8 +8,8 @@ import pytest
 
 from wal_agent.recovery.quote import inline, safe, shown_input
 from wal_agent.redact import MARK, redact, redact_ends, redact_head
-from wal_agent.redact.ends import MARGIN
-from wal_agent.shown import HEARD, heard
+from wal_agent.redact.text import MARGIN
+from wal_agent.sanitize import HEARD, quote
 
 KEY = "ghp_" + "a1B2c3D4e5" * 4
 PARTS = tuple(KEY[i : i + 12] for i in range(len(KEY) - 11))
@@ -46,7 +46,7 @@ def test_what_is_looked_at_ends_in_a_key_and_all_before_shrinks() -> None:
         text = "x" * shift + "\n" + lines
         assert partly(redact_head(text, MOST)) == [] and partly(redact_ends(text, MOST)) == []
         blank = " " * (HEARD + MARGIN - 20 - shift) + KEY + " " * 100
-        assert partly(heard(blank)) == [] and partly(heard(" " * (HEARD - 20) + KEY + " z")) == []
+        assert partly(quote(blank)) == [] and partly(quote(" " * (HEARD - 20) + KEY + " z")) == []
 
 
 def test_what_lies_across_the_end_of_what_is_looked_at_goes_however_little_is_left() -> None:

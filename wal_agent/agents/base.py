@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from wal_agent.loopback.model import Call, Dialect
+    from wal_agent.rehearsal.model import Call, Dialect
 
 Env = Mapping[str, str]
 

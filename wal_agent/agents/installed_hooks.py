@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents.base import HookSetup, HooksToInstall, HookTable
 from wal_agent.errors import ConfigError
 from wal_agent.hookwire import client_command
-from wal_agent.textfile import replace_file
+from wal_agent.safefs import replace_file
 
 _GAP = re.compile(r"(?:[ \t\r\n\ufeff]|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _SCALAR = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null')
@@ -174,7 +174,7 @@ class InstallMemo(msgspec.Struct, frozen=True):
     pieces: tuple[str, ...]
 
 
-_MEMO = decoders.of_json(InstallMemo)
+_MEMO = msgspec_compat.of_json(InstallMemo)
 
 
 # ---- the hooks ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from wal_agent.bucket.base import Bucket, Entry, Object, Version
 from wal_agent.bucket.disk import known_bucket_id
 from wal_agent.errors import ConfigError
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 
 __all__ = ["Bucket", "Entry", "Object", "Version", "default_url", "folder_of", "marker_of", "open_bucket"]
 

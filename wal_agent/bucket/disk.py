@@ -35,7 +35,7 @@ from typing import Annotated
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.bucket.folder import (
     FOLDER,
     Tree,
@@ -48,7 +48,7 @@ from wal_agent.bucket.folder import (
     temp_file,
 )
 from wal_agent.errors import Damaged, Newer, Unavailable
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.plainfile import read_plain
 
 MARKER = ".bucket"
@@ -65,7 +65,7 @@ class Marker(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
-_MARKER = decoders.of_json(Marker)
+_MARKER = msgspec_compat.of_json(Marker)
 
 
 class Disk:

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket, Entry, Object, Version, check_folder, check_key, check_prefix
 from wal_agent.errors import BucketError, ConfigError, Damaged, Newer, Unavailable
 
@@ -179,7 +179,7 @@ class FaultFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (not self.ops or op in self.ops) and (not self.prefixes or any(reaches))
 
 
-_faults = decoders.of_values(FaultFile)
+_faults = msgspec_compat.of_values(FaultFile)
 
 
 def write_faults(path: Path, faults: FaultFile) -> None:

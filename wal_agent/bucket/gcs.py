@@ -40,7 +40,6 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket.base import (
     MAX_KEY,
     Entry,
@@ -52,8 +51,9 @@ from wal_agent.bucket.base import (
     is_key,
     object_in_seconds,
 )
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 
 Op = Literal["get", "create", "replace", "delete", "list"]
 
@@ -76,7 +76,7 @@ def reply_text(body: bytes) -> str:
         text = json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
         pass  # a proxy's page, or nothing
-    return heard(str(text))
+    return quote(str(text))
 
 
 def refusal_error(op: Op, bucket: str, key: str, who: str, status: int, text: str) -> WalAgentError:
@@ -213,7 +213,7 @@ def connect(endpoint: str) -> Any:
             _http=session,
         )
     except ValueError as error:
-        raise Misconfigured(f"Cloud Storage cannot be used as configured ({heard(str(error))}).") from error
+        raise Misconfigured(f"Cloud Storage cannot be used as configured ({quote(str(error))}).") from error
     # Else it asks for the bucket's metadata by the side, for traces that nobody collects: a request, a connection and
     # a permission more. Its public switch is an environment variable, which the agent would inherit.
     client._bucket_metadata_cache = None
@@ -228,7 +228,7 @@ def _default_credentials() -> Any:
             warnings.simplefilter("ignore")  # it has advice on quota projects, which would go to the agent's terminal
             credentials, _ = google.auth.default(scopes=storage.Client.SCOPE)
     except _NO_CREDENTIALS as error:
-        why = heard(str(error).partition(" To set up")[0].rstrip("."))
+        why = quote(str(error).partition(" To set up")[0].rstrip("."))
         raise Denied(f"There are no credentials for Cloud Storage ({why}).", LOGIN) from error
     return credentials
 
@@ -287,7 +287,7 @@ class GcsBucket:
                 self._delete(key)
             return
         # Not a batch request: it costs the store as much, answers for many keys with one error, and emulators lack it.
-        for _ in ahead(self._delete, names, min(DELETERS, len(names))):
+        for _ in prefetch_map(self._delete, names, min(DELETERS, len(names))):
             pass
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
@@ -453,8 +453,8 @@ def _no_reply_error(error: Exception) -> WalAgentError:
     """The error for a request that got no reply."""
     lost = isinstance(error, auth.TransportError | auth.TimeoutError | auth.ResponseError)
     if isinstance(error, auth.GoogleAuthError) and not (lost or error.retryable or _reached_nobody(error)):
-        return Denied(f"Google does not accept the credentials ({heard(_root(error))}).", LOGIN)
-    return Unavailable(f"Cloud Storage could not be reached ({heard(_root(error))}).")
+        return Denied(f"Google does not accept the credentials ({quote(_root(error))}).", LOGIN)
+    return Unavailable(f"Cloud Storage could not be reached ({quote(_root(error))}).")
 
 
 def _reached_nobody(error: BaseException) -> bool:

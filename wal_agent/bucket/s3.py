@@ -49,7 +49,7 @@ from wal_agent.errors import (
     Unavailable,
     WalAgentError,
 )
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 
 Op = Literal["read", "write", "delete", "list"]
 
@@ -152,7 +152,7 @@ def bucket_error(error: Exception, asked: Request) -> BucketError:
     if isinstance(error, sdk.ClientError):
         return refusal_error(_refusal(error), asked)
     if isinstance(error, _NO_CREDENTIALS):
-        return Denied(f"{asked.failed}: no AWS credentials ({heard(str(error)).rstrip('.')}).", _LOG_IN)
+        return Denied(f"{asked.failed}: no AWS credentials ({quote(str(error)).rstrip('.')}).", _LOG_IN)
     if isinstance(error, _BAD_SETTINGS):
         return misconfigured_error(error, asked)
     return Unavailable(f"{asked.failed}: {_trouble(error, asked)}.", _trouble_hint(error))
@@ -160,7 +160,7 @@ def bucket_error(error: Exception, asked: Request) -> BucketError:
 
 def misconfigured_error(error: Exception, asked: Request) -> Misconfigured:
     """For what the SDK says of the settings that it was given or found."""
-    return Misconfigured(f"{asked.failed}: {heard(str(error)).rstrip('.')}.", "Check ~/.aws/config and AWS_*.")
+    return Misconfigured(f"{asked.failed}: {quote(str(error)).rstrip('.')}.", "Check ~/.aws/config and AWS_*.")
 
 
 def delete_error(reply: Mapping[str, Any], asked: Request) -> BucketError | None:
@@ -169,7 +169,7 @@ def delete_error(reply: Mapping[str, Any], asked: Request) -> BucketError | None
     if code == "NoSuchKey":
         return None
     return refusal_error(
-        Refusal(_PER_KEY_STATUS.get(code, 400), code, heard(str(reply.get("Message", "")), 300)), asked
+        Refusal(_PER_KEY_STATUS.get(code, 400), code, quote(str(reply.get("Message", "")), 300)), asked
     )
 
 
@@ -230,13 +230,13 @@ def _refusal(error: sdk.ClientError) -> Refusal:
     told = error.response.get("Error", {})
     meta = error.response.get("ResponseMetadata", {})
     headers = meta.get("HTTPHeaders", {})
-    code = heard(str(told.get("Code", "")), 60)
+    code = quote(str(told.get("Code", "")), 60)
     region = str(told.get("Region") or headers.get("x-amz-bucket-region") or "")
     named = getattr(error, "operation_name", "")
     return Refusal(
         status=int(meta.get("HTTPStatusCode", 0)),
         code="" if code.isdigit() else code,  # without a body the SDK puts the status there
-        says=heard(str(told.get("Message", "")), 300),
+        says=quote(str(told.get("Message", "")), 300),
         key_id=str(told.get("AWSAccessKeyId", "")),
         region=region if re.fullmatch(r"[a-z0-9-]{1,40}", region) else "",
         service=named if named.startswith(("AssumeRole", "GetRoleCredentials", "CreateToken")) else "s3",
@@ -253,7 +253,7 @@ def _trouble(error: Exception, asked: Request) -> str:
         case sdk.ProxyConnectionError():
             return f"the HTTP proxy that is set does not lead to {host}"
         case sdk.SSLError():
-            return f"TLS with {host} failed ({heard(str(error.kwargs.get('error', '')))})"
+            return f"TLS with {host} failed ({quote(str(error.kwargs.get('error', '')))})"
         case sdk.ConnectTimeoutError():
             return f"{host} took no connection in time"
         case sdk.EndpointConnectionError():
@@ -265,7 +265,7 @@ def _trouble(error: Exception, asked: Request) -> str:
         case sdk.IncompleteReadError() | sdk.ResponseStreamingError():
             return f"{host} closed the connection in the middle of its answer"
         case sdk.HTTPClientError():
-            return f"the exchange with {host} failed ({heard(str(error.kwargs.get('error', '')))})"
+            return f"the exchange with {host} failed ({quote(str(error.kwargs.get('error', '')))})"
     return f"the answer of {host} could not be read ({type(error).__name__})"
 
 
@@ -281,7 +281,7 @@ def _host(error: Exception) -> str:
 def host_of(url: str) -> str:
     """Host and port of a URL, without the user and password that may stand before them; what is no URL as it is."""
     found = re.match(r"\w+://(?:[^/]*@)?([^/]*)", url)
-    return heard(found[1] if found else url)
+    return quote(found[1] if found else url)
 
 
 T = TypeVar("T")

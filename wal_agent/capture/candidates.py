@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 
 MAX_NAMED = 20  # that are named; the others are counted
 MAX_PATH_LENGTH = 160  # characters of each path
@@ -50,7 +50,7 @@ class LeftOut:
 
 def display_path(path: bytes) -> str:
     """A path for people."""
-    return shown(path.decode(errors="backslashreplace"), MAX_PATH_LENGTH)
+    return shorten(path.decode(errors="backslashreplace"), MAX_PATH_LENGTH)
 
 
 def bound_paths(paths: Iterable[bytes]) -> tuple[bytes, ...]:

@@ -32,7 +32,7 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.capture.git import Git, GitDirs, GitFailed
 from wal_agent.errors import Damaged
 
@@ -101,7 +101,7 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     private: tuple[bytes, ...] = ()
 
 
-_STATE = decoders.of_json(GitState)
+_STATE = msgspec_compat.of_json(GitState)
 
 
 @dataclass(frozen=True, slots=True)

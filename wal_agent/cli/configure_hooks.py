@@ -144,7 +144,7 @@ def _edited(path: Path, edit: Callable[[], T]) -> T:
 
 
 def _write(path: Path, old: str | None, new: str | None) -> None:
-    from wal_agent.textfile import replace_file
+    from wal_agent.safefs import replace_file
 
     if new is None:
         path.unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def _names(given: Sequence[str] | None) -> list[str]:
 
 def _install(agent: str) -> None:
     from wal_agent.agents import installed_hooks
-    from wal_agent.places import state_dir
+    from wal_agent.paths import state_dir
 
     path = installed_hooks.install_hooks(_standing(agent), state_dir(os.environ))
     say(f"hooks put into {path}. They do nothing outside a run; take them out again with --uninstall.")
@@ -169,7 +169,7 @@ def _install(agent: str) -> None:
 
 def _uninstall(agent: str) -> None:
     from wal_agent.agents import installed_hooks
-    from wal_agent.places import state_dir
+    from wal_agent.paths import state_dir
 
     wanted = _standing(agent)
     path = installed_hooks.uninstall_hooks(wanted, state_dir(os.environ))

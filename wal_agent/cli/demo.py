@@ -21,8 +21,8 @@ def demo(
     hold.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.demo import run_demo
     from wal_agent.errors import UsageError
+    from wal_agent.rehearsal.demo import run_demo
 
     def show(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

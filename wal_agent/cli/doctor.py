@@ -18,7 +18,7 @@ from wal_agent.redact import redact
 
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent, Cli, Hookless
-    from wal_agent.selftest import Proof
+    from wal_agent.rehearsal.selftest import Proof
 
 
 def doctor(
@@ -88,7 +88,7 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
     from wal_agent import __version__
     from wal_agent.agents import AGENTS
     from wal_agent.errors import WalAgentError
-    from wal_agent.selftest import Proof, prove
+    from wal_agent.rehearsal.selftest import Proof, prove
 
     if name is not None and name not in AGENTS:
         raise UsageError(f"{name!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
@@ -110,7 +110,7 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
 def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
     from wal_agent.agents.base import Hookless
     from wal_agent.hookwire import native_client
-    from wal_agent.selftest import Proof
+    from wal_agent.rehearsal.selftest import Proof
 
     name, workspace = agent.name, Path.cwd().resolve()
     if isinstance(agent, Hookless):
@@ -126,7 +126,7 @@ def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
 
 def _hookless(agent: Hookless, workspace: Path) -> Iterator[Proof]:
     from wal_agent.errors import WalAgentError
-    from wal_agent.selftest import Proof
+    from wal_agent.rehearsal.selftest import Proof
 
     try:
         said = agent.start_lines(workspace, os.environ)
@@ -143,7 +143,7 @@ def _bucket(name: str, url: str | None) -> Iterator[Proof]:
     from wal_agent.cli.options import NAMES, say_bucket, settings_for
     from wal_agent.clock import SystemClock
     from wal_agent.errors import WalAgentError
-    from wal_agent.selftest import Proof
+    from wal_agent.rehearsal.selftest import Proof
 
     try:
         settings = settings_for(name, Path.cwd().resolve(), {"bucket": url}, NAMES)

@@ -30,7 +30,7 @@ from wal_agent.records import (
 )
 from wal_agent.recovery.words import counted, size, stamp
 from wal_agent.redact import redact
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 from wal_agent.wal.codec import Segment
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import iter_readable
@@ -113,8 +113,8 @@ def _short(text: str, limit: int = 2000) -> str:
 def as_line(entry: Entry) -> str:
     """One line: record, time, what, and how it went."""
     what, detail, outcome = describe(entry)
-    text = f"{entry.seq:>5}  {stamp(entry.record.time)}  {shown(what):<18} {shown(redact(detail))}"
-    return f"{text:<86} {shown(outcome)}".rstrip() if outcome else text.rstrip()
+    text = f"{entry.seq:>5}  {stamp(entry.record.time)}  {shorten(what):<18} {shorten(redact(detail))}"
+    return f"{text:<86} {shorten(outcome)}".rstrip() if outcome else text.rstrip()
 
 
 def describe(entry: Entry) -> tuple[str, str, str]:

@@ -16,7 +16,7 @@ from wal_agent.cli.screen import lines, say
 
 if TYPE_CHECKING:
     from wal_agent.bucket.base import Bucket
-    from wal_agent.fleet.job import Job
+    from wal_agent.fleet.jobs import Job
 
 S = TypeVar("S", bound=str)
 WIDEST = 60  # characters of one column; the last has more
@@ -52,12 +52,12 @@ def ls(
     """
     from json import dumps
 
-    from wal_agent.fleet.job import STATES, as_told, counted, in_order
-    from wal_agent.fleet.listing import Eyes
+    from wal_agent.fleet.jobs import STATES, as_told, counted, in_order
+    from wal_agent.fleet.listing import Reader
 
     wanted = _states(state, STATES)
     opened = _opened(bucket)
-    jobs = in_order(Eyes.of(opened, os.environ).all())
+    jobs = in_order(Reader.of(opened, os.environ).all())
     shown = [job for job in jobs if job.state in wanted]
     if json:
         sys.stdout.writelines(dumps(as_told(job), allow_nan=False) + "\n" for job in shown)
@@ -165,10 +165,10 @@ def claim(
     from wal_agent.agents import AGENTS
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
-    from wal_agent.fleet import take
+    from wal_agent.fleet import claim_run
     from wal_agent.fleet.claim import Allowed
-    from wal_agent.fleet.listing import Eyes
-    from wal_agent.places import config_dir, home, state_dir
+    from wal_agent.fleet.listing import Reader
+    from wal_agent.paths import config_dir, home, state_dir
     from wal_agent.supervise.callers import require_person
 
     require_person("wal-agent fleet claim")
@@ -179,25 +179,25 @@ def claim(
         raise UsageError("What is run for a generic job is a person's to say.", "Name it: --generic -- COMMAND")
     ours = [Path(os.path.realpath(place(os.environ))) for place in (state_dir, config_dir)]
     allowed = Allowed(AGENTS, Path(os.path.realpath(root or Path.cwd())), home(os.environ), generic, ours)
-    eyes = Eyes.of(_opened(bucket), os.environ)
-    code = take.claim(
+    eyes = Reader.of(_opened(bucket), os.environ)
+    code = claim_run.claim(
         eyes,
         allowed,
-        take.Wanted(wait, loop, every, tuple(context.args), accept_logged_args),
+        claim_run.Wanted(wait, loop, every, tuple(context.args), accept_logged_args),
         say,
         SystemClock(),
         random.Random(),
-        lambda argv, place: take.become(argv, place, os.environ),
-        lambda argv, place: take.child(argv, place, os.environ),
+        lambda argv, place: claim_run.become(argv, place, os.environ),
+        lambda argv, place: claim_run.child(argv, place, os.environ),
     )
     raise typer.Exit(code)
 
 
 def table(jobs: Sequence[Job]) -> list[str]:
-    from wal_agent.shown import shown
+    from wal_agent.sanitize import shorten
 
     rows = [[job.state, job.job, job.agent, job.host, str(job.epoch or ""), _what(job)] for job in jobs]
-    rows = [[*(shown(cell, WIDEST) for cell in row[:-1]), shown(row[-1], 300)] for row in rows]
+    rows = [[*(shorten(cell, WIDEST) for cell in row[:-1]), shorten(row[-1], 300)] for row in rows]
     wide = [max(len(row[n]) for row in rows) for n in range(5)] if rows else []
     return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, wide, strict=False)), row[-1]]).rstrip() for row in rows]
 

@@ -18,6 +18,7 @@ from wal_agent.cli import (
     doctor,
     fleet,
     gc,
+    intervene,
     log,
     notify,
     pause,
@@ -27,7 +28,6 @@ from wal_agent.cli import (
     run,
     status,
     trust,
-    unlock,
 )
 from wal_agent.cli.screen import lines, report_bug, say
 from wal_agent.errors import UsageError, WalAgentError
@@ -65,7 +65,7 @@ app.command("pause")(pause.pause)
 app.add_typer(rules.app, name="rules")
 app.command("notify")(notify.notify)
 app.add_typer(fleet.app, name="fleet")
-app.command("unlock")(unlock.unlock)
+app.command("unlock")(intervene.unlock)
 app.command("gc")(gc.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)
 app.command("trust")(trust.trust)

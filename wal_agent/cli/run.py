@@ -139,7 +139,7 @@ def run(
     from wal_agent import notify
     from wal_agent.agents import AGENTS
     from wal_agent.agents.base import Hookless
-    from wal_agent.cli.lookers import looked_at, refusals_told
+    from wal_agent.cli.listeners import looked_at, refusals_told
     from wal_agent.errors import UsageError
     from wal_agent.supervise.options import RunOptions, Screen, Waiting
     from wal_agent.supervise.restart import is_complete, run_with_restarts

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from wal_agent import __version__
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.redact import redact
-from wal_agent.shown import printable, shown
+from wal_agent.sanitize import printable, shorten
 
 MOST = 2000  # characters of one message
 LONGEST = 1_000_000  # characters of one that are looked at
@@ -20,7 +20,7 @@ LONGEST = 1_000_000  # characters of one that are looked at
 
 def say(text: str) -> None:
     """One message of ours, redacted, one line whatever stands in it. A closed stderr loses it; nothing else does."""
-    _write([shown(f"wal-agent: {redact(text[:LONGEST])}", MOST)])
+    _write([shorten(f"wal-agent: {redact(text[:LONGEST])}", MOST)])
 
 
 def lines(rows: list[str]) -> None:

@@ -14,7 +14,7 @@ from wal_agent.cli.screen import lines, say
 from wal_agent.recovery.settled import failure
 from wal_agent.recovery.words import counted, moment, size, span, stamp
 from wal_agent.redact import redact
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 
 if TYPE_CHECKING:
     from wal_agent.cli.view import Call, Crash, Files, View
@@ -70,7 +70,7 @@ def status(
         say(none(view))
     else:
         trouble = notify.trouble(os.environ)
-        lines([*table(view), *([f"{'messages':<11} {shown(trouble, WIDEST)}"] if trouble else [])])
+        lines([*table(view), *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
     if view.damage:
         raise Damaged(view.damage)
 
@@ -125,7 +125,7 @@ def table(view: View) -> list[str]:
         rows += [("", crash(c)) for c in view.crashes[-5:]]
     rows += [in_flight(call, view) for call in view.unsettled]
     rows += [("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged") for c in view.unlogged]
-    return [f"{name:<11} {shown(redact(text), WIDEST)}" for name, text in rows]
+    return [f"{name:<11} {shorten(redact(text), WIDEST)}" for name, text in rows]
 
 
 def files(f: Files, now: float, running: bool) -> list[tuple[str, str]]:

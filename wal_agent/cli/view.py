@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from wal_agent import decoders, happened
+from wal_agent import events, msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.records import Intent, Opening, Payload
@@ -19,7 +19,7 @@ from wal_agent.recovery.damage import damaged, lease_missing, lost
 from wal_agent.recovery.died import CRASHES
 from wal_agent.recovery.settled import Way, way
 from wal_agent.redact import redact
-from wal_agent.shown import printable
+from wal_agent.sanitize import printable
 from wal_agent.supervise.hook_server import STATUS, ask_run
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.watchdog import Bounds
@@ -74,7 +74,7 @@ class Waiting(msgspec.Struct, frozen=True):
 class Late(msgspec.Struct, frozen=True):
     """What the run waits for longer than it should take (happened.Late)."""
 
-    what: happened.Late
+    what: events.Late
     seconds: float
     tool: str = ""  # redacted
 
@@ -100,7 +100,7 @@ class Files(msgspec.Struct, frozen=True):
     off: bool = False
 
 
-_late = decoders.of_values(tuple[Late, ...])
+_late = msgspec_compat.of_values(tuple[Late, ...])
 
 
 class View(msgspec.Struct, frozen=True):

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.errors import ConfigError
-from wal_agent.fleet.job import Job
-from wal_agent.places import in_a_secret_place
+from wal_agent.fleet.jobs import Job
+from wal_agent.paths import in_a_secret_place
 from wal_agent.redact import redact_head
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 
 EQUAL = 60.0  # seconds: what waits about as long is taken in any order, so that a hundred hosts do not want one job
 HOOKLESS = "generic"
@@ -41,19 +41,19 @@ def line_up(jobs: Iterable[Job], resting: Collection[Loss], rng: random.Random) 
 def refusal(job: Job, allowed: Allowed) -> str:
     """Why this host does not take it; "" if it may."""
     if job.agent not in allowed.agents:
-        return f"its agent is {shown(repr(job.agent), 60)}, which wal-agent does not know here"
+        return f"its agent is {shorten(repr(job.agent), 60)}, which wal-agent does not know here"
     if job.agent == HOOKLESS and not allowed.generic:
         return "it is one of a command of its own; to take such ones: --generic -- COMMAND"
     if job.agent != HOOKLESS and allowed.generic:
         return f"it is {job.agent}'s, and only those of a command were asked for (--generic)"
     if job.only_on:
-        return f"it may have records that only {shown(job.only_on, 60)} has; start it there"
+        return f"it may have records that only {shorten(job.only_on, 60)} has; start it there"
     return misplaced(job.folder, allowed)
 
 
 def misplaced(workspace: str, allowed: Allowed) -> str:
     """Why a job may not be given this folder; links are followed."""
-    words = shown(redact_head(workspace, 1000), 200)
+    words = shorten(redact_head(workspace, 1000), 200)
     if not Path(workspace).is_absolute() or "\0" in workspace or os.path.normpath(workspace) != workspace:
         return f"its workspace {words} is no plain absolute path"
     try:
@@ -86,7 +86,7 @@ def made(job: Job, allowed: Allowed) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"The workspace {shown(job.workspace)} of job {job.job} cannot be made: {error.strerror}."
+            f"The workspace {shorten(job.workspace)} of job {job.job} cannot be made: {error.strerror}."
         ) from None
     if why := misplaced(job.folder, allowed):
         raise ConfigError(f"Job {job.job}: {why}.")

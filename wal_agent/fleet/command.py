@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from wal_agent.agents import AGENTS
-from wal_agent.fleet.job import Job
-from wal_agent.shown import shown
+from wal_agent.fleet.jobs import Job
+from wal_agent.sanitize import shorten
 
 TIMED_OUT = 124  # as timeout(1) says it
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
@@ -24,7 +24,7 @@ LONGEST = 1000  # characters of a value
 def environment(env: Mapping[str, str], job: Job, url: str) -> dict[str, str]:
     """WAL_AGENT_JOB and WAL_AGENT_BUCKET, which every command of ours goes by, and FLEET_*. An agent that is none,
     and a workspace that cannot be told as it stands, are empty: another one would be worse."""
-    whole = job.workspace == job.folder and shown(job.folder, LONGEST) == job.folder
+    whole = job.workspace == job.folder and shorten(job.folder, LONGEST) == job.folder
     told = {
         "STATE": job.state,
         "AGENT": job.agent if job.agent in AGENTS else "",
@@ -36,7 +36,7 @@ def environment(env: Mapping[str, str], job: Job, url: str) -> dict[str, str]:
         "PHASE": job.phase,
         "WAITS": str(round(job.waits)),
     }
-    clean = {f"FLEET_{name}": shown(value, LONGEST) for name, value in told.items()}
+    clean = {f"FLEET_{name}": shorten(value, LONGEST) for name, value in told.items()}
     return {**env, **clean, "WAL_AGENT_JOB": job.job, "WAL_AGENT_BUCKET": url}
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Denied, Newer, UsageError
-from wal_agent.fleet.job import Job, clean, judge
+from wal_agent.fleet.jobs import Job, clean, judge
 from wal_agent.records import Host
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases
@@ -20,7 +20,7 @@ PARALLEL = 32  # requests at once; as many connections are kept
 
 
 @dataclass(frozen=True, slots=True)
-class Eyes:
+class Reader:
     """A bucket, and this machine, which knows of its own processes whether they live."""
 
     bucket: Bucket
@@ -28,7 +28,7 @@ class Eyes:
     spools: Path
 
     @classmethod
-    def of(cls, bucket: Bucket, env: Mapping[str, str]) -> Eyes:
+    def of(cls, bucket: Bucket, env: Mapping[str, str]) -> Reader:
         return cls(bucket, this_host(env, Path("/dev/null")), spools_dir(env))
 
     def all(self) -> list[Job]:
@@ -36,7 +36,9 @@ class Eyes:
         their leases may be read; who may read some sees the others as damaged."""
         names = sorted(filter(is_job, self.bucket.folders("")))
         near = self.bucket.url.startswith(("file:", "memory:"))  # threads cost more than such a read takes
-        found = [(n, job) for n, job in ahead(self._look, names, 1 if near else min(PARALLEL, len(names))) if job]
+        found = [
+            (n, job) for n, job in prefetch_map(self._look, names, 1 if near else min(PARALLEL, len(names))) if job
+        ]
         denied = [job for _, job in found if isinstance(job, Denied)]
         if denied and len(denied) == len(found):
             raise denied[0]

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.clock import Clock
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
-from wal_agent.fleet.acted import Act, Acted, chosen, forsaken, kept, noted, settled, told
 from wal_agent.fleet.command import Commands
-from wal_agent.fleet.job import Job, JobState, counted
-from wal_agent.fleet.listing import Eyes
+from wal_agent.fleet.jobs import Job, JobState, counted
+from wal_agent.fleet.listing import Reader
+from wal_agent.fleet.results import Act, Acted, chosen, forsaken, kept, noted, settled, told
 from wal_agent.recovery.admit import owner_is_dead
 from wal_agent.supervise.acquire import LeaseWatch as Unchanged
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
@@ -79,7 +79,7 @@ class Watcher:
         self._bucket, self._wanted, self._env, self._say = bucket, wanted, env, say
         self._clock, self._rng, self._stop = clock, rng, stop
         self._timing = LeaseTiming(wanted.ttl)
-        self._eyes = Eyes.of(bucket, env)
+        self._eyes = Reader.of(bucket, env)
         self._commands = Commands(wanted.command, bucket.url, env, wanted.limit, stop)
         self._trouble = ""
         self._ended: list[Act] = []  # and not saved yet
@@ -197,7 +197,9 @@ class Watcher:
         acted.save(noted(memory, (act for act, _ in todo)))
         self._say(f"{counted(job for _, job in todo)}: {told([act for act, _ in todo])}")
         spread = min(LONGEST_SPREAD, wanted.every / 2) if len(todo) > wanted.at_once else 0.0
-        self._ended = list(ahead(lambda one: self._act(*one, self._rng.uniform(0, spread)), todo, wanted.at_once))
+        self._ended = list(
+            prefetch_map(lambda one: self._act(*one, self._rng.uniform(0, spread)), todo, wanted.at_once)
+        )
         self._save_ends(acted)
 
     def _save_ends(self, acted: Acted) -> None:

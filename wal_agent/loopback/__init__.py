@@ -1,1 +1,0 @@
-"""Scripted models on loopback that speak the agents' APIs: for `doctor`, the self-test, `demo` and the tests."""

@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from wal_agent.loopback.model import Called, Heard, Json, Reply, Returned, Said, Turn, json_reply, sse
+from wal_agent.rehearsal.model import Called, Heard, Json, Reply, Returned, Said, Turn, json_reply, sse
 
 _ids = itertools.count(1)
 
@@ -18,12 +18,12 @@ class Chat:
         return path.endswith("/chat/completions") and bool(body.get("tools"))
 
     def turn(self, turn: Turn, path: str, body: Json) -> Reply:
-        return _answer(turn, body) if turn.status == 200 else error(turn.status, "scripted")
+        return _chat_answer(turn, body) if turn.status == 200 else error(turn.status, "scripted")
 
     def other(self, method: str, path: str, body: Json) -> Reply:
         plain = path.partition("?")[0]
         if method == "POST" and plain.endswith("/chat/completions"):
-            return _answer(Turn(text="ok"), body)
+            return _chat_answer(Turn(text="ok"), body)
         return beside(method, plain)
 
     def history(self, body: Json) -> list[Heard]:
@@ -76,10 +76,10 @@ def unanswered(history: list[Heard]) -> str:
     return "\n".join(new)
 
 
-def _answer(turn: Turn, body: Json) -> Reply:
+def _chat_answer(turn: Turn, body: Json) -> Reply:
     base = {"id": new_id("chatcmpl-"), "created": int(time.time()), "model": body.get("model") or "scripted"}
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-    calls = [_call(name, args) for name, args in turn.calls]
+    calls = [_chat_call(name, args) for name, args in turn.calls]
     finish = "tool_calls" if calls else "stop"
     if not body.get("stream"):
         message: Json = {"role": "assistant", "content": turn.text or None}
@@ -97,7 +97,7 @@ def _answer(turn: Turn, body: Json) -> Reply:
     return Reply(stream.data + b"data: [DONE]\n\n", stream.kind)
 
 
-def _call(name: str, args: Json) -> Json:
+def _chat_call(name: str, args: Json) -> Json:
     return {"id": new_id("call_"), "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
 
 

@@ -16,7 +16,7 @@ from types import FrameType
 
 from wal_agent.notify.message import Level
 from wal_agent.notify.targets import REFUSED, Target
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 
 TIMEOUT = 30  # seconds for one URL, whatever the service's own are
 _MOST = 200  # characters of a reason
@@ -61,7 +61,7 @@ def scrubbed(text: str, url: str) -> str:
     """The text on one line, without secrets and without any longer part of the URL."""
     for part in sorted({url, *_PART.findall(url)}, key=len, reverse=True):
         text = text.replace(part, "…")
-    return heard(text, _MOST)
+    return quote(text, _MOST)
 
 
 def _why(told: list[str], target: Target, else_: str) -> str:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from wal_agent.errors import CrashLoop, Fenced, LeaseHeld, Unavailable, UsageError
-from wal_agent.happened import (
+from wal_agent.events import (
     DrainFinished,
+    Event,
     Halted,
-    Happening,
     HungUp,
     LeaseLost,
     LeftOpen,
@@ -27,7 +27,7 @@ from wal_agent.happened import (
     TakesLong,
 )
 from wal_agent.recovery.words import counted, moment, span, wherever
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 
 Level = Literal["info", "recovery", "person_needed"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -79,7 +79,7 @@ def reaches(level: Level, wanted: Level) -> bool:
     return LEVELS.index(level) >= LEVELS.index(wanted)
 
 
-def message_of(facts: Facts, at: float, happening: Happening) -> Message | None:
+def message_of(facts: Facts, at: float, happening: Event) -> Message | None:
     """None for what people are not told. `at`: seconds since 1970."""
     match happening:
         case Recovered():
@@ -267,7 +267,7 @@ def _body(lines: Iterable[str]) -> str:
 
 
 def _line(text: str, most: int) -> str:
-    return heard(text, most - 3)
+    return quote(text, most - 3)
 
 
 def _sentence(text: str) -> str:

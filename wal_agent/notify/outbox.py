@@ -19,13 +19,13 @@ from typing import TypeVar
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.flock import flock_state
 from wal_agent.notify import letter as letters_
 from wal_agent.notify.letter import Halt, Letter
 from wal_agent.notify.message import LEVELS
 from wal_agent.notify.targets import Target
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.plainfile import read_plain
 
 T = TypeVar("T")
@@ -52,10 +52,10 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     told: bool = False
 
 
-_LETTER = decoders.of_json(Letter)
-_TIMES = decoders.of_json(dict[str, float])
-_KNOWN = decoders.of_json(dict[str, Halt])
-_FAILURES = decoders.of_json(dict[str, Failure])
+_LETTER = msgspec_compat.of_json(Letter)
+_TIMES = msgspec_compat.of_json(dict[str, float])
+_KNOWN = msgspec_compat.of_json(dict[str, Halt])
+_FAILURES = msgspec_compat.of_json(dict[str, Failure])
 
 
 def root(env: Mapping[str, str]) -> Path:

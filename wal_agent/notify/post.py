@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
-from wal_agent.apart import begun
-from wal_agent.happened import Halted, Happening, LeaseSettled, LeaseTaken, Ready
+from wal_agent.apart import start_daemon
+from wal_agent.events import Event, Halted, LeaseSettled, LeaseTaken, Ready
 from wal_agent.notify import letter as letters
 from wal_agent.notify import outbox
 from wal_agent.notify.letter import Halt, Letter
@@ -46,11 +46,11 @@ class Post:
         self._linger = linger
         self._well = math.inf  # when it runs well (monotonic)
         self._about = outbox.about(facts.bucket, facts.job)
-        self._heard: SimpleQueue[tuple[float, Happening] | None] = SimpleQueue()
+        self._heard: SimpleQueue[tuple[float, Event] | None] = SimpleQueue()
         self._trouble: Exception | None = None
-        self._thread = begun("notify", self._work)
+        self._thread = start_daemon("notify", self._work)
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         if isinstance(happening, (LeaseTaken, LeaseSettled, Ready, *TOLD)):
             self._heard.put((at, happening))
         self._raise()
@@ -71,7 +71,7 @@ class Post:
                 self._begin()
         except Exception as error:  # noqa: BLE001 - told by whoever speaks next
             self._trouble = error
-        heard: tuple[float, Happening | None] | None
+        heard: tuple[float, Event | None] | None
         while True:
             try:
                 left = self._well - time.monotonic()
@@ -85,7 +85,7 @@ class Post:
             except Exception as error:  # noqa: BLE001
                 self._trouble = error
 
-    def _take(self, at: float, happening: Happening | None) -> None:
+    def _take(self, at: float, happening: Event | None) -> None:
         """None: it runs well."""
         match happening:
             case None | LeaseSettled(state="closed"):

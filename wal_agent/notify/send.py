@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from wal_agent.flock import taken
+from wal_agent.flock import try_lock
 from wal_agent.notify import letter as letters
 from wal_agent.notify.letter import Letter
 from wal_agent.notify.message import Level
@@ -71,7 +71,7 @@ def main() -> None:
     while box.letters():  # again after the lock is free: who left one just now has seen it held
         lock = os.open(box.folder / SENDER, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(lock, "ab"):
-            if not taken(lock):
+            if not try_lock(lock):
                 return
             serve(box, targets, _deliver, rest=lambda: _rest(box, targets))
 

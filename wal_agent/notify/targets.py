@@ -15,7 +15,7 @@ from pathlib import Path
 from wal_agent.config import FILE, known_keys, own_document
 from wal_agent.errors import ConfigError, UsageError, WalAgentError
 from wal_agent.notify.message import LEVELS, Level
-from wal_agent.places import config_dir
+from wal_agent.paths import config_dir
 
 VARIABLE = "WAL_AGENT_NOTIFY"
 OFF = "off"

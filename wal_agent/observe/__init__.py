@@ -17,7 +17,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, UsageError
-from wal_agent.happened import Listener
+from wal_agent.events import Listener
 
 if TYPE_CHECKING:
     from wal_agent.observe.metrics import Metrics

@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 
-from wal_agent.apart import begun
-from wal_agent.happened import Happening, Listener
+from wal_agent.apart import start_daemon
+from wal_agent.events import Event, Listener
 
 MOST = 10_000  # happenings that wait; a run tells of some tens a second
 LAST = 3.0  # seconds that the end of the process waits for what is left
@@ -27,12 +27,12 @@ class Aside:
         self._name = name
         self._say = say
         self._last = LAST if last is None else last
-        self._queue: queue.Queue[tuple[float, Happening] | None] = queue.Queue(most)
+        self._queue: queue.Queue[tuple[float, Event] | None] = queue.Queue(most)
         self._dropped = 0
         self._error: Exception | None = None
-        self._thread = begun(f"observe-{name}", self._loop)
+        self._thread = start_daemon(f"observe-{name}", self._loop)
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         """Never waits: what finds no room is dropped, and counted. A failure of the listener is raised here, once."""
         try:
             self._queue.put_nowait((at, happening))

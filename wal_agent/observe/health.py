@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wal_agent.clock import Clock
-from wal_agent.happened import (
+from wal_agent.events import (
     AgentEnded,
-    Happening,
+    Event,
     LeaseLost,
     LeaseRenewed,
     LeaseSettled,
@@ -45,7 +45,7 @@ class Health:
             return f"nothing could be saved for {now - self._saved:.0f} s"
         return self.alive()
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         now = self._clock.boot()
         match happening:
             case LeaseTaken(ttl=left) | LeaseRenewed(left=left) | RenewalFailed(left=left):

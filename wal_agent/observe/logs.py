@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from wal_agent.errors import ConfigError
-from wal_agent.happened import Happening, LeaseTaken
+from wal_agent.events import Event, LeaseTaken
 from wal_agent.observe.words import LEVELS, Level, Line, Value, lines_of
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 
 LONGEST = 1000  # characters of one value
 _BARE = re.compile(r"[A-Za-z0-9_./:+@-]+")
@@ -47,7 +47,7 @@ class Log:
         self._head: dict[str, Value] = {"job": _clean(job), "host": "", "epoch": 0, "run": ""}
         self._lost, self._why = 0, ""
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         if isinstance(happening, LeaseTaken):
             self._head = {
                 "job": _clean(happening.job),
@@ -90,7 +90,7 @@ def record(at: float, line: Line, head: Mapping[str, Value]) -> dict[str, Value 
 
 
 def _clean(value: Value) -> Value:
-    return heard(value, LONGEST) if isinstance(value, str) else value
+    return quote(value, LONGEST) if isinstance(value, str) else value
 
 
 def as_json(made: Mapping[str, Value | None]) -> str:

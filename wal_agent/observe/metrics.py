@@ -19,15 +19,15 @@ from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.meter import MeterBucket, OpUsage
 from wal_agent.clock import Clock
-from wal_agent.happened import (
+from wal_agent.events import (
     AgentBegan,
     AgentEnded,
     CallEnded,
     CallStarted,
     DrainFinished,
     DrainStarted,
+    Event,
     Halted,
-    Happening,
     HookAnswered,
     HungUp,
     LeaseLost,
@@ -150,7 +150,7 @@ class Metrics:
     def close(self) -> None:
         return
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         match happening:
             case LeaseTaken():
                 self._enter("starting")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from wal_agent.apart import begun
+from wal_agent.apart import start_daemon
 from wal_agent.errors import ConfigError
-from wal_agent.happened import Happening
+from wal_agent.events import Event
 from wal_agent.observe import aside
 
 REST = 15.0  # seconds between two writes: as often as such a file is usually read
@@ -32,9 +32,9 @@ class PromFile:
             self._write()
         except OSError as error:
             raise ConfigError(f"--metrics-file {path} cannot be written: {error.strerror}. Nothing was run.") from None
-        self._thread = begun("promfile", self._loop)
+        self._thread = start_daemon("promfile", self._loop)
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         self._changed.set()
 
     def close(self) -> None:

@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from wal_agent.apart import begun
+from wal_agent.apart import start_daemon
 from wal_agent.errors import ConfigError
-from wal_agent.happened import Happening
+from wal_agent.events import Event
 from wal_agent.observe.exposition import TYPE
 from wal_agent.observe.health import Health
 
@@ -58,9 +58,9 @@ class Server:
         self._open: dict[socket.socket, None] = {}  # oldest first
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = begun("metrics", self._accept)
+        self._thread = start_daemon("metrics", self._accept)
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         return
 
     def close(self) -> None:

@@ -15,15 +15,15 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
 from wal_agent import __version__
-from wal_agent.happened import (
+from wal_agent.events import (
     AgentBegan,
     AgentEnded,
     CallEnded,
     CallStarted,
     DrainFinished,
     DrainStarted,
+    Event,
     Halted,
-    Happening,
     HungUp,
     LeaseLost,
     LeaseSettled,
@@ -36,7 +36,7 @@ from wal_agent.happened import (
     TakesLong,
 )
 from wal_agent.observe.words import lines_of
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 
 MOST_OPEN = 1000  # calls that run at a time; the oldest is let go beyond
 _HALF = (1 << 64) - 1
@@ -88,18 +88,18 @@ class Spans:
         self._drain: Span | None = None
         self._calls: OrderedDict[int, Span] = OrderedDict()
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         self._last = max(self._last, at)
         match happening:
             case LeaseTaken():
                 self._restarted(at)
                 self._root.set_attributes(
                     {
-                        "wal_agent.job": heard(happening.job),
+                        "wal_agent.job": quote(happening.job),
                         "wal_agent.run": happening.run,
                         "wal_agent.epoch": happening.epoch,
                         "wal_agent.cause": happening.cause,
-                        "host.name": heard(happening.host),
+                        "host.name": quote(happening.host),
                     }
                 )
             case Recovered():
@@ -111,7 +111,7 @@ class Spans:
                     self._ended(span, at, how)
             case DrainStarted(source=source, budget=budget):
                 self._drain = self._drain or self._begin("drain", at)
-                self._drain.set_attributes({"wal_agent.source": heard(source), "wal_agent.budget": budget})
+                self._drain.set_attributes({"wal_agent.source": quote(source), "wal_agent.budget": budget})
             case DrainFinished(in_time=in_time) if self._drain is not None:
                 self._drain.set_attribute("wal_agent.in_time", in_time)
                 self._drain.end(_nano(at))
@@ -124,7 +124,7 @@ class Spans:
                     self._start = None
                 self._event(at, happening)
             case Halted(what=what):
-                self._root.set_status(Status(StatusCode.ERROR, heard(what)))
+                self._root.set_status(Status(StatusCode.ERROR, quote(what)))
                 self._event(at, happening)
             case AgentEnded() | LeaseLost() | RenewalFailed() | HungUp() | NoticeReceived():
                 self._event(at, happening)
@@ -152,7 +152,7 @@ class Spans:
         return self._tracer.start_span(name, self._context, start_time=_nano(at))
 
     def _called(self, at: float, it: CallStarted) -> None:
-        tool = heard(it.tool, 100)
+        tool = quote(it.tool, 100)
         span = self._begin(f"execute_tool {tool}", at)
         span.set_attributes(
             {
@@ -165,7 +165,7 @@ class Spans:
             }
         )
         if it.agent_call:
-            span.set_attribute("gen_ai.tool.call.id", heard(it.agent_call, 100))
+            span.set_attribute("gen_ai.tool.call.id", quote(it.agent_call, 100))
         self._calls[it.call] = span
         if len(self._calls) > MOST_OPEN:
             self._ended(self._calls.popitem(last=False)[1], at, "open")
@@ -193,11 +193,11 @@ class Spans:
                 each.add_link(before, {"wal_agent.from_epoch": it.from_epoch})
         span.end(_nano(at))
 
-    def _event(self, at: float, happening: Happening) -> None:
+    def _event(self, at: float, happening: Event) -> None:
         """What the structured log says of it, on the root."""
         for line in lines_of(happening):
-            told = {f"wal_agent.{key}": heard(v) if isinstance(v, str) else v for key, v in line.more.items()}
-            self._root.add_event(line.event, {**told, "message": heard(line.msg)}, _nano(at))
+            told = {f"wal_agent.{key}": quote(v) if isinstance(v, str) else v for key, v in line.more.items()}
+            self._root.add_event(line.event, {**told, "message": quote(line.msg)}, _nano(at))
 
 
 def _nano(seconds: float) -> int:

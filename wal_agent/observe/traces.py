@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from wal_agent.happened import Happening, Listener
+from wal_agent.events import Event, Listener
 from wal_agent.observe.aside import Aside
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -30,7 +30,7 @@ class Traces:
         self.trace = f"{secrets.randbits(128) | 1:032x}"
         self._aside = Aside(lambda: _Sent(self.trace, agent, began, say), "traces", say)
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         self._aside.hear(at, happening)
 
     def close(self) -> None:
@@ -48,13 +48,13 @@ class _Sent:
         logging.getLogger("opentelemetry").addHandler(self._trouble)  # else it writes on the agent's screen
         self._inner = tracing(OTLPSpanExporter(), trace, agent, began)
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         self._inner.hear(at, happening)
 
     def close(self) -> None:
         self._inner.close()
         if self._trouble.first:
-            self._say(f"traces could not be sent: {heard(self._trouble.first)}")
+            self._say(f"traces could not be sent: {quote(self._trouble.first)}")
 
 
 def tracing(exporter: SpanExporter, trace: str, agent: str, began: float) -> Listener:

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
-from wal_agent.happened import (
+from wal_agent.events import (
     AgentBegan,
     AgentEnded,
     CallEnded,
     CallStarted,
     DrainFinished,
     DrainStarted,
+    Event,
     Halted,
-    Happening,
     HookAnswered,
     HungUp,
     LeaseLost,
@@ -51,7 +51,7 @@ class Line:
     call: int = 0
 
 
-def lines_of(happening: Happening) -> list[Line]:
+def lines_of(happening: Event) -> list[Line]:
     """One line for most; what a taken lease says of the run before is a line of its own."""
     match happening:
         case LeaseTaken():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import Newer
 from wal_agent.plainfile import read_plain
@@ -34,7 +34,7 @@ class Begun:
     format: int = FORMAT
 
 
-_BEGUN = decoders.of_json(Begun)
+_BEGUN = msgspec_compat.of_json(Begun)
 
 
 def read_begun(shadow: Shadow) -> Begun | None:

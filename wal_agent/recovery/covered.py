@@ -17,7 +17,7 @@ from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import Damaged
 from wal_agent.records import Workspace
 from wal_agent.recovery.worktree import FILE_MODES, Tree, above, listed
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 
 
 def covering(shadow: Shadow, folder: Path, captured: Workspace) -> Callable[[str], bool]:
@@ -51,7 +51,7 @@ def _nothing_left_out(captured: Workspace, name: str) -> bool:
     if any(why == FULL for _, _, why in lines) or (captured.left_out_more and lines and lines[-1][2] != IGNORED):
         return False
     paths = {*above(name), name}
-    return not any(left in {shown(path, 160) for path in paths} for left, _, _ in lines)
+    return not any(left in {shorten(path, 160) for path in paths} for left, _, _ in lines)
 
 
 def _ignored(shadow: Shadow, folder: Path, name: str) -> bool:

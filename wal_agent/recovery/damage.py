@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import BucketError, Damaged
 from wal_agent.recovery.words import stamp
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 from wal_agent.wal.blob_check import BlobProblem
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import StoredLease
@@ -34,7 +34,7 @@ def lost(lacks: Sequence[BlobProblem], whole: Replay | None, keys: Keys, options
     """Blobs that a restore needs cannot be had. `whole`: the newest place that can; `options`: see `to_restore`."""
     first, others = lacks[0], len(lacks) - 1
     more = f" So {'is 1 more' if others == 1 else f'are {others} more'}." if others else ""
-    what = f"{first.why[:-1]}, and {shown(first.what, 100)} needs it.{more}"
+    what = f"{first.why[:-1]}, and {shorten(first.what, 100)} needs it.{more}"
     return Damaged(what, offer(whole, keys, options) or f"{RESCUE}; {ANEW}")
 
 

@@ -11,7 +11,7 @@ import shlex
 from dataclasses import dataclass
 
 from wal_agent.records import Class
-from wal_agent.shown import printable
+from wal_agent.sanitize import printable
 
 MOST_TEXT = 200  # characters of a sentence of a rule
 MOST_NAME = 60

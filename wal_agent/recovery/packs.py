@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from wal_agent.ahead import ahead
 from wal_agent.capture.git import GitFailed
 from wal_agent.capture.shadow import Shadow, is_object_id
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Pack, Workspace
 from wal_agent.wal.blobs import Blobs
@@ -65,7 +65,7 @@ def _fetch(pack: Pack, blobs: Blobs, path: Path, which: str) -> None:
 
 
 def _parts(pack: Pack, blobs: Blobs) -> Iterator[bytes]:
-    return ahead(blobs.fetch, pack.parts, blobs.parallel)
+    return prefetch_map(blobs.fetch, pack.parts, blobs.parallel)
 
 
 def _take_in(shadow: Shadow, path: Path, name: str, *alternates: Path) -> None:

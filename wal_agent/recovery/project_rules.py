@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wal_agent.inside import inside, read_text
+from wal_agent.inside import path_in_root, read_in_root
 from wal_agent.recovery.declared import Declared, Problem
 from wal_agent.recovery.markdown_rules import section_rules, table_rules
 from wal_agent.recovery.rules import Rules, load_rules, with_project
@@ -96,7 +96,7 @@ def _texts(workspace: Path, problems: list[Problem]) -> Iterator[_Text]:
     left, told = MOST_IN_ALL, MOST_TOLD
     for kind, name in _names(root, problems):
         try:
-            real = inside(root, name)
+            real = path_in_root(root, name)
             if real is None:
                 continue
             folder = name.rpartition("/")[0]
@@ -104,7 +104,7 @@ def _texts(workspace: Path, problems: list[Problem]) -> Iterator[_Text]:
                 if (known := seen[real]) and kind == known.kind == "skill":
                     seen[real] = replace(known, folders=(*known.folders, folder))
                 continue
-            text = read_text(root, real, MOST_BYTES)
+            text = read_in_root(root, real, MOST_BYTES)
         except ValueError as error:
             problems.append(Problem(name, 0, f"{error}."))
             continue
@@ -138,7 +138,7 @@ def _listed(root: Path, folder: str, problems: list[Problem]) -> list[str]:
     """The names in a folder, in order; of a very big one, some."""
     found: list[str] = []
     try:
-        real = inside(root, folder)
+        real = path_in_root(root, folder)
         if real is None or not (root / real).is_dir():
             return []
         with os.scandir(root / real) as entries:

@@ -17,7 +17,7 @@ from wal_agent.capture.git import Git, GitDirs, GitFailed
 from wal_agent.capture.repository import PROGRESS_FILES, PROGRESS_FOLDERS
 from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 
 BUILT = ".wal-agent-git"  # in the workspace, while it is built
 _URL = re.compile(
@@ -58,7 +58,7 @@ def rebuild(shadow: Shadow, contents: Contents, folder: Path, identity: Collecti
         _index(shadow.git, contents, built, folder)
         (built / ".git").rename(folder / ".git")
     except (GitFailed, OSError, ValueError) as error:
-        raise ConfigError(f"The repository could not be made again in {folder}: {shown(str(error))}") from error
+        raise ConfigError(f"The repository could not be made again in {folder}: {shorten(str(error))}") from error
     finally:
         sweep(folder)
 

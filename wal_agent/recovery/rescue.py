@@ -14,7 +14,7 @@ from pathlib import Path
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import ConfigError, Damaged, UsageError
 from wal_agent.recovery import moves
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import create_file, write_base, write_file
 from wal_agent.wal.keys import Keys
@@ -65,7 +65,7 @@ def rescue(
                 raise ConfigError(f"{folder} cannot be written: {error.strerror}.", "Make room there.") from error
             why = f"cannot be had ({error.strerror})"
         if why:
-            short.append(f"{shown(name, 100)} {shown(why)}")
+            short.append(f"{shorten(name, 100)} {shorten(why)}")
     return Rescued(written, tuple(short))
 
 

@@ -21,7 +21,7 @@ from wal_agent.plainfile import read_plain
 from wal_agent.recovery import moves
 from wal_agent.recovery.damage import offered
 from wal_agent.recovery.moves import Move, move_in, placed, stage
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.state import FileState
@@ -60,7 +60,7 @@ class Place:
         try:
             return self.agent.restore_path(name, self.session, self.workspace, self.env)
         except ValueError as error:
-            raise Damaged(f"The log names a session file that cannot be restored: {shown(str(error))}.") from error
+            raise Damaged(f"The log names a session file that cannot be restored: {shorten(str(error))}.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def restore(
 def check(place: Place, files: Mapping[str, FileState]) -> None:
     """Damaged: what the log says of the files cannot be a session. Reads nothing."""
     if not _SESSION.fullmatch(place.session):  # it becomes a word of the agent's command line
-        raise offered(Damaged(f"The log names a session {shown(repr(place.session), 60)}, which is no session's id."))
+        raise offered(Damaged(f"The log names a session {shorten(repr(place.session), 60)}, which is no session's id."))
     if len(files) > MOST_FILES or sum(max(f.size, f.base_size, 0) for f in files.values()) > MOST_BYTES:
         raise offered(Damaged(f"The log names {len(files)} session files, more or bigger than an agent can have."))
     if (size := files[place.agent.main_file].size) > MOST_MAIN:
@@ -124,7 +124,7 @@ def check(place: Place, files: Mapping[str, FileState]) -> None:
         for name in files:
             place.path(name)
             if above := next((str(p) for p in PurePosixPath(name).parents if str(p) in files), None):
-                raise Damaged(f"The log names {shown(above)} both as a file and as a folder.")
+                raise Damaged(f"The log names {shorten(above)} both as a file and as a folder.")
     except Damaged as error:
         raise offered(error) from error
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.records import Class, Finding
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     command: list[_Command] = []
 
 
-_file = decoders.of_values(_File)
+_file = msgspec_compat.of_values(_File)
 _reading = threading.Lock()
 
 

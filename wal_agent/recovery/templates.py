@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.consent import Consents, digest
-from wal_agent.inside import inside, read_text
+from wal_agent.inside import path_in_root, read_in_root
 from wal_agent.recovery.words import counted
 from wal_agent.resources import shipped
 
@@ -102,8 +102,8 @@ def _own(workspace: Path, name: str) -> str | None:
     """The project's file; None when there is none. ValueError: it cannot be read."""
     root = workspace.resolve()
     try:
-        real = inside(root, f"{FOLDER}/{name}")
-        return None if real is None else read_text(root, real, MAX_SIZE)
+        real = path_in_root(root, f"{FOLDER}/{name}")
+        return None if real is None else read_in_root(root, real, MAX_SIZE)
     except OSError as error:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
     except ValueError as error:

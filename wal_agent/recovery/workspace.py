@@ -44,7 +44,7 @@ from wal_agent.recovery.worktree import (
     make_equal,
     size_of,
 )
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 from wal_agent.wal.blobs import Blobs
 
 LOCKED = 60.0  # seconds
@@ -96,7 +96,7 @@ def put_back(target: Target, captured: Workspace, blobs: Blobs, decided: PutBack
         except Damaged as error:
             raise offered(error) from error
         except (GitFailed, OSError) as error:
-            raise ConfigError(f"The working tree could not be put back: {shown(str(error), 400)}") from error
+            raise ConfigError(f"The working tree could not be put back: {shorten(str(error), 400)}") from error
         except GitMissing:
             raise ConfigError("There is no git here to put the working tree back with.", "Install git.") from None
 

@@ -20,7 +20,7 @@ from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.plainfile import open_plain
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 
 MOST_LISTED = 512 << 20  # bytes of a tree's listing
 MOST_FILES = 5_000_000
@@ -71,15 +71,15 @@ def listed(shadow: Shadow, tree: str, *alternates: Path, whole: bool = True) -> 
         path = os.fsdecode(name)
         mode, _, id, size = head.decode().split()
         if size == "BAD" and whole:
-            raise Damaged(f"The captured working tree is not whole: {shown(path)} is missing.")
+            raise Damaged(f"The captured working tree is not whole: {shorten(path)} is missing.")
         if path in entries or mode not in (*FILE_MODES, INSIDE) or not _stays_inside(path):
-            raise Damaged(f"The captured working tree names what cannot be restored: {shown(path)}.")
+            raise Damaged(f"The captured working tree names what cannot be restored: {shorten(path)}.")
         entries[path] = Entry(mode, id, int(size) if size.isdigit() else 0)
     if len(entries) > MOST_FILES:
         raise Damaged(f"The captured working tree has {len(entries)} files, more than are restored.")
     for path in entries:
         if file := next((p for p in above(path) if p in entries), None):
-            raise Damaged(f"The captured working tree has {shown(file)} both as a file and as a folder.")
+            raise Damaged(f"The captured working tree has {shorten(file)} both as a file and as a folder.")
     return entries
 
 
@@ -145,7 +145,7 @@ def make_equal(
         _merge(shadow, at, base, tree)
         name = _differs(shadow, at)
     except GitFailed as error:
-        raise ConfigError(f"The working tree could not be put back into {folder}: {shown(str(error))}") from error
+        raise ConfigError(f"The working tree could not be put back into {folder}: {shorten(str(error))}") from error
     if name:
         raise ConfigError(f"The working tree could not be put back into {folder}: {name} is not as it was saved.")
     flush(folder)
@@ -158,7 +158,7 @@ def _merge(shadow: Shadow, at: GitDirs, base: str, tree: str) -> None:
         shadow.git.run("read-tree", "-m", "-u", base, tree, at=at)
     except GitFailed as error:
         if _REFUSED.search(error.said):
-            raise Moved(shown(error.said.strip(), 200)) from error
+            raise Moved(shorten(error.said.strip(), 200)) from error
         raise
 
 
@@ -171,7 +171,7 @@ def _differs(shadow: Shadow, at: GitDirs) -> str:
     """The first file that is not as the index has it, for people; "" for none."""
     shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
     found = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=at)
-    return shown(os.fsdecode(found.split(b"\0")[0]))
+    return shorten(os.fsdecode(found.split(b"\0")[0]))
 
 
 def flush(folder: Path) -> None:

@@ -8,7 +8,7 @@ from wal_agent.redact.find import MARK, compiled
 
 _BEGIN = r"(-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----)"
 _BODY = r"((?:[A-Za-z0-9+/=\s\\:,.()\"']|-(?!----))*+)"
-_END = r"-----END (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+_PEM_END = r"-----END (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\\ \t\r\n"
 _LINE = 16  # characters of a body that are taken for one
 
@@ -17,7 +17,7 @@ def without_private_keys(text: str) -> str:
     """The text without the bodies of private keys."""
     if "PRIVATE KEY" not in text:
         return text
-    whole = compiled(f"{_BEGIN}(?!-){_BODY}({_END})?")
+    whole = compiled(f"{_BEGIN}(?!-){_BODY}({_PEM_END})?")
     return _headless(whole.sub(_without, text))
 
 
@@ -29,7 +29,7 @@ def _headless(text: str) -> str:
     """Bodies that stand before an end without a beginning."""
     parts: list[str] = []
     done = 0
-    for m in compiled(_END).finditer(text):
+    for m in compiled(_PEM_END).finditer(text):
         before = text[done : m.start()]
         kept = before.rstrip(_LETTERS)
         body = before[len(kept) :]

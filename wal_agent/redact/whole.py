@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from wal_agent.redact.chance import without_chance
+from wal_agent.redact.context_rules import without_logins
 from wal_agent.redact.formats import without_keys
 from wal_agent.redact.names import without_named
 from wal_agent.redact.pem import without_private_keys
-from wal_agent.redact.places import without_logins
 
 _ROUNDS = 4  # a mark may uncover what stood beside it; one more round finds nothing as a rule
 

@@ -37,7 +37,7 @@ from wal_agent.agents.base import (
 )
 from wal_agent.clock import Clock
 from wal_agent.errors import WalAgentError
-from wal_agent.happened import PhaseChanged, Tell
+from wal_agent.events import Emit, PhaseChanged
 from wal_agent.plainfile import open_plain
 from wal_agent.records import AgentStarted, AnyRecord, Ending, Payload, PhaseChange, Turn
 from wal_agent.supervise.callers import Process, read_process
@@ -67,7 +67,7 @@ class Conversation:
         turn_open: bool,
         notice: str,
         by_file: bool = False,
-        tell: Tell = lambda _: None,
+        tell: Emit = lambda _: None,
         on_phase: Callable[[Sequence[Action]], None] = lambda _: None,
     ) -> None:
         """`by_file`: only the session's file tells which calls it has, and hooks only that a turn before is whole.

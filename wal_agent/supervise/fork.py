@@ -25,7 +25,7 @@ from wal_agent.capture.delta import FileTracker
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.config import MAX_JOB
 from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
 from wal_agent.recovery.admit import Refuse, admit
 from wal_agent.recovery.begun import want

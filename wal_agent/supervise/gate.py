@@ -23,7 +23,7 @@ from wal_agent.agents.base import Allow, Decision, Deny, ToolEnded, ToolStarting
 from wal_agent.agents.session_files import well_formed
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, Fenced, WalAgentError
-from wal_agent.happened import CallEnded, CallStarted, Tell
+from wal_agent.events import CallEnded, CallStarted, Emit
 from wal_agent.records import Class, End, Ending, Finding, Intent, Payload, Teller
 from wal_agent.recovery import evidence
 from wal_agent.recovery.classify import Rules, classify
@@ -177,7 +177,7 @@ class Gate:
         append_deadline: float,
         *,
         sync: bool = False,
-        tell: Tell = lambda _: None,
+        tell: Emit = lambda _: None,
     ) -> None:
         """`sync`: also calls that only read wait for their intents, and each call's after-hook for its end."""
         self._writer = writer

@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from wal_agent import __version__, decoders
+from wal_agent import __version__, msgspec_compat
 from wal_agent.agents.base import Agent, Cli, RereadsSettings
 from wal_agent.errors import ConfigError
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.plainfile import read_plain
 from wal_agent.recovery.report import plain
 from wal_agent.supervise.options import Screen
 
 if TYPE_CHECKING:
-    from wal_agent.selftest import Proof
+    from wal_agent.rehearsal.selftest import Proof
 
 
 AGAIN = 600.0  # seconds after which what failed is tried again
 MOST = 20  # programs of one agent that are remembered
-_FAILED = decoders.of_json(dict[str, tuple[float, str, str]])
+_FAILED = msgspec_compat.of_json(dict[str, tuple[float, str, str]])
 _BIG = 64 << 10  # bytes; ours is smaller
 
 
@@ -45,7 +45,7 @@ def prove_untested_version(agent: Agent, cli: Cli, env: Mapping[str, str], scree
         return
     say, what = screen.say, f"{agent.name} {cli.version or 'of unknown version'}"
     say(f"{what} was not tested, {agent.tested} was.")
-    from wal_agent.selftest import IN_PROOF, SECONDS, in_proof, prove  # 20 ms
+    from wal_agent.rehearsal.selftest import IN_PROOF, SECONDS, in_proof, prove  # 20 ms
 
     if in_proof(env) or agent.rehearsal() is None:
         return
@@ -75,7 +75,7 @@ def prove_untested_version(agent: Agent, cli: Cli, env: Mapping[str, str], scree
 def _refusal(agent: Agent, cli: Cli, what: str, failed: Sequence[Proof]) -> tuple[str, str]:
     """What is wrong, and the way out. An agent that never got to its model says nothing about its hooks."""
     hint = f"Use {agent.tested}, or look at it: wal-agent doctor {agent.name}"
-    from wal_agent.selftest import Unreached
+    from wal_agent.rehearsal.selftest import Unreached
 
     if all(isinstance(proof, Unreached) for proof in failed):
         cause = plain(failed[0].detail, 400)

@@ -19,7 +19,7 @@ from typing import Literal
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import BucketError, Newer, UsageError, WalAgentError
-from wal_agent.happened import LeaseLost, LeaseRenewed, RenewalFailed, Saved, Tell
+from wal_agent.events import Emit, LeaseLost, LeaseRenewed, RenewalFailed, Saved
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.lease import Lease
 from wal_agent.wal.lease_doc import timing_holds
@@ -78,7 +78,7 @@ class LeaseKeeper:
     out (not in a job that spools), since a tool that waited for a person may begin then, and `on_lost` once when the
     lease is found to be somebody else's (or cannot be read)."""
 
-    def __init__(self, timing: LeaseTiming, clock: Clock, lease: Lease, tell: Tell = lambda _: None) -> None:
+    def __init__(self, timing: LeaseTiming, clock: Clock, lease: Lease, tell: Emit = lambda _: None) -> None:
         self._tell = tell
         self._timing = timing
         self._clock = clock
@@ -164,7 +164,7 @@ class Housekeeping:
         folder: Path,
         may_act: Callable[[], bool],
         failed: Callable[[BaseException], None],
-        tell: Tell = lambda _: None,
+        tell: Emit = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
         self._tell = tell

@@ -29,12 +29,12 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
 from wal_agent.config import APPEND_DEADLINE, Settings
 from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAgentError
+from wal_agent.events import AgentBegan, DrainStarted, Emit, HookAnswered, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import AgentBegan, DrainStarted, HookAnswered, HungUp, LeaseLost, NoticeReceived, Ready, Tell
 from wal_agent.records import AgentStarted, AnyRecord
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import rules_in
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.acknowledge import acknowledged_end
 from wal_agent.supervise.acquire import check_signals
@@ -95,7 +95,7 @@ class Live:
         settings: Settings,
         on_completed: Callable[[], list[AnyRecord]],
         tree: WorkspaceCapture | None = None,
-        tell: Tell = lambda _: None,
+        tell: Emit = lambda _: None,
         pulse: Liveness | None = None,
         oom: Path | None = None,
         on: ShowWait = show_no_wait,
@@ -227,9 +227,9 @@ class Live:
     def _refuse(self, asked: HookRequest) -> None:
         """Said once: a tool may call as often as it likes."""
         if not self._refused:
-            who = heard(" ".join(asked.chain[0].argv), 120) if asked.chain else "a process"
+            who = quote(" ".join(asked.chain[0].argv), 120) if asked.chain else "a process"
             self._refused = (
-                f"a process that is no hook of {self._agent.name}'s called the hook socket ({heard(asked.event, 40)}) "
+                f"a process that is no hook of {self._agent.name}'s called the hook socket ({quote(asked.event, 40)}) "
                 f"and was refused; nothing was changed by it: {who}"
             )
             self._tell(HookAnswered(asked.event, "deny", "stranger", 0.0))

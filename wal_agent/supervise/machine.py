@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.errors import ConfigError
-from wal_agent.flock import FlockState, Life, flock_state, taken
-from wal_agent.places import state_dir as state_dir
+from wal_agent.flock import FlockState, Life, flock_state, try_lock
+from wal_agent.paths import state_dir as state_dir
 from wal_agent.records import Host
 from wal_agent.recovery.admit import Local
 from wal_agent.wal.lease_doc import StoredLease
@@ -107,7 +107,7 @@ class RunDir:
         path = runtime / run
         path.mkdir(mode=0o700)
         fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        taken(fd)  # it is new: at most somebody looks at it
+        try_lock(fd)  # it is new: at most somebody looks at it
         return cls(run, path, fd)
 
     @property

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Protocol
 
 from wal_agent.agents.base import Agent
-from wal_agent.apart import begun
+from wal_agent.apart import start_daemon
 from wal_agent.bucket.base import Bucket
 from wal_agent.config import Settings
-from wal_agent.happened import Tell
+from wal_agent.events import Emit
 from wal_agent.supervise.watchdog import Liveness
 
 SAID_AFTER = 2.0  # seconds
@@ -60,7 +60,7 @@ class Waiting:
         with self._changed:
             self._waits.append(wait)
             with suppress(RuntimeError):  # no thread is left: then nothing is said
-                self._watcher = self._watcher or begun("waiting", self._watch)
+                self._watcher = self._watcher or start_daemon("waiting", self._watch)
             self._changed.notify()
         try:
             yield
@@ -110,7 +110,7 @@ class RunOptions:
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     exit_on_pause: bool = False  # while the job is paused, this process need not stay
     attended: bool = False  # a person typed this at a terminal
-    tell: Tell = lambda _: None  # who looks on: metrics, logs, notifications
+    tell: Emit = lambda _: None  # who looks on: metrics, logs, notifications
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
     trace: str = ""  # W3C trace id of this run, for its opening record
     pulse: Liveness = field(default_factory=Liveness)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
-from wal_agent.happened import NoticeReceived, Tell
+from wal_agent.events import Emit, NoticeReceived
 from wal_agent.plainfile import read_plain
 from wal_agent.recovery.deny import DENY_DRAINING
 from wal_agent.supervise.shutdown import ShutdownPlan
@@ -190,7 +190,7 @@ class Preemption:
         settings: Settings,
         env: Mapping[str, str],
         clock: Clock,
-        tell: Tell,
+        tell: Emit,
         failed: Callable[[BaseException], None],
         detect: Callable[[], Cloud | None] = detect_cloud,
     ) -> None:

@@ -15,9 +15,9 @@ import msgspec
 from wal_agent.agents.base import Journals, NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
+from wal_agent.events import Recovered
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import Recovered
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import evidence, tree_words
 from wal_agent.recovery.case import Policy

@@ -29,7 +29,7 @@ import msgspec
 from wal_agent.bucket import folder_of
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.plainfile import read_plain
 from wal_agent.records import Opening
 from wal_agent.recovery import moves

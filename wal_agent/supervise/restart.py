@@ -18,7 +18,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import NOT_DONE, CrashLoop, PersonNeeded, Unavailable, WalAgentError
-from wal_agent.happened import AgentBegan, Halted, Happening, LeaseTaken, Restarting
+from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
 from wal_agent.recovery.settled import way
 from wal_agent.supervise import run as runs
 from wal_agent.supervise.acquire import sleep_unless_signalled
@@ -119,7 +119,7 @@ class _Keeper:
         self.begun = False  # a run has ended, and what follows it is ours to start
         self.away = 0  # how often in a row the bucket was
 
-    def _hear(self, happening: Happening) -> None:
+    def _hear(self, happening: Event) -> None:
         if isinstance(happening, LeaseTaken):
             self.wish = replace(self.wish, accept_loss=False)  # it was for what that owner had spooled
             self.begun = self.begun or (self.policy.restart == "on" and not self.wish.attended)

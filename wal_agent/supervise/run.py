@@ -35,15 +35,7 @@ from wal_agent.bucket.encryption import key_id as id_of
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, ConfigError, Damaged, Fenced, Unavailable, WalAgentError
-from wal_agent.happened import (
-    DrainFinished,
-    DrainStarted,
-    LeaseLost,
-    LeaseSettled,
-    LeaseTaken,
-    Logged,
-    LostOnce,
-)
+from wal_agent.events import DrainFinished, DrainStarted, LeaseLost, LeaseSettled, LeaseTaken, Logged, LostOnce
 from wal_agent.hookwire import client_command
 from wal_agent.limits import exhausted
 from wal_agent.records import AnyRecord, End

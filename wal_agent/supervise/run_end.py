@@ -12,8 +12,8 @@ from typing import Literal
 from wal_agent.agents.base import Agent, Fatal, TurnFailed
 from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
+from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
-from wal_agent.happened import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.limits import exhausted
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.recovery.died import place

@@ -43,7 +43,7 @@ from wal_agent.agents.base import (
 )
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
-from wal_agent.happened import Saved, Tell
+from wal_agent.events import Emit, Saved
 from wal_agent.records import Ending, FileDelta, FileGone
 from wal_agent.supervise.gate import Gate
 from wal_agent.wal.blobs import Blobs
@@ -110,7 +110,7 @@ class SessionSaver:
         skip: frozenset[str],
         unseen: Callable[[str], None],
         look: Callable[[bytes], None],
-        tell: Tell = lambda _: None,
+        tell: Emit = lambda _: None,
     ) -> None:
         self._tell = tell
         self._agent = agent

@@ -12,14 +12,14 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from wal_agent.apart import begun
+from wal_agent.apart import start_daemon
 from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
-from wal_agent.happened import (
+from wal_agent.events import (
     AgentEnded,
     DrainStarted,
+    Event,
     Halted,
-    Happening,
     LeaseTaken,
     Paused,
     PhaseChanged,
@@ -29,7 +29,7 @@ from wal_agent.happened import (
 )
 from wal_agent.recovery.words import span
 from wal_agent.redact import redact
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 
 VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")  # ours, not the agent's
 EXTEND = 60.0  # seconds by which a start or stop that is at work is prolonged; told anew at each keep-alive
@@ -37,7 +37,7 @@ EVERY = 10.0  # seconds between two words where systemd asks for no keep-alive
 MAX_STATUS = 200  # characters
 
 
-def status_line(happening: Happening) -> str | None:
+def status_line(happening: Event) -> str | None:
     """The line that `systemctl status` shows, where this changes it. Pure."""
     match happening:
         case LeaseTaken(epoch=epoch, agent=agent):
@@ -68,10 +68,10 @@ def status_line(happening: Happening) -> str | None:
             return None
 
 
-def notify_lines(happening: Happening) -> list[str]:
+def notify_lines(happening: Event) -> list[str]:
     """The lines to send for one happening. Pure."""
     status = status_line(happening)
-    said = [] if status is None else [f"STATUS={shown(redact(status), MAX_STATUS)}"]
+    said = [] if status is None else [f"STATUS={shorten(redact(status), MAX_STATUS)}"]
     match happening:
         case Ready():
             return ["READY=1"]
@@ -100,9 +100,9 @@ class ServiceManager:
         self._ready = False
         self._unsaid: list[str] = []  # that it is ready, where systemd's queue was full
         self._stop = threading.Event()
-        begun("systemd", self._keep)
+        start_daemon("systemd", self._keep)
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         said = self._send(notify_lines(happening))
         if isinstance(happening, Ready):
             self._ready = True

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wal_agent.happened import HungUp, Late, TakesLong
+from wal_agent.events import HungUp, Late, TakesLong
 from wal_agent.records import Class
 from wal_agent.supervise.gate import RunningCall
 from wal_agent.supervise.phases import PHASES, Phase, is_idle

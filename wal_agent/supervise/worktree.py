@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from wal_agent import places
+from wal_agent import paths
 from wal_agent.agents.base import Agent
 from wal_agent.capture.candidates import Caps, describe_unexpected
 from wal_agent.capture.git import Busy, GitFailed, GitMissing, GitStopped
@@ -31,8 +31,8 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import Clock
 from wal_agent.config import Settings
 from wal_agent.errors import BucketError, WalAgentError
-from wal_agent.happened import Saved, Tell
-from wal_agent.places import state_dir
+from wal_agent.events import Emit, Saved
+from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
 from wal_agent.recovery.covered import covering
 from wal_agent.recovery.report import plain, row
@@ -70,7 +70,7 @@ class WorktreeSaver:
         clock: Clock,
         interval: float,
         failed: Callable[[BaseException], None],
-        tell: Tell = lambda _: None,
+        tell: Emit = lambda _: None,
         ended_beyond: Callable[[], tuple[int, ...]] = tuple,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -308,7 +308,7 @@ def too_wide(workspace: Path, env: Mapping[str, str]) -> str:
 
 
 def _homes(env: Mapping[str, str]) -> list[Path]:
-    found = places.home(env)
+    found = paths.home(env)
     return [] if found is None else [found]
 
 
@@ -316,7 +316,7 @@ def never_captured(settings: Settings, agent: Agent, env: Mapping[str, str], wor
     """The agents' own state with its credentials, other programs' credentials, what is wal-agent's, its key, and the
     bucket itself."""
     found = [agent.folder(env), machine.state_dir(env), machine.runtime_dir(env)]
-    found += [home / name for home in _homes(env) for name in (*places.AGENTS, *places.CREDENTIALS)]
+    found += [home / name for home in _homes(env) for name in (*paths.AGENTS, *paths.CREDENTIALS)]
     url = urlsplit(settings.bucket)
     if settings.bucket.startswith("/") or url.scheme == "file":
         bucket = Path(settings.bucket if settings.bucket.startswith("/") else unquote(url.path))

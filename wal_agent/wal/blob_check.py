@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket import encryption
 from wal_agent.bucket import file as frame
 from wal_agent.bucket.base import Bucket
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged
 from wal_agent.records import Payload
 from wal_agent.wal.blobs import Blobs
@@ -95,7 +95,7 @@ def _sizes(bucket: Bucket, keys: Keys, names: Collection[str]) -> dict[str, int]
         found = next(iter(bucket.list(keys.blob(name))), None)  # names that go on come behind it
         return found.size if found is not None and found.key == keys.blob(name) else None
 
-    sizes = zip(names, ahead(one, names, min(PARALLEL, len(names))), strict=True)
+    sizes = zip(names, prefetch_map(one, names, min(PARALLEL, len(names))), strict=True)
     return {name: size for name, size in sizes if size is not None}
 
 
@@ -111,7 +111,7 @@ def find_damaged_blobs(blobs: Blobs, needed: dict[str, tuple[int, str]], known: 
         return ""
 
     names = sorted(needed.keys() - known.read - known.bad.keys())
-    for name, why in zip(names, ahead(one, names, blobs.parallel), strict=True):
+    for name, why in zip(names, prefetch_map(one, names, blobs.parallel), strict=True):
         if why:
             known.bad[name] = why
         else:

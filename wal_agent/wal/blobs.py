@@ -11,10 +11,10 @@ import random
 import threading
 from collections.abc import Collection, Iterable
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket, RetryBudget
 from wal_agent.clock import Clock
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Conflict, Damaged, NotFound, Unavailable
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Payload
@@ -105,7 +105,7 @@ class Blobs:
 
     def put_each(self, datas: Iterable[bytes]) -> list[str]:
         """`put` of each, several at a time; the names in order. Holds only as many of `datas` as are on their way."""
-        return [*ahead(self.put, datas, self.parallel)]
+        return [*prefetch_map(self.put, datas, self.parallel)]
 
     def get(self, name: str) -> bytes:
         """The blob's bytes; Damaged when it is missing or is not what its name says; Unavailable after the budget."""

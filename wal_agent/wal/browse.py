@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged
 from wal_agent.records import AnyRecord, Opening, Recovery, RunEnded
 from wal_agent.wal import lease as leases
@@ -119,7 +119,9 @@ class _PageReader:
     def by_snapshots(self) -> Iterator[_Range]:
         """What lies between two snapshots that say the same of crashes is passed by."""
         after: Snapshot | None = None
-        every = ahead(lambda seq: reader.read_snapshot(self._bucket, self._keys, seq), self._stored[::-1], PARALLEL)
+        every = prefetch_map(
+            lambda seq: reader.read_snapshot(self._bucket, self._keys, seq), self._stored[::-1], PARALLEL
+        )
         for snapshot in (found for found in every if found is not None):
             yield self._between(snapshot.seq, snapshot.state, after)
             after = snapshot

@@ -16,10 +16,10 @@ import msgspec
 import zstandard
 from msgspec import inspect
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import FORMAT, AnyRecord, Opening
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 from wal_agent.wal.keys import MAX_SEQ
 from wal_agent.wal.state import State, exceeded_limit, upgrade_state
 
@@ -33,7 +33,7 @@ class _FormatField(msgspec.Struct):
     format: int
 
 
-_FORMAT_FIELD: msgspec.msgpack.Decoder[_FormatField] = decoders.of_msgpack(_FormatField)
+_FORMAT_FIELD: msgspec.msgpack.Decoder[_FormatField] = msgspec_compat.of_msgpack(_FormatField)
 
 
 def pack(value: object) -> bytes:
@@ -70,7 +70,7 @@ def unpack(data: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int, name: s
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if what := find_newer(raw, decoder.type):
             raise Newer.of(name, what) from error
-        raise Damaged(f"not what was written ({shown(str(error))})") from error
+        raise Damaged(f"not what was written ({shorten(str(error))})") from error
     if what := find_newer_format(raw):
         raise Newer.of(name, what)
     return value
@@ -203,8 +203,8 @@ class _OutgoingSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     carried: int = 0
 
 
-_SEGMENT: msgspec.msgpack.Decoder[Segment] = decoders.of_msgpack(Segment)
-_RECORD: msgspec.msgpack.Decoder[AnyRecord] = decoders.of_msgpack(AnyRecord)
+_SEGMENT: msgspec.msgpack.Decoder[Segment] = msgspec_compat.of_msgpack(Segment)
+_RECORD: msgspec.msgpack.Decoder[AnyRecord] = msgspec_compat.of_msgpack(AnyRecord)
 
 
 def digest(data: bytes) -> bytes:
@@ -263,7 +263,7 @@ def decode_segment(data: bytes, *, job: str, seq: int) -> Segment:
         if segment.format != FORMAT:
             raise Damaged(f"there is no format {segment.format}")
         if segment.job != job or segment.seq != seq:
-            raise Damaged(f"it calls itself record {segment.seq} of job {shown(repr(segment.job))}")
+            raise Damaged(f"it calls itself record {segment.seq} of job {shorten(repr(segment.job))}")
     except Damaged as error:
         raise Damaged(f"record {seq} of job {job} is damaged: {error.what}.") from error
     return segment
@@ -283,7 +283,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     time: float
 
 
-_SNAPSHOT: msgspec.msgpack.Decoder[Snapshot] = decoders.of_msgpack(Snapshot)
+_SNAPSHOT: msgspec.msgpack.Decoder[Snapshot] = msgspec_compat.of_msgpack(Snapshot)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -299,7 +299,7 @@ def decode_snapshot(data: bytes, *, job: str, seq: int) -> Snapshot:
     try:
         snapshot = unpack(data, _SNAPSHOT, MAX_SNAPSHOT, f"Snapshot {seq} of job {job}")
         if snapshot.job != job or snapshot.seq != seq:
-            raise Damaged(f"it calls itself snapshot {snapshot.seq} of job {shown(repr(snapshot.job))}")
+            raise Damaged(f"it calls itself snapshot {snapshot.seq} of job {shorten(repr(snapshot.job))}")
         if why := exceeded_limit(snapshot.state):
             raise Damaged(why)
     except Damaged as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent.ahead import ahead
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged
 from wal_agent.records import FileDelta
 from wal_agent.wal.blobs import Blobs
@@ -67,7 +67,7 @@ def write_base(blobs: Blobs, file: FileState, out: BufferedRandom) -> None:
     if not 0 <= file.base_size <= MAX_FILE or len(file.chunks) != chunk_count(file.base_size):
         raise Damaged(f"A captured file is damaged: {len(file.chunks)} chunks cannot hold {file.base_size} bytes.")
     size = 0
-    for name, data in zip(file.chunks, ahead(blobs.get, file.chunks, blobs.parallel), strict=True):
+    for name, data in zip(file.chunks, prefetch_map(blobs.get, file.chunks, blobs.parallel), strict=True):
         if len(data) != min(CHUNK, file.base_size - size):
             raise Damaged(f"A captured file is damaged: chunk {name} has {len(data)} bytes.")
         out.write(data)
@@ -78,7 +78,7 @@ def apply_layers(blobs: Blobs, file: FileState, out: BufferedRandom) -> set[int]
     """Put the deltas onto the base that stands in `out`, and check the whole; the numbers of the chunks that are no
     longer those of the base. Damaged."""
     size, touched = file.base_size, set[int]()
-    datas = ahead(blobs.fetch, [edit.data for delta in file.layers for edit in delta.edits], blobs.parallel)
+    datas = prefetch_map(blobs.fetch, [edit.data for delta in file.layers for edit in delta.edits], blobs.parallel)
     for delta in file.layers:
         size = _apply_delta(delta, datas, out, size, touched)
     out.seek(0)

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Version
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import FORMAT, Host
-from wal_agent.shown import shown
+from wal_agent.sanitize import shorten
 from wal_agent.wal.keys import MAX_SEQ
 
 LeaseState = Literal["held", "closed", "released", "unlocked"]
@@ -55,8 +55,8 @@ class _Head(msgspec.Struct, frozen=True):
     format: int
 
 
-_DOC = decoders.of_json(LeaseDoc)
-_HEAD = decoders.of_json(_Head)
+_DOC = msgspec_compat.of_json(LeaseDoc)
+_HEAD = msgspec_compat.of_json(_Head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,9 @@ def decode_lease(data: bytes, job: str) -> LeaseDoc:
     try:
         doc = _DOC.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Damaged(f"The lease of job {job} is damaged: {shown(str(error))}.") from error
+        raise Damaged(f"The lease of job {job} is damaged: {shorten(str(error))}.") from error
     if not 0 <= doc.host.pid <= MAX_SEQ or not all(map(math.isfinite, (doc.started, doc.time, doc.since, doc.until))):
         raise Damaged(f"The lease of job {job} is damaged: a number in it is none that can be written.")
     if doc.job != job:
-        raise Damaged(f"The lease of job {job} is damaged: it names job {shown(repr(doc.job))}.")
+        raise Damaged(f"The lease of job {job} is damaged: it names job {shorten(repr(doc.job))}.")
     return doc

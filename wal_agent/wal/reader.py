@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, NotFound
 from wal_agent.wal import codec
 from wal_agent.wal.codec import START, Segment, Snapshot, digest
@@ -358,4 +358,4 @@ def _fetch(bucket: Bucket, keys: Keys, seqs: list[int], parallel: int) -> Iterat
         except Damaged as error:
             return unreadable_error(keys, seq, error)
 
-    return ahead(one, seqs, min(parallel, len(seqs)))
+    return prefetch_map(one, seqs, min(parallel, len(seqs)))

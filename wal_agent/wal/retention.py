@@ -26,8 +26,8 @@ from itertools import islice
 
 import msgspec
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket.base import Bucket, Entry
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, NotFound
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Payload
@@ -92,7 +92,7 @@ class BlobRefs:
         """The blobs that the segments name; one that is gone names none. Damaged: one cannot be read."""
         self._segments = {seq: names for seq, names in self._segments.items() if seq in seqs}
         new = [seq for seq in seqs if seq not in self._segments]
-        for seq, names in zip(new, ahead(self._read, new, self._parallel), strict=True):
+        for seq, names in zip(new, prefetch_map(self._read, new, self._parallel), strict=True):
             self._segments[seq] = names
         return _union(self._segments.values())
 

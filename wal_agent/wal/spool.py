@@ -31,11 +31,11 @@ from typing import Literal
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.bucket.folder import Tree, read_file, sync, temp_file
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.flock import flock_state, taken
+from wal_agent.flock import flock_state, try_lock
 from wal_agent.wal import codec
 from wal_agent.wal.codec import Segment
 
@@ -55,7 +55,7 @@ class SpoolOwner(msgspec.Struct, frozen=True):
     bucket: str  # URL
 
 
-_OWNED = decoders.of_json(SpoolOwner)
+_OWNED = msgspec_compat.of_json(SpoolOwner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ def _locked(folder: int) -> int | None:
     """A descriptor that holds the folder's lock; None when another process does."""
     fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
-        mine = taken(fd)
+        mine = try_lock(fd)
     except OSError:
         os.close(fd)
         raise

@@ -6,7 +6,7 @@ import pytest
 
 from wal_agent.bucket.gcs import Op, refusal_error, reply_text
 from wal_agent.errors import Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
-from wal_agent.shown import heard
+from wal_agent.sanitize import quote
 
 BUCKET = "gs://bucket-1/p"
 OPS: list[Op] = ["get", "create", "replace", "delete", "list"]
@@ -82,7 +82,7 @@ def test_another_reason_to_refuse_is_told_in_the_stores_words() -> None:
     ids=range(7),
 )
 def test_a_strangers_text_becomes_one_short_line(body: bytes, text: str) -> None:
-    assert heard(reply_text(body)) == text
+    assert quote(reply_text(body)) == text
 
 
 def test_a_secret_that_the_store_repeats_is_not_told() -> None:

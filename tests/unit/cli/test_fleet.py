@@ -13,7 +13,7 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.cli.fleet import table
 from wal_agent.cli.status import state
 from wal_agent.cli.view import View
-from wal_agent.fleet.job import Job
+from wal_agent.fleet.jobs import Job
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.cli.shelf import EVIL, SECRET
 from wal_agent.cli.screen import lines, report_bug, say
-from wal_agent.shown import printable
+from wal_agent.sanitize import printable
 
 
 @settings(deadline=None)

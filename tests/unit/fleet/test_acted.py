@@ -12,7 +12,8 @@ from wal_agent.bucket.base import Version
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Fenced, Unavailable
-from wal_agent.fleet.acted import (
+from wal_agent.fleet.jobs import Job, JobState, judge
+from wal_agent.fleet.results import (
     FIRST_PAUSE,
     KEY,
     Act,
@@ -26,7 +27,6 @@ from wal_agent.fleet.acted import (
     settled,
     told,
 )
-from wal_agent.fleet.job import Job, JobState, judge
 
 ALL = ("crashed", "released", "due")
 
@@ -113,7 +113,7 @@ def test_what_we_ended_ourselves_is_no_try() -> None:
 
 
 def test_the_memory_is_bounded_and_no_more_is_acted_on_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_agent.fleet.acted.MOST", 3)
+    monkeypatch.setattr("wal_agent.fleet.results.MOST", 3)
     memory = noted(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b")])
     assert acts(memory, [job("c"), job("d")]) == ["c1"]
 

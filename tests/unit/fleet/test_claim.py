@@ -18,9 +18,9 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Unavailable
 from wal_agent.fleet.claim import Allowed, line_up, made, misplaced, refusal
-from wal_agent.fleet.job import Job
-from wal_agent.fleet.listing import Eyes
-from wal_agent.fleet.take import Child, Wanted, claim, command
+from wal_agent.fleet.claim_run import Child, Wanted, claim, command
+from wal_agent.fleet.jobs import Job
+from wal_agent.fleet.listing import Reader
 
 
 def job(name: str = "a", waits: float = 0.0, **fields: Any) -> Job:
@@ -154,7 +154,7 @@ class Hosts:
             def sleep(self, seconds: float) -> None:
                 slept()
 
-        eyes = Eyes(self.bucket, HOST, Path("/nowhere"))
+        eyes = Reader(self.bucket, HOST, Path("/nowhere"))
         told = Wanted(wait, loop, 0.1)
         return claim(eyes, allowed(self.root), told, self.said.append, Quick(), random.Random(1), self.run, self.run)
 
@@ -179,7 +179,7 @@ class Hosts:
             began.append(clock.boot())
             return self.run(argv, place)
 
-        eyes, told = Eyes(self.bucket, HOST, Path("/nowhere")), Wanted(True, True, 2.0)
+        eyes, told = Reader(self.bucket, HOST, Path("/nowhere")), Wanted(True, True, 2.0)
         with pytest.raises(Over):
             claim(eyes, allowed(self.root), told, self.said.append, Steps(), random.Random(1), run, run)
         return began

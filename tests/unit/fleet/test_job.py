@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.unit.fleet.leases import DRAINED, ELSEWHERE, HOST, seen
 from wal_agent.errors import PersonNeeded, Unavailable
-from wal_agent.fleet.job import MAX_WORDS, STATES, Job, as_told, counted, handed_over, in_order, judge
+from wal_agent.fleet.jobs import MAX_WORDS, STATES, Job, as_told, counted, handed_over, in_order, judge
 from wal_agent.recovery.admit import Local
 from wal_agent.supervise.run import stopped_by
 

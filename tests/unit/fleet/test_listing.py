@@ -12,14 +12,14 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.errors import Denied, Unavailable
-from wal_agent.fleet.listing import Eyes
+from wal_agent.fleet.listing import Reader
 from wal_agent.wal.lease_doc import encode_lease
 
 JOBS = 1000
 
 
-def eyes(bucket: Bucket) -> Eyes:
-    return Eyes(bucket, HOST, Path("/nowhere/spools"))
+def eyes(bucket: Bucket) -> Reader:
+    return Reader(bucket, HOST, Path("/nowhere/spools"))
 
 
 def test_a_thousand_jobs_cost_one_listing_and_one_small_read_each() -> None:

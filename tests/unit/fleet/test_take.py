@@ -23,7 +23,7 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.fleet.claim import Allowed
 from wal_agent.fleet.listing import Eyes
-from wal_agent.fleet.take import Wanted, child, claim
+from wal_agent.fleet.claim_run import Wanted, child, claim
 root, stub = Path(sys.argv[1]), sys.argv[2]
 run = lambda argv, place: child(argv, place, os.environ)
 eyes = Eyes.of(FileBucket(root / "bucket"), os.environ)
@@ -105,7 +105,7 @@ def test_a_signal_reaches_the_run_and_no_other_job_is_taken(tmp_path: Path) -> N
 TYPED = """
 import os, sys
 from pathlib import Path
-from wal_agent.fleet.take import child
+from wal_agent.fleet.claim_run import child
 print(child([sys.executable, "-c", sys.argv[1]], Path("/"), os.environ), flush=True)
 """
 COUNTS = """

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from wal_agent import happened as h
+from wal_agent import events as h
 from wal_agent.notify.message import LEVELS, MOST_LINE, MOST_LINES, MOST_TITLE, TOLD, Facts, message_of, reaches
 
 FACTS = Facts("shop", "gs://acme/jobs", "gemini", "vm-22", "/w/my shop")
@@ -15,7 +15,7 @@ AT = 1_700_000_000.0  # 22:13:20 UTC
 SECRET = "ghp_" + "a1B2c3D4e5" * 4
 EVIL = "\x1b[2J\x9b31m\u202e\r\n"
 
-TABLE: list[tuple[h.Happening, str | None, str, tuple[str, ...]]] = [
+TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
     (
         h.Recovered(3, "vm-17", AT - 240, "crash", ("completed", "unknown", "unknown"), 2, 1.94),
         "recovery",
@@ -89,7 +89,7 @@ TABLE: list[tuple[h.Happening, str | None, str, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("happening", "level", "title", "parts"), TABLE)
 def test_each_happening_is_told_at_its_level_or_not_at_all(
-    happening: h.Happening, level: str | None, title: str, parts: tuple[str, ...]
+    happening: h.Event, level: str | None, title: str, parts: tuple[str, ...]
 ) -> None:
     message = message_of(FACTS, AT, happening)
     if level is None:
@@ -133,7 +133,7 @@ def test_only_a_halt_that_needs_a_person_insists() -> None:
         h.LeaseLost(f"{SECRET}{EVIL}"),
     ],
 )
-def test_what_leaves_has_no_secret_no_escape_and_few_short_lines(happening: h.Happening) -> None:
+def test_what_leaves_has_no_secret_no_escape_and_few_short_lines(happening: h.Event) -> None:
     facts = Facts("shop", f"s3://key:{SECRET}@acme/jobs", f"gemini{EVIL}", f"vm{EVIL}{SECRET}", f"/w/{EVIL}")
     message = message_of(facts, AT, happening)
     assert message is not None
@@ -144,7 +144,7 @@ def test_what_leaves_has_no_secret_no_escape_and_few_short_lines(happening: h.Ha
 
 
 def test_a_message_again_has_the_same_key_and_another_has_not() -> None:
-    def key(happening: h.Happening, at: float = AT) -> str:
+    def key(happening: h.Event, at: float = AT) -> str:
         message = message_of(FACTS, at, happening)
         assert message is not None
         return message.key
@@ -172,4 +172,4 @@ def test_nothing_that_happens_is_forgotten_here() -> None:
         *(h.HookAnswered, h.CallStarted, h.CallEnded, h.PhaseChanged, h.NoticeReceived, h.DrainStarted),
         *(h.Saved, h.Logged),
     }
-    assert {*TOLD, *silent} == set(get_args(h.Happening)) and not {*TOLD} & silent
+    assert {*TOLD, *silent} == set(get_args(h.Event)) and not {*TOLD} & silent

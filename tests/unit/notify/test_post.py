@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.notify.sink import nobody
 from tests.unit.supervise.crew import until
-from wal_agent import happened as h
+from wal_agent import events as h
 from wal_agent import notify
 from wal_agent.errors import ConfigError
 from wal_agent.notify import letter as letters
@@ -41,7 +41,7 @@ class Desk:
     def start(self) -> None:
         self.started += 1
 
-    def tell(self, *happenings: h.Happening) -> list[str]:
+    def tell(self, *happenings: h.Event) -> list[str]:
         """And close; what waits then."""
         for happening in happenings:
             self.post.hear(2000.0, happening)
@@ -99,7 +99,7 @@ def test_a_start_ends_the_reminders_of_this_job_only(tmp_path: Path) -> None:
 
 def test_a_loop_of_starts_is_told_once_in_a_while(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    loop: list[h.Happening] = [TAKEN, HALTED] * 5
+    loop: list[h.Event] = [TAKEN, HALTED] * 5
     desk.tell(*loop)
     waiting = list(desk.box.letters().values())
     assert [w.round for w in waiting if w.due <= time.time()] == [1], "told once"
@@ -124,7 +124,7 @@ class Days:
     def monotonic(self) -> float:
         return time.monotonic()
 
-    def start(self, *happenings: h.Happening) -> list[int]:
+    def start(self, *happenings: h.Event) -> list[int]:
         """The rounds that are told until five hours later."""
         desk, found = Desk(self.path), []
         desk.tell(TAKEN, *happenings)

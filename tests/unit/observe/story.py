@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from wal_agent.happened import (
+from wal_agent.events import (
     AgentBegan,
     AgentEnded,
     CallEnded,
     CallStarted,
     DrainFinished,
     DrainStarted,
+    Event,
     Halted,
-    Happening,
     HookAnswered,
     HungUp,
     LeaseLost,
@@ -37,7 +37,7 @@ CRASHED = "0af7651916cd43dd8448eb211c80319c"
 TAKEN = LeaseTaken(
     "shop-job", "gs://acme", "run-7f3a", 4, "dead", "host-vm-22", "gemini", "0.61.0", "/home/me/shop", 30.0
 )
-STORY: tuple[Happening, ...] = (
+STORY: tuple[Event, ...] = (
     TAKEN,
     Recovered(3, "vm-17", 1000.0, "crash", ("completed", "unknown"), 2, 1.9, CRASHED),
     AgentBegan(812, "session-3f2a", True),

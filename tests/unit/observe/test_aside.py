@@ -7,18 +7,18 @@ import threading
 import pytest
 
 from tests.unit.supervise.crew import until
-from wal_agent.happened import Announcer, Happening, LeaseRenewed, Ready
+from wal_agent.events import Event, EventBus, LeaseRenewed, Ready
 from wal_agent.observe.aside import Aside
 
 
 class Inner:
     def __init__(self) -> None:
-        self.heard: list[Happening] = []
+        self.heard: list[Event] = []
         self.go_on = threading.Event()
         self.go_on.set()
         self.closed = False
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         self.go_on.wait(30)
         if happening == Ready():
             raise OSError("broken")
@@ -71,7 +71,7 @@ def test_a_failure_is_the_announcers_once_and_the_others_hear_on(when: str) -> N
         return inner
 
     aside = Aside(make, "log", lambda _: None)
-    announcer = Announcer([aside, beside], lambda: 0.0, failed.append, last=60.0)
+    announcer = EventBus([aside, beside], lambda: 0.0, failed.append, last=60.0)
     if when == "heard":
         aside.hear(0.0, Ready())
     until(lambda: aside._error, "it failed")

@@ -12,7 +12,7 @@ from tests.unit.wal.world import World, drain, end, intent
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
-from wal_agent.happened import Happening, Saved
+from wal_agent.events import Event, Saved
 from wal_agent.records import AnyRecord, Workspace
 from wal_agent.supervise import lease_keeper as module
 from wal_agent.supervise.lease_keeper import Housekeeping
@@ -74,7 +74,7 @@ def test_the_writer_tells_of_records_once_and_behind_those_who_wait() -> None:
 class Desk:
     def __init__(self, folder: Path) -> None:
         self.post = Post(folder)
-        self.heard: list[Happening] = []
+        self.heard: list[Event] = []
         self.agent = ScriptAgent(folder / "home")
         job, clock = self.post.job, self.post.world.clock
         self.saver = SessionSaver(
@@ -93,7 +93,7 @@ class Desk:
             self.heard.append,
         )
 
-    def said(self) -> list[Happening]:
+    def said(self) -> list[Event]:
         said, self.heard[:] = list(self.heard), []
         return said
 
@@ -140,7 +140,7 @@ class Captured:
 
 
 def test_a_workspace_is_saved_when_the_bucket_has_it(tmp_path: Path) -> None:
-    post, heard = Post(tmp_path), list[Happening]()
+    post, heard = Post(tmp_path), list[Event]()
     tree = Captured(Workspace(time=1.0, holds=0, commit="c1"), None, None)
     clock = post.world.clock
     saver = WorktreeSaver(tree, post.job.writer, lambda: 0, clock, 9.0, print, heard.append)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ def test_a_workspace_is_saved_when_the_bucket_has_it(tmp_path: Path) -> None:
 
 def test_a_snapshot_is_told_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOOK", 0.005)
-    world, heard = World(), list[Happening]()
+    world, heard = World(), list[Event]()
     job = world.open("a")
     keeper = Housekeeping(world.bucket, job, tmp_path / "m", lambda: True, print, heard.append, SystemClock())
     keeper._snapshots._policy = SnapshotPolicy(segments=1)

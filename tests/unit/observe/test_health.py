@@ -6,16 +6,7 @@ import pytest
 
 from tests.unit.observe.story import TAKEN
 from tests.unit.wal.world import FakeClock
-from wal_agent.happened import (
-    AgentEnded,
-    Happening,
-    LeaseLost,
-    LeaseRenewed,
-    LeaseSettled,
-    Ready,
-    RenewalFailed,
-    Saved,
-)
+from wal_agent.events import AgentEnded, Event, LeaseLost, LeaseRenewed, LeaseSettled, Ready, RenewalFailed, Saved
 from wal_agent.observe.health import OLDEST, Health
 
 
@@ -25,7 +16,7 @@ class Probe:
         self.hangs = False
         self.health = Health(self.clock, lambda now: self.hangs, 10.0)
 
-    def hear(self, *happenings: Happening) -> Probe:
+    def hear(self, *happenings: Event) -> Probe:
         for happening in happenings:
             self.health.hear(0.0, happening)
         return self
@@ -52,7 +43,7 @@ def test_ready_once_the_agent_works_and_the_lease_is_held(probe: Probe) -> None:
     "happening",
     [LeaseLost("x"), LeaseSettled("closed", ""), AgentEnded(0, "completed", ""), RenewalFailed("away", 0.0)],
 )
-def test_not_ready_any_more(probe: Probe, happening: Happening) -> None:
+def test_not_ready_any_more(probe: Probe, happening: Event) -> None:
     assert probe.hear(TAKEN, Ready(), happening).health.ready() != ""
     assert probe.health.alive() == "", "no reason to restart it"
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.observe.story import CRASHED, SECRET, STORY, TAKEN
 from wal_agent.errors import ConfigError
-from wal_agent.happened import AgentEnded, CallStarted, Happening, LeaseRenewed, LeaseSettled, Ready
+from wal_agent.events import AgentEnded, CallStarted, Event, LeaseRenewed, LeaseSettled, Ready
 from wal_agent.observe.logs import Log, open_log
 from wal_agent.observe.words import Level, lines_of
 
@@ -52,7 +52,7 @@ PROMISED: dict[str, tuple[Level, set[str]]] = {
 }
 
 
-def written(path: Path, form: str, level: Level, *happenings: Happening) -> list[str]:
+def written(path: Path, form: str, level: Level, *happenings: Event) -> list[str]:
     log = Log(open_log(path), form, level, "shop-job", print)
     for happening in happenings:
         log.hear(AT, happening)
@@ -60,12 +60,12 @@ def written(path: Path, form: str, level: Level, *happenings: Happening) -> list
     return path.read_text().splitlines()
 
 
-def objects(path: Path, level: Level, *happenings: Happening) -> list[dict[str, Any]]:
+def objects(path: Path, level: Level, *happenings: Event) -> list[dict[str, Any]]:
     return [json.loads(line) for line in written(path, "json", level, *happenings)]
 
 
 def test_the_story_has_every_happening() -> None:
-    assert {type(each) for each in STORY} == set(get_args(Happening))
+    assert {type(each) for each in STORY} == set(get_args(Event))
 
 
 def test_events_levels_and_keys_are_the_promised_ones(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, UsageError
-from wal_agent.happened import Announcer
+from wal_agent.events import EventBus
 from wal_agent.observe import Lookout, lookout
 from wal_agent.observe.serve import Server
 
@@ -46,7 +46,7 @@ class Post:
 
     def live(self, found: Lookout) -> None:
         failed: list[BaseException] = []
-        announcer = Announcer(found.listeners, lambda: 0.0, failed.append, last=60.0)
+        announcer = EventBus(found.listeners, lambda: 0.0, failed.append, last=60.0)
         for happening in STORY:
             announcer.tell(happening)
         announcer.close()

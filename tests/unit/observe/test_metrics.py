@@ -13,10 +13,10 @@ from wal_agent import __version__
 from wal_agent.bucket.faults import Fault, FaultBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Conflict, NotFound, Unavailable
-from wal_agent.happened import (
+from wal_agent.events import (
     CallStarted,
+    Event,
     Halted,
-    Happening,
     HookAnswered,
     LeaseRenewed,
     LeaseSettled,
@@ -69,7 +69,7 @@ class Board:
         self.clock = FakeClock()
         self.metrics = Metrics(self.clock)
 
-    def hear(self, *happenings: Happening) -> Board:
+    def hear(self, *happenings: Event) -> Board:
         for happening in happenings:
             self.metrics.hear(1_700_000_000.0, happening)
         return self

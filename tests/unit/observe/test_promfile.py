@@ -16,7 +16,7 @@ from tests.unit.observe.story import STORY
 from tests.unit.supervise.crew import until
 from tests.unit.wal.world import FakeClock
 from wal_agent.errors import ConfigError
-from wal_agent.happened import LeaseRenewed, Ready
+from wal_agent.events import LeaseRenewed, Ready
 from wal_agent.observe.exposition import exposition
 from wal_agent.observe.metrics import Metrics
 from wal_agent.observe.promfile import PromFile

@@ -16,14 +16,14 @@ from tests.conftest import TESTS
 from tests.unit.observe.collector import Collector, collecting
 from tests.unit.observe.story import CRASHED, SECRET, STORY, TAKEN
 from tests.unit.supervise.crew import until
-from wal_agent.happened import AgentBegan, CallStarted, DrainStarted, Happening, Recovered
+from wal_agent.events import AgentBegan, CallStarted, DrainStarted, Event, Recovered
 from wal_agent.observe.spans import MOST_OPEN, Ids, Spans, root_of
 from wal_agent.observe.traces import Traces
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def told(*happenings: Happening) -> dict[str, ReadableSpan]:
+def told(*happenings: Event) -> dict[str, ReadableSpan]:
     """Spans by name; the n-th happening comes at second 100 + n."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(id_generator=Ids(TRACE), shutdown_on_exit=False)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent import selftest
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli, HookSetup
 from wal_agent.agents.claude import cli
 from wal_agent.agents.claude.hooks import merge_settings
 from wal_agent.errors import ConfigError
-from wal_agent.selftest import IN_PROOF, Proof, Unreached
+from wal_agent.rehearsal import selftest
+from wal_agent.rehearsal.selftest import IN_PROOF, Proof, Unreached
 from wal_agent.supervise import hook_selftest, options
 from wal_agent.supervise.hook_selftest import HookSwitches
 from wal_agent.supervise.options import Screen

@@ -17,7 +17,7 @@ from tests.unit.wal.world import KEYS, FakeClock, claim
 from wal_agent.bucket.base import Version
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Fenced, Unavailable, UsageError, WalAgentError
-from wal_agent.happened import Happening
+from wal_agent.events import Event
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming, RunProgress, lease_health
 from wal_agent.wal.lease import acquire, read_lease
 from wal_agent.wal.lease_doc import LeaseDoc, encode_lease
@@ -220,7 +220,7 @@ def taken_by_b(doc: LeaseDoc) -> bytes:
 def test_no_renewal_is_told_of_a_lease_that_is_being_given_up() -> None:
     """The renewer was on its way while the run settled: nothing was written, so nothing may be told."""
     pulse = Pulse()
-    told: list[Happening] = []
+    told: list[Event] = []
     heartbeat = LeaseKeeper(LeaseTiming(TTL), pulse.clock, pulse.lease, told.append)
     beats: list[str] = []
 

@@ -24,7 +24,7 @@ from wal_agent.bucket import default_url
 from wal_agent.cli.view import look
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, LeaseHeld
-from wal_agent.places import state_dir
+from wal_agent.paths import state_dir
 from wal_agent.records import Host
 from wal_agent.supervise import machine
 from wal_agent.supervise.acknowledge import acknowledge_call

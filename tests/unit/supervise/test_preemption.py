@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.servers.metadata import ACTION, PREEMPTED, REBALANCE, TOKEN, Metadata, metadata
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
-from wal_agent.happened import Happening, NoticeReceived
+from wal_agent.events import Event, NoticeReceived
 from wal_agent.supervise import cloud_metadata
 from wal_agent.supervise import preemption as watch
 from wal_agent.supervise.cloud_metadata import Aws, Gcp
@@ -345,13 +345,13 @@ class Agent:
         self.word.set()
 
 
-def preemption(cloud: Metadata, heard: list[Happening], wanted: str = "gcp", drain: float = 20.0) -> Preemption:
+def preemption(cloud: Metadata, heard: list[Event], wanted: str = "gcp", drain: float = 20.0) -> Preemption:
     env = {"GCE_METADATA_HOST": cloud.host, "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"http://{cloud.host}/"}
     return Preemption(settings(wanted, drain), env, SystemClock(), heard.append, never)
 
 
 def test_a_notice_ends_the_agent_that_runs(cloud: Metadata) -> None:
-    heard: list[Happening] = []
+    heard: list[Event] = []
     watching, agent = preemption(cloud, heard, drain=600), Agent()
     watching.start()
     watching.check()
@@ -366,7 +366,7 @@ def test_a_notice_ends_the_agent_that_runs(cloud: Metadata) -> None:
 
 
 def test_a_notice_before_the_agent_starts_none(cloud: Metadata) -> None:
-    heard: list[Happening] = []
+    heard: list[Event] = []
     cloud.act({"action": "terminate"})
     watching, agent = preemption(cloud, heard, "aws"), Agent()
     watching.start()
@@ -381,7 +381,7 @@ def test_a_notice_before_the_agent_starts_none(cloud: Metadata) -> None:
 
 
 def test_a_recommendation_saves_and_goes_on(cloud: Metadata) -> None:
-    heard: list[Happening] = []
+    heard: list[Event] = []
     cloud.recommend()
     watching, agent = preemption(cloud, heard, "aws"), Agent()
     watching.attach(agent)

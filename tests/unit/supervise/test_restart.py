@@ -24,7 +24,7 @@ from wal_agent.errors import (
     UsageError,
     WalAgentError,
 )
-from wal_agent.happened import AgentBegan, Halted, Happening, LeaseTaken, Restarting
+from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
 from wal_agent.records import ExitClass
 from wal_agent.supervise.acquire import Interrupted
 from wal_agent.supervise.exits import RESTARTED
@@ -135,18 +135,18 @@ class Play:
         settings = Settings("file:///b", "j", restart=cast(Any, restart), sources={"restart": "flag"})
         self.wish = RunOptions(AGENTS["gemini"], (), settings, Path("/w"), {}, tell=self._hear)
         self.wish = replace(self.wish, **{"attended": True, **wish})
-        self.clock, self.happens = FakeClock(), list[tuple[Happening, ...]]()
+        self.clock, self.happens = FakeClock(), list[tuple[Event, ...]]()
         self.began = self.clock.boot()
         self.runs = list(runs)
         self.wishes: list[RunOptions] = []
-        self.heard: list[Happening] = []
+        self.heard: list[Event] = []
         self.said: list[str] = []
 
     @property
     def waited(self) -> float:
         return self.clock.boot() - self.began
 
-    def _hear(self, happening: Happening) -> None:
+    def _hear(self, happening: Event) -> None:
         self.heard.append(happening)
 
     def _run(self, wish: RunOptions, screen: Screen) -> RunResult:

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.supervise.crew import PATIENCE, ScriptAgent, short_folder
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
-from wal_agent.happened import LeftOpen
+from wal_agent.events import LeftOpen
 from wal_agent.records import Class, ExitClass, Intent, Payload
 from wal_agent.supervise.run import again
 from wal_agent.supervise.run_end import continues_by_itself, left_open, open_calls_line

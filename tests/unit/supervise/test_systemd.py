@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from wal_agent.clock import SystemClock
-from wal_agent.happened import DrainStarted, Halted, LeaseRenewed, Paused, PhaseChanged, Ready, TakesLong
+from wal_agent.events import DrainStarted, Halted, LeaseRenewed, Paused, PhaseChanged, Ready, TakesLong
 from wal_agent.supervise.systemd import keep_alive, notify_lines, service_manager, status_line
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
-from wal_agent.happened import HungUp, Late, TakesLong
+from wal_agent.events import HungUp, Late, TakesLong
 from wal_agent.records import Class
 from wal_agent.supervise.gate import RunningCall
 from wal_agent.supervise.live import bounds_of, fed

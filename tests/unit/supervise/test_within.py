@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from wal_agent.ahead import ahead
 from wal_agent.bucket.memory import MemoryBucket
+from wal_agent.concurrency import prefetch_map
 from wal_agent.supervise.startup import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
 from wal_agent.supervise.within import call_with_timeout
 
@@ -62,7 +62,7 @@ def test_no_read_is_begun_when_the_run_is_to_also_by_a_thread_that_reads_ahead()
     with pytest.raises(Ended):
         bucket.get("a")
     with pytest.raises(Ended):
-        list(ahead(bucket.get, ["a", "a", "a"], 2))
+        list(prefetch_map(bucket.get, ["a", "a", "a"], 2))
 
 
 def test_neither_the_log_nor_the_lease_is_broken_off() -> None:

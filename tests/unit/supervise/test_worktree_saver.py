@@ -21,7 +21,7 @@ from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings, load
 from wal_agent.errors import UsageError
-from wal_agent.places import CREDENTIALS
+from wal_agent.paths import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes
 from wal_agent.supervise.processes import Child

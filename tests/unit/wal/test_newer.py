@@ -20,7 +20,7 @@ from wal_agent.bucket.disk import MARKER
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
-from wal_agent.fleet import acted
+from wal_agent.fleet import results
 from wal_agent.recovery.begun import Begun, read_begun, write_begun
 from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
@@ -232,8 +232,8 @@ def test_a_note_of_a_restore_is_not_written_over(tmp_path: Path) -> None:
 
 def test_the_memory_of_the_watchers_is_not_replaced() -> None:
     world = World()
-    world.inner.put(acted.KEY, b'{"format": 2, "log": []}')
-    with pytest.raises(Newer, match=acted.KEY):
-        acted.Acted(world.inner, SystemClock(), world.rng)
+    world.inner.put(results.KEY, b'{"format": 2, "log": []}')
+    with pytest.raises(Newer, match=results.KEY):
+        results.Acted(world.inner, SystemClock(), world.rng)
     with pytest.raises(Newer):
         leases.decode_lease(b'{"format": 2}', "shop")

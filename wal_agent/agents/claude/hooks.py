@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents import installed_hooks
 from wal_agent.agents.base import (
     Allow,
@@ -106,7 +106,7 @@ class _End(_Hook):
     reason: str | None = None
 
 
-_DECODERS = decoders.of_events(
+_DECODERS = msgspec_compat.of_events(
     {
         "SessionStart": _Start,
         "UserPromptSubmit": _Prompt,
@@ -203,8 +203,8 @@ class _Shell(msgspec.Struct):
     background: str | None = msgspec.field(name="backgroundTaskId", default=None)
 
 
-_SHELL = decoders.of_json(_Shell)
-_FIELDS = decoders.of_json(dict[str, msgspec.Raw])
+_SHELL = msgspec_compat.of_json(_Shell)
+_FIELDS = msgspec_compat.of_json(dict[str, msgspec.Raw])
 
 
 def _succeeded(response: bytes) -> bool:

@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.loopback.anthropic import Anthropic
-from wal_agent.loopback.model import Call, Dialect
+from wal_agent.rehearsal.anthropic import Anthropic
+from wal_agent.rehearsal.model import Call, Dialect
 
 KEY = "sk-ant-scripted-000000000000000000000000"
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -127,7 +127,7 @@ class _Ended(_Tool, kw_only=True):
     tool_response: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-_DECODERS = decoders.of_events(
+_DECODERS = msgspec_compat.of_events(
     {
         "SessionStart": _Start,
         "UserPromptSubmit": _Prompt,

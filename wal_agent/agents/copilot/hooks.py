@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -126,7 +126,7 @@ class _Notice(_Hook):
     kind: str = msgspec.field(name="notification_type", default="")
 
 
-_DECODERS = decoders.of_events(
+_DECODERS = msgspec_compat.of_events(
     {
         "sessionStart": _Start,
         "userPromptSubmitted": _Prompt,

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents import extension, installed_hooks
 from wal_agent.agents.base import (
     Allow,
@@ -101,7 +101,7 @@ class _End(_Hook):
 # Lines of a shell call's result, which Gemini writes only where it went wrong; here in JSON, so between its escapes.
 _WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
 
-_DECODERS = decoders.of_events(
+_DECODERS = msgspec_compat.of_events(
     {
         "SessionStart": _Start,
         "BeforeAgent": _Prompt,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.loopback.gemini import Gemini
-from wal_agent.loopback.model import Call, Dialect
+from wal_agent.rehearsal.gemini import Gemini
+from wal_agent.rehearsal.model import Call, Dialect
 
 # With statistics on, its end waits for a look-up of the name that they go to, as long as the resolver tries.
 SETTINGS = """\

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents.base import Env, Reconciled, SessionFile
 from wal_agent.agents.generic import settings
 from wal_agent.agents.generic.settings import DEEP, Named, Root
 from wal_agent.agents.session_files import name_parts
-from wal_agent.places import config_dir, home, state_dir
+from wal_agent.paths import config_dir, home, state_dir
 
 MAIN = "note.json"
 MOST_FILES = 2000
@@ -40,7 +40,7 @@ class Note(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
 
 
-_NOTE = decoders.of_json(Note)
+_NOTE = msgspec_compat.of_json(Note)
 
 
 def folder(env: Env) -> Path:

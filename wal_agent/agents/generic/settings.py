@@ -21,7 +21,7 @@ from wal_agent.agents.base import Env
 from wal_agent.config import FILE, generic_want, known_keys, own_document, read_file
 from wal_agent.consent import Consents
 from wal_agent.errors import ConfigError
-from wal_agent.places import config_dir, home, in_a_secret_place, secret_name
+from wal_agent.paths import config_dir, home, in_a_secret_place, secret_name
 
 Root = Literal["home", "workspace"]
 DEEP = 12  # folders

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -88,8 +88,8 @@ class _Ended(_Tool, kw_only=True):
     wrong: bool = False
 
 
-_RESULT = decoders.of_json(_Result)
-_DECODERS = decoders.of_events(
+_RESULT = msgspec_compat.of_json(_Result)
+_DECODERS = msgspec_compat.of_events(
     {
         "session": _Started,
         "turn": _Turn,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
 from wal_agent.loopback.chat import Chat
-from wal_agent.loopback.model import Call, Dialect
+from wal_agent.rehearsal.model import Call, Dialect
 
 
 class OpenCodeRehearsal(Rehearsal):

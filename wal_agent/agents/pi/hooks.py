@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents.base import (
     Allow,
     Compacting,
@@ -71,7 +71,7 @@ class _End(_Hook):
     stop: str = ""
 
 
-_DECODERS = decoders.of_events(
+_DECODERS = msgspec_compat.of_events(
     {
         "session_start": _Start,
         "before_agent_start": _Prompt,

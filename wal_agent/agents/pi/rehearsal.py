@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.loopback.anthropic import Anthropic
-from wal_agent.loopback.model import Call, Dialect
+from wal_agent.rehearsal.anthropic import Anthropic
+from wal_agent.rehearsal.model import Call, Dialect
 
 _MODEL = ("--model", "scripted/scripted")
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.agents import extension, installed_hooks
 from wal_agent.agents.base import (
     Allow,
@@ -108,8 +108,8 @@ class _Notice(_Hook):
     notification_type: str = ""
 
 
-_TEXT = decoders.of_json(str)
-_DECODERS = decoders.of_events(
+_TEXT = msgspec_compat.of_json(str)
+_DECODERS = msgspec_compat.of_events(
     {
         "SessionStart": _Start,
         "UserPromptSubmit": _Prompt,

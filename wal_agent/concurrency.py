@@ -14,7 +14,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-def ahead(act: Callable[[A], T], items: Iterable[A], parallel: int) -> Iterator[T]:
+def prefetch_map(act: Callable[[A], T], items: Iterable[A], parallel: int) -> Iterator[T]:
     """`act` of each item, in order. At most `parallel` results are on their way or wait to be taken, which bounds the
     memory. 1: no threads. What `act` raises comes where its result would have; nothing more is begun then, and what was
     begun is waited for. The threads are daemons, unlike an executor's: a request that hangs keeps no program alive."""

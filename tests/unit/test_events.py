@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 
-from wal_agent.happened import Announcer, Happening, LeaseLost, LeaseRenewed, LostOnce, Ready
+from wal_agent.events import Event, EventBus, LeaseLost, LeaseRenewed, LostOnce, Ready
 
 
 class Ear:
     def __init__(self, broken: bool = False) -> None:
-        self.heard: list[tuple[float, Happening]] = []
+        self.heard: list[tuple[float, Event]] = []
         self.closed = False
         self._broken = broken
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         self.heard.append((at, happening))
         if self._broken:
             raise RuntimeError("no disk")
@@ -25,7 +25,7 @@ class Ear:
 def test_every_listener_hears_and_a_broken_one_is_told_once() -> None:
     broken, sound = Ear(broken=True), Ear()
     failures: list[BaseException] = []
-    announcer = Announcer([broken, sound], lambda: 7.0, failures.append)
+    announcer = EventBus([broken, sound], lambda: 7.0, failures.append)
     announcer.tell(Ready())
     announcer.tell(LeaseRenewed(2))
     announcer.close()
@@ -36,7 +36,7 @@ def test_every_listener_hears_and_a_broken_one_is_told_once() -> None:
 
 def test_who_comes_later_hears_from_then_on() -> None:
     first, later = Ear(), Ear()
-    announcer = Announcer([first], lambda: 7.0, lambda _: None)
+    announcer = EventBus([first], lambda: 7.0, lambda _: None)
     announcer.tell(Ready())
     announcer.add(later)
     announcer.tell(LeaseRenewed(2))
@@ -60,18 +60,18 @@ def test_the_listeners_ends_are_waited_for_together() -> None:
     """One after the other, none of these would come to its end."""
     barrier = threading.Barrier(3)
     ears = [Meeting(barrier) for _ in range(3)]
-    Announcer(ears, lambda: 7.0, lambda _: None, last=60).close()
+    EventBus(ears, lambda: 7.0, lambda _: None, last=60).close()
     assert all(ear.closed for ear in ears)
 
 
 def test_one_that_hangs_at_its_end_is_left_behind() -> None:
     hangs, sound = Meeting(threading.Barrier(2)), Ear()
-    Announcer([hangs, sound], lambda: 7.0, lambda _: None, last=1.0).close()
+    EventBus([hangs, sound], lambda: 7.0, lambda _: None, last=1.0).close()
     assert sound.closed and not hangs.closed
 
 
 def test_a_lost_lease_is_told_once_whoever_finds_it() -> None:
-    heard: list[Happening] = []
+    heard: list[Event] = []
     tell = LostOnce(heard.append)
     for happening in (Ready(), LeaseLost("epoch 9"), LeaseLost("the log"), Ready()):
         tell(happening)

@@ -14,12 +14,12 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 from wal_agent.bucket.base import Bucket, Version
 from wal_agent.bucket.retry import RetryBudget
 from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, Newer, NotFound, Unavailable
-from wal_agent.fleet.job import Job, JobState
+from wal_agent.fleet.jobs import Job, JobState
 from wal_agent.records import FORMAT
 from wal_agent.wal.lease import fresh_nonce
 from wal_agent.wal.lease_doc import find_format
@@ -56,7 +56,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     acts: tuple[Act, ...] = ()
 
 
-_MEMORY = decoders.of_json(Memory)
+_MEMORY = msgspec_compat.of_json(Memory)
 
 
 # --- pure

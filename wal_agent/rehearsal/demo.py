@@ -16,7 +16,7 @@ from pathlib import Path
 from wal_agent.agents.base import Agent
 from wal_agent.demo_stage import SECONDS, Stage, end_all
 from wal_agent.errors import UsageError
-from wal_agent.loopback.model import Called, Heard, Model, Said, Turn
+from wal_agent.rehearsal.model import Called, Heard, Model, Said, Turn
 
 TASK = "Write down the plan, charge the customer with ./charge.sh, then commit, push and report."
 CHARGE = "./charge.sh 49.90"

@@ -17,8 +17,8 @@ from pathlib import Path
 from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, LeaseHeld, PersonNeeded, Unavailable, UsageError
 from wal_agent.fleet.claim import Allowed, Loss, line_up, made, refusal
-from wal_agent.fleet.job import Job
-from wal_agent.fleet.listing import Eyes
+from wal_agent.fleet.jobs import Job
+from wal_agent.fleet.listing import Reader
 from wal_agent.recovery.words import span
 from wal_agent.supervise.processes import SI_KERNEL, handled_signals
 
@@ -73,7 +73,7 @@ def lasting(rests: Mapping[Loss, Rest], jobs: Iterable[Job]) -> dict[Loss, Rest]
 
 
 def claim(
-    eyes: Eyes,
+    eyes: Reader,
     allowed: Allowed,
     wanted: Wanted,
     say: Callable[[str], None],

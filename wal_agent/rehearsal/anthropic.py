@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from wal_agent.loopback.model import Called, Heard, Json, Reply, Returned, Said, Turn, json_reply, sse
+from wal_agent.rehearsal.model import Called, Heard, Json, Reply, Returned, Said, Turn, json_reply, sse
 
 _ids = itertools.count(1)
 

@@ -236,7 +236,7 @@ class Logged:
     unsettled: int = 0
 
 
-Happening = (
+Event = (
     LeaseTaken
     | LeaseRenewed
     | RenewalFailed
@@ -263,18 +263,18 @@ Happening = (
     | Logged
 )
 
-Tell = Callable[[Happening], None]
+Emit = Callable[[Event], None]
 
 
 class LostOnce:
     """A `Tell` that tells of one `LeaseLost`: the renewer, the log's writer and the run itself may each find it."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: Emit) -> None:
         self._tell = tell
         self._lock = threading.Lock()
         self._lost = False
 
-    def __call__(self, happening: Happening) -> None:
+    def __call__(self, happening: Event) -> None:
         if isinstance(happening, LeaseLost):
             with self._lock:
                 known, self._lost = self._lost, True
@@ -286,7 +286,7 @@ class LostOnce:
 class Listener(Protocol):
     """Hears what happens, from any thread, and must not block: what takes time goes into a queue of its own."""
 
-    def hear(self, at: float, happening: Happening) -> None:
+    def hear(self, at: float, happening: Event) -> None:
         """`at`: seconds since 1970."""
 
     def close(self) -> None:
@@ -296,7 +296,7 @@ class Listener(Protocol):
 LAST = 4.0  # seconds that the end of the process waits for all listeners together
 
 
-class Announcer:
+class EventBus:
     """Tells every listener. A listener's failure is `failed`'s, never the run's; it is told once for each."""
 
     def __init__(
@@ -312,7 +312,7 @@ class Announcer:
         self._last = last
         self._broken: set[int] = set()
 
-    def tell(self, happening: Happening) -> None:
+    def tell(self, happening: Event) -> None:
         at = self._now()
         for listener in self._listeners:
             self._guarded(listener, lambda heard=listener: heard.hear(at, happening))  # type: ignore[misc]

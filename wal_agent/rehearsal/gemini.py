@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_agent.loopback.model import Called, Heard, Json, Model, Reply, Returned, Said, Turn, json_reply
+from wal_agent.rehearsal.model import Called, Heard, Json, Model, Reply, Returned, Said, Turn, json_reply
 
 
 class Gemini:

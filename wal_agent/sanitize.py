@@ -13,14 +13,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
 
 
-def shown(text: str, most: int = 200) -> str:
+def shorten(text: str, most: int = 200) -> str:
     """`printable`, and at most about `most` characters: both ends of it, since what to do next often stands last."""
     if len(text) > most:
         text = f"{text[: most * 2 // 3]}…{text[len(text) - most // 3 :]}"
     return printable(text)
 
 
-def heard(text: str, most: int = 200) -> str:
+def quote(text: str, most: int = 200) -> str:
     """The beginning of what a server or a library said, for a sentence of ours: without secrets, on one line of single
     spaces, `most` characters of it."""
     line = " ".join("".join(c if c.isprintable() else " " for c in redact_head(text, HEARD)).split())

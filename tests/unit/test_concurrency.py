@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_agent.ahead import ahead
+from wal_agent.concurrency import prefetch_map
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 5])
 def test_results_come_in_order_and_all_of_them(parallel: int) -> None:
-    assert [*ahead(lambda n: n * n, range(50), parallel)] == [n * n for n in range(50)]
+    assert [*prefetch_map(lambda n: n * n, range(50), parallel)] == [n * n for n in range(50)]
 
 
 def test_so_many_are_on_their_way_at_once() -> None:
     meeting = threading.Barrier(4, timeout=30)
-    assert [*ahead(lambda n: meeting.wait() >= 0, range(8), 4)] == [True] * 8
+    assert [*prefetch_map(lambda n: meeting.wait() >= 0, range(8), 4)] == [True] * 8
 
 
 def test_no_more_are_begun_than_were_taken_and_may_be_on_their_way() -> None:
@@ -28,7 +28,7 @@ def test_no_more_are_begun_than_were_taken_and_may_be_on_their_way() -> None:
             begun.append(n)
             yield n
 
-    found = ahead(lambda n: n, items(), 3)
+    found = prefetch_map(lambda n: n, items(), 3)
     assert [next(found) for _ in range(5)] == [0, 1, 2, 3, 4]
     assert len(begun) == 7  # the five, and two ahead: a third begins when the sixth is asked for
 
@@ -40,7 +40,7 @@ def test_an_error_comes_in_its_place_and_nothing_is_begun_after_it() -> None:
         return n
 
     numbers = iter(range(1000))
-    found = ahead(act, numbers, 2)
+    found = prefetch_map(act, numbers, 2)
     assert [next(found), next(found)] == [0, 1]
     with pytest.raises(ValueError, match="2"):
         next(found)
@@ -58,7 +58,7 @@ def test_what_was_begun_has_ended_when_the_user_leaves() -> None:
             ended.set()
         return n
 
-    found = ahead(act, range(100), 2)
+    found = prefetch_map(act, range(100), 2)
     assert next(found) == 0 and inside.wait(30)
     threading.Timer(0.05, leave.set).start()
     found.close()  # type: ignore[attr-defined]
@@ -66,7 +66,7 @@ def test_what_was_begun_has_ended_when_the_user_leaves() -> None:
 
 
 HANGS = {
-    "ahead": "from wal_agent.ahead import ahead; use = lambda: [*ahead(hang, range(4), 2)]",
+    "ahead": "from wal_agent.concurrency import ahead; use = lambda: [*ahead(hang, range(4), 2)]",
     "deletes in gs://": (
         "from wal_agent.bucket.gcs import GcsBucket; GcsBucket._delete = hang; "
         "use = lambda: GcsBucket('gs://shop-bucket/x', 'http://127.0.0.1:9').delete('a', 'b', 'c')"

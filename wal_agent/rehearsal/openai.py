@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from wal_agent.loopback.chat import arguments, beside, error, new_id, texts, unanswered
-from wal_agent.loopback.model import Called, Heard, Json, Reply, Returned, Said, Turn, sse
+from wal_agent.rehearsal.model import Called, Heard, Json, Reply, Returned, Said, Turn, sse
 
 _FREEFORM = {"apply_patch", "exec"}
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent import selftest
 from wal_agent.agents import AGENTS
-from wal_agent.places import launchers
+from wal_agent.paths import launchers
+from wal_agent.rehearsal import selftest
 
 
 def test_a_run_that_does_not_end_is_a_failed_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +34,7 @@ def test_whoever_ends_a_proof_ends_its_agents_too(tmp_path: Path, number: signal
     program, temp = endless(tmp_path), tmp_path / "temp"
     temp.mkdir()
     code = (
-        "import os; from wal_agent.agents import AGENTS; from wal_agent.selftest import prove; "
+        "import os; from wal_agent.agents import AGENTS; from wal_agent.rehearsal.selftest import prove; "
         "prove(AGENTS['gemini'], os.environ)"
     )
     env = {**os.environ, "WAL_AGENT_GEMINI": str(program), "TMPDIR": str(temp)}

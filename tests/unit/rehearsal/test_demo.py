@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wal_agent.agents import AGENTS
 from wal_agent.demo_stage import Stage
-from wal_agent.loopback.model import Model
+from wal_agent.rehearsal.model import Model
 
 
 def test_a_machines_files_are_written_before_its_agent_and_never_under_it(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from types import FrameType
 
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket.faults import FaultFile, write_faults
-from wal_agent.loopback.model import Model, Turn
-from wal_agent.places import launchers
+from wal_agent.paths import launchers
+from wal_agent.rehearsal.model import Model, Turn
 from wal_agent.supervise.processes import LAUNCH
 
 SECONDS = 180.0  # a laden machine is no proof of anything

@@ -14,7 +14,7 @@ from wal_agent.cli.screen import report_bug
 from wal_agent.clock import SystemClock
 from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
-from wal_agent.happened import Announcer, Halted, Listener
+from wal_agent.events import EventBus, Halted, Listener
 from wal_agent.limits import exhausted
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import restart_policy
@@ -57,7 +57,7 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
     def failed(error: BaseException) -> None:
         screen.say(str(exhausted(error) or report_bug(error, wish.env)))
 
-    announcer = Announcer(first, clock.now, failed)
+    announcer = EventBus(first, clock.now, failed)
     try:
         try:
             lookout = observe.lookout(
@@ -111,11 +111,11 @@ def _refused(
         attended=attended,
     )
     if people is not None:
-        announcer = Announcer([people], SystemClock().now, lambda _: None)
+        announcer = EventBus([people], SystemClock().now, lambda _: None)
         _refuse(announcer, error)
         announcer.close()
 
 
-def _refuse(announcer: Announcer, error: WalAgentError) -> None:
+def _refuse(announcer: EventBus, error: WalAgentError) -> None:
     if error.exit_code in PERSON:
         announcer.tell(Halted(error.exit_code, error.what, error.hint))
