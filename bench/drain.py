@@ -25,7 +25,7 @@ import psutil
 from bench.measure import Times, scaled
 from tests.servers import ROOT
 from wal_agent.agents import AGENTS
-from wal_agent.demo_stage import of_home
+from wal_agent.rehearsal.demo import of_home
 from wal_agent.rehearsal.gemini import GeminiModel
 from wal_agent.rehearsal.model import Turn
 

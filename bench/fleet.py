@@ -21,7 +21,7 @@ import msgspec
 from bench.measure import Times, interleaved, scaled
 from bench.store import NAMES, ROUND_TRIP, store
 from wal_agent.bucket import open_bucket
-from wal_agent.fleet.listing import Reader
+from wal_agent.fleet.jobs import Reader
 from wal_agent.records import Host
 from wal_agent.wal.lease_doc import LeaseDoc, encode_lease
 

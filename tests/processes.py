@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from wal_agent.demo_stage import of_home
+from wal_agent.rehearsal.demo import of_home
 
 
 def gone(pid: int) -> bool:

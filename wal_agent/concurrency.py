@@ -1,7 +1,9 @@
-"""Doing things in parallel, in order, and a bounded number ahead of their user: a round trip each would add up."""
+"""Threads beside the main one: a bounded ordered parallel map, daemon threads without signals, calls with a timeout."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -68,3 +70,36 @@ def _do(act: Callable[[A], T], future: Future[T], item: A) -> None:
             future.set_exception(error)
         else:
             future.set_result(result)
+
+
+def start_daemon(name: str, work: Callable[[], None]) -> threading.Thread:
+    """It runs `work` already. It inherits the mask, so it may be begun before the main thread has blocked anything."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return thread
+
+
+def call_with_timeout(seconds: float, work: Callable[[], T], late: T) -> T:
+    """What `work` gives, or raises; `late` when it takes longer. It may still come to its end then, or never."""
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def worker() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            failed.append(error)
+
+    thread = threading.Thread(target=worker, name="within", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no thread is left; the work matters more than its limit
+        return work()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    return done[0] if done else late

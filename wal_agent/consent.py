@@ -19,8 +19,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
-from wal_agent.plainfile import open_plain
-from wal_agent.safefs import replace_file
+from wal_agent.safefs import open_plain, replace_file
 
 BIG = 256 << 10  # bytes
 

@@ -1,13 +1,76 @@
-"""Replaces a small file that a person also edits: in one step, mode kept, and only if it is still what was read."""
+"""Files that others may have put in place: read without following links, read inside a root, replace, probe a lock."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import stat
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, Literal
 
 from wal_agent.errors import ConfigError
+
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def open_plain(path: Path | str) -> BinaryIO:
+    """A regular file, to be read. OSError: there is none, or something else."""
+    fd = os.open(path, READ)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(fd, "rb")
+
+
+def read_plain(path: Path | str, most: int | None = None) -> bytes | None:
+    """A regular file's bytes; None for anything else, for one that cannot be opened, and for one with more than `most`
+    bytes."""
+    try:
+        file = open_plain(path)
+    except OSError:
+        return None
+    with file:
+        data = file.read() if most is None else file.read(most + 1)
+    return data if most is None or len(data) <= most else None
+
+
+def path_in_root(root: Path, name: str) -> str | None:
+    """The path of what `name` leads to, relative to `root` (a real path); None when there is nothing. ValueError: it
+    leads out."""
+    real = Path(os.path.realpath(root / name))
+    if not real.is_relative_to(root):
+        raise ValueError("is a link that leads out of the workspace, and is not followed")
+    return str(real.relative_to(root)) if real.exists() else None
+
+
+def read_in_root(root: Path, real: str, most: int) -> str:
+    """A plain file of at most `most` bytes of UTF-8. No link is followed any more: what was checked is what is opened.
+    `real`: as `inside` gives it. ValueError: it is no such file; OSError."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *folders, file = real.split("/")
+        for part in folders:
+            fd, old = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd), fd
+            os.close(old)
+        fd, old = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd), fd
+        os.close(old)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ValueError("is not a file")
+        data = b""
+        while len(data) <= most and (more := os.read(fd, most + 1 - len(data))):
+            data += more
+    finally:
+        os.close(fd)
+    if len(data) > most:
+        raise ValueError(f"is larger than {most >> 10} KiB, and is not read")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text") from None
 
 
 def replace_file(path: Path, data: bytes, expected: bytes | None) -> None:
@@ -51,3 +114,42 @@ def _sync(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+FlockState = Literal["held", "free", "unknown"]
+Life = Literal["alive", "dead", "unknown"]  # of the process that is to hold it
+
+
+_LOOKS = (0.01, 0.03, 0.1, 0.2)  # seconds; who only looks (`flock_state`) holds the lock for some microseconds
+
+
+def try_lock(fd: int) -> bool:
+    """Take the lock of an open file for this process's life; False where a living process has it."""
+    for pause in (*_LOOKS, 0.0):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(pause)
+    return False
+
+
+def flock_state(path: Path | str) -> FlockState:
+    """`unknown`: not there, not a plain file of this user's, or not readable. Never blocks, follows no link; the path
+    may come from a bucket, so what it names is only ever opened for reading."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return "unknown"
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.getuid():
+            return "unknown"
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "held"
+    except OSError:
+        return "unknown"
+    finally:
+        os.close(fd)
+    return "free"

@@ -27,10 +27,10 @@ from tests.processes import command_line
 from wal_agent.agents import AGENTS
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
-from wal_agent.cli.entries import as_json, entries
-from wal_agent.demo_stage import of_home
-from wal_agent.flock import flock_state
+from wal_agent.cli.log import as_json, entries
+from wal_agent.rehearsal.demo import of_home
 from wal_agent.rehearsal.model import Model, Turn
+from wal_agent.safefs import flock_state
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay, replay
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.e2e.scene import Scene, shell
 from tests.mocks.gemini_model import GeminiModel
-from wal_agent.flock import flock_state
 from wal_agent.rehearsal.model import Turn
+from wal_agent.safefs import flock_state
 from wal_agent.supervise.callers import outer_runs
 
 PERSONS = {  # each also where the tool has stripped its environment or left its parent's session

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from wal_agent.agents.base import HookSetup, HookTable, Injected
 from wal_agent.errors import ConfigError
-from wal_agent.flock import flock_state
+from wal_agent.safefs import flock_state
 
 PREFIX = "wal-agent-"
 OWNER = "wal-agent.json"

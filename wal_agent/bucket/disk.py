@@ -49,7 +49,7 @@ from wal_agent.bucket.folder import (
 )
 from wal_agent.errors import Damaged, Newer, Unavailable
 from wal_agent.paths import state_dir
-from wal_agent.plainfile import read_plain
+from wal_agent.safefs import read_plain
 
 MARKER = ".bucket"
 TEMPS = ".tmp"

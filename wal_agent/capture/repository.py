@@ -19,8 +19,8 @@ import msgspec
 from wal_agent.capture.git import GitFailed, list_reachable, object_sizes, trees_of
 from wal_agent.capture.location import Location
 from wal_agent.capture.shadow import GitState, Shadow, is_object_id, read_state
-from wal_agent.plainfile import open_plain, read_plain
 from wal_agent.records import Repository
+from wal_agent.safefs import open_plain, read_plain
 
 MAX_PROGRESS_FILE = 64 << 10  # bytes of one of the files
 MAX_PROGRESS_FILES = 300

@@ -35,8 +35,8 @@ from wal_agent.capture.candidates import (
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitStopped
 from wal_agent.capture.location import Location
 from wal_agent.capture.shadow import Shadow
-from wal_agent.plainfile import read_plain
 from wal_agent.records import Pending
+from wal_agent.safefs import read_plain
 
 IGNORE_FILE = ".wal-agentignore"
 MAX_IGNORE_FILE = 1 << 20  # bytes of a file of patterns

@@ -1,4 +1,4 @@
-"""`wal-agent doctor`."""
+"""`wal-agent agents`, `demo` and `doctor`: what works here, and the proof."""
 
 from __future__ import annotations
 
@@ -19,6 +19,49 @@ from wal_agent.redact import redact
 if TYPE_CHECKING:
     from wal_agent.agents.base import Agent, Cli, Hookless
     from wal_agent.rehearsal.selftest import Proof
+
+
+def agents(
+    json: AsJson = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/AGENTS.md on stdout.")] = False,
+) -> None:
+    """Which agents there are, and what each gets: hooks, intent, fail-closed, reconcile, resume, terminal, subagents,
+    the tested version, and what could not be held."""
+    from json import dumps
+
+    from wal_agent.agents import AGENTS, docs_page
+
+    known = list(AGENTS.values())
+    if json:
+        sys.stdout.write(dumps(docs_page.facts(known)) + "\n")
+    elif markdown:
+        sys.stdout.write(docs_page.markdown(known))
+    else:
+        lines(docs_page.rows(known))
+
+
+def demo(
+    agent: Annotated[
+        str,
+        typer.Option("--agent", help="Whose CLI: claude, codex, gemini ... (see: wal-agent agents).", metavar="NAME"),
+    ] = "gemini",
+) -> None:
+    """Watch the crash story: a real CLI loses its machine three times, at last with the folder, and goes on.
+
+    Needs the agent's program on PATH (or in WAL_AGENT_<NAME>) and git; no key, no network. Exits 1 if anything did not
+    hold.
+    """
+    from wal_agent.agents import AGENTS
+    from wal_agent.errors import UsageError
+    from wal_agent.rehearsal.demo import run_demo
+
+    def show(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    if agent not in AGENTS:
+        raise UsageError(f"{agent!r} is not an agent that wal-agent knows.", f"Known: {', '.join(sorted(AGENTS))}.")
+    AGENTS[agent].locate(os.environ)
+    raise typer.Exit(run_demo(AGENTS[agent], os.environ, show))
 
 
 def doctor(

@@ -52,8 +52,7 @@ def ls(
     """
     from json import dumps
 
-    from wal_agent.fleet.jobs import STATES, as_told, counted, in_order
-    from wal_agent.fleet.listing import Reader
+    from wal_agent.fleet.jobs import STATES, Reader, as_told, counted, in_order
 
     wanted = _states(state, STATES)
     opened = _opened(bucket)
@@ -166,8 +165,8 @@ def claim(
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
     from wal_agent.fleet import claim_run
-    from wal_agent.fleet.claim import Allowed
-    from wal_agent.fleet.listing import Reader
+    from wal_agent.fleet.claim_run import Allowed
+    from wal_agent.fleet.jobs import Reader
     from wal_agent.paths import config_dir, home, state_dir
     from wal_agent.supervise.callers import require_person
 

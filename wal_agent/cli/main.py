@@ -10,25 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from wal_agent import __version__
-from wal_agent.cli import (
-    ack,
-    agents,
-    configure_hooks,
-    demo,
-    doctor,
-    fleet,
-    gc,
-    intervene,
-    log,
-    notify,
-    pause,
-    recover,
-    restore,
-    rules,
-    run,
-    status,
-    trust,
-)
+from wal_agent.cli import configure_hooks, doctor, fleet, gc, intervene, log, notify, restore, rules, run, status, trust
 from wal_agent.cli.screen import lines, report_bug, say
 from wal_agent.errors import UsageError, WalAgentError
 from wal_agent.limits import exhausted
@@ -58,10 +40,10 @@ def top(
 app.command("run", context_settings=run.CONTEXT)(run.run)
 app.command("status")(status.status)
 app.command("log")(log.log)
-app.command("recover")(recover.recover)
+app.command("recover")(restore.recover)
 app.command("restore")(restore.restore)
-app.command("ack")(ack.ack)
-app.command("pause")(pause.pause)
+app.command("ack")(intervene.ack)
+app.command("pause")(intervene.pause)
 app.add_typer(rules.app, name="rules")
 app.command("notify")(notify.notify)
 app.add_typer(fleet.app, name="fleet")
@@ -69,9 +51,9 @@ app.command("unlock")(intervene.unlock)
 app.command("gc")(gc.gc)
 app.command("configure-hooks")(configure_hooks.configure_hooks)
 app.command("trust")(trust.trust)
-app.command("agents")(agents.agents)
+app.command("agents")(doctor.agents)
 app.command("doctor")(doctor.doctor)
-app.command("demo")(demo.demo)
+app.command("demo")(doctor.demo)
 
 
 def misused(error: TyperException) -> str:

@@ -1,4 +1,4 @@
-"""`wal-agent restore`."""
+"""`wal-agent recover --dry-run` and `wal-agent restore`: what a start would do, and the files of a job in a folder."""
 
 from __future__ import annotations
 
@@ -18,6 +18,42 @@ if TYPE_CHECKING:
     from wal_agent.recovery.copy_out import Written
     from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.reader import Replay
+
+
+def recover(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and the prompt; change nothing.")] = False,
+    agent: AgentName = "gemini",
+    bucket: BucketUrl = None,
+    job: JobName = None,
+    encryption_key_file: KeyFile = None,
+    encryption_key_command: KeyCommand = None,
+    as_json: AsJson = False,
+) -> None:
+    """What the next `wal-agent run` would do, and the prompt that the agent would get.
+
+    Reads only, and all that a restore would: the job is not opened, nothing is restored, no process is ended. The
+    recovery itself is `wal-agent run`.
+    """
+    from wal_agent.cli.options import place
+    from wal_agent.errors import UsageError
+    from wal_agent.supervise.dry_run import foresee_start
+    from wal_agent.supervise.foreseen_json import foreseen_facts
+
+    if not dry_run:
+        raise UsageError(
+            "A recovery is part of a start.",
+            "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
+        )
+    at = place(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
+    seen = foresee_start(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id, at.options(agent))
+    if as_json:
+        print(json.dumps(foreseen_facts(seen)))
+        return
+    say(f"{seen.plan} (nothing was changed)")
+    lines(seen.rows)
+    if seen.prompt:
+        lines(["", "The agent would be told:", "", *seen.prompt.splitlines()])
+
 
 At = Annotated[
     str | None,

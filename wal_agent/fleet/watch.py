@@ -1,14 +1,12 @@
-"""`wal-agent fleet watch`: looks again and again, and runs a command once for each job that needs a host.
-
-One watcher at a time acts; the others stand by. Who it is, is a lease like a job's (wal/lease.py), under a key that no
-job can have. That it acts once rests on `acted.py` alone: what is to be done is written down there by compare-and-swap
-first, so a watcher that was taken for dead and is not finds itself refused before it runs anything.
-"""
+"""Watch a bucket's jobs and run a command for each that needs a host, once per event, within limits."""
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,16 +14,16 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from wal_agent.agents import AGENTS
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.check import require_conditions
 from wal_agent.clock import Clock
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
-from wal_agent.fleet.command import Commands
-from wal_agent.fleet.jobs import Job, JobState, counted
-from wal_agent.fleet.listing import Reader
+from wal_agent.fleet.jobs import Job, JobState, Reader, counted
 from wal_agent.fleet.results import Act, Acted, chosen, forsaken, kept, noted, settled, told
 from wal_agent.recovery.admit import owner_is_dead
+from wal_agent.sanitize import shorten
 from wal_agent.supervise.acquire import LeaseWatch as Unchanged
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, sweep_run_dirs, this_host
@@ -33,6 +31,81 @@ from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease
 from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
+
+TIMED_OUT = 124  # as timeout(1) says it
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+STEP = 0.1
+LONGEST = 1000  # characters of a value
+
+
+def environment(env: Mapping[str, str], job: Job, url: str) -> dict[str, str]:
+    """WAL_AGENT_JOB and WAL_AGENT_BUCKET, which every command of ours goes by, and FLEET_*. An agent that is none,
+    and a workspace that cannot be told as it stands, are empty: another one would be worse."""
+    whole = job.workspace == job.folder and shorten(job.folder, LONGEST) == job.folder
+    told = {
+        "STATE": job.state,
+        "AGENT": job.agent if job.agent in AGENTS else "",
+        "EPOCH": str(job.epoch),
+        "HOST": job.host,
+        "ONLY_ON": job.only_on,
+        "WORKSPACE": job.folder if whole else "",
+        "REASON": job.reason,
+        "PHASE": job.phase,
+        "WAITS": str(round(job.waits)),
+    }
+    clean = {f"FLEET_{name}": shorten(value, LONGEST) for name, value in told.items()}
+    return {**env, **clean, "WAL_AGENT_JOB": job.job, "WAL_AGENT_BUCKET": url}
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """`limit`: seconds that one may take; `stop` ends those that run."""
+
+    command: str
+    url: str
+    env: Mapping[str, str]
+    limit: float
+    stop: threading.Event
+
+    def run(self, job: Job, delay: float = 0.0) -> int | None:
+        """The exit code, negative for a signal; None: `stop` came before it began, or ended it. It has its own session,
+        and its output goes to our stderr."""
+        if delay > 0:
+            self.stop.wait(delay)
+        if self.stop.is_set():
+            return None
+        try:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", self.command],
+                env=environment(self.env, job, self.url),
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                start_new_session=True,
+            )
+        except OSError:
+            return 127
+        left = self.limit
+        while left > 0 and not self.stop.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(min(STEP, left))
+            left -= STEP
+        stopped = left > 0
+        code = _end(process)
+        if stopped:
+            return None if code else 0
+        return TIMED_OUT
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """The command and what it started, first in good order."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
 
 ACTED_ON: tuple[JobState, ...] = ("crashed", "released", "due")
 LONGEST_SPREAD = 5.0  # seconds over which the commands of one round are begun

@@ -62,7 +62,7 @@ def trouble(env: Mapping[str, str], once: bool = False) -> str:
         return ""
     if not found:
         return ""
-    from wal_agent.notify.failing import failing
+    from wal_agent.notify.outbox import failing
 
     return failing(env, found, once)
 

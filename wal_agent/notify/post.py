@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 
-from wal_agent.apart import start_daemon
+from wal_agent.concurrency import start_daemon
 from wal_agent.events import Event, Halted, LeaseSettled, LeaseTaken, Ready
-from wal_agent.notify import letter as letters
 from wal_agent.notify import outbox
-from wal_agent.notify.letter import Halt, Letter
+from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import TOLD, Facts, Message, message_of, reaches
-from wal_agent.notify.outbox import Box
+from wal_agent.notify.outbox import Box, Halt, Letter
 from wal_agent.notify.targets import Target
 
 WELL = 900.0  # seconds of work after which a job that had halted runs well: the next halt is news

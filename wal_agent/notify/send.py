@@ -20,12 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from wal_agent.flock import try_lock
-from wal_agent.notify import letter as letters
-from wal_agent.notify.letter import Letter
+from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Level
-from wal_agent.notify.outbox import SENDER, Box
+from wal_agent.notify.outbox import SENDER, Box, Letter
 from wal_agent.notify.targets import Target
+from wal_agent.safefs import try_lock
 
 Deliver = Callable[[Target, Level, str, str], str]
 LOOK = 0.5  # seconds between two looks into the box

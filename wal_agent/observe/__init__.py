@@ -66,7 +66,7 @@ def lookout(
         if settings.log_format != "off" or (settings.log_file and unsaid):
             found.append(_log(settings, workspace, on_screen, say))
             undo.callback(found[-1].close)
-        from wal_agent.observe.otel import wanted
+        from wal_agent.observe.traces import wanted
 
         trace, why_not = "", ""
         if (asked := wanted(env)) is not None:
@@ -89,13 +89,12 @@ def _served(
     say: Callable[[str], None],
     undo: ExitStack,
 ) -> list[Listener]:
-    from wal_agent.observe.exposition import exposition
+    from wal_agent.observe.serve import exposition
 
     text = exposition(metrics.registry, settings.job if settings.metrics_job_label == "on" else "")
     found: list[Listener] = []
     if settings.metrics_addr:
-        from wal_agent.observe.health import Health
-        from wal_agent.observe.serve import Server, answers
+        from wal_agent.observe.serve import Health, Server, answers
 
         health = Health(clock, stalled, settings.autosave)
         server = Server(settings.metrics_addr, answers(text, health))
@@ -104,7 +103,7 @@ def _served(
             say(f"metrics at http://{server.address}/metrics")
         found += [health, server]
     if settings.metrics_file:
-        from wal_agent.observe.promfile import PromFile
+        from wal_agent.observe.metrics import PromFile
 
         path = _outside(settings, settings.metrics_file, "metrics-file", workspace)
         if path.suffix != ".prom":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable
 
-from wal_agent.apart import start_daemon
+from wal_agent.concurrency import start_daemon
 from wal_agent.events import Event, Listener
 
 MOST = 10_000  # happenings that wait; a run tells of some tens a second

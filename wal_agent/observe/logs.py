@@ -1,8 +1,4 @@
-"""The structured log: a line an event, as JSON or as key=value, with the same first keys on each. Redacted.
-
-Each line is one write to a file that is opened to append, so several runs may share one, and a rotation that copies and
-truncates loses nothing whole.
-"""
+"""The structured log: one line per event, as JSON or text, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -12,12 +8,164 @@ import re
 import stat
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, assert_never
 
 from wal_agent.errors import ConfigError
-from wal_agent.events import Event, LeaseTaken
-from wal_agent.observe.words import LEVELS, Level, Line, Value, lines_of
+from wal_agent.events import (
+    AgentBegan,
+    AgentEnded,
+    CallEnded,
+    CallStarted,
+    DrainFinished,
+    DrainStarted,
+    Event,
+    Halted,
+    HookAnswered,
+    HungUp,
+    LeaseLost,
+    LeaseRenewed,
+    LeaseSettled,
+    LeaseTaken,
+    LeftOpen,
+    Logged,
+    NoticeReceived,
+    Paused,
+    PhaseChanged,
+    Ready,
+    Recovered,
+    RenewalFailed,
+    Restarting,
+    Saved,
+    TakesLong,
+)
+from wal_agent.recovery.words import counted
 from wal_agent.sanitize import quote
+
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`call`: the job's number of the call that it is about, 0 for none. `more`: fields of this event's own."""
+
+    level: Level
+    event: str
+    msg: str
+    more: Mapping[str, Value] = field(default_factory=dict)
+    call: int = 0
+
+
+def lines_of(happening: Event) -> list[Line]:
+    """One line for most; what a taken lease says of the run before is a line of its own."""
+    match happening:
+        case LeaseTaken():
+            more: dict[str, Value] = {
+                "cause": happening.cause,
+                "bucket": happening.bucket,
+                "agent": happening.agent,
+                "agent_version": happening.agent_version,
+                "workspace": happening.workspace,
+                "ttl": happening.ttl,
+            }
+            taken = Line("info", "lease.acquired", f"the job is ours under epoch {happening.epoch}", more)
+            if happening.cause != "dead":
+                return [taken]
+            return [taken, Line("warning", "crash.detected", "the run before was cut off", {"cause": "dead"})]
+        case LeaseRenewed(left=left):
+            return [Line("debug", "lease.renewed", "renewed", {"left": _seconds(left)})]
+        case RenewalFailed(why=why, left=left):
+            return [Line("warning", "lease.renewal_failed", why, {"left": _seconds(left)})]
+        case LeaseLost(why=why):
+            return [Line("error", "lease.lost", why)]
+        case LeaseSettled(state=state, reason=reason, until=until):
+            level: Level = "warning" if state == "left" else "info"
+            event = "lease.left" if state == "left" else "lease.released"
+            return [Line(level, event, reason, {"state": state, "until": until})]
+        case Recovered():
+            return _recovered(happening)
+        case Halted(code=code, what=what, hint=hint):
+            return [Line("error", "run.halted", what, {"code": code, "hint": hint})]
+        case LeftOpen(calls=calls):
+            named = " ".join(f"#{call} {tool}" for call, tool in calls[:20])
+            open_: dict[str, Value] = {"count": len(calls), "calls": named}
+            return [Line("warning", "calls.left_open", f"{counted(len(calls), 'call')} not settled", open_)]
+        case Ready():
+            return [Line("info", "run.ready", "lease, restore and hooks are proven; the agent works")]
+        case AgentBegan(pid=pid, session=session, resumed=resumed):
+            return [
+                Line("info", "agent.started", "started", {"pid": pid, "session": session, "resumed": resumed}),
+            ]
+        case AgentEnded(code=code, cls=cls, why=why):
+            level = "info" if cls in ("completed", "interrupted", "drained", "paused") else "warning"
+            return [Line(level, "agent.exited", why, {"code": code, "class": cls})]
+        case HookAnswered(event=hook, decision=decision, reason=reason, seconds=seconds):
+            told: dict[str, Value] = {"hook": hook, "reason": reason, "seconds": _seconds(seconds)}
+            if decision == "deny":
+                return [Line("warning", "hook.denied", f"a call was denied: {reason or 'refused'}", told)]
+            return [Line("debug", "hook.answered", decision or "noted", told)]
+        case CallStarted(call=call, tool=tool, cls=kind, agent_call=agent_call):
+            own: dict[str, Value] = {"tool": tool, "class": kind, "agent_call": agent_call}
+            return [Line("info", "call.started", tool, own, call)]
+        case CallEnded(call=call, tool=tool, how=how, seconds=seconds):
+            ended: dict[str, Value] = {"tool": tool, "how": how, "seconds": _seconds(seconds)}
+            return [Line("info", "call.ended", f"{tool}: {how}", ended, call)]
+        case PhaseChanged(was=was, phase=phase, tool=tool, lasted=lasted):
+            change: dict[str, Value] = {"phase": phase, "was": was, "tool": tool, "lasted": _seconds(lasted)}
+            return [Line("info", "phase.changed", f"{was} -> {phase}", change)]
+        case TakesLong(what=waited, seconds=seconds, tool=tool):
+            long: dict[str, Value] = {"what": waited, "seconds": _seconds(seconds), "tool": tool}
+            return [Line("warning", "phase.late", f"{waited} takes long", long)]
+        case HungUp(seconds=seconds, what=waited):
+            hung: dict[str, Value] = {"what": waited, "seconds": _seconds(seconds)}
+            return [Line("error", "agent.hung", f"{waited} took too long: the agent is ended", hung)]
+        case NoticeReceived(source=source, left=left):
+            notice: dict[str, Value] = {"source": source, "left": _seconds(left)}
+            return [Line("warning", "preemption.notice", f"this machine goes away ({source})", notice)]
+        case DrainStarted(source=source, budget=budget):
+            return [Line("info", "drain.started", "saving", {"source": source, "budget": _seconds(budget)})]
+        case DrainFinished(seconds=seconds, in_time=in_time):
+            said = "all is saved" if in_time else "not all was saved in time: the next start finds a crash"
+            drained: dict[str, Value] = {"seconds": _seconds(seconds), "in_time": in_time}
+            return [Line("info" if in_time else "warning", "drain.finished", said, drained)]
+        case Paused(until=until, why=why):
+            return [Line("info", "run.paused", why, {"until": until})]
+        case Restarting(attempt=attempt, delay=delay, cls=cls):
+            again: dict[str, Value] = {"attempt": attempt, "delay": _seconds(delay), "class": cls}
+            return [Line("warning", "agent.restarting", "the agent is started again", again)]
+        case Saved(what=what, size=size, seconds=seconds):
+            saved: dict[str, Value] = {"what": what, "size": size, "seconds": _seconds(seconds)}
+            return [Line("debug", "sync.done", f"the {what} is in the bucket", saved)]
+        case Logged(kinds=kinds, unsettled=unsettled):
+            logged: dict[str, Value] = {"kinds": " ".join(kinds), "unsettled": unsettled}
+            return [Line("debug", "records.acknowledged", f"{len(kinds)} records are in the bucket", logged)]
+        case _:
+            assert_never(happening)
+
+
+def _recovered(it: Recovered) -> list[Line]:
+    done: dict[str, Value] = {
+        "from_epoch": it.from_epoch,
+        "old_host": it.old_host,
+        "stopped": it.stopped,
+        "put_back": it.put_back,
+        "seconds": _seconds(it.seconds),
+        "trace": it.trace,
+    }
+    told: dict[str, Value] = {"alert": it.alert, "calls": len(it.findings)}
+    told |= {each: it.findings.count(each) for each in ("completed", "not_started", "partial", "unknown")}
+    return [
+        Line("info", "restore.done", f"what {it.old_host or 'the run before'} left is restored", done),
+        Line("info", "recovery.prompted", f"the agent is told of {len(it.findings)} calls in flight", told),
+    ]
+
+
+def _seconds(value: float) -> float:
+    return round(value, 4)
+
 
 LONGEST = 1000  # characters of one value
 _BARE = re.compile(r"[A-Za-z0-9_./:+@-]+")

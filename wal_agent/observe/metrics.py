@@ -1,14 +1,15 @@
-"""What a run tells, as Prometheus metrics. Names and labels are promises (docs/OPERATIONS.md).
-
-Labels take few values: a tool's, session's, run's or call's name is never one, and whatever comes from outside is cut
-to a fixed number of words.
-"""
+"""Metrics of a run, counted from its events; served over HTTP or written for node_exporter's textfile collector."""
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
+import threading
 from collections import Counter as Counts
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import assert_never, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -19,6 +20,8 @@ from wal_agent import __version__
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.meter import MeterBucket, OpUsage
 from wal_agent.clock import Clock
+from wal_agent.concurrency import start_daemon
+from wal_agent.errors import ConfigError
 from wal_agent.events import (
     AgentBegan,
     AgentEnded,
@@ -46,6 +49,7 @@ from wal_agent.events import (
     Saved,
     TakesLong,
 )
+from wal_agent.observe import aside
 from wal_agent.records import PhaseName
 
 HOOK_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30)  # the longest is 20 s
@@ -245,3 +249,61 @@ class Requests(Collector):
         retries = CounterMetricFamily("wal_agent_store_retries_total", "Requests that had no answer before.")
         retries.add_metric([], retried)
         yield retries
+
+
+REST = 15.0  # seconds between two writes: as often as such a file is usually read
+
+
+class PromFile:
+    """`text` gives what to write. The file stays behind, with what was true at the end."""
+
+    def __init__(self, path: Path, text: Callable[[], bytes], say: Callable[[str], None], rest: float = REST) -> None:
+        self._path = path
+        self._text = text
+        self._say = say
+        self._rest = rest
+        self._changed = threading.Event()
+        self._stop = threading.Event()
+        self._problem = ""
+        try:
+            self._write()
+        except OSError as error:
+            raise ConfigError(f"--metrics-file {path} cannot be written: {error.strerror}. Nothing was run.") from None
+        self._thread = start_daemon("promfile", self._loop)
+
+    def hear(self, at: float, happening: Event) -> None:
+        self._changed.set()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._changed.set()
+        self._thread.join(aside.LAST)
+        if self._problem:
+            self._say(f"the metrics in {self._path} are old: {self._problem}.")
+
+    def _loop(self) -> None:
+        while True:
+            self._stop.wait(self._rest)
+            self._changed.wait()
+            self._changed.clear()
+            last = self._stop.is_set()  # asked for before the write: what comes meanwhile is written by another one
+            try:
+                self._write()
+            except OSError as error:
+                self._problem = error.strerror or "it could not be written"
+            else:
+                self._problem = ""
+            if last:
+                return
+
+    def _write(self) -> None:
+        fd, name = tempfile.mkstemp(prefix=".wal-agent-", suffix=".tmp", dir=self._path.parent)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(self._text())
+                os.fchmod(file.fileno(), 0o644)  # the collector is another user's, and nothing in it is secret
+            Path(name).replace(self._path)
+        except BaseException:
+            with suppress(OSError):
+                Path(name).unlink()
+            raise

@@ -1,22 +1,107 @@
-"""A small HTTP server for scrapers and probes: GET and HEAD, one answer a connection.
-
-A slow or silent client costs one of few places for a few seconds: when all are taken the oldest one goes. Nothing that
-is asked here changes anything, and no path, header or body of a request is kept.
-"""
+"""Serve /metrics, /healthz and /readyz over HTTP: the Prometheus text format and the run's health."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from wal_agent.apart import start_daemon
+from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
+
+from wal_agent.clock import Clock
+from wal_agent.concurrency import start_daemon
 from wal_agent.errors import ConfigError
-from wal_agent.events import Event
-from wal_agent.observe.exposition import TYPE
-from wal_agent.observe.health import Health
+from wal_agent.events import (
+    AgentEnded,
+    Event,
+    LeaseLost,
+    LeaseRenewed,
+    LeaseSettled,
+    LeaseTaken,
+    Ready,
+    RenewalFailed,
+    Saved,
+)
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LABEL = "wal_job"  # not `job`: that is the name of Prometheus' own
+
+
+def exposition(registry: CollectorRegistry, job: str = "") -> Callable[[], bytes]:
+    """What is told each time that somebody asks. `job`: on each sample, unless ""."""
+    source = Samples(registry, {LABEL: job} if job else {})
+    return lambda: generate_latest(source)
+
+
+class Samples(Collector):
+    """A registry's, without the times at which counters began (this process has one, and it is not news), and with
+    labels of ours."""
+
+    def __init__(self, registry: CollectorRegistry, labels: dict[str, str]) -> None:
+        self._registry = registry
+        self._labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        for found in self._registry.collect():
+            metric = Metric(found.name, found.documentation, found.type, found.unit)
+            metric.samples = [
+                sample._replace(labels={**sample.labels, **self._labels})
+                for sample in found.samples
+                if not sample.name.endswith("_created")
+            ]
+            yield metric
+
+
+OLDEST = 60.0  # seconds; a save is due far more often
+
+
+class Health:
+    """Liveness goes by the supervisor's own loop and never by the bucket, whose outage must not restart a fleet."""
+
+    def __init__(self, clock: Clock, stalled: Callable[[float], bool], autosave: float) -> None:
+        self._clock = clock
+        self._stalled = stalled
+        self._oldest = max(OLDEST, 3 * autosave)
+        self._ready = False
+        self._expires = self._saved = 0.0  # boot time
+
+    def alive(self) -> str:
+        """ "" or what is wrong."""
+        return "the supervisor's loop hangs" if self._stalled(self._clock.awake()) else ""
+
+    def ready(self) -> str:
+        """ "" or why not."""
+        now = self._clock.boot()
+        if not self._ready:
+            return "no agent is at work"
+        if now >= self._expires:
+            return "the lease is not held"
+        if now - self._saved > self._oldest:
+            return f"nothing could be saved for {now - self._saved:.0f} s"
+        return self.alive()
+
+    def hear(self, at: float, happening: Event) -> None:
+        now = self._clock.boot()
+        match happening:
+            case LeaseTaken(ttl=left) | LeaseRenewed(left=left) | RenewalFailed(left=left):
+                self._expires = now + left
+            case LeaseLost() | LeaseSettled():
+                self._expires, self._ready = 0.0, False
+            case Ready():
+                self._ready, self._saved = True, now
+            case AgentEnded():
+                self._ready = False
+            case Saved(what="session"):
+                self._saved = now
+            case _:
+                return
+
+    def close(self) -> None:
+        self._ready = False
+
 
 MOST = 8  # connections at a time
 PATIENCE = 5.0  # seconds for a request and its answer together

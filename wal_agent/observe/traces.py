@@ -1,24 +1,271 @@
-"""Sends spans to an OpenTelemetry collector, in threads of its own, with a provider of its own: the agent's telemetry
-and its OTEL_* variables are its own affair and stay as they are.
-
-The trace's id is made before anything of OpenTelemetry is loaded, since the opening record names it: a run that
-recovers this one links to it (spans.py).
-"""
+"""Traces: a span for each run, turn and tool call, exported by OpenTelemetry where the extra is installed."""
 
 from __future__ import annotations
 
+import importlib.util
 import logging
+import random
 import secrets
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wal_agent.events import Event, Listener
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
+
+from wal_agent import __version__
+from wal_agent.events import (
+    AgentBegan,
+    AgentEnded,
+    CallEnded,
+    CallStarted,
+    DrainFinished,
+    DrainStarted,
+    Event,
+    Halted,
+    HungUp,
+    LeaseLost,
+    LeaseSettled,
+    LeaseTaken,
+    Listener,
+    NoticeReceived,
+    Paused,
+    Recovered,
+    RenewalFailed,
+    Restarting,
+    TakesLong,
+)
 from wal_agent.observe.aside import Aside
+from wal_agent.observe.logs import lines_of
 from wal_agent.sanitize import quote
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter
+
+
+EXTRA = "pip install 'wal-agent[otel]'"
+_NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Traces are asked for. `problem`: why none are sent all the same, in a sentence; "" for none."""
+
+    problem: str = ""
+
+    def start(self, agent: str, now: float, say: Callable[[str], None]) -> tuple[Traces | None, str]:
+        """The listener, at work; or None and a line that says what to do."""
+        problem = self.problem or missing()
+        if problem:
+            return None, problem
+
+        return Traces(agent, now, say), ""
+
+
+def wanted(env: Mapping[str, str]) -> Asked | None:
+    """None: no traces. By OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_[TRACES_]ENDPOINT and
+    _PROTOCOL."""
+    if _word(env, "OTEL_SDK_DISABLED") == "true":
+        return None
+    exporters = [word.strip() for word in _word(env, "OTEL_TRACES_EXPORTER").split(",") if word.strip()]
+    endpoint = env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or env.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if "none" in exporters or not (exporters or endpoint):
+        return None
+    if exporters and "otlp" not in exporters:
+        return Asked(
+            "no traces are sent: OTEL_TRACES_EXPORTER names no exporter that wal-agent has. Known: otlp, none."
+        )
+    protocol = _word(env, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or _word(env, "OTEL_EXPORTER_OTLP_PROTOCOL")
+    if protocol not in ("", "http/protobuf"):
+        return Asked(
+            "no traces are sent: wal-agent speaks OTLP as http/protobuf only. Set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, "
+            "or OTEL_TRACES_EXPORTER=none."
+        )
+    return Asked()
+
+
+def missing() -> str:
+    """The line for who asks for traces without having the extra."""
+    try:
+        if all(importlib.util.find_spec(name) for name in _NEEDED):
+            return ""
+    except ImportError:  # of a parent
+        pass
+    return f"no traces are sent: OpenTelemetry is not installed. {EXTRA}, or set OTEL_TRACES_EXPORTER=none."
+
+
+def _word(env: Mapping[str, str], name: str) -> str:
+    return env.get(name, "").strip().lower()
+
+
+MOST_OPEN = 1000  # calls that run at a time; the oldest is let go beyond
+_HALF = (1 << 64) - 1
+_BAD = ("failed", "denied", "interrupted")
+
+
+class Ids(IdGenerator):
+    """The first span is the root of `trace` (32 hex digits)."""
+
+    def __init__(self, trace: str) -> None:
+        self._trace = int(trace, 16)
+        self._root: int | None = self._trace & _HALF
+        self._random = random.SystemRandom()
+
+    def generate_trace_id(self) -> int:
+        return self._trace
+
+    def generate_span_id(self) -> int:
+        root, self._root = self._root, None
+        return root or self._random.getrandbits(64) or 1
+
+    def is_trace_id_random(self) -> bool:
+        return True
+
+
+def root_of(trace: str) -> SpanContext | None:
+    """The root span of an earlier run; None for what is no trace id of ours."""
+    try:
+        number = int(trace, 16) if len(trace) == 32 else 0
+    except ValueError:
+        number = 0
+    found = SpanContext(number, number & _HALF, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return found if found.is_valid else None
+
+
+class Spans:
+    """Heard in one thread. `began`: seconds since 1970."""
+
+    def __init__(self, provider: TracerProvider, agent: str, began: float) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("wal-agent", __version__)
+        self._agent = agent
+        self._last = began
+        own = {"gen_ai.agent.name": agent}
+        self._root = self._tracer.start_span(f"wal-agent run {agent}", start_time=_nano(began), attributes=own)
+        self._context = set_span_in_context(self._root)
+        # Sent as soon as the agent works: a trace whose root never ends is seen all the same.
+        self._start: Span | None = self._begin("start", began)
+        self._drain: Span | None = None
+        self._calls: OrderedDict[int, Span] = OrderedDict()
+
+    def hear(self, at: float, happening: Event) -> None:
+        self._last = max(self._last, at)
+        match happening:
+            case LeaseTaken():
+                self._restarted(at)
+                self._root.set_attributes(
+                    {
+                        "wal_agent.job": quote(happening.job),
+                        "wal_agent.run": happening.run,
+                        "wal_agent.epoch": happening.epoch,
+                        "wal_agent.cause": happening.cause,
+                        "host.name": quote(happening.host),
+                    }
+                )
+            case Recovered():
+                self._recovered(at, happening)
+            case CallStarted():
+                self._called(at, happening)
+            case CallEnded(call=call, how=how):
+                if (span := self._calls.pop(call, None)) is not None:
+                    self._ended(span, at, how)
+            case DrainStarted(source=source, budget=budget):
+                self._drain = self._drain or self._begin("drain", at)
+                self._drain.set_attributes({"wal_agent.source": quote(source), "wal_agent.budget": budget})
+            case DrainFinished(in_time=in_time) if self._drain is not None:
+                self._drain.set_attribute("wal_agent.in_time", in_time)
+                self._drain.end(_nano(at))
+                self._drain = None
+            case LeaseSettled(state=state):
+                self._root.set_attribute("wal_agent.settled", state)
+            case AgentBegan():
+                if self._start is not None:
+                    self._start.end(_nano(at))
+                    self._start = None
+                self._event(at, happening)
+            case Halted(what=what):
+                self._root.set_status(Status(StatusCode.ERROR, quote(what)))
+                self._event(at, happening)
+            case AgentEnded() | LeaseLost() | RenewalFailed() | HungUp() | NoticeReceived():
+                self._event(at, happening)
+            case Paused() | Restarting() | TakesLong():
+                self._event(at, happening)
+            case _:
+                return
+
+    def close(self) -> None:
+        for span in self._calls.values():
+            self._ended(span, self._last, "open")
+        for left in (self._drain, self._start, self._root):
+            if left is not None:
+                left.end(_nano(self._last))
+        self._provider.shutdown()
+
+    def _restarted(self, at: float) -> None:
+        """A run in the same process: what the one before had open is over."""
+        for span in self._calls.values():
+            self._ended(span, at, "open")
+        self._calls.clear()
+        self._start = self._start or self._begin("start", at)
+
+    def _begin(self, name: str, at: float) -> Span:
+        return self._tracer.start_span(name, self._context, start_time=_nano(at))
+
+    def _called(self, at: float, it: CallStarted) -> None:
+        tool = quote(it.tool, 100)
+        span = self._begin(f"execute_tool {tool}", at)
+        span.set_attributes(
+            {
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": tool,
+                "gen_ai.tool.type": "function",
+                "gen_ai.agent.name": self._agent,
+                "wal_agent.call": it.call,
+                "wal_agent.class": it.cls,
+            }
+        )
+        if it.agent_call:
+            span.set_attribute("gen_ai.tool.call.id", quote(it.agent_call, 100))
+        self._calls[it.call] = span
+        if len(self._calls) > MOST_OPEN:
+            self._ended(self._calls.popitem(last=False)[1], at, "open")
+
+    def _ended(self, span: Span, at: float, how: str) -> None:
+        span.set_attribute("wal_agent.ended", how)
+        if how in _BAD:
+            span.set_attribute("error.type", how)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(_nano(at))
+
+    def _recovered(self, at: float, it: Recovered) -> None:
+        span = self._begin("restore", at - it.seconds)
+        span.set_attributes(
+            {
+                "wal_agent.from_epoch": it.from_epoch,
+                "wal_agent.alert": it.alert,
+                "wal_agent.calls_in_flight": len(it.findings),
+                "wal_agent.put_back": it.put_back,
+            }
+        )
+        before = root_of(it.trace)
+        if before is not None and before.trace_id != self._root.get_span_context().trace_id:
+            for each in (self._root, span):
+                each.add_link(before, {"wal_agent.from_epoch": it.from_epoch})
+        span.end(_nano(at))
+
+    def _event(self, at: float, happening: Event) -> None:
+        """What the structured log says of it, on the root."""
+        for line in lines_of(happening):
+            told = {f"wal_agent.{key}": quote(v) if isinstance(v, str) else v for key, v in line.more.items()}
+            self._root.add_event(line.event, {**told, "message": quote(line.msg)}, _nano(at))
+
+
+def _nano(seconds: float) -> int:
+    return int(seconds * 1e9)
+
 
 SERVICE = "wal-agent"
 
@@ -62,8 +309,6 @@ def tracing(exporter: SpanExporter, trace: str, agent: str, began: float) -> Lis
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    from wal_agent.observe.spans import Ids, Spans
 
     # The variables' own words win over ours.
     resource = Resource.create({"service.name": SERVICE}).merge(_named_by_env())

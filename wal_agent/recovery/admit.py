@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from wal_agent.flock import Life
 from wal_agent.records import Cause
 from wal_agent.recovery.words import moment
 from wal_agent.redact import redact_head
+from wal_agent.safefs import Life
 from wal_agent.wal.lease_doc import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 

@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.plainfile import open_plain
 from wal_agent.recovery.worktree import INSIDE, Entry, Tree, above
+from wal_agent.safefs import open_plain
 
 ASIDE = ".wal-agent-aside-"
 

@@ -16,7 +16,7 @@ import msgspec
 from wal_agent import msgspec_compat
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import Newer
-from wal_agent.plainfile import read_plain
+from wal_agent.safefs import read_plain
 from wal_agent.wal.lease_doc import find_format
 
 MOST = 4096  # bytes of a note

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wal_agent.errors import ConfigError
 from wal_agent.failpoints import failpoint
-from wal_agent.plainfile import read_plain
+from wal_agent.safefs import read_plain
 
 STAGED = ".wal-agent-staged-"
 _AWAY = "Move it away, then start again."

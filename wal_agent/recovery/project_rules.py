@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wal_agent.inside import path_in_root, read_in_root
 from wal_agent.recovery.declared import Declared, Problem
 from wal_agent.recovery.markdown_rules import section_rules, table_rules
 from wal_agent.recovery.rules import Rules, load_rules, with_project
 from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
+from wal_agent.safefs import path_in_root, read_in_root
 
 __all__ = ["Declared", "Problem", "ProjectRules", "load_project_rules", "markdown_rules", "rules_in"]
 

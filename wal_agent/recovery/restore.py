@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from wal_agent.agents.base import Agent, Env, Hookless, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.plainfile import read_plain
 from wal_agent.recovery import moves
 from wal_agent.recovery.damage import offered
 from wal_agent.recovery.moves import Move, move_in, placed, stage
+from wal_agent.safefs import read_plain
 from wal_agent.sanitize import shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file

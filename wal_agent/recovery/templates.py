@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.consent import Consents, digest
-from wal_agent.inside import path_in_root, read_in_root
 from wal_agent.recovery.words import counted
 from wal_agent.resources import shipped
+from wal_agent.safefs import path_in_root, read_in_root
 
 FOLDER = ".wal-agent/prompts"
 NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "start_again.md")

@@ -23,7 +23,6 @@ from wal_agent.capture.shadow import Contents, Shadow
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.plainfile import read_plain
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.aside import move_aside
 from wal_agent.recovery.begun import Begun, end, read_begun, write_begun
@@ -44,6 +43,7 @@ from wal_agent.recovery.worktree import (
     make_equal,
     size_of,
 )
+from wal_agent.safefs import read_plain
 from wal_agent.sanitize import shorten
 from wal_agent.wal.blobs import Blobs
 

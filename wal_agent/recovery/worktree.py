@@ -19,7 +19,7 @@ from wal_agent.capture.git import GitDirs, GitFailed
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.plainfile import open_plain
+from wal_agent.safefs import open_plain
 from wal_agent.sanitize import shorten
 
 MOST_LISTED = 512 << 20  # bytes of a tree's listing

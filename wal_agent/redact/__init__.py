@@ -9,7 +9,6 @@ The time is linear in the text, and redacting what was redacted changes nothing.
 from __future__ import annotations
 
 from wal_agent.redact.find import MARK
-from wal_agent.redact.text import redact_ends, redact_head
-from wal_agent.redact.whole import redact
+from wal_agent.redact.text import redact, redact_ends, redact_head
 
 __all__ = ["MARK", "redact", "redact_ends", "redact_head"]

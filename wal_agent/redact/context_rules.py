@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from wal_agent.redact.find import MARK, Hit, compiled, each
-from wal_agent.redact.harmless import is_code, is_harmless
+from wal_agent.redact.find import MARK, Hit, compiled, each, is_code, is_harmless
 
 # scheme://user:password@host and scheme://token@host; a short user name before @ stays (git@, user@).
 _USER = r"://([^\s/:@'\"<>?#\\`]{0,200})(?::([^\s/'\"<>\\`]{1,500}))?@"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from wal_agent.redact.find import MARK, Hit, compiled, each
-from wal_agent.redact.harmless import is_code, is_harmless
+from wal_agent.redact.find import MARK, Hit, compiled, each, is_code, is_harmless
 
 _Q = r"\\{0,7}[\"']"  # a quote, escaped as often as JSON is inside JSON
 

@@ -1,1 +1,1 @@
-"""Scripted models on loopback that speak the agents' APIs: for `doctor`, the self-test, `demo` and the tests."""
+"""Real agent CLIs against scripted models on loopback: doctor's proofs, the demo and the tests."""

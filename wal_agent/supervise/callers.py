@@ -28,7 +28,7 @@ from typing import Final, Literal
 from wal_agent.agents.base import HookCaller
 from wal_agent.agents.hook_line import is_hook_line
 from wal_agent.errors import PersonNeeded
-from wal_agent.flock import flock_state
+from wal_agent.safefs import flock_state
 
 DEPTH: Final = 64  # ancestors that are read
 _ARGV: Final = 1 << 20  # bytes of a command line that are read

@@ -38,8 +38,8 @@ from wal_agent.agents.base import (
 from wal_agent.clock import Clock
 from wal_agent.errors import WalAgentError
 from wal_agent.events import Emit, PhaseChanged
-from wal_agent.plainfile import open_plain
 from wal_agent.records import AgentStarted, AnyRecord, Ending, Payload, PhaseChange, Turn
+from wal_agent.safefs import open_plain
 from wal_agent.supervise.callers import Process, read_process
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.phases import Action, Phase, PhaseEvent, event_of, next_phase

@@ -25,8 +25,8 @@ from wal_agent import __version__, msgspec_compat
 from wal_agent.agents.base import Agent, Cli, RereadsSettings
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
-from wal_agent.plainfile import read_plain
 from wal_agent.recovery.report import plain
+from wal_agent.safefs import read_plain
 from wal_agent.supervise.options import Screen
 
 if TYPE_CHECKING:

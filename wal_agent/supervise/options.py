@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from wal_agent.agents.base import Agent
-from wal_agent.apart import start_daemon
 from wal_agent.bucket.base import Bucket
+from wal_agent.concurrency import start_daemon
 from wal_agent.config import Settings
 from wal_agent.events import Emit
 from wal_agent.supervise.watchdog import Liveness

@@ -30,11 +30,11 @@ from wal_agent.bucket import folder_of
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
-from wal_agent.plainfile import read_plain
 from wal_agent.records import Opening
 from wal_agent.recovery import moves
 from wal_agent.recovery.moves import private, sync, write_new
 from wal_agent.redact import redact
+from wal_agent.safefs import read_plain
 from wal_agent.supervise.callers import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen

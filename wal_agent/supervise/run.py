@@ -34,6 +34,7 @@ from wal_agent.bucket.encryption import COMMAND_BUDGET, EncryptedBucket, load_ke
 from wal_agent.bucket.encryption import key_id as id_of
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
+from wal_agent.concurrency import call_with_timeout
 from wal_agent.errors import BucketError, ConfigError, Damaged, Fenced, Unavailable, WalAgentError
 from wal_agent.events import DrainFinished, DrainStarted, LeaseLost, LeaseSettled, LeaseTaken, Logged, LostOnce
 from wal_agent.hookwire import client_command
@@ -54,7 +55,6 @@ from wal_agent.supervise.prepare import PreparedStart, prepare_start
 from wal_agent.supervise.processes import block_signals
 from wal_agent.supervise.run_end import SEAL_AT_LEAST, SEAL_BUDGET, AgentOutcome, RunResult, Settled, end_run
 from wal_agent.supervise.startup import InterruptibleBucket, InterruptibleClock, StartupInterrupt
-from wal_agent.supervise.within import call_with_timeout
 from wal_agent.supervise.worktree import open_worktree_capture
 from wal_agent.wal.job import OpenedJob, OpeningFields, Stopped, close_job
 from wal_agent.wal.keys import Keys

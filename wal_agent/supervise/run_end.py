@@ -11,6 +11,7 @@ from typing import Literal
 
 from wal_agent.agents.base import Agent, Fatal, TurnFailed
 from wal_agent.clock import Clock
+from wal_agent.concurrency import call_with_timeout
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
@@ -31,7 +32,6 @@ from wal_agent.supervise.exits import (
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.processes import Exit
 from wal_agent.supervise.shutdown import ShutdownPlan
-from wal_agent.supervise.within import call_with_timeout
 from wal_agent.wal.job import OpenedJob, close_job, describe_unsaved
 from wal_agent.wal.state import OpenCall
 

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from wal_agent.apart import start_daemon
 from wal_agent.clock import Clock
+from wal_agent.concurrency import start_daemon
 from wal_agent.errors import Unavailable
 from wal_agent.events import (
     AgentEnded,

@@ -35,7 +35,7 @@ from wal_agent import msgspec_compat
 from wal_agent.bucket.folder import Tree, read_file, sync, temp_file
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
-from wal_agent.flock import flock_state, try_lock
+from wal_agent.safefs import flock_state, try_lock
 from wal_agent.wal import codec
 from wal_agent.wal.codec import Segment
 

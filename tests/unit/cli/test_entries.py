@@ -1,4 +1,4 @@
-"""cli/entries.py: the log for people, redacted, one line or one JSON object a record."""
+"""cli/log.py: the log for people, redacted, one line or one JSON object a record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from tests.unit.cli.shelf import KEYS, SECRET, Shelf, commit, full, intent, payload
-from wal_agent.cli.entries import Entry, as_json, as_line, describe, entries, kind
+from wal_agent.cli.log import Entry, as_json, as_line, describe, entries, kind
 from wal_agent.records import AnyRecord, End, ExitClass, RunEnded, Turn
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.skiplist import with_skip, without_skip
+from wal_agent.cli.configure_hooks import with_skip, without_skip
 
 TOOLS = st.lists(st.sampled_from(["read_file", "glob", "grep_search", 'odd "name"', "x\\y"]), min_size=1, unique=True)
 LINES = st.sampled_from(["# a comment", "", "ttl = 5 # why", "  ", "[hooks]", "[other.table]", "x = [1,\n 2]"])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.cli.shelf import Run
 from tests.unit.notify.sink import Sink, nobody
-from wal_agent.notify import letter as letters
+from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Message
 from wal_agent.notify.outbox import Box, box_of
 from wal_agent.notify.targets import VARIABLE, load

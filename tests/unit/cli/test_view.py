@@ -14,7 +14,7 @@ import pytest
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Shelf, commit, full, intent, payload
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.cli.entries import as_line, entries
+from wal_agent.cli.log import as_line, entries
 from wal_agent.cli.status import in_flight, table
 from wal_agent.cli.view import Call, JobState, Late, View, Waiting, files, late, look, phase_age, preview, view
 from wal_agent.records import (

@@ -1,4 +1,4 @@
-"""cli/watching.py: `status --watch` and `log --follow`, as a person at another terminal uses them."""
+"""cli/status.py: `status --watch` and `log --follow`, as a person at another terminal uses them."""
 
 from __future__ import annotations
 

@@ -17,10 +17,8 @@ from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Unavailable
-from wal_agent.fleet.claim import Allowed, line_up, made, misplaced, refusal
-from wal_agent.fleet.claim_run import Child, Wanted, claim, command
-from wal_agent.fleet.jobs import Job
-from wal_agent.fleet.listing import Reader
+from wal_agent.fleet.claim_run import Allowed, Child, Wanted, claim, command, line_up, made, misplaced, refusal
+from wal_agent.fleet.jobs import Job, Reader
 
 
 def job(name: str = "a", waits: float = 0.0, **fields: Any) -> Job:

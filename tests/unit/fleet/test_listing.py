@@ -12,7 +12,7 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.bucket.meter import MeterBucket
 from wal_agent.errors import Denied, Unavailable
-from wal_agent.fleet.listing import Reader
+from wal_agent.fleet.jobs import Reader
 from wal_agent.wal.lease_doc import encode_lease
 
 JOBS = 1000

@@ -21,8 +21,8 @@ import os, random, sys
 from pathlib import Path
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
-from wal_agent.fleet.claim import Allowed
-from wal_agent.fleet.listing import Eyes
+from wal_agent.fleet.claim_run import Allowed
+from wal_agent.fleet.jobs import Eyes
 from wal_agent.fleet.claim_run import Wanted, child, claim
 root, stub = Path(sys.argv[1]), sys.argv[2]
 run = lambda argv, place: child(argv, place, os.environ)

@@ -25,10 +25,9 @@ from wal_agent.bucket.base import Version
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Damaged, Fenced, NotFound, Unavailable
-from wal_agent.fleet.command import environment
 from wal_agent.fleet.jobs import judge
 from wal_agent.fleet.results import KEY, Memory, decode
-from wal_agent.fleet.watch import KEYS, Wanted, Watcher
+from wal_agent.fleet.watch import KEYS, Wanted, Watcher, environment
 
 NOTE = 'echo "$WAL_AGENT_JOB $FLEET_EPOCH $FLEET_STATE" >> "$ACTED"'
 

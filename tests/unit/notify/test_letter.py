@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wal_agent.notify import letter as letters
-from wal_agent.notify.letter import LATER, PATIENCE, STALE, Letter
+from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Message
+from wal_agent.notify.outbox import LATER, PATIENCE, STALE, Letter
 from wal_agent.notify.targets import Target
 
 ONE, TWO, LOUD = Target("json://one"), Target("json://two"), Target("json://loud", "person_needed")

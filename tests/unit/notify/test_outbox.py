@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.notify import letter as letters
 from wal_agent.notify import outbox
-from wal_agent.notify.letter import WINDOW, Letter
+from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Level, Message
-from wal_agent.notify.outbox import Box, box_of
+from wal_agent.notify.outbox import WINDOW, Box, Letter, box_of
 from wal_agent.notify.targets import Target
 
 TARGET = Target("json://127.0.0.1:9/s3cret")

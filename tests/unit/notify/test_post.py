@@ -15,8 +15,8 @@ from tests.unit.supervise.crew import until
 from wal_agent import events as h
 from wal_agent import notify
 from wal_agent.errors import ConfigError
-from wal_agent.notify import letter as letters
 from wal_agent.notify import outbox, post
+from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Facts
 from wal_agent.notify.outbox import Box, box_of
 from wal_agent.notify.post import Post, ends_with_us

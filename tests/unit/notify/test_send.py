@@ -14,11 +14,10 @@ import pytest
 
 from tests.unit.notify.sink import Sink
 from tests.unit.supervise.crew import until
-from wal_agent.notify import letter as letters
+from wal_agent.notify import outbox as letters
 from wal_agent.notify import send
-from wal_agent.notify.letter import PATIENCE
 from wal_agent.notify.message import Message
-from wal_agent.notify.outbox import SENDER, Box, box_of
+from wal_agent.notify.outbox import PATIENCE, SENDER, Box, box_of
 from wal_agent.notify.targets import Target
 
 ONE, TWO, LOUD = Target("json://one"), Target("json://two"), Target("json://loud", "person_needed")

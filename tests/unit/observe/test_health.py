@@ -1,4 +1,4 @@
-"""observe/health.py: what restarts a pod, and what takes it out of the ready ones."""
+"""observe/serve.py: what restarts a pod, and what takes it out of the ready ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.unit.observe.story import TAKEN
 from tests.unit.wal.world import FakeClock
 from wal_agent.events import AgentEnded, Event, LeaseLost, LeaseRenewed, LeaseSettled, Ready, RenewalFailed, Saved
-from wal_agent.observe.health import OLDEST, Health
+from wal_agent.observe.serve import OLDEST, Health
 
 
 class Probe:

@@ -1,4 +1,4 @@
-"""observe/words.py, logs.py: names and keys that are promised, and nothing in them that must not leave."""
+"""observe/logs.py, logs.py: names and keys that are promised, and nothing in them that must not leave."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from tests.unit.observe.story import CRASHED, SECRET, STORY, TAKEN
 from wal_agent.errors import ConfigError
 from wal_agent.events import AgentEnded, CallStarted, Event, LeaseRenewed, LeaseSettled, Ready
-from wal_agent.observe.logs import Log, open_log
-from wal_agent.observe.words import Level, lines_of
+from wal_agent.observe.logs import Level, Log, lines_of, open_log
 
 HEAD = ["time", "level", "event", "job", "host", "epoch", "run", "call_id", "msg"]
 AT = 1_700_000_000.25

@@ -26,8 +26,8 @@ from wal_agent.events import (
     RenewalFailed,
     Saved,
 )
-from wal_agent.observe.exposition import exposition
 from wal_agent.observe.metrics import MOST_WORDS, Metrics
+from wal_agent.observe.serve import exposition
 from wal_agent.records import PhaseName
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -1,4 +1,4 @@
-"""observe/promfile.py: what node_exporter finds, at any moment and after the end."""
+"""observe/metrics.py: what node_exporter finds, at any moment and after the end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from tests.unit.supervise.crew import until
 from tests.unit.wal.world import FakeClock
 from wal_agent.errors import ConfigError
 from wal_agent.events import LeaseRenewed, Ready
-from wal_agent.observe.exposition import exposition
-from wal_agent.observe.metrics import Metrics
-from wal_agent.observe.promfile import PromFile
+from wal_agent.observe.metrics import Metrics, PromFile
+from wal_agent.observe.serve import exposition
 
 
 def test_the_file_stands_from_the_start_and_tells_the_end(tmp_path: Path) -> None:

@@ -20,10 +20,8 @@ from tests.unit.observe.story import STORY
 from tests.unit.supervise.crew import until
 from tests.unit.wal.world import FakeClock
 from wal_agent.errors import ConfigError
-from wal_agent.observe.exposition import exposition
-from wal_agent.observe.health import Health
 from wal_agent.observe.metrics import Metrics
-from wal_agent.observe.serve import LONGEST, MOST, Server, answers
+from wal_agent.observe.serve import LONGEST, MOST, Health, Server, answers, exposition
 
 TIMEOUT = 30.0
 

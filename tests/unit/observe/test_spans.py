@@ -1,4 +1,4 @@
-"""observe/spans.py, traces.py: one trace a run, in memory and over real OTLP/HTTP."""
+"""observe/traces.py, traces.py: one trace a run, in memory and over real OTLP/HTTP."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from tests.unit.observe.collector import Collector, collecting
 from tests.unit.observe.story import CRASHED, SECRET, STORY, TAKEN
 from tests.unit.supervise.crew import until
 from wal_agent.events import AgentBegan, CallStarted, DrainStarted, Event, Recovered
-from wal_agent.observe.spans import MOST_OPEN, Ids, Spans, root_of
-from wal_agent.observe.traces import Traces
+from wal_agent.observe.traces import MOST_OPEN, Ids, Spans, Traces, root_of
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 

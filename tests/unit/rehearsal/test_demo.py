@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wal_agent.agents import AGENTS
-from wal_agent.demo_stage import Stage
+from wal_agent.rehearsal.demo import Stage
 from wal_agent.rehearsal.model import Model
 
 

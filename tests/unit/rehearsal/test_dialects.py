@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from wal_agent.loopback.chat import Chat
 from wal_agent.rehearsal.anthropic import Anthropic
 from wal_agent.rehearsal.model import Called, Dialect, Json, Model, Returned, Said, Turn
-from wal_agent.rehearsal.openai import Responses
+from wal_agent.rehearsal.openai import Chat, Responses
 
 READ = ("Read", {"path": "a"})
 BASH = ("Bash", {"command": "echo é"})

@@ -1,4 +1,4 @@
-"""supervise/within.py and early.py: what hangs is left behind, and what only waits ends when the run is to."""
+"""concurrency.py and early.py: what hangs is left behind, and what only waits ends when the run is to."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.concurrency import prefetch_map
+from wal_agent.concurrency import call_with_timeout, prefetch_map
 from wal_agent.supervise.startup import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
-from wal_agent.supervise.within import call_with_timeout
 
 PATIENCE = 60.0
 

@@ -41,7 +41,7 @@ from wal_agent.agents.base import (
 from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, bash_line, refuse_answer
 from wal_agent.agents.session_files import InnerId, SessionId, well_formed
 from wal_agent.errors import ConfigError
-from wal_agent.flock import flock_state
+from wal_agent.safefs import flock_state
 
 SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 _MACHINES = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64", "arm64": "arm64"}

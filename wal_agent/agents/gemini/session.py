@@ -36,7 +36,7 @@ from wal_agent.agents.session_files import (
     records,
     walk_files,
 )
-from wal_agent.plainfile import open_plain
+from wal_agent.safefs import open_plain
 
 _REGISTRY_LIMIT = 1 << 22  # of a registry or a marker that is worth reading
 _SLUG = re.compile(r"[a-z0-9-]+")

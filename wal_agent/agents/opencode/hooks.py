@@ -43,8 +43,8 @@ from wal_agent.agents.opencode import database, session
 from wal_agent.agents.program import Arg, Kind, Syntax, is_given, last_value, to_words
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
 from wal_agent.errors import ConfigError
-from wal_agent.plainfile import read_plain
 from wal_agent.resources import shipped
+from wal_agent.safefs import read_plain
 
 __all__ = ["PASS", "SERVERS", "Arg", "is_given", "last_value", "parse_args", "subcommand", "to_words"]
 

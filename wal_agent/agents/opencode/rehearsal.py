@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from wal_agent.agents.base import Rehearsal
-from wal_agent.loopback.chat import Chat
 from wal_agent.rehearsal.model import Call, Dialect
+from wal_agent.rehearsal.openai import Chat
 
 
 class OpenCodeRehearsal(Rehearsal):

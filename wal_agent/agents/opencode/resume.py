@@ -47,7 +47,7 @@ from wal_agent.agents.opencode.database import (
 )
 from wal_agent.agents.session_files import Json, call_input, decode_json, encode_json, noted_result, unknown_result
 from wal_agent.errors import ConfigError
-from wal_agent.plainfile import read_plain
+from wal_agent.safefs import read_plain
 
 BUSY = 5.0  # seconds to wait for another process's transaction
 KEPT = 20  # files of rows that were replaced, for each session

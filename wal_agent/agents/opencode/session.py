@@ -28,7 +28,7 @@ from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
 from wal_agent.agents.opencode.database import Key, content_text, journal_lines, load_rows, row_digest, row_key
 from wal_agent.agents.session_files import Json, encode_json, records
-from wal_agent.plainfile import read_plain
+from wal_agent.safefs import read_plain
 
 MAIN = "session.jsonl"
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
