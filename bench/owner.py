@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
-from wal_agent.recovery.rules import load_rules
+from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, this_host
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job

@@ -28,7 +28,7 @@ from wal_agent.bucket import open_bucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
 from wal_agent.records import AgentStarted, Turn
-from wal_agent.recovery.rules import load_rules
+from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.gate import Gate
 from wal_agent.supervise.machine import RunDir, runtime_dir, this_host
 from wal_agent.wal.job import OpeningFields, open_job

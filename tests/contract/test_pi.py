@@ -25,9 +25,9 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.pi.hooks import MARKER
-from wal_agent.recovery.classify import classify
-from wal_agent.recovery.rules import load_rules
 from wal_agent.rehearsal.model import Called, Returned, Said, Turn
+from wal_agent.shell.classify import classify
+from wal_agent.shell.rules import load_rules
 
 PI = AGENTS["pi"]
 PROMPT = "@README.md /quit !ls $HOME `ls` \\n 'one' \"two\" ünï 😀 \u2028\n-x\n/y\n"

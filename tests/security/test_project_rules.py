@@ -14,11 +14,11 @@ import pytest
 
 from tests.unit.recovery.cases import intent, opening, state_of
 from wal_agent.records import Intent
-from wal_agent.recovery.classify import classify
 from wal_agent.recovery.inflight import InFlight, in_flight
 from wal_agent.recovery.project_rules import rules_in
-from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers, Asked
+from wal_agent.shell.classify import classify
+from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.prepare import harmless_calls
 
 SHELL = "run_shell_command"

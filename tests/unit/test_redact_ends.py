@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from wal_agent.recovery.quote import inline, safe, shown_input
 from wal_agent.redact import MARK, redact, redact_ends, redact_head
 from wal_agent.redact.text import MARGIN
 from wal_agent.sanitize import HEARD, quote
+from wal_agent.shell.quote import inline, safe, show_input
 
 KEY = "ghp_" + "a1B2c3D4e5" * 4
 PARTS = tuple(KEY[i : i + 12] for i in range(len(KEY) - 11))
@@ -82,14 +82,14 @@ def test_what_a_prompt_shows_of_a_call_has_no_part_of_a_key(back: int) -> None:
         {"note": ("x " * 200)[: 200 - back] + f" {KEY} " + "y " * 5_000},
         {"note": ("x " * 4_000)[: 5_000 - back] + f" {KEY} " + "y " * 5_000},
     ):
-        assert partly(shown_input("x", json.dumps(fields).encode())) == []
+        assert partly(show_input("x", json.dumps(fields).encode())) == []
     patch = f"*** Add File: {'d/' * 200}"[: 133 - back] + f" {KEY} " + "y" * 300 + "\n+x\n" * 900
-    assert partly(shown_input("apply_patch", json.dumps({"patchText": patch}).encode())) == []
+    assert partly(show_input("apply_patch", json.dumps({"patchText": patch}).encode())) == []
 
 
 @pytest.mark.parametrize("value", ["correct horse battery staple", "horse " * 90, "horse\nstaple"])
 def test_a_field_whose_name_says_secret_is_secret_as_a_whole(value: str) -> None:
-    said = shown_input("x", json.dumps({"passphrase": value, "n": 1}).encode())
+    said = show_input("x", json.dumps({"passphrase": value, "n": 1}).encode())
     assert said == f"passphrase: {MARK}\nn: 1"
 
 

@@ -295,7 +295,7 @@ def _standing(agent: str) -> HooksToInstall:
 def rows(agent: str, skip: Sequence[str]) -> list[Row]:
     """Every tool that wal-agent knows, the skipped ones first."""
     from wal_agent.config import refuse_skip
-    from wal_agent.recovery.rules import load_rules
+    from wal_agent.shell.rules import load_rules
 
     tools = load_rules().of(agent).tools
     found = [Row(tool, False, f"{tools[tool].why}, and is skipped" if tool in tools else "is skipped") for tool in skip]

@@ -14,8 +14,7 @@ from wal_agent.cli.options import AsJson
 from wal_agent.cli.screen import lines, say
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.classify import Classified
-    from wal_agent.recovery.rules import Rules
+    from wal_agent.shell.rules import Classified, Rules
 
 MOST_LINE = 1024 * 1024  # bytes of one line of a batch
 
@@ -94,9 +93,9 @@ def lint() -> None:
     from wal_agent.errors import ConfigError
     from wal_agent.recovery.project_lint import lint as warnings
     from wal_agent.recovery.project_rules import markdown_rules
-    from wal_agent.recovery.rules import load_rules
     from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
     from wal_agent.recovery.words import counted
+    from wal_agent.shell.rules import load_rules
 
     workspace = Path.cwd().resolve()
     problems: list[str] = []
@@ -129,7 +128,7 @@ def _rules() -> tuple[Rules, Rules]:
 
 def _check_input(input: bytes) -> None:
     from wal_agent.errors import UsageError
-    from wal_agent.recovery.classify import read_input
+    from wal_agent.shell.classify import read_input
 
     if read_input(input) is None:
         raise UsageError(
@@ -138,7 +137,7 @@ def _check_input(input: bytes) -> None:
 
 
 def _classify(tool: str, input: bytes, rules: Rules) -> Classified:
-    from wal_agent.recovery.classify import classify
+    from wal_agent.shell.classify import classify
 
     return classify(tool, input, rules)
 
@@ -160,9 +159,9 @@ def _fields(found: Classified) -> dict[str, str]:
 
 
 def _show(found: Classified, builtin: Classified) -> None:
-    from wal_agent.recovery.match import GENERAL
-    from wal_agent.recovery.quote import safe
-    from wal_agent.recovery.rules import OURS
+    from wal_agent.shell.match import GENERAL_VERIFY
+    from wal_agent.shell.quote import safe
+    from wal_agent.shell.rules import OURS
 
     if found.source == OURS:
         say(f"{found.cls}, by rule {found.rule}")
@@ -171,7 +170,7 @@ def _show(found: Classified, builtin: Classified) -> None:
         say(f'{found.cls}, by this project\'s rule "{safe(found.rule)}" ({safe(found.source)})')
         rows = [("why", found.why)]
     mine = found.project
-    rows += [("verify", found.verify if mine is None or not mine.verify or found.verify != GENERAL else "")]
+    rows += [("verify", found.verify if mine is None or not mine.verify or found.verify != GENERAL_VERIFY else "")]
     rows += [("verify", mine.verify if mine is not None else ""), ("in doubt", found.ambiguous)]
     if mine is not None:
         rows += [("in doubt", mine.ambiguous)]
@@ -222,8 +221,8 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _call(line: bytes, rules: Rules) -> tuple[str, bytes]:
     """(tool, input) of a line of a batch. ValueError says what is wrong with it."""
-    from wal_agent.recovery.classify import read_input
     from wal_agent.recovery.project_lint import shell_call
+    from wal_agent.shell.classify import read_input
 
     if len(line) > MOST_LINE:
         raise ValueError(f"the line is longer than {MOST_LINE >> 20} MiB")

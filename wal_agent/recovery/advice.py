@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wal_agent.records import Class, Finding
-from wal_agent.recovery.classify import AWAY, Classified, Rules, classify_command
-from wal_agent.recovery.quote import inline, safe
+from wal_agent.shell.classify import AWAY, classify_command
+from wal_agent.shell.quote import inline, safe
+from wal_agent.shell.rules import Classified, Rules
 
 ASK = " If that leaves doubt, stop and ask the operator."
 # Commands that only read and show nothing of the world, so running one verifies nothing.

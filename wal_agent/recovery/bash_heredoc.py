@@ -6,15 +6,15 @@ import re
 
 from tree_sitter import Node
 
-from wal_agent.recovery.bash import Redirect
-from wal_agent.recovery.bash_words import Unread
+from wal_agent.shell.lexer import UnreadableText
+from wal_agent.shell.syntax import Redirect
 
 _MARK = re.compile(rb"[A-Za-z0-9_.+-]{1,64}|'[A-Za-z0-9_.+ -]{1,64}'|\"[A-Za-z0-9_.+ -]{1,64}\"|\\[A-Za-z0-9_]{1,64}")
 _EXPANDS = re.compile(rb"\$|`")
 _UNESCAPE = re.compile(rb"\\(?:\n|([$`\\]))")
 
 
-def heredoc(b: bytes, n: Node) -> tuple[Redirect, str | None, list[Node], list[Node], list[Node]]:
+def read_heredoc(b: bytes, n: Node) -> tuple[Redirect, str | None, list[Node], list[Node], list[Node]]:
     """The redirection, its text where that is literal, the nodes of its expansions, more redirections and words of the
     same command, and what follows the command in its line. Raises bash_words.Unread."""
     kids = list(n.children)
@@ -22,32 +22,32 @@ def heredoc(b: bytes, n: Node) -> tuple[Redirect, str | None, list[Node], list[N
     if kids[0].type == "file_descriptor":
         fd = int(b[kids[0].start_byte : kids[0].end_byte])
         if kids[1].start_byte != kids[0].end_byte:
-            raise Unread
+            raise UnreadableText
         kids.pop(0)
     if len(kids) < 4 or kids[0].type not in ("<<", "<<-") or kids[1].type != "heredoc_start":
-        raise Unread
+        raise UnreadableText
     op, start, *rest, body, end = kids
     if b[op.start_byte : op.end_byte] != op.type.encode():
-        raise Unread  # -<< is taken for <<
+        raise UnreadableText  # -<< is taken for <<
     if body.type != "heredoc_body" or end.type != "heredoc_end":
-        raise Unread
+        raise UnreadableText
     mark = b[start.start_byte : start.end_byte]
     if _MARK.fullmatch(mark) is None or b[op.end_byte : start.start_byte].strip(b" \t"):
-        raise Unread
+        raise UnreadableText
     if start.end_byte < len(b) and b[start.end_byte] not in b" \t\n|&><;":
-        raise Unread
+        raise UnreadableText
     last = start.end_byte
     for c in rest:
         if b[last : c.start_byte].strip(b" \t") or b"\n" in b[c.start_byte : c.end_byte]:
-            raise Unread
+            raise UnreadableText
         last = c.end_byte
     line = b.find(b"\n", last)
     if line < 0 or b[last:line].strip(b" \t"):
-        raise Unread
+        raise UnreadableText
     quoted = mark[:1] in b"'\"\\"
-    first, stop = _text(b, line + 1, mark.strip(b"'\"\\"), op.type == "<<-", not quoted)
+    first, stop = _heredoc_span(b, line + 1, mark.strip(b"'\"\\"), op.type == "<<-", not quoted)
     if stop != end.end_byte or body.start_byte < first:
-        raise Unread
+        raise UnreadableText
     lines = b[first : b.rfind(b"\n", first - 1, stop) + 1]
     if op.type == "<<-":
         lines = re.sub(rb"(?m)^\t+", b"", lines)
@@ -56,26 +56,26 @@ def heredoc(b: bytes, n: Node) -> tuple[Redirect, str | None, list[Node], list[N
     ]
     follow = [c for c in rest if c not in more]
     if any(c.type == "heredoc_redirect" for c in more) or (follow and rest[-len(follow) :] != follow):
-        raise Unread
+        raise UnreadableText
     if quoted:
-        return Redirect(op.type, fd, None), _decoded(lines), [], more, follow
+        return Redirect(op.type, fd, None), _decode(lines), [], more, follow
     inside = [c for c in body.children if c.type != "heredoc_content"]
     if not inside:
         if _unescaped(b, first, stop):
-            raise Unread
+            raise UnreadableText
         plain = _UNESCAPE.sub(lambda m: m[1] or b"", lines)
-        return Redirect(op.type, fd, None), _decoded(plain), [], more, follow
+        return Redirect(op.type, fd, None), _decode(plain), [], more, follow
     at = first
     for c in inside:
         if _unescaped(b, at, c.start_byte):
-            raise Unread
+            raise UnreadableText
         at = c.end_byte
     if _unescaped(b, at, stop):
-        raise Unread
+        raise UnreadableText
     return Redirect(op.type, fd, None), None, inside, more, follow
 
 
-def _text(b: bytes, first: int, mark: bytes, tabs: bool, joins: bool) -> tuple[int, int]:
+def _heredoc_span(b: bytes, first: int, mark: bytes, tabs: bool, joins: bool) -> tuple[int, int]:
     """Where the text begins and where the mark that ends it ends. A line that goes on with a backslash is not one."""
     at = first
     joined = False
@@ -86,10 +86,10 @@ def _text(b: bytes, first: int, mark: bytes, tabs: bool, joins: bool) -> tuple[i
         if not joined and (line.lstrip(b"\t") if tabs else line) == mark:
             return first, stop
         if joined and line.strip(b"\t") == mark:
-            raise Unread
+            raise UnreadableText
         joined = joins and (len(line) - len(line.rstrip(b"\\"))) % 2 == 1
         at = stop + 1
-    raise Unread
+    raise UnreadableText
 
 
 def _unescaped(b: bytes, start: int, end: int) -> bool:
@@ -107,7 +107,7 @@ def _unescaped(b: bytes, start: int, end: int) -> bool:
     return False
 
 
-def _decoded(text: bytes) -> str | None:
+def _decode(text: bytes) -> str | None:
     try:
         return text.decode()
     except UnicodeDecodeError:

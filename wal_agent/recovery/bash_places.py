@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from tree_sitter import Node
 
-from wal_agent.recovery.bash_values import Values
-from wal_agent.recovery.bash_words import Unread, Words
+from wal_agent.recovery.bash_values import ValueSources
+from wal_agent.shell.lexer import Lexer, UnreadableText
 
 _GAP = re.compile(rb"(?:[ \t\n]|\\\n)*")
 ENDS = frozenset(b" \t\n;&|()<>`")
@@ -23,8 +23,8 @@ class Places:
 
     def __init__(self, source: bytes) -> None:
         self._b = source
-        self._words = Words(source)
-        self._values = Values()
+        self._words = Lexer(source)
+        self._values = ValueSources()
         self._arithmetic = False  # something is evaluated that may run what stands in a variable
         self._depth = 0
 
@@ -49,23 +49,23 @@ class Places:
             return False
         gap = self._b[start:end]
         if start > end or _GAP.fullmatch(gap) is None:
-            raise Unread
+            raise UnreadableText
         bare = gap.replace(b"\\\n", b"")
         blank = b" " in bare or b"\t" in bare
         if (len(bare) != len(gap) or apart) and not blank:
-            raise Unread
+            raise UnreadableText
         if b"\n" in bare and not lines:
-            raise Unread
+            raise UnreadableText
         return b"\n" in bare
 
     def _same(self, n: Node) -> None:
         """An operator or keyword is written as it is called (the grammar takes -<< for <<)."""
         if not n.is_named and self._text(n) != n.type.encode():
-            raise Unread
+            raise UnreadableText
 
     def _edges(self, start: int, end: int) -> None:
         if (start and self._b[start - 1] not in ENDS) or (end < len(self._b) and self._b[end] not in ENDS):
-            raise Unread
+            raise UnreadableText
 
     def _alone(self, n: Node) -> bool:
         self._edges(n.start_byte, n.end_byte)
@@ -75,12 +75,12 @@ class Places:
         at = n.start_byte
         text = self._text(n)
         if text[:1] != b"#" or b"\n" in text or (at and self._b[at - 1] not in b" \t\n;&|()"):
-            raise Unread
+            raise UnreadableText
         if n.end_byte < len(self._b) and self._b[n.end_byte] != 0x0A:
-            raise Unread
+            raise UnreadableText
 
     @staticmethod
     def _children(n: Node, count: int) -> list[Node]:
         if len(n.children) != count:
-            raise Unread
+            raise UnreadableText
         return n.children

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 from tree_sitter import Node
 
-from wal_agent.recovery.bash import Redirect, Simple, Word
-from wal_agent.recovery.bash_expand import Expansions
-from wal_agent.recovery.bash_heredoc import heredoc
+from wal_agent.recovery.bash_heredoc import read_heredoc
 from wal_agent.recovery.bash_places import ENDS, names
 from wal_agent.recovery.bash_values import POSITIONAL
-from wal_agent.recovery.bash_words import Unread
+from wal_agent.shell.expand import Expansions
+from wal_agent.shell.lexer import UnreadableText
+from wal_agent.shell.syntax import Redirect, Simple, Word
 
 _ASSIGN = re.compile(rb"([A-Za-z_][A-Za-z0-9_]*)(\[[A-Za-z0-9_$]*\])?\+?=")
 _FILLS = names("read mapfile readarray")
@@ -60,13 +60,13 @@ class Commands(Expansions):
             words = [(start, self._named(start, word)) for start, _end, word in read]
             self._edges(n.start_byte, n.end_byte)
             if n.type == "test_command" and (words[0][1].text, words[-1][1].text) != ("[", "]"):
-                raise Unread
+                raise UnreadableText
             self._arithmetic = self._arithmetic or n.type != "test_command"
             self._declared(n, [word.text or "" for _at, word in words])
         else:
             kids = (n,) if n.type == "variable_assignment" else n.children
             last, was_word = n.start_byte, False
-            for together in _together(kids):
+            for together in _group_adjacent(kids):
                 c = together[0]
                 is_word = not c.type.endswith("_redirect")
                 self._gap(last, c.start_byte, apart=is_word and was_word)
@@ -76,10 +76,10 @@ class Commands(Expansions):
                 elif c.type == "variable_assignment":
                     names.append(self._assignment(c))
                     if words:
-                        raise Unread
+                        raise UnreadableText
                 else:
                     if not words and _ASSIGN.match(self._text(c)):
-                        raise Unread
+                        raise UnreadableText
                     words.append((c.start_byte, self._word(*together)))
         self._command(n, names, words, hung, sure)
 
@@ -100,7 +100,7 @@ class Commands(Expansions):
         """Where arithmetic may run what stands in a value: raises Unread (x='a[$(rm y)]'; echo $((x))), or adds a
         command that nothing is known of (x=$(cat f); echo $((x)))."""
         if self._arithmetic and self._words.hides and b"[" in self._b:
-            raise Unread
+            raise UnreadableText
         if any(name == "set" or name in functions for name in self._given):
             self._values.fills(POSITIONAL)
         if self._values.unsafe():
@@ -116,7 +116,7 @@ class Commands(Expansions):
         hung.sort(key=lambda r: r.start_byte)
         for r in hung:
             if r.type == "heredoc_redirect":
-                redirect, text, inside, more, follow = heredoc(self._b, r)
+                redirect, text, inside, more, follow = read_heredoc(self._b, r)
                 given = text if redirect.fd in (None, 0) else given
                 self._inner(inside)
                 hung.extend(m for m in more if m.type.endswith("_redirect"))
@@ -144,7 +144,7 @@ class Commands(Expansions):
             self._given.add(ordered[0].text or "")
         for i, word in enumerate(ordered[:3]):
             if word.text in _RESERVED and (i == 0 or ordered[0].text in ("time", "coproc")):
-                raise Unread
+                raise UnreadableText
         self._emit(
             n,
             Simple(
@@ -166,7 +166,7 @@ class Commands(Expansions):
             nodes = nodes[1:]
         for op, right in zip(nodes[::2], nodes[1::2], strict=True):
             if op.type not in ("&&", "||"):
-                raise Unread
+                raise UnreadableText
             self._gap(op.end_byte, right.start_byte)
             self._statement(right, False)
 
@@ -177,14 +177,14 @@ class Commands(Expansions):
         if kids[0].type == "file_descriptor":
             fd = int(self._text(kids[0])) if self._text(kids[0]).isdigit() else -1
             if fd < 0 or fd > 255 or kids[1].start_byte != kids[0].end_byte or (before and before[0] not in ENDS):
-                raise Unread
+                raise UnreadableText
             kids.pop(0)
         elif before.isdigit() or before == b"}":
-            raise Unread  # 22>f, {fd}>f
+            raise UnreadableText  # 22>f, {fd}>f
         op = kids.pop(0)
         self._same(op)
         if op.type not in _OPERATORS and op.type != "<<<":
-            raise Unread
+            raise UnreadableText
         if op.type.endswith("-"):
             return Redirect(op.type[:-1], fd, Word("-", "-")), []
         last = op.end_byte
@@ -194,20 +194,20 @@ class Commands(Expansions):
             last = c.end_byte
             words.append((c.start_byte, self._word(c)))
         if not words:
-            raise Unread
+            raise UnreadableText
         return Redirect(op.type, fd, words[0][1]), words[1:]
 
     def _assignment(self, n: Node) -> str:
         m = _ASSIGN.match(self._b, n.start_byte, n.end_byte)
         if m is None:
-            raise Unread
+            raise UnreadableText
         self._arithmetic = self._arithmetic or m[2] is not None
         value = n.children[-1]
         self._values.sets(m[1], self._b[m.end() : n.end_byte])
         self._values.indexes(self._text(n))
         if value.type == "array":
             if self._b[m.end()] != 0x28 or value.start_byte != m.end():
-                raise Unread
+                raise UnreadableText
             last = value.start_byte
             for c in value.children:
                 self._gap(last, c.start_byte, lines=True)
@@ -225,7 +225,7 @@ class Commands(Expansions):
         self._at.append(n.start_byte)
 
 
-def _together(nodes: Sequence[Node]) -> Iterable[list[Node]]:
+def _group_adjacent(nodes: Sequence[Node]) -> Iterable[list[Node]]:
     """Nodes that nothing stands between are parts of one word, which the grammar may take for several ('a'\\''b')."""
     group: list[Node] = []
     for n in nodes:
@@ -240,7 +240,7 @@ def _together(nodes: Sequence[Node]) -> Iterable[list[Node]]:
         yield group
 
 
-def printed(c: Simple) -> str | None:
+def printed_text(c: Simple) -> str | None:
     """What a command is sure to print: echo of literal words, or cat of a heredoc."""
     words = [w.text for w in c.words]
     if c.input is not None and words == ["cat"]:

@@ -26,7 +26,7 @@ def identifiers(text: bytes) -> frozenset[bytes]:
     return frozenset(POSITIONAL if m in b"0123456789@*" else m for m in _NAME.findall(text))
 
 
-def assigned(text: bytes) -> tuple[str, ...] | None:
+def assigned_names(text: bytes) -> tuple[str, ...] | None:
     """The variables that an arithmetic expression sets. None: cannot be told."""
     found = []
     for m in _SET.finditer(text):
@@ -37,7 +37,7 @@ def assigned(text: bytes) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(found))
 
 
-class Values:
+class ValueSources:
     """Where the values of a text's variables come from, and which of them arithmetic reads."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from wal_agent.records import ExitClass, Intent, Opening, Payload
-from wal_agent.recovery.quote import inline, shown_input
+from wal_agent.shell.quote import inline, show_input
 from wal_agent.wal.state import OpenCall, State
 
 CRASHES: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "heap", "hung", "incomplete", "context"})
@@ -116,7 +116,7 @@ def named(call: Intent) -> str:
     """ "run_shell_command `make e2e`"; foreign text, made safe."""
     if call.input.data is None:
         return call.tool
-    return f"{call.tool} {inline(shown_input(call.tool, call.input.data), 80)}"
+    return f"{call.tool} {inline(show_input(call.tool, call.input.data), 80)}"
 
 
 def where(state: State, found: tuple[Crash, ...]) -> str:

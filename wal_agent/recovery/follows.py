@@ -11,8 +11,8 @@ from wal_agent.recovery.case import Case
 from wal_agent.recovery.damage import damaged
 from wal_agent.recovery.decided import Alert, Plan, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.identity import project
-from wal_agent.recovery.quote import safe
 from wal_agent.recovery.words import counted, given_up
+from wal_agent.shell.quote import safe
 
 _SETTLE = "Settle each with: wal-agent ack N --done | --not-done"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from wal_agent.records import Class, Finding, Intent, Verdict
 from wal_agent.recovery.advice import advice
-from wal_agent.recovery.classify import NO_RULE, Rules, classify, worse_class
-from wal_agent.recovery.evidence.paths import folder_of, moved
-from wal_agent.recovery.rules import OURS
+from wal_agent.recovery.evidence.paths import call_folder, relocate
+from wal_agent.shell.classify import NO_RULE, classify, worse_class
+from wal_agent.shell.rules import OURS, Rules
 from wal_agent.wal.state import EndedCall, OpenCall
 
 _Key = tuple[str, bytes | int, str]  # tool, input (the call's number where it is not known), folder
@@ -75,10 +75,10 @@ def _key(intent: Intent, inputs: Mapping[int, bytes], way: tuple[str, str]) -> _
 
 def _folder(intent: Intent, there: str, here: str) -> str:
     """Claude Code's shell stays where a `cd` led it, and Codex's workdir stands in no input: the fact alone tells."""
-    told = folder_of(intent.before)
+    told = call_folder(intent.before)
     if told is None:
         return ""
-    now = moved((Path(there), Path(here)) if there else None, str(told))
+    now = relocate((Path(there), Path(here)) if there else None, str(told))
     return "" if now == here else now
 
 

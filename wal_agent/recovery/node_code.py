@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Final, Literal
 
-from wal_agent.recovery.bash import Simple
-from wal_agent.recovery.match import live
+from wal_agent.shell.match import is_live_file
+from wal_agent.shell.syntax import Simple
 
-_MOST: Final = 2000  # characters
-_OPTIONS: Final = frozenset({"-p", "-e", "-pe", "--print", "--eval"})
+_MAX_NODE_CODE: Final = 2000  # characters
+_NODE_OPTIONS: Final = frozenset({"-p", "-e", "-pe", "--print", "--eval"})
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<text>'[^'"`\\\n]*'|"[^'"`\\\n]*")|(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)
     |(?P<mark>[-+*/()\[\],;.]))\s*""",
@@ -27,16 +27,16 @@ _PRINTS: Final = frozenset({"JSON.stringify", "Object.keys", "Object.values", "O
 Reads = Literal["read_only", "idempotent"]
 
 
-def reads(c: Simple) -> Reads | None:
+def classify_node(c: Simple) -> Reads | None:
     """As `python_code.reads`: "idempotent" where a module of the folder may take the place of the JSON file."""
     texts = [w.text for w in c.words]
-    if len(texts) != 3 or texts[0] not in ("node", "nodejs", "/usr/bin/node") or texts[1] not in _OPTIONS:
+    if len(texts) != 3 or texts[0] not in ("node", "nodejs", "/usr/bin/node") or texts[1] not in _NODE_OPTIONS:
         return None
     code = texts[2]
-    if code is None or len(code) > _MOST or live(code):
+    if code is None or len(code) > _MAX_NODE_CODE or is_live_file(code):
         return None
     tokens = _tokens(code)
-    if tokens is None or not _Code(tokens).whole():
+    if tokens is None or not _NodeReader(tokens).whole():
         return None
     return "idempotent" if ("name", "require") in tokens else "read_only"
 
@@ -53,7 +53,7 @@ def _tokens(code: str) -> list[tuple[str, str]] | None:
     return found
 
 
-class _Code:
+class _NodeReader:
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0

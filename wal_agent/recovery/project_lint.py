@@ -7,11 +7,11 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from wal_agent.recovery.classify import Classified, classify
 from wal_agent.recovery.declared import ANY, GAP, Declared, Problem, words_of
 from wal_agent.recovery.declared_match import for_command, for_tool
 from wal_agent.recovery.markdown_text import code_spans
-from wal_agent.recovery.rules import Rules, with_project
+from wal_agent.shell.classify import classify
+from wal_agent.shell.rules import Classified, Rules, with_project
 
 _SOME = "x-0"  # stands for any word
 _UNREAD = ("none", "unreadable", "program", "script", "function", "shell-empty", "shell-unreadable")  # classify.py

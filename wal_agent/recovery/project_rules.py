@@ -14,9 +14,9 @@ from pathlib import Path
 
 from wal_agent.recovery.declared import Declared, Problem
 from wal_agent.recovery.markdown_rules import section_rules, table_rules
-from wal_agent.recovery.rules import Rules, load_rules, with_project
 from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
 from wal_agent.safefs import path_in_root, read_in_root
+from wal_agent.shell.rules import Rules, load_rules, with_project
 
 __all__ = ["Declared", "Problem", "ProjectRules", "load_project_rules", "markdown_rules", "rules_in"]
 

@@ -12,11 +12,11 @@ from typing import Any
 from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, DENY_PAUSING, deny_unsaved
 from wal_agent.recovery.inflight import InFlight, Unannounced
-from wal_agent.recovery.quote import fenced, inline, shown_input
-from wal_agent.recovery.rules import OURS
 from wal_agent.recovery.templates import FOLDER, Templates
 from wal_agent.recovery.words import clock_time, counted, moment, span
 from wal_agent.redact import redact_head
+from wal_agent.shell.quote import fenced, inline, show_input
+from wal_agent.shell.rules import OURS
 
 __all__ = [
     "DENY_DRAINING",
@@ -114,8 +114,8 @@ def recovery_prompt(told: Told, templates: Templates = _OURS) -> str:
     template that cannot be rendered, or says too much, is left for ours, and that is told."""
     name = _name(told)
     calls = [_call(c) for c in told.calls[: _SIZES[0][0]]]
-    finished = [(inline(f.tool, 60), shown_input(f.tool, f.input), f.how) for f in told.finished[: _SIZES[0][1]]]
-    lost = [(f"#{c.call} {inline(c.tool, 60)}", shown_input(c.tool, c.input)) for c in told.lost.calls[-_SIZES[0][1] :]]
+    finished = [(inline(f.tool, 60), show_input(f.tool, f.input), f.how) for f in told.finished[: _SIZES[0][1]]]
+    lost = [(f"#{c.call} {inline(c.tool, 60)}", show_input(c.tool, c.input)) for c in told.lost.calls[-_SIZES[0][1] :]]
     texts = (templates.render(name, _values(told, calls, finished, lost, *size)) for size in _SIZES)
     try:
         notice = next((text for text in texts if tokens(text) <= MAX_TOKENS), None)
@@ -218,7 +218,7 @@ def _paused(told: Told) -> str:
 
 
 def _unannounced(c: Unannounced, chars: int) -> str:
-    return f"{inline(c.tool, 60)} {inline(shown_input(c.tool, c.input), min(chars, 160))}: class {c.cls}, {c.how}"
+    return f"{inline(c.tool, 60)} {inline(show_input(c.tool, c.input), min(chars, 160))}: class {c.cls}, {c.how}"
 
 
 def _heading(n: int) -> str:
@@ -244,7 +244,7 @@ def _call(c: InFlight) -> dict[str, str]:
         "started": clock_time(c.started),
         "cls": c.cls,
         "why": _why(c),
-        "input": shown_input(c.tool, c.input),
+        "input": show_input(c.tool, c.input),
         "finding": f"{said} {_sentence(c.because)}".rstrip(),
         "next": c.next,
     }

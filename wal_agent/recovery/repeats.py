@@ -9,9 +9,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from wal_agent.recovery.bash import Simple
-from wal_agent.recovery.match import program
-from wal_agent.recovery.rules import Classified
+from wal_agent.shell.match import program_name
+from wal_agent.shell.rules import Classified
+from wal_agent.shell.syntax import Simple
 
 WRITES_BACK = Classified(
     "mutation",
@@ -33,7 +33,7 @@ _RANDOM = frozenset({"shuf", "gshuf", "uuidgen", "pwgen", "mcookie", "apg", "mak
 _RANDOM_OPENSSL = frozenset({"rand", "genrsa", "genpkey", "gendsa", "ecparam", "dhparam", "enc", "passwd", "req"})
 
 
-def together(commands: Sequence[Simple]) -> Classified | None:
+def joint_effect(commands: Sequence[Simple]) -> Classified | None:
     """What the commands of one text do together that none of them does alone; None where nothing is seen."""
     writes = [set(_writes(c)) for c in commands]
     made: set[str] = set()  # files that went into something that was written, or into a pipe
@@ -49,7 +49,7 @@ def together(commands: Sequence[Simple]) -> Classified | None:
 
 
 def _name(c: Simple) -> str:
-    return (program(c.words[0]) or "") if c.words else ""
+    return (program_name(c.words[0]) or "") if c.words else ""
 
 
 def _operands(c: Simple) -> list[str]:

@@ -9,8 +9,8 @@ from wal_agent.records import Finding
 from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.prompt import Lost
-from wal_agent.recovery.quote import safe, shown_input
 from wal_agent.recovery.words import clock_time, counted, size, span
+from wal_agent.shell.quote import safe, show_input
 
 _SHOWN = 5  # calls in flight
 _SHOWN_LOST = 3
@@ -86,7 +86,7 @@ def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
     """One line a call: what, class, finding: its word first, then the reason."""
     lines = []
     for n, call in enumerate(calls[:_SHOWN]):
-        what = plain(shown_input(call.tool, call.input), 60)
+        what = plain(show_input(call.tool, call.input), 60)
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
         found = call.because or _ASKED
         text = f"{what}{times}  {call.cls}  {plain(f'{_WORDS[call.finding]}: {found}', 180)}"
@@ -100,7 +100,7 @@ def unannounced_lines(calls: Sequence[Unannounced]) -> list[str]:
     """One line a call that ran before it was logged."""
     lines = []
     for n, call in enumerate(calls[:_SHOWN]):
-        what = plain(shown_input(call.tool, call.input), 60)
+        what = plain(show_input(call.tool, call.input), 60)
         lines.append(row("unlogged" if n == 0 else "", f"{what}  {call.cls}  {call.how}; it ran before it was logged"))
     more = len(calls) - _SHOWN
     return [*lines, row("", f"and {more} more: see wal-agent log")] if more > 0 else lines
@@ -110,7 +110,7 @@ def lost_lines(lost: Lost) -> list[str]:
     """Which calls left their file changes behind: the newest ones."""
     if not lost.count:
         return []
-    shown = ", ".join(f"#{c.call} {plain(shown_input(c.tool, c.input), 40)}" for c in lost.calls[-_SHOWN_LOST:])
+    shown = ", ".join(f"#{c.call} {plain(show_input(c.tool, c.input), 40)}" for c in lost.calls[-_SHOWN_LOST:])
     more = f", and {lost.count - _SHOWN_LOST} more" if lost.count > _SHOWN_LOST else ""
     are = "are not" if lost.sure else "may not be"
     return [row("lost", f"file changes that {are} here, of {counted(lost.count, 'call')}: {shown}{more}")]

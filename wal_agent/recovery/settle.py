@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from wal_agent.records import End, Finding
-from wal_agent.recovery.bash import parse
-from wal_agent.recovery.classify import FOLDERS, read_input
+from wal_agent.shell.classify import FOLDERS, read_input
+from wal_agent.shell.syntax import parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from wal_agent.capture.candidates import IGNORED
 from wal_agent.records import Pending, Repository, Workspace
 from wal_agent.recovery.prompt import TREE_NOT_SAVED
-from wal_agent.recovery.quote import inline
 from wal_agent.recovery.report import plain, row
 from wal_agent.recovery.target import Keep, PutBack
 from wal_agent.recovery.words import clock_time, counted, size
 from wal_agent.recovery.workspace import Done
 from wal_agent.recovery.worktree import Changes
+from wal_agent.shell.quote import inline
 
 _SHOWN = 3
 HOME = "this folder is your home folder or above it; nothing is put back here"

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wal_agent.records import Class
-from wal_agent.recovery.bash import Simple, Word
+from wal_agent.shell.syntax import Simple, Word
 
 Words = Sequence[Word]
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Inner:
+class InnerRun:
     """What a wrapper runs: a command, or with `shell` a text (None: not known). `input`: what that reads, if known.
 
     `sets`: variables set for it. `away`: where it runs, if not on this machine. `least`: it is at least this bad, and
@@ -35,7 +35,7 @@ class Inner:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class WrapperSpec:
     """A wrapper that takes options, `skip` operands, and then a command."""
 
     flags: str = ""
@@ -51,40 +51,40 @@ class Front:
     dashes: bool = False  # the command stands behind "--"
 
 
-def long_ones(text: str) -> frozenset[str]:
+def _split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def unknown(why: str) -> tuple[Inner, ...]:
-    return (Inner(shell=True, least="unknown", why=why),)
+def _unknown(why: str) -> tuple[InnerRun, ...]:
+    return (InnerRun(shell=True, least="unknown", why=why),)
 
 
-def front_of(w: Front, words: Words, c: Simple, away: str = "") -> tuple[Inner, ...]:
-    i = options(w, words)
+def _read_wrapper(w: WrapperSpec, words: Words, c: Simple, away: str = "") -> tuple[InnerRun, ...]:
+    i = _count_options(w, words)
     if i is None:
-        return unknown("has options that are not known here")
+        return _unknown("has options that are not known here")
     sets: list[str] = []
     while w.sets and i < len(words) and (m := _ASSIGN.fullmatch(words[i].text or words[i].begins)):
         sets.append(m[1])
         i += 1
     if i < len(words) and words[i].text is None and w.skip == 0:
-        return unknown("runs a command that only the shell knows")
+        return _unknown("runs a command that only the shell knows")
     skipped = words[i : i + w.skip]
     if any(s.text is None for s in skipped):
-        return unknown("runs a command that only the shell knows")
+        return _unknown("runs a command that only the shell knows")
     i += w.skip
     if w.dashes:
-        more = options(w, words[i:])
+        more = _count_options(w, words[i:])
         if more is None or words[i + more - 1].text != "--":
-            return unknown("runs a command that cannot be told from its options")
+            return _unknown("runs a command that cannot be told from its options")
         i += more
     rest = tuple(words[i:])
     if not rest:
-        return () if w.alone else unknown("runs nothing that stands there") if not c.redirects else ()
-    return (Inner(rest, input=c.input, sets=tuple(sets), away=away if w.away else "", least=w.least, why=w.why),)
+        return () if w.alone else _unknown("runs nothing that stands there") if not c.redirects else ()
+    return (InnerRun(rest, input=c.input, sets=tuple(sets), away=away if w.away else "", least=w.least, why=w.why),)
 
 
-def options(w: Front, words: Words) -> int | None:
+def _count_options(w: WrapperSpec, words: Words) -> int | None:
     """How many words are options and their values; None if one is not known."""
     i = 0
     while i < len(words):
@@ -113,7 +113,7 @@ def options(w: Front, words: Words) -> int | None:
     return i
 
 
-def _cluster(letters: str, w: Front) -> int | None:
+def _cluster(letters: str, w: WrapperSpec) -> int | None:
     for at, c in enumerate(letters):
         if c in w.values:
             return 2 if at == len(letters) - 1 else 1
@@ -122,9 +122,9 @@ def _cluster(letters: str, w: Front) -> int | None:
     return 1
 
 
-def unless(text: str | None) -> Class:
+def _class_of_text(text: str | None) -> Class:
     return "unknown" if text is None else "read_only"
 
 
-def joined(words: Words) -> str | None:
+def _join_words(words: Words) -> str | None:
     return None if any(w.text is None for w in words) else " ".join(w.text or "" for w in words)

@@ -107,7 +107,7 @@ def foresee_start(
     agent = AGENTS[agent_name]
     tree = worktree.plan_worktree(at, here, workspace, settings, agent, env)
     inner = InnerRuns(settings, env, here)
-    found_now = evidence.verdicts(
+    found_now = evidence.decide_verdicts(
         at.before,
         at.inputs,
         here,

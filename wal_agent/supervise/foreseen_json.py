@@ -9,8 +9,8 @@ import msgspec
 
 from wal_agent.recovery.decided import Refuse, Resume, StartAgain
 from wal_agent.recovery.inflight import InFlight
-from wal_agent.recovery.quote import cut, shown_input
 from wal_agent.redact import redact
+from wal_agent.shell.quote import cut, show_input
 from wal_agent.supervise.dry_run import ForeseenStart
 
 MOST_INPUT = 2000  # characters of a call's input
@@ -62,7 +62,7 @@ def _call(call: InFlight) -> dict[str, Any]:
         "calls": list(call.calls),
         "issued": call.issued,
         "tool": call.tool,
-        "input": cut(shown_input(call.tool, call.input), MOST_INPUT),
+        "input": cut(show_input(call.tool, call.input), MOST_INPUT),
         "started": call.started,
         "class": call.cls,
         "rule": call.rule,

@@ -171,7 +171,7 @@ class Preparation:
         nothing of it runs any more."""
         at = self.at
         covers = self.tree.covers(self.done)
-        found = evidence.verdicts(
+        found = evidence.decide_verdicts(
             at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers, inner=self._inner
         )
         return standing(found, at.before.recovery, self.tree.has)

@@ -32,6 +32,7 @@ from wal_agent.clock import SystemClock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.config import Settings, load
 from wal_agent.errors import Damaged, WalAgentError
+from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.case import Before, LocalFacts, Policy
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
@@ -40,7 +41,6 @@ from wal_agent.recovery.plan import plan
 from wal_agent.recovery.project_rules import rules_in
 from wal_agent.recovery.prompt import Finished, Lost, LostCall, Pause, Told, recovery_prompt
 from wal_agent.recovery.restore import MOST_MAIN
-from wal_agent.recovery.step import InnerRun, Step
 from wal_agent.recovery.templates import Templates
 from wal_agent.recovery.tree_words import Effects
 from wal_agent.recovery.words import given_up
@@ -381,14 +381,14 @@ class InnerRuns:
     env: Mapping[str, str]
     here: Host
 
-    def __call__(self, step: Step, run: str, since: float) -> InnerRun | None:
+    def __call__(self, step: Step, run: str, since: float) -> NestedRun | None:
         """What became of the run that `step` started inside `run` after `since`. None: it cannot be told."""
         try:
             return call_with_timeout(INNER_RUN_TIMEOUT, lambda: self._look(step, run, since), None)
         except (WalAgentError, OSError, ValueError):
             return None
 
-    def _look(self, step: Step, run: str, since: float) -> InnerRun | None:
+    def _look(self, step: Step, run: str, since: float) -> NestedRun | None:
         said = parse_inner_command(step.words)
         if said is None:
             return None
@@ -402,12 +402,12 @@ class InnerRuns:
             keys = Keys(settings.job)
             seen = leases.read_lease(bucket, keys)
             if seen is None:
-                return InnerRun(settings.job, began=False)
+                return NestedRun(settings.job, began=False)
             if seen.doc.key not in ("", key_id(key)):
                 return None
             return self._told(EncryptedBucket(bucket, key) if seen.doc.key else bucket, keys, seen, run, since)
 
-    def _told(self, bucket: Bucket, keys: Keys, seen: StoredLease, run: str, since: float) -> InnerRun | None:
+    def _told(self, bucket: Bucket, keys: Keys, seen: StoredLease, run: str, since: float) -> NestedRun | None:
         found = replay(bucket, keys)
         if found.damage is not None:
             return None
@@ -416,10 +416,10 @@ class InnerRuns:
         if not mine:
             # Other versions may not say where they were started, and a clock may have stepped back since.
             whole = len(openings) == found.state.opened and all(o.version == __version__ for o in openings)
-            return InnerRun(keys.job, began=False) if whole else None
+            return NestedRun(keys.job, began=False) if whole else None
         if mine[-1].time < since or mine[-1].epoch != seen.doc.epoch:
             return None  # an earlier call's; or somebody else had the job behind it
-        return InnerRun(keys.job, True, self._state(seen))
+        return NestedRun(keys.job, True, self._state(seen))
 
     def _state(self, seen: StoredLease) -> Literal["closed", "released", "cut_off", "held"]:
         doc = seen.doc

@@ -40,9 +40,9 @@ from wal_agent.events import DrainFinished, DrainStarted, LeaseLost, LeaseSettle
 from wal_agent.hookwire import client_command
 from wal_agent.limits import exhausted
 from wal_agent.records import AnyRecord, End
-from wal_agent.recovery.rules import load_rules
 from wal_agent.recovery.settle import Answers
 from wal_agent.recovery.templates import standing_protocol
+from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import machine, processes, provenance, systemd
 from wal_agent.supervise.acquire import Spooling, acquire_job, check_signals
 from wal_agent.supervise.callers import outer_runs

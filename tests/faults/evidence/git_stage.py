@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.clock import SystemClock
+from wal_agent.evidence.git import GIT
+from wal_agent.evidence.model import Budget, Context, Outcome, Step
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.git import GIT
-from wal_agent.recovery.step import Around, Budget, Found, Step
 
 Truths = dict[str, object]
-HERE = Around(same_place=True, gone=True, alone=True)
+HERE = Context(same_place=True, gone=True, alone=True)
 _CLOCK = SystemClock()
 _STATES = (
     "MERGE_HEAD",
@@ -146,7 +146,7 @@ class Stage:
     def before(self, words: Sequence[str], seconds: float = 5.0) -> tuple[Fact, ...]:
         return GIT.before(self._step(words), Budget(_CLOCK, _CLOCK.boot() + seconds)) or ()
 
-    def judge(self, words: Sequence[str], facts: Sequence[Fact], around: Around = HERE) -> Found:
+    def judge(self, words: Sequence[str], facts: Sequence[Fact], around: Context = HERE) -> Outcome:
         found = GIT.judge(self._step(words), facts, around, Budget(_CLOCK, _CLOCK.boot() + 20.0))
         assert found is not None
         return found

@@ -9,9 +9,9 @@ import pytest
 
 from wal_agent.records import Class, Finding
 from wal_agent.recovery.advice import ASK, Advice, advice
-from wal_agent.recovery.classify import Classified, classify_command
 from wal_agent.recovery.declared import Declared
-from wal_agent.recovery.rules import load_rules, with_project
+from wal_agent.shell.classify import classify_command
+from wal_agent.shell.rules import Classified, load_rules, with_project
 
 RULES = load_rules()
 PUSH = classify_command("git push origin main", RULES)

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from wal_agent.records import Class
-from wal_agent.recovery.classify import classify
-from wal_agent.recovery.rules import load_rules
+from wal_agent.shell.classify import classify
+from wal_agent.shell.rules import load_rules
 
 TABLE = Path(__file__).with_name("commands.jsonl")
 CLASSES: tuple[Class, ...] = get_args(Class)

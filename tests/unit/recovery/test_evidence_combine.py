@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_agent.evidence.model import Outcome
 from wal_agent.records import Finding
-from wal_agent.recovery.evidence.combine import Told, combine
-from wal_agent.recovery.step import Found
+from wal_agent.recovery.evidence.combine import NamedOutcome, combine_outcomes
 
 FOUND = st.builds(
-    Found, st.sampled_from(["completed", "not_started", "partial", "unknown"]), st.sampled_from(["", "So it is."])
+    Outcome, st.sampled_from(["completed", "not_started", "partial", "unknown"]), st.sampled_from(["", "So it is."])
 )
-EITHER = st.just(Found("completed", "It was so before.", either=True))
+EITHER = st.just(Outcome("completed", "It was so before.", either=True))
 
 
-def told(*findings: Finding | str) -> list[Told]:
-    found = {"either": Found("completed", "Was so.", either=True)}
-    return [Told(f"`{n}`", found.get(f) or Found(f, f"{f} {n}.")) for n, f in enumerate(findings)]  # type: ignore[arg-type]
+def told(*findings: Finding | str) -> list[NamedOutcome]:
+    found = {"either": Outcome("completed", "Was so.", either=True)}
+    return [NamedOutcome(f"`{n}`", found.get(f) or Outcome(f, f"{f} {n}.")) for n, f in enumerate(findings)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -42,21 +42,21 @@ def told(*findings: Finding | str) -> list[Told]:
     ],
 )
 def test_steps_together(steps: tuple[str, ...], finding: str) -> None:
-    assert combine(told(*steps)).finding == finding
+    assert combine_outcomes(told(*steps)).finding == finding
 
 
 def test_what_is_known_is_named() -> None:
-    assert combine(told("completed", "unknown")).why == "`0` completed. Of `1` nothing can be told."
-    assert combine(told("completed", "partial", "not_started", "not_started")).why == (
+    assert combine_outcomes(told("completed", "unknown")).why == "`0` completed. Of `1` nothing can be told."
+    assert combine_outcomes(told("completed", "partial", "not_started", "not_started")).why == (
         "`0` completed; `2` and `3` have not begun; `1` was begun."
     )
-    assert combine(told("completed")).why == "completed 0."
-    assert len(combine(told(*["completed"] * 9, "not_started")).why) < 200
+    assert combine_outcomes(told("completed")).why == "completed 0."
+    assert len(combine_outcomes(told(*["completed"] * 9, "not_started")).why) < 200
 
 
 @given(st.lists(FOUND | EITHER, max_size=6))
-def test_all_or_none(found: list[Found]) -> None:
-    said = combine([Told(f"`{n}`", f) for n, f in enumerate(found)])
+def test_all_or_none(found: list[Outcome]) -> None:
+    said = combine_outcomes([NamedOutcome(f"`{n}`", f) for n, f in enumerate(found)])
     findings = {f.finding for f in found if not f.either}
     if said.finding == "completed":
         assert found and findings <= {"completed"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from wal_agent.records import Class
 from wal_agent.recovery.declared import Declared, words_of
 from wal_agent.recovery.project_lint import lint
-from wal_agent.recovery.rules import load_rules
+from wal_agent.shell.rules import load_rules
 
 BUILTIN = load_rules()
 CLASSES: tuple[Class, ...] = ("read_only", "idempotent", "mutation", "unknown")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from tests.unit.wal.world import World
 from wal_agent.agents.base import Agent, SeenCall, SessionFile, ToolEnded, ToolStarting
 from wal_agent.records import AnyRecord, End, Intent
-from wal_agent.recovery.rules import Rules, load_rules
+from wal_agent.shell.rules import Rules, load_rules
 from wal_agent.supervise.gate import Gate
 from wal_agent.wal.job import OpenedJob
 from wal_agent.wal.reader import iter_segments, replay

@@ -21,11 +21,11 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.config import load
+from wal_agent.evidence import collector
+from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
-from wal_agent.recovery.evidence import verdicts
-from wal_agent.recovery.evidence.runs import found
+from wal_agent.recovery.evidence.runs import judge_nested_run
 from wal_agent.recovery.prompt import Lost, LostCall, Told
-from wal_agent.recovery.step import InnerRun, Step
 from wal_agent.recovery.templates import Templates
 from wal_agent.recovery.tree_words import Effects
 from wal_agent.supervise import machine
@@ -198,21 +198,21 @@ def test_what_the_words_name(words: str, said: InnerCommand | None) -> None:
     assert parse_inner_command(shlex.split(words)) == said
 
 
-JUDGED: list[tuple[InnerRun | None, bool, str]] = [
+JUDGED: list[tuple[NestedRun | None, bool, str]] = [
     (None, True, "unknown"),
-    (InnerRun("j", False), True, "not_started"),
-    (InnerRun("j", False), False, "unknown"),
-    (InnerRun("j", True, "closed"), True, "completed"),
-    (InnerRun("j", True, "closed"), False, "completed"),
-    (InnerRun("j", True, "cut_off"), True, "partial"),
-    (InnerRun("j", True, "released"), True, "partial"),
-    (InnerRun("j", True, "held"), True, "unknown"),
+    (NestedRun("j", False), True, "not_started"),
+    (NestedRun("j", False), False, "unknown"),
+    (NestedRun("j", True, "closed"), True, "completed"),
+    (NestedRun("j", True, "closed"), False, "completed"),
+    (NestedRun("j", True, "cut_off"), True, "partial"),
+    (NestedRun("j", True, "released"), True, "partial"),
+    (NestedRun("j", True, "held"), True, "unknown"),
 ]
 
 
 @pytest.mark.parametrize(("inner", "gone", "finding"), JUDGED)
-def test_the_finding(inner: InnerRun | None, gone: bool, finding: str) -> None:
-    assert found(inner, gone).finding == finding
+def test_the_finding(inner: NestedRun | None, gone: bool, finding: str) -> None:
+    assert judge_nested_run(inner, gone).finding == finding
 
 
 class Stage:
@@ -239,7 +239,7 @@ class Stage:
             self.bucket, Keys("inner"), clock, rng, claim=claim, fields=fields, seen=seen, cause="first", parallel=1
         )
 
-    def look(self, words: str = WORDS, since: float = 1.0) -> InnerRun | None:
+    def look(self, words: str = WORDS, since: float = 1.0) -> NestedRun | None:
         settings = load("gemini", self.work, self.env, {"job": "outer"})
         looks = InnerRuns(settings, self.env, self.here)
         return looks(Step("run_shell_command", tuple(shlex.split(words)), (), self.work), OUTER, since)
@@ -254,9 +254,9 @@ def stage() -> object:
 
 
 def test_its_job_was_never_opened(stage: Stage) -> None:
-    assert stage.look() == InnerRun("inner", began=False)
+    assert stage.look() == NestedRun("inner", began=False)
     stage.open("00000000000000cc")
-    assert stage.look() == InnerRun("inner", began=False), "another run began it"
+    assert stage.look() == NestedRun("inner", began=False), "another run began it"
 
 
 def test_a_version_that_does_not_say_where_it_was_started(stage: Stage) -> None:
@@ -266,19 +266,19 @@ def test_a_version_that_does_not_say_where_it_was_started(stage: Stage) -> None:
 
 def test_it_runs_is_cut_off_or_has_ended(stage: Stage) -> None:
     job = stage.open("00000000000000cc", OUTER)
-    assert stage.look() == InnerRun("inner", True, "held")
+    assert stage.look() == NestedRun("inner", True, "held")
     assert stage.look(since=9e12) is None, "an earlier call's, or the clock was changed"
     job.writer.append(Turn(time=1.0, state="completed", session="s"))
     while job.writer.commit_once() == "acked":
         pass
     close_job(job, "closed", "")
-    assert stage.look() == InnerRun("inner", True, "closed")
+    assert stage.look() == NestedRun("inner", True, "closed")
 
 
 def test_its_supervisor_is_dead(stage: Stage) -> None:
     stage.open(OUTER)
     stage.run_dir.end()
-    assert stage.look() == InnerRun("inner", True, "cut_off")
+    assert stage.look() == NestedRun("inner", True, "cut_off")
     stage.run_dir = replace(stage.run_dir, lock_fd=machine.RunDir.create(stage.run_dir.path.parent, "x").lock_fd)
 
 
@@ -307,9 +307,9 @@ def test_a_verdict_asks_it(tmp_path: Path, text: str) -> None:
     """Also where its output goes into a file, and with the run and the time of the call."""
     asked: list[tuple[str, float]] = []
 
-    def inner(step: Step, run: str, since: float) -> InnerRun:
+    def inner(step: Step, run: str, since: float) -> NestedRun:
         asked.append((run, since))
-        return InnerRun("inner", True, "closed")
+        return NestedRun("inner", True, "closed")
 
     with short_folder() as folder:
         on = Stage(folder)
@@ -319,5 +319,5 @@ def test_a_verdict_asks_it(tmp_path: Path, text: str) -> None:
         empty = Payload(size=1, data=b"")
         intent = Intent(time=5.0, call=1, tool="run_shell_command", input=empty, cls="idempotent", rule="", session="s")
         state = State(open=(OpenCall(2, opening.opening.epoch, intent),), openings=(opening,), next_call=2)
-        (said,) = verdicts(state, {1: data}, on.here, tmp_path, [], True, inner=inner)
+        (said,) = collector(state, {1: data}, on.here, tmp_path, [], True, inner=inner)
     assert (said.finding, asked) == ("completed", [(opening.opening.run, 5.0)])

@@ -146,7 +146,7 @@ def test_calls_of_earlier_runs_have_ended(desk: Desk) -> None:
     desk.post.begin("write_file", file_path="a")
     desk.post.commit()
     later = desk.post.world.take_over("b")
-    from wal_agent.recovery.rules import load_rules
+    from wal_agent.shell.rules import load_rules
     from wal_agent.supervise.gate import Gate
 
     gate = Gate(later.writer, later.blobs, lambda: True, load_rules(), desk.user.top, desk.post.world.clock, 1.0)

@@ -12,22 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wal_agent.clock import Clock, SystemClock
+from wal_agent.evidence.call import KINDS, facts_before, read_parts
+from wal_agent.evidence.collector import decide_verdicts, ran_alone
+from wal_agent.evidence.model import Budget
+from wal_agent.evidence.running import find_running_calls
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.call import KINDS, facts_before, parts_of
-from wal_agent.recovery.evidence.paths import folder_of, told_folder
-from wal_agent.recovery.evidence.running import still_running
-from wal_agent.recovery.evidence.verdicts import alone, verdicts
-from wal_agent.recovery.rules import load_rules
-from wal_agent.recovery.step import Budget
+from wal_agent.recovery.evidence.paths import call_folder, folder_fact
+from wal_agent.shell.rules import load_rules
 
-__all__ = ["BEFORE_WAIT", "BEFORE_WORK", "KINDS", "alone", "before", "still_running", "verdicts"]
+__all__ = ["BEFORE_WAIT", "BEFORE_WORK", "KINDS", "ran_alone", "collect_facts", "find_running_calls", "decide_verdicts"]
 
 BEFORE_WORK = 0.05  # seconds of this thread's work
 BEFORE_WAIT = 1.0  # seconds in all, with what the thread waits for its turn or a slow disk
 _SYSTEM = SystemClock()
 
 
-def before(
+def collect_facts(
     tool: str,
     input: bytes,
     workspace: Path,
@@ -40,5 +40,5 @@ def before(
     worked."""
     load_rules()  # reading them the first time takes longer than all the rest may
     budget = Budget(clock, clock.boot() + BEFORE_WAIT, work=work, most_work=work() + BEFORE_WORK)
-    told = told_folder(cwd)
-    return (*told, *facts_before(parts_of(tool, input, workspace, cwd=folder_of(told)), budget))
+    told = folder_fact(cwd)
+    return (*told, *facts_before(read_parts(tool, input, workspace, cwd=call_folder(told)), budget))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_agent.recovery.step import Found
+from wal_agent.evidence.model import Outcome
 
 _WORDS = {  # of one, of several
     "completed": ("completed", "completed"),
@@ -15,35 +15,35 @@ _WORDS = {  # of one, of several
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NamedOutcome:
     """A step's finding; `name` is the step in a few words, safe to show."""
 
     name: str
-    found: Found
+    found: Outcome
 
 
-def combine(steps: Sequence[Told]) -> Found:
+def combine_outcomes(steps: Sequence[NamedOutcome]) -> Outcome:
     """One finding for a call whose changing steps are all here, in their order.
 
     Steps whose `completed` holds either way fit to whatever the others say. Steps run one after the other, so what has
     begun must stand in front of what has not; anything else is unknown.
     """
     if not steps:
-        return Found("unknown")
+        return Outcome("unknown")
     if len(steps) == 1:
         return steps[0].found
     told = [s for s in steps if not s.found.either] or list(steps)
     findings = [s.found.finding for s in told]
     if len(set(findings)) == 1 and findings[0] in ("completed", "not_started"):
         whys = list(dict.fromkeys(s.found.why for s in told if s.found.why))
-        return Found(findings[0], " ".join(whys[:3]), either=all(s.found.either for s in told))
+        return Outcome(findings[0], " ".join(whys[:3]), either=all(s.found.either for s in told))
     if "unknown" not in findings and _in_order(findings):
-        return Found("partial", _said(told))
+        return Outcome("partial", _said(told))
     known = [s for s in told if s.found.finding != "unknown"]
     if not known:
-        return Found("unknown", next((s.found.why for s in told if s.found.why), ""))
+        return Outcome("unknown", next((s.found.why for s in told if s.found.why), ""))
     dark = [s.name for s in told if s.found.finding == "unknown"]
-    return Found("unknown", f"{_said(known)}{f' Of {_join(dark)} nothing can be told.' if dark else ''}")
+    return Outcome("unknown", f"{_said(known)}{f' Of {_join(dark)} nothing can be told.' if dark else ''}")
 
 
 def _in_order(findings: Sequence[str]) -> bool:
@@ -53,7 +53,7 @@ def _in_order(findings: Sequence[str]) -> bool:
     return ranks == sorted(ranks) and ranks.count(1) <= 1
 
 
-def _said(steps: Sequence[Told]) -> str:
+def _said(steps: Sequence[NamedOutcome]) -> str:
     parts = []
     for finding, words in _WORDS.items():
         if names := [s.name for s in steps if s.found.finding == finding]:

@@ -6,84 +6,86 @@ import os
 import stat
 from collections.abc import Sequence
 
+from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.look import MOST_ENTRIES, Entry, children, entry, listing, look
-from wal_agent.recovery.evidence.moves import ends
-from wal_agent.recovery.evidence.notes import MOST_PATHS, Noted, State, noted, notes, told
-from wal_agent.recovery.evidence.paths import place
-from wal_agent.recovery.evidence.words import Read, program, read
-from wal_agent.recovery.step import Around, Budget, Found, Reach, Step
+from wal_agent.recovery.evidence.look import MOST_ENTRIES, Entry, hash_listing, list_children, read_file, stat_entry
+from wal_agent.recovery.evidence.moves import move_targets
+from wal_agent.recovery.evidence.notes import MOST_PATHS, PathFacts, PathState, judge_paths, path_facts, read_facts
+from wal_agent.recovery.evidence.paths import resolve_path
+from wal_agent.recovery.evidence.words import Argv, parse_argv, program_name
 
-_LONG = ("--force", "--recursive", "--archive", "--verbose", "--no-target-directory")
+_COPY_LONG = ("--force", "--recursive", "--archive", "--verbose", "--no-target-directory")
 
 
 class Copies:
     def reach(self, step: Step) -> Reach | None:
-        way = _operands(step)
+        way = _copy_operands(step)
         return None if way is None else Reach((way[2],), way[1])
 
     def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        way = _operands(step)
+        way = _copy_operands(step)
         if way is None:
             return None
         how, sources, target = way
-        pairs = _pairs(how, sources, target, entry(target))
+        pairs = _pairs(how, sources, target, stat_entry(target))
         if pairs is None:
             return ()
-        found = notes(tuple(dict.fromkeys((target, *(p for pair in pairs for p in pair)))), budget, content=True)
-        trees = [(s, listing(s, budget)) for s in sources if (e := entry(s)) is not None and e.kind == "dir"]
+        found = path_facts(tuple(dict.fromkeys((target, *(p for pair in pairs for p in pair)))), budget, content=True)
+        trees = [(s, hash_listing(s, budget)) for s in sources if (e := stat_entry(s)) is not None and e.kind == "dir"]
         return (*found, *(Fact(what="tree", where=s, value=value) for s, value in trees if value is not None))
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Around, budget: Budget) -> Found | None:
-        way = _operands(step)
+    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
+        way = _copy_operands(step)
         if way is None:
             return None
         how, sources, target = way
-        there = noted(facts, target)
+        there = read_facts(facts, target)
         pairs = None if there is None else _pairs(how, sources, target, there.entry)
         if pairs is None:
-            return Found("unknown")
-        states: list[tuple[str, State]] = []
+            return Outcome("unknown")
+        states: list[tuple[str, PathState]] = []
         for source, end in pairs:
-            was, then, now = noted(facts, source), noted(facts, end), entry(end)
+            was, then, now = read_facts(facts, source), read_facts(facts, end), stat_entry(end)
             if was is None or then is None or now is None:
                 states.append((end, "unknown"))
             elif was.entry.kind == "dir":
-                states.append((end, _tree(how, was, then, now, facts, around, budget)))
+                states.append((end, _judge_copied_tree(how, was, then, now, facts, around, budget)))
             else:
-                states.append((end, _file(how, was, then, now, around, budget)))
-        return told(states, around, f"{'holds' if len(states) == 1 else 'hold'} what was to be copied", "copied")
+                states.append((end, _judge_copied_file(how, was, then, now, around, budget)))
+        return judge_paths(states, around, f"{'holds' if len(states) == 1 else 'hold'} what was to be copied", "copied")
 
 
-def _file(how: Read, was: Noted, then: Noted, now: Entry, around: Around, budget: Budget) -> State:
+def _judge_copied_file(
+    how: Argv, was: PathFacts, then: PathFacts, now: Entry, around: Context, budget: Budget
+) -> PathState:
     if was.entry.kind != "file" or was.entry.same_one(then.entry) or then.entry.kind not in ("file", "absent"):
         return "unknown"
     if now.absent:
         return "untouched" if then.entry.absent else "unknown"
     if was.content is None:  # too big to be read: only that nothing moved can be told
         return "untouched" if then.unmoved(now) and around.same_place else "unknown"
-    found = look(then.path, budget)
+    found = read_file(then.path, budget)
     if found.value == was.content.value:
         alike = not _keeps(how) or (around.same_place and _same_marks(was.entry, now))
         before = then.content is not None and then.content.value == found.value
         return ("either" if before and not _keeps(how) else "done") if alike else "unknown"
     if then.content is not None and found.value == then.content.value:
         return "untouched"
-    source = look(was.path, budget)
+    source = read_file(was.path, budget)
     begun = found.data is not None and source.value == was.content.value and (source.data or b"").startswith(found.data)
     return "partly" if begun and around.same_place else "unknown"
 
 
-def _tree(
-    how: Read, was: Noted, then: Noted, now: Entry, facts: Sequence[Fact], around: Around, budget: Budget
-) -> State:
+def _judge_copied_tree(
+    how: Argv, was: PathFacts, then: PathFacts, now: Entry, facts: Sequence[Fact], around: Context, budget: Budget
+) -> PathState:
     """A folder, to a place where nothing was before."""
     tree = next((f.value for f in facts if (f.what, f.where) == ("tree", was.path)), None)
     if not how.has("r", "R", "a", "--recursive", "--archive") or not then.entry.absent or not around.same_place:
         return "unknown"
     if now.absent:
         return "untouched"
-    if tree is None or listing(was.path, budget) != tree:
+    if tree is None or hash_listing(was.path, budget) != tree:
         return "unknown"
     match _alike(how, was.path, then.path, budget):
         case True:
@@ -93,14 +95,14 @@ def _tree(
     return "unknown"
 
 
-def _alike(how: Read, one: str, other: str, budget: Budget) -> bool | None:
+def _alike(how: Argv, one: str, other: str, budget: Budget) -> bool | None:
     """Whether two trees hold the same; None where that takes too long, or what cp does with it is not known here."""
     todo, seen = [(one, other)], 0
     budget.files = MOST_ENTRIES
     whole = True
     while todo:
         a, b = todo.pop()
-        left, right = entry(a), entry(b)
+        left, right = stat_entry(a), stat_entry(b)
         seen += 1
         if budget.over or seen > MOST_ENTRIES or left is None or right is None:
             return None
@@ -111,7 +113,7 @@ def _alike(how: Read, one: str, other: str, budget: Budget) -> bool | None:
                 return None
             whole = False
         elif left.kind == "dir":
-            ours, theirs = children(a), children(b)
+            ours, theirs = list_children(a), list_children(b)
             if ours is None or theirs is None:
                 return None
             if not set(theirs) <= set(ours):
@@ -121,7 +123,7 @@ def _alike(how: Read, one: str, other: str, budget: Budget) -> bool | None:
             whole = whole and left.mode == right.mode
             todo += [(f"{a}/{n}", f"{b}/{n}") for n in ours]
         else:
-            mine, its = look(a, budget), look(b, budget)
+            mine, its = read_file(a, budget), read_file(b, budget)
             if mine.data is None or its.data is None:
                 return None
             whole = whole and mine.data == its.data
@@ -130,7 +132,7 @@ def _alike(how: Read, one: str, other: str, budget: Budget) -> bool | None:
     return True
 
 
-def _keeps(how: Read) -> bool:
+def _keeps(how: Argv) -> bool:
     return how.has("p", "a", "--archive")
 
 
@@ -138,19 +140,19 @@ def _same_marks(one: Entry, other: Entry) -> bool:
     return (one.mode, one.mtime) == (other.mode, other.mtime)
 
 
-def _pairs(how: Read, sources: tuple[str, ...], target: str, there: Entry | None) -> tuple[tuple[str, str], ...] | None:
+def _pairs(how: Argv, sources: tuple[str, ...], target: str, there: Entry | None) -> tuple[tuple[str, str], ...] | None:
     if how.has("T", "--no-target-directory"):
         return ((sources[0], target),) if there is not None and len(sources) == 1 else None
-    return ends(sources, target, there)
+    return move_targets(sources, target, there)
 
 
-def _operands(step: Step) -> tuple[Read, tuple[str, ...], str] | None:
-    if program(step) != "cp" or (how := read(step.words, "fvrRapT", _LONG)) is None:
+def _copy_operands(step: Step) -> tuple[Argv, tuple[str, ...], str] | None:
+    if program_name(step) != "cp" or (how := parse_argv(step.words, "fvrRapT", _COPY_LONG)) is None:
         return None
     words = how.operands
     if not 2 <= len(words) <= MOST_PATHS or any(w.endswith(("/", "/.", "/..")) or w in (".", "..") for w in words[:-1]):
         return None
-    paths = [place(step, w) for w in words]
+    paths = [resolve_path(step, w) for w in words]
     if None in paths or len(set(paths)) != len(paths):
         return None
     found = [p for p in paths if p is not None]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
-from wal_agent.recovery.evidence.git_files import Repo, Unreadable
-from wal_agent.recovery.evidence.git_logs import Line, since
-from wal_agent.recovery.evidence.git_seen import Seen, hooks_in
-from wal_agent.recovery.evidence.git_words import Command
-from wal_agent.recovery.step import Budget
+from wal_agent.evidence.git_argv import GitCommand
+from wal_agent.evidence.git_repo import Repo, UnreadableRepo
+from wal_agent.evidence.git_state import RepoSnapshot, list_hooks
+from wal_agent.evidence.model import Budget
+from wal_agent.recovery.evidence.git_logs import LogLine, read_log_since
 
 _MOST = 1 << 20  # bytes of an answer of git's
 _UNSAFE_PATH = frozenset("*?[\\:")
@@ -25,23 +25,23 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    command: Command
+class Comparison:
+    command: GitCommand
     repo: Repo
     cwd: Path
-    then: Seen
-    now: Seen
+    then: RepoSnapshot
+    now: RepoSnapshot
     budget: Budget
 
-    def lines(self, ref: str = "HEAD") -> tuple[Line, ...] | None:
+    def lines(self, ref: str = "HEAD") -> tuple[LogLine, ...] | None:
         """What was added to a reflog; None where that cannot be told."""
         mark = self.then.logs.get(ref)
         try:
-            return None if mark is None else since(self.repo, ref, mark)
-        except Unreadable:
+            return None if mark is None else read_log_since(self.repo, ref, mark)
+        except UnreadableRepo:
             return None
 
-    def one_line(self) -> Line | None:
+    def one_line(self) -> LogLine | None:
         """The only movement of HEAD since, if it led to where HEAD is now."""
         lines = self.lines()
         return lines[0] if lines is not None and len(lines) == 1 and lines[0].new == self.now.oid else None
@@ -114,8 +114,8 @@ class Case:
             return None
         try:
             for folder in settings.get("core.hookspath", []):
-                found |= hooks_in(self.repo.tree / Path(folder).expanduser())
-        except (Unreadable, RuntimeError, ValueError):
+                found |= list_hooks(self.repo.tree / Path(folder).expanduser())
+        except (UnreadableRepo, RuntimeError, ValueError):
             return None
         return frozenset(found)
 
@@ -133,5 +133,5 @@ class Case:
             return None
 
 
-def short(oid: str) -> str:
+def short_id(oid: str) -> str:
     return oid[:8]

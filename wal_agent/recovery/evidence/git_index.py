@@ -9,8 +9,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wal_agent.recovery.evidence.git_files import Repo, Unreadable, read_from
-from wal_agent.recovery.step import Budget
+from wal_agent.evidence.git_repo import Repo, UnreadableRepo, read_from
+from wal_agent.evidence.model import Budget
 
 MOST_INDEX = 1 << 20  # bytes; about 10,000 files
 _TIMES = 40  # bytes of an entry before the object's name: times, device, inode, mode, owner, size
@@ -18,7 +18,7 @@ _RACE = 20_000_000  # ns: what is changed within a tick after it was staged has 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """`stat`: ctime, mtime (each seconds, ns), device, inode, mode, uid, gid, size, each cut to 32 bits."""
 
     path: bytes
@@ -26,7 +26,7 @@ class Entry:
     plain: bool  # a file or link, not in conflict, with no flag that makes git look away from it
 
 
-def tail(repo: Repo) -> str:
+def index_checksum(repo: Repo) -> str:
     """The end of the index: its checksum. "absent" where there is none, "" where it says nothing (index.skipHash)."""
     found = read_from(repo.own, "index", -32, 32)
     if found is None:
@@ -35,17 +35,17 @@ def tail(repo: Repo) -> str:
     return "" if len(data) < 32 or data[-20:] == bytes(20) else data.hex()
 
 
-def listed(repo: Repo, budget: Budget) -> str:
+def hash_index(repo: Repo, budget: Budget) -> str:
     """A hash over the paths, modes, objects and stages of an index; "" for one that is too big, split, sparse, or of
     another version than 2 or 3, "absent" for none."""
     try:
         found = read_from(repo.own, "index", 0, MOST_INDEX)
-    except Unreadable:
+    except UnreadableRepo:
         return ""
     return "absent" if found is None else _listed(found[0], budget)
 
 
-def entries(repo: Repo, budget: Budget) -> tuple[Entry, ...]:
+def read_index(repo: Repo, budget: Budget) -> tuple[IndexEntry, ...]:
     """Unreadable for an index of which `listed` says nothing."""
     found = read_from(repo.own, "index", 0, MOST_INDEX)
     if found is None:
@@ -53,17 +53,17 @@ def entries(repo: Repo, budget: Budget) -> tuple[Entry, ...]:
     data = found[0]
     width, spans = _spans(data, budget)
     if not width:
-        raise Unreadable
+        raise UnreadableRepo
     all = []
     for at, stop in spans:
         flags = int.from_bytes(data[at + _TIMES + width : at + _TIMES + width + 2], "big")
         stat = struct.unpack_from(">10I", data, at)
         plain = stat[6] >> 12 in (0o10, 0o12) and not flags & 0xF000
-        all.append(Entry(data[at + _TIMES + width + (4 if flags & 0x4000 else 2) : stop], stat, plain))
+        all.append(IndexEntry(data[at + _TIMES + width + (4 if flags & 0x4000 else 2) : stop], stat, plain))
     return tuple(all)
 
 
-def staged(repo: Repo, entry: Entry) -> bool:
+def is_staged(repo: Repo, entry: IndexEntry) -> bool:
     """Whether a file is as it was when it was staged, by its times, which git itself goes by."""
     try:
         s = os.lstat(os.fsencode(repo.tree) + b"/" + entry.path)
@@ -77,7 +77,7 @@ def staged(repo: Repo, entry: Entry) -> bool:
     return entry.plain and same and max(times) + _RACE < written
 
 
-def below(all: Sequence[Entry], path: str) -> list[Entry]:
+def entries_below(all: Sequence[IndexEntry], path: str) -> list[IndexEntry]:
     """What is listed at a path of the worktree ("" for all of it) and in it."""
     name = os.fsencode(path)
     return [e for e in all if not name or e.path == name or e.path.startswith(name + b"/")]

@@ -6,7 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from wal_agent.recovery.evidence.git_files import Repo, Unreadable, read_from
+from wal_agent.evidence.git_repo import Repo, UnreadableRepo, read_from
 
 MOST_LOG = 256 << 10  # bytes that a reflog may have grown by
 _END = 16 << 10  # bytes of its end that are read
@@ -14,7 +14,7 @@ _TAIL = 1024  # bytes of it that tell whether it is still the same one
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LogMark:
     """How far a reflog goes, with a hash of its end; `last`: where its last line begins, with a hash of what is in
     front of that."""
 
@@ -25,7 +25,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """One movement of a ref."""
 
     old: str
@@ -36,25 +36,25 @@ class Line:
 _LINE = re.compile(rb"([0-9a-f]{40,64}) ([0-9a-f]{40,64}) [^\n]*?> -?\d+ [+-]\d+(?:\t([^\n]*))?")
 
 
-def mark(repo: Repo, ref: str) -> Mark:
+def mark_log(repo: Repo, ref: str) -> LogMark:
     """Of a reflog as it is now; sizes of 0 where there is none."""
     found = read_from(repo.at(ref), f"logs/{ref}", -_END, _END)
     if found is None or not found[1]:
-        return Mark(0, "", 0, "")
+        return LogMark(0, "", 0, "")
     data, size = found
     if not data.endswith(b"\n"):
-        raise Unreadable  # a line is being written, or was torn
+        raise UnreadableRepo  # a line is being written, or was torn
     cut = data.rfind(b"\n", 0, -1) + 1
     if not cut and size > len(data):
-        raise Unreadable
-    return Mark(size, _digest(data), size - len(data) + cut, _digest(data[:cut]))
+        raise UnreadableRepo
+    return LogMark(size, _digest(data), size - len(data) + cut, _digest(data[:cut]))
 
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data[-_TAIL:]).hexdigest()[:16]
 
 
-def since(repo: Repo, ref: str, then: Mark) -> tuple[Line, ...] | None:
+def read_log_since(repo: Repo, ref: str, then: LogMark) -> tuple[LogLine, ...] | None:
     """The lines that a reflog got since; None where it is not the same one any more."""
     start = max(0, then.size - _END)
     found = read_from(repo.at(ref), f"logs/{ref}", start, MOST_LOG)
@@ -69,11 +69,11 @@ def since(repo: Repo, ref: str, then: Mark) -> tuple[Line, ...] | None:
         match = _LINE.fullmatch(text)
         if match is None:
             return None
-        lines.append(Line(match[1].decode(), match[2].decode(), (match[3] or b"").decode("utf-8", "replace")))
+        lines.append(LogLine(match[1].decode(), match[2].decode(), (match[3] or b"").decode("utf-8", "replace")))
     return tuple(lines)
 
 
-def dropped(repo: Repo, ref: str, then: Mark) -> bool:
+def lost_last_line(repo: Repo, ref: str, then: LogMark) -> bool:
     """Whether a reflog is what it was without its last line."""
-    now = mark(repo, ref)
+    now = mark_log(repo, ref)
     return bool(then.size) and (now.size, now.end) == (then.last, then.front if then.last else "")

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from wal_agent.recovery.evidence.git_case import Case, short
-from wal_agent.recovery.evidence.git_files import is_ref
-from wal_agent.recovery.evidence.git_seen import Seen
-from wal_agent.recovery.evidence.git_words import Command
-from wal_agent.recovery.quote import inline
-from wal_agent.recovery.step import Found
+from wal_agent.evidence.git_argv import GitCommand
+from wal_agent.evidence.git_repo import is_ref
+from wal_agent.evidence.git_state import RepoSnapshot
+from wal_agent.evidence.model import Outcome
+from wal_agent.recovery.evidence.git_case import Comparison, short_id
+from wal_agent.shell.quote import inline
 
 _HEADS = "refs/heads/"
 _MOST_REMOTES = 4
 
 
-def tag(c: Case) -> Found | None:
+def check_tag(c: Comparison) -> Outcome | None:
     name = c.command.operands[0] if c.command.operands else ""
     ref = f"refs/tags/{name}"
     if c.moved(ref) is not True:
         return None
     if c.command.has("delete"):
         gone = len(c.command.operands) == 1 and not c.now.refs[ref]
-        return Found("completed", f"The tag {inline(name)} is gone.") if gone else None
+        return Outcome("completed", f"The tag {inline(name)} is gone.") if gone else None
     if not c.now.refs[ref] or (c.then.refs[ref] and not c.command.has("force")):
         return None
-    return Found("completed", f"The tag {inline(name)} is there, at {short(c.now.refs[ref])}, and was not before.")
+    return Outcome("completed", f"The tag {inline(name)} is there, at {short_id(c.now.refs[ref])}, and was not before.")
 
 
-def branch(c: Case) -> Found | None:
+def check_branch(c: Comparison) -> Outcome | None:
     names = c.command.operands
     if not names or (settings := c.settings(r"^branch\.")) is None:
         return None
@@ -42,21 +42,21 @@ def branch(c: Case) -> Found | None:
     followed = f"branch.{names[0]}.remote" in settings and f"branch.{names[0]}.merge" in settings
     if follows or ((len(names) > 1 or c.command.has("track")) and not followed and not c.command.has("no-track")):
         return None
-    return Found(
-        "completed", f"The branch {inline(names[0])} is there, at {short(c.now.refs[ref])}, as it was not before."
+    return Outcome(
+        "completed", f"The branch {inline(names[0])} is there, at {short_id(c.now.refs[ref])}, as it was not before."
     )
 
 
-def _branch_deleted(c: Case, settings: dict[str, list[str]]) -> Found | None:
+def _branch_deleted(c: Comparison, settings: dict[str, list[str]]) -> Outcome | None:
     name = c.command.operands[0]
     if c.moved(f"{_HEADS}{name}") is not True or c.now.refs[f"{_HEADS}{name}"]:
         return None
     if _configured(name, settings):
-        return Found("partial", f"The branch {inline(name)} is gone, but its settings are still there.")
-    return Found("completed", f"The branch {inline(name)} is gone.")
+        return Outcome("partial", f"The branch {inline(name)} is gone, but its settings are still there.")
+    return Outcome("completed", f"The branch {inline(name)} is gone.")
 
 
-def _branch_renamed(c: Case, settings: dict[str, list[str]]) -> Found | None:
+def _branch_renamed(c: Comparison, settings: dict[str, list[str]]) -> Outcome | None:
     *first, new = c.command.operands
     old = f"{_HEADS}{first[0]}" if first else c.then.head
     if len(first) > 1 or not old.startswith(_HEADS) or c.command.has("M", "force"):
@@ -65,10 +65,12 @@ def _branch_renamed(c: Case, settings: dict[str, list[str]]) -> Found | None:
     if not was or now != was or c.then.refs.get(f"{_HEADS}{new}") != "" or c.now.refs.get(old) != "":
         return None
     if c.now.head != (f"{_HEADS}{new}" if c.then.head == old else c.then.head):
-        return Found("partial", f"The branch {inline(new)} is there, but HEAD still names the old one.")
+        return Outcome("partial", f"The branch {inline(new)} is there, but HEAD still names the old one.")
     if _configured(old.removeprefix(_HEADS), settings):
-        return Found("partial", f"The branch {inline(new)} is there, but its settings are still those of the old name.")
-    return Found("completed", f"The branch {inline(new)} is there, and the old name is gone.")
+        return Outcome(
+            "partial", f"The branch {inline(new)} is there, but its settings are still those of the old name."
+        )
+    return Outcome("completed", f"The branch {inline(new)} is there, and the old name is gone.")
 
 
 def _configured(name: str, settings: dict[str, list[str]]) -> bool:
@@ -78,7 +80,7 @@ def _configured(name: str, settings: dict[str, list[str]]) -> bool:
 # ---- push ----------------------------------------------------------------------------------------------------------
 
 
-def refspec(command: Command, head: str) -> tuple[str, str] | None:
+def push_refspec(command: GitCommand, head: str) -> tuple[str, str] | None:
     """The ref here and the branch there that a push of one branch means; None for any other push."""
     if command.has("delete", "follow-tags") or len(command.operands) > 2 or command.paths:
         return None
@@ -94,27 +96,27 @@ def refspec(command: Command, head: str) -> tuple[str, str] | None:
     return local, there
 
 
-def tracking(command: Command, head: str, remotes: tuple[str, ...]) -> tuple[str, ...]:
+def tracking_refs(command: GitCommand, head: str, remotes: tuple[str, ...]) -> tuple[str, ...]:
     """The remote-tracking refs that a push may move; its local ref first."""
-    if (spec := refspec(command, head)) is None:
+    if (spec := push_refspec(command, head)) is None:
         return ()
     named = command.operands[:1] or remotes[:_MOST_REMOTES]
     return (spec[0], *(ref for r in named if is_ref(ref := f"refs/remotes/{r}/{spec[1]}")))
 
 
-def sends_the_same(command: Command, then: Seen, now: Seen) -> bool:
+def sends_the_same(command: GitCommand, then: RepoSnapshot, now: RepoSnapshot) -> bool:
     """Whether the branch that a push sends is what it was before the call. Then that the remote took it is true whoever
     sent it, and to send it again does nothing: calls beside it of which it is not known what they change (a script
     whose end the session had not told yet) cast no doubt on it."""
-    if (spec := refspec(command, then.head)) is None or then.head != now.head:
+    if (spec := push_refspec(command, then.head)) is None or then.head != now.head:
         return False
     sent = then.refs.get(spec[0])
     return bool(sent) and now.refs.get(spec[0]) == sent
 
 
-def push(c: Case) -> Found | None:
+def check_push(c: Comparison) -> Outcome | None:
     """git moves the remote-tracking ref once the remote has said that it took the branch (transport_push)."""
-    spec = refspec(c.command, c.now.head)
+    spec = push_refspec(c.command, c.now.head)
     if spec is None:
         return None
     sent = c.now.refs.get(spec[0])
@@ -135,10 +137,10 @@ def push(c: Case) -> Found | None:
         return None
     if not _goes_to_one(c, remote):
         return None
-    return Found("completed", f"{inline(remote)} took {short(sent)} as {inline(spec[1])}: {inline(ref)} says so.")
+    return Outcome("completed", f"{inline(remote)} took {short_id(sent)} as {inline(spec[1])}: {inline(ref)} says so.")
 
 
-def _goes_to_one(c: Case, remote: str) -> bool:
+def _goes_to_one(c: Comparison, remote: str) -> bool:
     """Whether the push was of one ref, to one place: with several, the tracking ref is moved after the first."""
     settings = c.settings(r"^(remote|push)\.")
     if settings is None:
@@ -154,9 +156,9 @@ def _goes_to_one(c: Case, remote: str) -> bool:
     return True
 
 
-def push_open(c: Case | None, command: Command, head: str) -> str:
+def explain_open_push(c: Comparison | None, command: GitCommand, head: str) -> str:
     """How to find out what became of a push of which nothing is known."""
-    spec = refspec(command, head)
+    spec = push_refspec(command, head)
     if spec is None or (command.operands and not is_ref(f"refs/remotes/{command.operands[0]}")):
         return "The remote may have taken it or not: `git ls-remote` tells."
     look = f"git ls-remote {command.operands[0] if command.operands else 'origin'} {_HEADS}{spec[1]}"

@@ -7,8 +7,8 @@ import stat
 from dataclasses import dataclass
 from itertools import islice
 
-from wal_agent.recovery.step import Budget
-from wal_agent.recovery.verdict import FileNow, sha256
+from wal_agent.evidence.file_state import FileNow, sha256
+from wal_agent.evidence.model import Budget
 
 _CHUNK = 256 << 10
 MOST_ENTRIES = 2000  # of a folder's tree
@@ -16,7 +16,7 @@ _LIVE = ("/proc/", "/sys/")  # reading there can consume or change something
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
 
 
-def look(path: str, budget: Budget) -> FileNow:
+def read_file(path: str, budget: Budget) -> FileNow:
     """A regular file's bytes, through one descriptor. Unreadable: links, other kinds, bigger than the budget has left,
     changed while it was read, or not read in time."""
     nothing = FileNow(path)
@@ -79,7 +79,7 @@ class Entry:
         return not self.absent and (self.kind, self.device, self.inode) == (other.kind, other.device, other.inode)
 
 
-def entry(path: str) -> Entry | None:
+def stat_entry(path: str) -> Entry | None:
     """What stands at a path itself; None where it cannot be told (no permission, a file on the way, a bad name)."""
     try:
         s = os.lstat(path)
@@ -91,7 +91,7 @@ def entry(path: str) -> Entry | None:
     return Entry(kind, s.st_dev, s.st_ino, s.st_nlink, s.st_size, s.st_mode, s.st_mtime_ns, s.st_ctime_ns)
 
 
-def read_entry(value: str) -> Entry | None:
+def parse_entry(value: str) -> Entry | None:
     """The entry that a fact tells; None for anything else."""
     kind, _, rest = value.partition(":")
     if kind == "absent" and not rest:
@@ -104,29 +104,29 @@ def read_entry(value: str) -> Entry | None:
     return Entry(kind, *map(int, numbers))
 
 
-def settled(found: Entry, now: int) -> bool:
+def times_settled(found: Entry, now: int) -> bool:
     """Whether a change from `now` (ns since 1970) on shows in the times of what was found. File systems count in ticks
     of up to 10 ms, some in whole seconds: a change in the tick of the one before leaves no mark."""
     tick = 2_000_000_000 if found.ctime % 1_000_000_000 == 0 else 20_000_000
     return found.absent or now - found.ctime > tick
 
 
-def listing(path: str, budget: Budget) -> str | None:
+def hash_listing(path: str, budget: Budget) -> str | None:
     """A hash over a folder's tree: names and entries, no content. None for what is no folder, is too big, has folders
     that cannot be read, or another file system in it."""
-    top = entry(path)
+    top = stat_entry(path)
     if top is None or top.kind != "dir":
         return None
     lines: list[str] = []
     todo = [path]
     while todo:
         folder = todo.pop()
-        names = children(folder)
+        names = list_children(folder)
         if names is None or budget.over or len(lines) + len(names) > MOST_ENTRIES:
             return None
         for name in names:
             at = f"{folder}/{name}"
-            one = entry(at)
+            one = stat_entry(at)
             if one is None or one.absent or one.device != top.device:
                 return None
             lines.append(f"{at[len(path) :]}\0{one.value}")
@@ -135,7 +135,7 @@ def listing(path: str, budget: Budget) -> str | None:
     return sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
 
 
-def children(path: str) -> list[str] | None:
+def list_children(path: str) -> list[str] | None:
     """The names in a folder; None where it cannot be read, or has too many."""
     try:
         with os.scandir(path) as found:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from wal_agent.recovery.step import Step
+from wal_agent.evidence.model import Step
 
 _BINS = ("/bin/", "/usr/bin/", "/usr/local/bin/")
 
 
-def program(step: Step) -> str:
+def program_name(step: Step) -> str:
     """The name of a step's program; "" where it is some file of the project's."""
     name = step.words[0] if step.words else ""
     for folder in _BINS:
@@ -20,7 +20,7 @@ def program(step: Step) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class Argv:
     """`options`: short ones by letter, long ones by name, in their order; `values`: of options that take one."""
 
     options: tuple[str, ...]
@@ -31,7 +31,7 @@ class Read:
         return any(n in self.options for n in names)
 
 
-def read(words: tuple[str, ...], short: str, long: Collection[str] = (), valued: str = "") -> Read | None:
+def parse_argv(words: tuple[str, ...], short: str, long: Collection[str] = (), valued: str = "") -> Argv | None:
     """The words behind the program. None where an option stands that is not in `short`, `long` or, with a value behind
     it, in `valued`: it may change what the command does."""
     options: list[str] = []
@@ -60,4 +60,4 @@ def read(words: tuple[str, ...], short: str, long: Collection[str] = (), valued:
                 options.append(letter)
         else:
             operands.append(word)
-    return Read(tuple(options), tuple(operands), values)
+    return Argv(tuple(options), tuple(operands), values)

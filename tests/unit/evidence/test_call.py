@@ -1,0 +1,123 @@
+"""steps: a call is told apart only where its words leave nothing open; a path is where the kernel would look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wal_agent.evidence.model import Step
+from wal_agent.evidence.steps import split_call
+from wal_agent.recovery.evidence.paths import paths_overlap, relocate, resolve_path
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    for name in ("d/e", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a").write_text("a")
+    (tmp_path / "link").symlink_to("d/e")
+    return tmp_path
+
+
+def steps(shop: Path, command: str, **more: object) -> list[tuple[str, str]] | None:
+    found = split_call("run_shell_command", {"command": command, **more}, shop)
+    return None if found is None else [(" ".join(s.words), str(s.cwd.relative_to(shop))) for s in found]
+
+
+def test_a_list_is_its_commands_in_their_folders(shop: Path) -> None:
+    assert steps(shop, "rm a") == [("rm a", ".")]
+    assert steps(shop, "touch a && cd d && rm x; cd e\nrm 'y z'") == [
+        ("touch a", "."),
+        ("rm x", "d"),
+        ("rm y z", "d/e"),
+    ]
+    assert steps(shop, "cd link && rm x") == [("rm x", "link")]
+    assert steps(shop, "rm a", dir_path="d", description="cleans up") == [("rm a", "d")]
+    assert steps(shop, "sudo -n timeout 5 rm a") == [("rm a", ".")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(
+            "",
+            "rm $X",
+            "rm *",
+            "rm ~/a",
+            "rm {a,b}",
+            "rm $(ls)",
+            "rm a &",
+            "rm a | cat",
+            "(rm a)",
+            "if x; then rm a; fi",
+        ),
+        *("rm a || rm b", "for i in 1; do rm a; done", "f() { rm a; }; f", "X=1 rm a", "cd nowhere; rm a", "cd; rm a"),
+        *("cd -; rm a", "cd a; rm b", "cd d e; rm a", "cd link/..; rm a", "exit; rm a", "exec rm a", "eval 'rm a'"),
+        *(
+            "source x; rm a",
+            "export A=1; rm a",
+            "set -x +e; rm a",
+            "trap 'rm a' EXIT",
+            "umask 0; touch x",
+            "rm 'a",
+            "rm a\0",
+        ),
+        *(
+            "ssh host rm a",
+            "xargs rm a",
+            "bash -c 'rm a' x & rm b",
+            "env -C d rm a",
+            "rm a > $X",
+            "; ".join(["rm a"] * 17),
+        ),
+    ],
+)
+def test_what_is_open_gives_no_steps(shop: Path, command: str) -> None:
+    found = split_call("run_shell_command", {"command": command}, shop)
+    assert found is None or all(s.words[0] not in ("rm", "touch") for s in found)
+
+
+@pytest.mark.parametrize(
+    "more", [{"is_background": True}, {"dir_path": 7}, {"dir_path": "link/.."}, {"command": 7}, {"what": "new"}]
+)
+def test_fields_that_may_change_what_is_done(shop: Path, more: dict[str, object]) -> None:
+    assert split_call("run_shell_command", {"command": "rm a", **more}, shop) is None
+
+
+def test_cdpath_may_lead_elsewhere(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDPATH", "/")
+    assert steps(shop, "cd d; rm a") is None
+
+
+def at(shop: Path, named: str, way: tuple[Path, Path] | None = None) -> str | None:
+    return resolve_path(Step("x", (), (), shop, way), named)
+
+
+def test_places(shop: Path) -> None:
+    assert at(shop, "./d//e/") == f"{shop}/d/e"
+    assert at(shop, "d/../a") == f"{shop}/a"
+    assert at(shop, "d/e/..") == f"{shop}/d"
+    assert at(shop, "link/x") == f"{shop}/link/x"
+    assert at(shop, "link/../a") is None and at(shop, "link/..") is None  # of d, not of the project
+    assert [at(shop, n) for n in ("", "\0", "\ud800")] == [None] * 3
+    assert at(shop, "/w/old/d/x", (Path("/w/old"), shop)) == f"{shop}/d/x"
+    assert relocate((Path("/w/old"), Path("/w/new")), "/w/older/x") == "/w/older/x"
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "A", "c"]), min_size=1, max_size=4).map(lambda p: "/" + "/".join(p))
+
+
+@given(PATHS, PATHS)
+def test_paths_that_may_be_one_meet(one: str, other: str) -> None:
+    assert paths_overlap([one], [other]) == paths_overlap([other], [one])
+    if one == other or one.startswith(f"{other}/") or one.rsplit("/")[-1].lower() == other.rsplit("/")[-1].lower():
+        assert paths_overlap([one], [other])
+
+
+def test_paths_that_are_apart() -> None:
+    assert not paths_overlap(["/w/shop/a"], ["/w/shop/b", "/w/c"])
+    assert not paths_overlap([], ["/a"])
+    assert paths_overlap(["/"], ["/a"])

@@ -1,0 +1,161 @@
+"""A verdict for every call in flight (DESIGN 7, step 5): looks within 2 s in all, shared fairly; changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from wal_agent.clock import Clock, SystemClock
+from wal_agent.evidence.call import change_apart, changed_paths, judge_call, read_parts
+from wal_agent.evidence.model import Budget, Context, NestedRun, Outcome, Step
+from wal_agent.evidence.running import find_running_calls
+from wal_agent.evidence.steps import is_shell_tool
+from wal_agent.records import Fact, Host, Intent, Opening, Verdict
+from wal_agent.recovery.evidence.names import have_other_names, share_a_file
+from wal_agent.recovery.evidence.paths import call_folder, relocate
+from wal_agent.shell.classify import classify
+from wal_agent.shell.rules import load_rules
+from wal_agent.wal.state import OpenCall, State
+
+NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
+_SYSTEM = SystemClock()
+_UNLOGGED = Outcome("unknown", "No hook announced it, so it was not logged before it could begin; it may have run.")
+
+
+LookUp = Callable[[Step, str, float], NestedRun | None]
+"""A run that a step starts, by the id of the run that made the call, and when it did."""
+
+
+def _nothing(path: str) -> bool:
+    return False
+
+
+def decide_verdicts(
+    state: State,
+    inputs: Mapping[int, bytes],
+    here: Host,
+    workspace: Path,
+    running: Sequence[str],
+    gone: bool,
+    clock: Clock = _SYSTEM,
+    covers: Callable[[str], bool] = _nothing,
+    verify: Callable[[str, bytes], str] | None = None,
+    inner: LookUp = lambda step, run, since: None,
+) -> tuple[Verdict, ...]:
+    """A verdict for every open call of `state` (the log before our opening).
+
+    `inputs`: by call number. `running`: whole command lines of processes of the old run that were still running here
+    and are ended by this recovery. `gone`: nothing of the old run is running any more; for a run on another machine,
+    that its last hook deadline is over. `covers`: whether an absolute path is of the working tree here that was put
+    back from a capture, and is something that a capture holds (not ignored). `verify`: how to look, by tool and
+    input. `inner`: looks up the run that a step starts."""
+    runs = {o.opening.epoch: o.opening for o in state.openings}
+    agent = state.openings[-1].opening.agent if state.openings else ""
+    ended_now = find_running_calls(agent, state, inputs, running)
+    until = clock.boot() + NOW_BUDGET
+    beside = _Beside(state, inputs, workspace, Budget(clock, until - NOW_BUDGET / 2))
+    found: list[Verdict] = []
+    for n, o in enumerate(state.open):
+        data, run = inputs.get(o.intent.call), runs.get(o.epoch)
+        now = clock.boot()
+        share = Budget(clock, now + max(0.0, until - now) / (len(state.open) - n))
+        said = Outcome("unknown")
+        if data is not None and now < until:
+            way = _way(run, workspace)
+            around = Context(
+                same_place=_same_place(run, here, workspace),
+                gone=gone,
+                alone=beside.alone(o),
+                contested=beside.contested(o),
+                running=o.intent.call in ended_now,
+                inner=_inner(inner, run, o.intent.time),
+            )
+            facts = [_here(f, way) for f in o.intent.before]
+            parts = read_parts(o.intent.tool, data, workspace, way, call_folder(facts))
+            said = judge_call(parts, facts, around, covers, share)
+            if said == Outcome("unknown") and around.same_place and gone and is_shell_tool(o.intent.tool):
+                said = Outcome("unknown", "Nothing of it runs any more; how it ended was not kept.")
+        elif o.intent.call in ended_now:
+            said = judge_call((), (), Context(running=True), covers, share)
+        if o.intent.unlogged and said.finding != "completed":
+            said = _UNLOGGED
+        look = "" if verify is None or data is None else verify(o.intent.tool, data)
+        found.append(Verdict(call=o.intent.call, finding=said.finding, why=said.why, verify=look))
+    return tuple(found)
+
+
+def ran_alone(o: OpenCall, state: State, inputs: Mapping[int, bytes], workspace: Path) -> bool:
+    """Whether no other call can have touched what this one changes since it began: every call that was open with it,
+    ended after it began or began later only reads, or is known to change other things."""
+    return _Beside(state, inputs, workspace).alone(o)
+
+
+class _Beside:
+    """What calls change, read once for each call, and which calls ran beside others. `budget`: what is not read in its
+    time may change anything."""
+
+    def __init__(
+        self, state: State, inputs: Mapping[int, bytes], workspace: Path, budget: Budget | None = None
+    ) -> None:
+        self._state, self._inputs, self._workspace, self._budget = state, inputs, workspace, budget
+        self._known: dict[int, tuple[str, ...] | None] = {}
+        calls = {x.intent.call for x in state.open} | {e.intent.call for e in state.unsettled}
+        # A call that has ended and is no longer told by the state may have done anything.
+        self._forgotten = state.next_call - 1
+        while self._forgotten in calls:
+            self._forgotten -= 1
+
+    def alone(self, o: OpenCall) -> bool:
+        mine = self._changes(o.intent)
+        if mine is None or self._forgotten > o.intent.call:
+            return False
+        others = [its for its in self._others(o) if its != ()]
+        if others and have_other_names(mine, o.intent.before):
+            return False  # any of them may change it by its other name
+        return all(change_apart(mine, its) for its in others)
+
+    def contested(self, o: OpenCall) -> bool:
+        """Whether another call since this one began is known to change what it changes."""
+        mine = self._changes(o.intent)
+        if mine is None:
+            return True
+        known = [its for its in self._others(o) if its is not None]
+        return any(not change_apart(mine, its) or share_a_file(mine, its) for its in known)
+
+    def _others(self, o: OpenCall) -> Iterator[tuple[str, ...] | None]:
+        """What each other call changes that may have been beside this one. Also those that ended before it was logged:
+        what was true before it was looked at earlier than that, and clocks step back, so no times are compared."""
+        others = [x.intent for x in self._state.open if x.intent.call != o.intent.call]
+        others += [e.intent for e in self._state.unsettled]
+        return (self._changes(x) for x in others)
+
+    def _changes(self, call: Intent) -> tuple[str, ...] | None:
+        if call.call not in self._known:
+            data = self._inputs.get(call.call)
+            late = self._budget is not None and self._budget.over
+            self._known[call.call] = None if data is None or late else self._read(call, data)
+        return self._known[call.call]
+
+    def _read(self, call: Intent, data: bytes) -> tuple[str, ...] | None:
+        # A rule of the project may have said that it only reads, which makes nothing else sure.
+        if call.cls == "read_only" and classify(call.tool, data, load_rules()).cls == "read_only":
+            return ()
+        return changed_paths(read_parts(call.tool, data, self._workspace, cwd=call_folder(call.before)))
+
+
+def _same_place(run: Opening | None, here: Host, workspace: Path) -> bool:
+    if run is None:
+        return False
+    return (run.host.boot, run.host.pidns, run.workspace) == (here.boot, here.pidns, str(workspace))
+
+
+def _inner(look_up: LookUp, run: Opening | None, since: float) -> Callable[[Step], NestedRun | None]:
+    return lambda step: look_up(step, run.run, since) if run is not None else None
+
+
+def _way(run: Opening | None, workspace: Path) -> tuple[Path, Path] | None:
+    return None if run is None or run.workspace == str(workspace) else (Path(run.workspace), workspace)
+
+
+def _here(fact: Fact, way: tuple[Path, Path] | None) -> Fact:
+    return Fact(what=fact.what, where=relocate(way, fact.where), value=fact.value)

@@ -1,0 +1,284 @@
+"""Reads a repository's own files by hand: no process, bounded, following no link inside of it.
+
+Every reader gives None for "is not there" and raises `Unreadable` for what is there but cannot be trusted: links,
+pipes, files that are too big, names that lead elsewhere, formats that are not known here (reftable).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from wal_agent.evidence.model import Budget
+
+MOST_SMALL = 8192  # bytes of HEAD, a ref, a .git file
+MOST_PACKED = 4 << 20  # bytes of packed-refs
+MOST_CONFIG = 1 << 20
+MOST_WALKED = 4000  # files and folders below refs and logs
+_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_GONE = (errno.ENOENT, errno.ENOTDIR)
+
+
+class UnreadableRepo(Exception):
+    """There is something that is not safe or not possible to read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """`own`: the git dir of this worktree; `common`: that of the repository, often the same. `tree`: the worktree."""
+
+    own: Path
+    common: Path
+    tree: Path
+
+    def at(self, ref: str) -> Path:
+        """The folder that a ref's file is in: those of one worktree are its own."""
+        own = ref.startswith(("refs/bisect/", "refs/worktree/", "refs/rewritten/")) or not ref.startswith("refs/")
+        return self.own if own else self.common
+
+
+def find_repo(cwd: Path) -> Repo | None:
+    """The repository that git would work in there; None where there is none. Unreadable: links, a bare repository, the
+    inside of a git dir, or anything that git may read in another way."""
+    for folder in (cwd, *cwd.parents):
+        try:
+            s = os.lstat(folder / ".git")
+        except OSError as e:
+            if e.errno not in _GONE:
+                raise UnreadableRepo from None
+            if (folder / "HEAD").exists() and (folder / "objects").exists():
+                raise UnreadableRepo from None
+            continue
+        if stat.S_ISDIR(s.st_mode):
+            own = folder / ".git"
+            if not _is_folder(own / "objects") or not _is_folder(own / "refs") or (own / "commondir").exists():
+                raise UnreadableRepo
+            return Repo(own, own, folder)
+        return _linked(folder)
+    return None
+
+
+def _linked(folder: Path) -> Repo:
+    """A worktree or a submodule: its .git is a file that names the git dir, which must name it back."""
+    text = (read_small(folder, ".git", MOST_SMALL) or b"").decode("utf-8", "surrogateescape")
+    if not text.startswith("gitdir: ") or "\0" in text:
+        raise UnreadableRepo
+    own = Path(os.path.normpath(folder / text.removeprefix("gitdir: ").rstrip("\n")))
+    try:
+        back = read_small(own, "gitdir", MOST_SMALL)
+        shared = read_small(own, "commondir", MOST_SMALL)
+    except OSError:
+        raise UnreadableRepo from None
+    if back is None and shared is None and "modules" in own.parts:
+        if not _is_folder(own / "objects") or not _is_folder(own / "refs"):
+            raise UnreadableRepo
+        return Repo(own, own, folder)
+    if back is None or shared is None:
+        raise UnreadableRepo
+    named = Path(os.path.normpath(own / os.fsdecode(back).rstrip("\n")))
+    common = Path(os.path.normpath(own / os.fsdecode(shared).rstrip("\n")))
+    same = os.path.realpath(named) == os.path.realpath(folder / ".git")
+    if not same or own.parent != common / "worktrees" or not _is_folder(common / "objects"):
+        raise UnreadableRepo
+    return Repo(own, common, folder)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _open(folder: Path, name: str) -> int | None:
+    """A file's descriptor, no link followed below `folder`."""
+    *way, last = name.split("/")
+    if not last or any(part in ("", ".", "..") or "\0" in part for part in (*way, last)):
+        raise UnreadableRepo
+    try:
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as e:
+        if e.errno in _GONE:
+            return None
+        raise UnreadableRepo from None
+    try:
+        for part in way:
+            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = deeper
+        return os.open(last, _READ, dir_fd=at)
+    except OSError as e:
+        # A folder that is a link gives ENOTDIR, too: not there is all that can be said then, and is what git would say
+        # of a file in its place; links are found by `walk`.
+        if e.errno in _GONE:
+            return None
+        raise UnreadableRepo from None
+    except ValueError:
+        raise UnreadableRepo from None
+    finally:
+        os.close(at)
+
+
+def read_small(folder: Path, name: str, most: int) -> bytes | None:
+    """A small regular file whole."""
+    fd = _open(folder, name)
+    if fd is None:
+        return None
+    try:
+        s = os.fstat(fd)
+        if not stat.S_ISREG(s.st_mode) or s.st_size > most:
+            raise UnreadableRepo
+        parts: list[bytes] = []
+        while part := os.read(fd, most + 1):
+            parts.append(part)
+            if sum(map(len, parts)) > most:
+                raise UnreadableRepo
+        return b"".join(parts)
+    except OSError:
+        raise UnreadableRepo from None
+    finally:
+        os.close(fd)
+
+
+def read_from(folder: Path, name: str, start: int, most: int) -> tuple[bytes, int] | None:
+    """Bytes from `start` (negative: from the end) on, and the file's size. Unreadable if more than `most` follow."""
+    fd = _open(folder, name)
+    if fd is None:
+        return None
+    try:
+        s = os.fstat(fd)
+        first = max(0, s.st_size + start) if start < 0 else start
+        if not stat.S_ISREG(s.st_mode) or s.st_size - first > most:
+            raise UnreadableRepo
+        return os.pread(fd, max(0, s.st_size - first), first), s.st_size
+    except OSError:
+        raise UnreadableRepo from None
+    finally:
+        os.close(fd)
+
+
+def is_ref(name: str) -> bool:
+    """Whether git takes it as a full ref name that stays in its folder."""
+    if len(name) > 200 or _REF.fullmatch(name) is None or "@{" in name or name.endswith("/"):
+        return False
+    return not any(p == "" or p.startswith(".") or p.endswith((".", ".lock")) or ".." in p for p in name.split("/"))
+
+
+def read_head(repo: Repo) -> str:
+    """The ref that HEAD names, or the object if it is detached."""
+    text = (read_small(repo.own, "HEAD", MOST_SMALL) or b"").decode("ascii", "replace").rstrip("\n")
+    if text.startswith("ref: "):
+        name = text.removeprefix("ref: ").strip()
+        if not is_ref(name):  # the one of reftable is refs/heads/.invalid
+            raise UnreadableRepo
+        return name
+    if _OID.fullmatch(text) is None:
+        raise UnreadableRepo
+    return text
+
+
+def resolve_ref(repo: Repo, ref: str) -> str:
+    """The object that a ref (or an object's name itself) stands for; "" where there is none. A ref that names another
+    one, other than HEAD, is Unreadable."""
+    if _OID.fullmatch(ref):
+        return ref
+    if not is_ref(ref):
+        raise UnreadableRepo
+    loose = read_small(repo.at(ref), ref, MOST_SMALL)
+    if loose is not None:
+        text = loose.decode("ascii", "replace").rstrip("\n")
+        if _OID.fullmatch(text) is None:
+            raise UnreadableRepo
+        return text
+    packed = read_small(repo.common, "packed-refs", MOST_PACKED) or b""
+    at = packed.find(b" " + ref.encode() + b"\n")
+    if at < 0:
+        return ""
+    text = packed[packed.rfind(b"\n", 0, at) + 1 : at].decode("ascii", "replace")
+    if _OID.fullmatch(text) is None:
+        raise UnreadableRepo
+    return text
+
+
+# ---- the whole -----------------------------------------------------------------------------------------------------
+
+STATES = (
+    "MERGE_HEAD",
+    "CHERRY_PICK_HEAD",
+    "REVERT_HEAD",
+    "BISECT_LOG",
+    "MERGE_AUTOSTASH",
+    "rebase-merge",
+    "rebase-apply",
+    "sequencer",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GitDirState:
+    """`states`: what is in progress. `locks`: lock files, by their paths in the git dir. `still`: a hash over times,
+    sizes and inodes of all that git writes in place (not the objects): the same one means that nothing was written, if
+    the newest of the times is far enough back for the next change to leave a mark (`settled`)."""
+
+    states: tuple[str, ...]
+    locks: tuple[str, ...]
+    still: str
+    settled: bool
+
+
+def scan_git_dir(repo: Repo, budget: Budget) -> GitDirState:
+    states: set[str] = set()
+    locks: set[str] = set()
+    lines: list[str] = []
+    settled, now = True, time.time_ns()
+    for root in dict.fromkeys((repo.own, repo.common)):
+        s = os.lstat(root)
+        lines.append(_stat_line("", s))
+        settled = settled and _settled(s, now)
+        todo = [""]
+        while todo:
+            inside = todo.pop()
+            try:
+                with os.scandir(root / inside) as found:
+                    entries = sorted((e.name, e.stat(follow_symlinks=False)) for e in found)
+            except OSError:
+                raise UnreadableRepo from None
+            if budget.over or len(lines) + len(entries) > MOST_WALKED:
+                raise UnreadableRepo
+            for name, s in entries:
+                path = f"{inside}/{name}" if inside else name
+                if stat.S_ISLNK(s.st_mode) and (inside or name in ("refs", "logs", "HEAD", "index", "packed-refs")):
+                    raise UnreadableRepo
+                if name == "reftable" and not inside:
+                    raise UnreadableRepo
+                if path == "objects":
+                    continue
+                if root == repo.own and path in STATES:
+                    states.add(name)
+                if name.endswith(".lock"):
+                    locks.add(path if root == repo.own else f"{root.name}/{path}")
+                lines.append(_stat_line(path, s))
+                settled = settled and _settled(s, now)
+                if stat.S_ISDIR(s.st_mode) and (inside or name in ("refs", "logs")):
+                    todo.append(path)
+    text = "\n".join(lines).encode("utf-8", "surrogateescape")
+    return GitDirState(tuple(sorted(states)), tuple(sorted(locks)), hashlib.sha256(text).hexdigest()[:32], settled)
+
+
+def _settled(s: os.stat_result, now: int) -> bool:
+    """Whether a change from now on shows in the times: file systems count in ticks, of up to 10 ms or in seconds."""
+    tick = 2_000_000_000 if s.st_ctime_ns % 1_000_000_000 == 0 else 20_000_000
+    return now - s.st_ctime_ns > tick
+
+
+def _stat_line(path: str, s: os.stat_result) -> str:
+    numbers = (s.st_mode, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+    return "\0".join((path, *map(str, numbers)))

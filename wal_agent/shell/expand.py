@@ -1,0 +1,203 @@
+"""Expansions in shell text, and the commands in them; arithmetic and tests, which are read for what they substitute."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from tree_sitter import Node
+
+from wal_agent.recovery.bash_places import Places, names
+from wal_agent.recovery.bash_values import assigned_names
+from wal_agent.shell.lexer import UnreadableText
+from wal_agent.shell.syntax import Simple, Word
+
+_MAX_DEPTH = 40
+_PLAIN_VARIABLE = re.compile(rb"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
+_IN_BRACES = re.compile(rb"""[^'"\\`{}$\n]*""")
+_ARITHMETIC = re.compile(rb"[A-Za-z0-9_ \t\n+\-*/%<>=!&|^~?:(),.#\[\]$]*")
+_EXPANSIONS = names("simple_expansion expansion command_substitution process_substitution arithmetic_expansion")
+_INSIDE = names(  # what may stand around an expansion inside a word, a test or an arithmetic expression
+    """word concatenation string string_content raw_string ansi_c_string translated_string number command_name subscript
+    variable_name special_variable_name variable_assignment array brace_expression extglob_pattern regex test_operator
+    binary_expression unary_expression ternary_expression postfix_expression parenthesized_expression"""
+)
+_TEST_ARITHMETIC = re.compile(rb"-(?:eq|ne|lt|le|gt|ge|v)\b|\[[A-Za-z0-9_$]")
+
+
+class Expansions(Places):
+    """Reads the words of a text, and hands on what runs in them."""
+
+    def _block(self, children: Sequence[Node], start: int, end: int, sure: bool) -> None:
+        raise NotImplementedError
+
+    def _hang(self, n: Node, hung: Iterable[Node]) -> None:
+        raise NotImplementedError
+
+    def _emit(self, n: Node, command: Simple) -> None:
+        raise NotImplementedError
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise UnreadableText
+
+    def _word(self, *nodes: Node) -> Word:
+        """The one word that these nodes are."""
+        start, end = nodes[0].start_byte, nodes[-1].end_byte
+        self._edges(start, end)
+        return self._words.one(start, end, self._inner(nodes))
+
+    def _inner(self, nodes: Iterable[Node]) -> dict[int, int]:
+        """Reads the expansions in these nodes; where they begin and end."""
+        found: dict[int, int] = {}
+        todo = list(nodes)[::-1]
+        while todo:
+            n = todo.pop()
+            if n.type in _EXPANSIONS:
+                self._enter()
+                self._expansion(n)
+                self._depth -= 1
+                found[n.start_byte] = n.end_byte
+            elif not n.is_named or n.type in _INSIDE:
+                todo.extend(reversed(n.children))
+            elif n.type != "heredoc_content":
+                raise UnreadableText
+        return found
+
+    def _expansion(self, n: Node) -> None:
+        text = self._text(n)
+        if n.type == "simple_expansion":
+            if _PLAIN_VARIABLE.fullmatch(text) is None:
+                raise UnreadableText
+        elif n.type == "expansion":
+            inner = self._inner(n.children)
+            if not self._outside(n.start_byte + 2, n.end_byte - 1, inner, _IN_BRACES) or text.endswith(b"@P}"):
+                raise UnreadableText
+            self._arithmetic = (
+                self._arithmetic
+                or b"[" in text
+                or re.match(rb"\$\{\w+:[^-=?+]", text) is not None
+                or text.startswith(b"${!")
+            )
+            self._evaluated(text)
+            if m := re.match(rb"\$\{([A-Za-z_][A-Za-z0-9_]*):?=", text):
+                self._values.sets(m[1], text[m.end() :])
+                self._emit(n, Simple((), (m[1].decode(),)))
+        elif n.type == "arithmetic_expansion":
+            if text[:3] != b"$((" or text[-2:] != b"))":
+                raise UnreadableText
+            self._arithmetic = True
+            self._arithmetic_span(n, n.start_byte + 3, n.end_byte - 2)
+        elif n.type == "process_substitution":
+            if text[:2] not in (b"<(", b">("):
+                raise UnreadableText
+            self._block(n.children[1:], n.start_byte + 2, n.end_byte, False)
+        elif text[:1] == b"`":
+            if b"\\" in text or b"#" in text or b"`" in text[1:-1] or b"<<" in text or text[-1:] != b"`":
+                raise UnreadableText
+            self._substituted(n.children[1:-1], n.start_byte + 1, n.end_byte - 1)
+        elif text[:2] == b"$(" and text[:3] != b"$((" and text[-1:] == b")":
+            self._substituted(n.children[1:-1], n.start_byte + 2, n.end_byte - 1)
+        else:
+            raise UnreadableText
+
+    def _evaluated(self, text: bytes) -> None:
+        """What of ${...} is arithmetic: a subscript, an offset, and all that a name leads to (${!a})."""
+        m = re.match(rb"\$\{([!#]?)[A-Za-z0-9_@*]+", text)
+        rest = text[m.end() :] if m else text
+        if m and m[1] == b"!":
+            self._values.evaluates(text)
+        elif rest[:1] == b"[" or re.match(rb":[^-=?+]", rest):
+            self._values.evaluates(rest)
+            if assigned_names(rest) != ():
+                raise UnreadableText
+
+    def _substituted(self, nodes: Sequence[Node], start: int, end: int) -> None:
+        if len(nodes) == 1 and nodes[0].type == "file_redirect":
+            self._hang(nodes[0], nodes)
+            self._gap(start, nodes[0].start_byte)
+            self._gap(nodes[0].end_byte, end)
+        else:
+            self._block(nodes, start, end, False)
+
+    def _arithmetic_text(self, n: Node) -> None:
+        self._arithmetic = True
+        if self._b[n.end_byte - 2 : n.end_byte] != b"))":
+            raise UnreadableText
+        self._arithmetic_span(n, n.start_byte + 2, n.end_byte - 2)
+
+    def _arithmetic_span(self, n: Node, start: int, end: int, semicolons: bool = False) -> None:
+        inner = self._inner(n.children if not semicolons else n.children[:-1])
+        depth = 0
+        for i in self._bare(start, end, inner):
+            c = self._b[i : i + 1]
+            depth += (c == b"(") - (c == b")")
+            if depth < 0 or not (_ARITHMETIC.fullmatch(c) or (semicolons and c == b";")):
+                raise UnreadableText
+            if c == b"$" or self._b[i : i + 2] in (b"<(", b">("):
+                raise UnreadableText
+        if depth:
+            raise UnreadableText
+        text = self._b[start:end]
+        self._values.evaluates(text)
+        sets = assigned_names(text)
+        if sets is None:
+            raise UnreadableText
+        for name in sets:
+            self._values.computes(name.encode(), text)
+        if sets:
+            self._emit(n, Simple((), sets))
+
+    def _test(self, n: Node) -> None:
+        """[[ ... ]]: words and operators; nothing in it runs but what is substituted."""
+        inner = self._inner(n.children[1:-1])
+        start, end = n.start_byte + 2, n.end_byte - 2
+        if self._b[end : n.end_byte] != b"]]" or self._b[start] not in b" \t" or self._b[end - 1] not in b" \t":
+            raise UnreadableText
+        self._edges(n.start_byte, n.end_byte)
+        self._arithmetic = self._arithmetic or _TEST_ARITHMETIC.search(self._b, start, end) is not None
+        if self._values.compares(self._b[start:end]):
+            raise UnreadableText
+        i = start
+        while i < end:
+            c = self._b[i]
+            if c in b" \t()|!<>&":
+                if c in b"<>" and self._b[i + 1 : i + 2] == b"(" and i not in inner:
+                    raise UnreadableText
+                if i in inner:
+                    i = inner[i]
+                elif c == 0x26:
+                    if self._b[i : i + 2] != b"&&":
+                        raise UnreadableText
+                    i += 2
+                else:
+                    i += 1
+                continue
+            stop = self._test_word(i, end, inner)
+            if self._b[i:stop] == b"]]":
+                raise UnreadableText
+            i = stop
+
+    def _test_word(self, start: int, end: int, inner: dict[int, int]) -> int:
+        stop = start
+        while stop < end and self._b[stop] not in b" \t()|<>&":
+            if stop in inner:
+                stop = inner[stop]
+            elif self._b[stop] in b"'\"\\":
+                stop = self._quote_end(stop, end, inner)
+            else:
+                stop += 1
+        self._words.one(start, stop, inner)
+        return stop
+
+    def _quote_end(self, i: int, end: int, inner: dict[int, int]) -> int:
+        quote = self._b[i]
+        if quote == 0x5C:
+            return i + 2
+        j = i + 1
+        while j < end and self._b[j] != quote:
+            j = inner[j] if j in inner else j + 2 if quote == 0x22 and self._b[j] == 0x5C else j + 1
+        if j >= end or self._b[i - 1] == 0x24:  # $'..'
+            raise UnreadableText
+        return j + 1

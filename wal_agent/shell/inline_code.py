@@ -1,0 +1,264 @@
+"""Python on a command line or as input (`python3 -c CODE`, `python3 - <<'EOF'`), read by Python's own parser. Pure.
+
+Only code whose every name, call and attribute is in the lists below is known to read; all other code is None. The lists
+hold nothing that writes, runs, imports or connects, on any type that the lists can make.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
+
+from wal_agent.shell.match import is_live_file
+from wal_agent.shell.syntax import Simple
+
+MAX_CODE = 16 << 10  # characters
+_PROGRAM: Final = re.compile(r"(?:/usr/(?:local/)?bin/)?python(?:3(?:\.\d+)?)?")
+_COOKIE: Final = re.compile(r"^\s*#.*coding[:=]", re.MULTILINE)  # another encoding is other code
+_PYTHON_OPTIONS: Final = re.compile(r"-[IPsSEBuq]*[c]?")
+
+_BUILTINS: Final = frozenset(
+    {
+        *("abs", "all", "any", "ascii", "bin", "bool", "bytearray", "bytes", "callable", "chr", "complex", "dict"),
+        *("divmod", "enumerate", "filter", "float", "format", "frozenset", "hash", "hex", "id", "int", "isinstance"),
+        *("issubclass", "iter", "len", "list", "map", "max", "min", "next", "oct", "ord", "pow", "print", "range"),
+        *("repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple", "zip", "exit", "quit"),
+        *("Exception", "ValueError", "KeyError", "IndexError", "TypeError", "AssertionError", "SystemExit", "OSError"),
+        *("FileNotFoundError", "StopIteration", "RuntimeError", "AttributeError", "NotImplemented", "Ellipsis"),
+    }
+)
+# What may be used of a module. "*" in front: it is loaded from sys.path, where the folder comes first.
+_MODULES: Final[Mapping[str, frozenset[str]]] = {
+    name: frozenset(text.split())
+    for name, text in {
+        "sys": "argv stdin stdout stderr version version_info platform executable maxsize exit byteorder",
+        "time": "time strftime gmtime localtime perf_counter monotonic ctime",
+        "itertools": "chain product permutations combinations groupby islice count zip_longest accumulate repeat",
+        "os": "path getcwd listdir walk environ sep linesep cpu_count stat getpid uname name getenv",
+        "os.path": "exists isfile isdir join basename dirname splitext getsize getmtime abspath realpath relpath sep",
+        "*json": "load loads dumps JSONDecodeError",
+        "*re": "match search findall finditer fullmatch split sub compile escape IGNORECASE MULTILINE DOTALL I M S X",
+        "*math": "sqrt sin cos tan pi e log log2 log10 exp floor ceil gcd lcm factorial pow isclose inf nan comb",
+        "*statistics": "mean median mode stdev variance pstdev",
+        "*collections": "Counter defaultdict OrderedDict deque",
+        "*functools": "reduce partial",
+        "*operator": "itemgetter add mul",
+        "*string": "ascii_letters digits punctuation ascii_lowercase ascii_uppercase",
+        "*textwrap": "dedent indent fill wrap shorten",
+        "*datetime": "datetime date timedelta timezone UTC",
+        "*base64": "b64decode b64encode urlsafe_b64decode urlsafe_b64encode b32decode b16decode b32encode b16encode",
+        "*hashlib": "md5 sha1 sha256 sha512 sha224 sha384 blake2b",
+        "*binascii": "hexlify unhexlify crc32",
+        "*pprint": "pprint pformat",
+        "*tomllib": "load loads",
+        "*csv": "reader DictReader",
+        "*decimal": "Decimal",
+        "*fractions": "Fraction",
+        "*urllib.parse": "quote unquote urlparse urlsplit parse_qs urlencode quote_plus unquote_plus urljoin",
+        "*html": "escape unescape",
+        "*platform": "python_version system machine release",
+        "*ast": "parse dump literal_eval unparse walk",
+        "*glob": "glob iglob",
+        "*struct": "pack unpack calcsize",
+        "*unicodedata": "normalize name category",
+        "*difflib": "unified_diff get_close_matches SequenceMatcher",
+        "*random": "random randint choice sample shuffle seed",
+        "*uuid": "uuid4 UUID",
+        "*shlex": "split quote join",
+    }.items()
+}
+# Attributes of values: on none of the types that the modules above make does one of these change anything outside.
+_ATTRIBUTE_NAMES: Final = """
+    read readline readlines strip lstrip rstrip split rsplit splitlines partition rpartition join upper lower title
+    capitalize casefold swapcase replace startswith endswith removeprefix removesuffix find rfind index rindex count
+    format encode decode isdigit isalpha isalnum isspace islower isupper isnumeric zfill ljust rjust center translate
+    expandtabs hex get keys values items setdefault update pop popitem append extend insert remove clear copy sort
+    reverse add discard union intersection difference issubset issuperset symmetric_difference most_common elements
+    group groups groupdict start end span pattern sub subn match search findall finditer fullmatch hexdigest digest
+    year month day hour minute second weekday isoformat strftime total_seconds days seconds timestamp date now today
+    utcnow fromtimestamp fromisoformat strptime real imag numerator denominator bit_length to_bytes from_bytes
+    is_integer popleft appendleft major minor micro st_size st_mtime st_mode netloc scheme hostname query fragment port
+    path utc buffer fieldnames name ratio
+"""
+_ATTRIBUTES: Final = frozenset(_ATTRIBUTE_NAMES.split())
+
+Reads = Literal["read_only", "idempotent"]
+
+
+def classify_python(c: Simple) -> Reads | None:
+    """What a command that gives Python its code changes at worst, if that is known: "idempotent" where a module of the
+    folder may take the place of one of Python's own; None for all else."""
+    found = _code(c)
+    if found is None or len(found[0]) > MAX_CODE or _COOKIE.search(found[0]):
+        return None
+    code, isolated = found
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+        seen = _CodeReader(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, _UnknownCode):
+        return None
+    return "idempotent" if seen.shadowed and not isolated else "read_only"
+
+
+def _code(c: Simple) -> tuple[str, bool] | None:
+    """The code, and whether Python looks for modules outside of the folder only."""
+    texts = [w.text for w in c.words]
+    if not texts or texts[0] is None or _PROGRAM.fullmatch(texts[0]) is None:
+        return None
+    isolated = False
+    for i, text in enumerate(texts[1:], 1):
+        if text == "-" or text is None or _PYTHON_OPTIONS.fullmatch(text) is None:
+            return (c.input, isolated) if text == "-" and c.input is not None else None
+        isolated = isolated or "I" in text or "P" in text
+        if text.endswith("c"):
+            code = texts[i + 1] if i + 1 < len(texts) else None
+            return None if code is None else (code, isolated)
+    return None if c.input is None else (c.input, isolated)
+
+
+class _UnknownCode(Exception):
+    """There is something in the code that is in no list."""
+
+
+_PLAIN: Final = (
+    *(ast.Module, ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.With, ast.Pass),
+    *(ast.Break, ast.Continue, ast.Try, ast.ExceptHandler, ast.Assert, ast.Return, ast.Raise, ast.FunctionDef),
+    *(ast.BoolOp, ast.NamedExpr, ast.BinOp, ast.UnaryOp, ast.Lambda, ast.IfExp, ast.Dict, ast.Set, ast.ListComp),
+    *(ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Compare, ast.FormattedValue, ast.JoinedStr, ast.Constant),
+    *(ast.Subscript, ast.Starred, ast.List, ast.Tuple, ast.Slice, ast.comprehension, ast.arguments, ast.arg),
+    *(ast.keyword, ast.withitem, ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop, ast.Yield),
+)
+
+
+class _CodeReader:
+    """Goes through a tree; _NotKnown at the first thing that is in no list."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.shadowed = False
+        self._modules: dict[str, str] = {}  # by the name that the code has for it
+        self._bound: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self._import(node)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self._bind(node.id)
+            elif isinstance(node, ast.arg):
+                self._bind(node.arg)
+            elif isinstance(node, ast.FunctionDef):
+                if node.decorator_list:
+                    raise _UnknownCode
+                self._bind(node.name)
+            elif isinstance(node, ast.ExceptHandler) and node.name:
+                self._bind(node.name)
+        if self._modules.keys() & self._bound:
+            raise _UnknownCode  # a name that is now a module and now something else
+        self._each(tree)
+
+    def _bind(self, name: str) -> None:
+        if name.startswith("__") or name in ("open", "print"):
+            raise _UnknownCode
+        self._bound.add(name)
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            used = self._known(module)
+            for alias in node.names:
+                if node.level or alias.name not in used or f"{module}.{alias.name}" in _MODULES:
+                    raise _UnknownCode
+                self._bind(alias.asname or alias.name)
+            return
+        for alias in node.names:
+            self._known(alias.name)
+            if "." in alias.name and alias.asname is None:
+                self._modules[alias.name.partition(".")[0]] = alias.name.partition(".")[0]
+            else:
+                self._modules[alias.asname or alias.name] = alias.name
+
+    def _known(self, module: str) -> frozenset[str]:
+        if module in _MODULES:
+            return _MODULES[module]
+        if f"*{module}" not in _MODULES:
+            raise _UnknownCode
+        self.shadowed = True
+        return _MODULES[f"*{module}"]
+
+    def _each(self, node: ast.AST) -> None:
+        for child in self._children(node):
+            self._each(child)
+
+    def _children(self, node: ast.AST) -> Iterator[ast.AST]:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            return
+        if isinstance(node, ast.Name):
+            known = node.id in self._bound or node.id in _BUILTINS or node.id == "__name__"
+            if isinstance(node.ctx, ast.Del) or not (known or isinstance(node.ctx, ast.Store)):
+                raise _UnknownCode
+            return
+        if isinstance(node, ast.Attribute):
+            yield from self._attribute(node)
+            return
+        if isinstance(node, ast.Call):
+            yield from self._call(node)
+            return
+        if not isinstance(node, _PLAIN):
+            raise _UnknownCode
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and not isinstance(node.value, ast.Name):
+            raise _UnknownCode
+        yield from ast.iter_child_nodes(node)
+
+    def _attribute(self, node: ast.Attribute) -> Iterator[ast.AST]:
+        if not isinstance(node.ctx, ast.Load):
+            raise _UnknownCode
+        module = self._module(node.value)
+        if module is None:
+            if node.attr not in _ATTRIBUTES:
+                raise _UnknownCode
+            yield node.value
+        elif node.attr not in _MODULES.get(module, _MODULES.get(f"*{module}", frozenset())):
+            raise _UnknownCode
+
+    def _module(self, node: ast.expr) -> str | None:
+        """The module that an expression names."""
+        if isinstance(node, ast.Name):
+            return self._modules.get(node.id)
+        if isinstance(node, ast.Attribute) and (above := self._module(node.value)) is not None:
+            name = f"{above}.{node.attr}"
+            return name if name in _MODULES or f"*{name}" in _MODULES else None
+        return None
+
+    def _call(self, node: ast.Call) -> Iterator[ast.AST]:
+        func = node.func
+        if isinstance(func, ast.Name) and func.id == "open":
+            _reading(node)
+        elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Attribute) and _stream(self, func):
+            pass  # sys.stdout.write
+        elif isinstance(func, ast.Name | ast.Attribute | ast.Call | ast.Lambda):
+            yield func
+        else:
+            raise _UnknownCode
+        yield from node.args
+        yield from node.keywords
+
+
+def _stream(seen: _CodeReader, func: ast.Attribute) -> bool:
+    value = func.value
+    assert isinstance(value, ast.Attribute)
+    return seen._module(value.value) == "sys" and value.attr in ("stdout", "stderr") and func.attr in ("write", "flush")
+
+
+def _reading(node: ast.Call) -> None:
+    """`open` of a plain file whose name stands there, for reading."""
+    words = {k.arg: k.value for k in node.keywords}
+    if not node.args or len(node.args) > 2 or words.keys() - {"mode", "encoding", "errors", "newline"}:
+        raise _UnknownCode
+    name, mode = node.args[0], node.args[1] if len(node.args) > 1 else words.get("mode", ast.Constant("r"))
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str) or is_live_file(name.value):
+        raise _UnknownCode
+    if not isinstance(mode, ast.Constant) or mode.value not in ("r", "rb", "rt"):
+        raise _UnknownCode

@@ -1,0 +1,191 @@
+"""The words of shell text, read as bash reads them: where each ends, and its value once the quotes are removed.
+
+The grammar's own word nodes are not trusted for this (it takes a line that is continued inside a word for two words).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from wal_agent.shell.syntax import Word
+
+_META = frozenset(b"|&;()<> \t\n")
+_NAME = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789@*#?$!-({['\"")
+_BRACES = re.compile(rb"\{[^\n]*(?:,|\.\.)")
+_MANY = re.compile(rb"\$[@*]|[@*]\]|^\$\{[!]?[\w]*[@*]")  # expansions that are many words even in double quotes
+_ESCAPE = re.compile(
+    rb"\\(?:([abeEfnrtv\\'\"?])|([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8}))"
+)
+_LETTERS = dict(zip(b"abeEfnrtv\\'\"?", b"\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
+
+
+class UnreadableText(Exception):
+    """The text cannot be read for certain."""
+
+
+class Lexer:
+    """Reads words of one text. `hides`: a quoted text holds what would run if something expanded it again."""
+
+    def __init__(self, text: bytes) -> None:
+        self._b = text
+        self.hides = False
+
+    def read(self, start: int, end: int, inner: Mapping[int, int]) -> list[tuple[int, int, Word]]:
+        """The words between two places. `inner`: where each expansion begins and ends, which something else has read.
+        Raises Unread for operators, comments and expansions that `inner` does not name."""
+        words = []
+        i = start
+        while i < end:
+            if self._b[i] in b" \t":
+                i += 1
+            elif self._b[i : i + 2] == b"\\\n" and self._b[i - 1 : i] in (b" ", b"\t"):
+                i += 2
+            else:
+                stop, word = self._word(i, end, inner)
+                words.append((i, stop, word))
+                i = stop
+        return words
+
+    def one(self, start: int, end: int, inner: Mapping[int, int]) -> Word:
+        """The one word that stands there and nothing else."""
+        words = self.read(start, end, inner)
+        if len(words) != 1 or words[0][:2] != (start, end):
+            raise UnreadableText
+        return words[0][2]
+
+    def _word(self, start: int, end: int, inner: Mapping[int, int]) -> tuple[int, Word]:
+        b = self._b
+        done = bytearray()  # its value so far; `known` is cut where the first unknown part begins
+        known: int | None = None
+        splits = False
+        i = start
+        while i < end:
+            c = b[i]
+            if c == 0x27:  # '
+                stop = b.find(b"'", i + 1, end)
+                if stop < 0:
+                    raise UnreadableText
+                done += self._quoted(b[i + 1 : stop])
+                i = stop + 1
+            elif c == 0x22 or b[i : i + 2] == b'$"':
+                if c != 0x22:
+                    known, i = _first(known, done), i + 1  # translated, if there is a translation
+                i, known, many = self._double(i + 1, end, inner, done, known)
+                splits |= many
+            elif b[i : i + 2] == b"$'":
+                i = self._ansi(i + 2, end, done)
+            elif i in inner:
+                known, splits = _first(known, done), splits or c in b"$`"
+                i = inner[i]
+            elif c == 0x5C:
+                if i + 1 >= end:
+                    raise UnreadableText
+                if b[i + 1] != 0x0A:
+                    self.hides |= b[i + 1] in b"$`"
+                    done.append(b[i + 1])
+                i += 2
+            elif c in b" \t":
+                break
+            elif c in _META or c == 0x60 or (c == 0x23 and i == start) or self._dollar(i, end):
+                raise UnreadableText
+            else:
+                if self._expands(i, start, end):
+                    known = _first(known, done)
+                done.append(c)
+                i += 1
+        try:
+            value = done.decode()
+            begins = (
+                ""
+                if splits
+                else "~"
+                if b[start] == 0x7E
+                else value
+                if known is None
+                else done[:known].decode("utf-8", "ignore")
+            )
+        except UnicodeDecodeError:
+            return i, Word(None)
+        return i, Word(value if known is None else None, begins)
+
+    def _dollar(self, i: int, end: int) -> bool:
+        """Whether a $ begins an expansion there."""
+        b = self._b
+        return b[i] == 0x24 and i + 1 < end and (b[i + 1] in _NAME or b[i + 1] >= 0x80)
+
+    def _expands(self, i: int, start: int, end: int) -> bool:
+        """Whether a character that is not quoted may make other words of its word: globs, tildes, braces."""
+        b = self._b
+        c = b[i]
+        if c == 0x5B:
+            return i + 1 < end and b[i + 1] not in b" \t" and b.find(b"]", i, end) > 0
+        return (
+            c in b"*?"
+            or (c == 0x7E and (i == start or b[i - 1] in b"=:"))
+            or (c == 0x7B and _BRACES.match(b, i, end) is not None)
+        )
+
+    def _quoted(self, piece: bytes) -> bytes:
+        self.hides |= b"$" in piece or b"`" in piece
+        return piece
+
+    def _double(
+        self, i: int, end: int, inner: Mapping[int, int], done: bytearray, known: int | None
+    ) -> tuple[int, int | None, bool]:
+        b = self._b
+        many = False
+        while i < end:
+            c = b[i]
+            if c == 0x22:
+                return i + 1, known, many
+            if c == 0x5C and i + 1 < end:
+                n = b[i + 1]
+                if n in b'$`"\\':
+                    self.hides |= n in b"$`"
+                    done.append(n)
+                elif n != 0x0A:
+                    done += b[i : i + 2]
+                i += 2
+            elif i in inner:
+                known = _first(known, done)
+                many |= _MANY.search(b[i : inner[i]]) is not None
+                i = inner[i]
+            elif c == 0x60 or (c == 0x24 and i + 1 < end and b[i + 1] in _NAME and b[i + 1] not in b"'\""):
+                raise UnreadableText
+            else:
+                done.append(c)
+                i += 1
+        raise UnreadableText
+
+    def _ansi(self, i: int, end: int, done: bytearray) -> int:
+        b = self._b
+        while i < end:
+            if b[i] == 0x27:
+                return i + 1
+            if b[i] != 0x5C:
+                self.hides |= b[i] in b"$`"
+                done.append(b[i])
+                i += 1
+                continue
+            m = _ESCAPE.match(b, i, end)
+            if m is None:
+                raise UnreadableText
+            letter, octal, byte, short, long = m.groups()
+            if letter:
+                done.append(_LETTERS[letter[0]])
+            elif octal or byte:
+                done.append(int(octal, 8) & 0xFF if octal else int(byte, 16))
+            else:
+                done.append(min(int(short or long, 16), 0xFF))
+                if done[-1] >= 0x80:  # depends on the locale
+                    raise UnreadableText
+            if done[-1] == 0:  # ends the text
+                raise UnreadableText
+            self.hides |= done[-1] in b"$`"
+            i = m.end()
+        raise UnreadableText
+
+
+def _first(known: int | None, done: bytearray) -> int:
+    return len(done) if known is None else known

@@ -1,0 +1,291 @@
+"""Which rule holds for the words of one command. Pure.
+
+A word that only the shell knows may be any number of words, and options. A rule that says that something only reads, or
+that it can be done again, holds only if that makes no difference to it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from wal_agent.redact import redact
+from wal_agent.shell import sql
+from wal_agent.shell.rules import Classified, Command, Options, Rules
+from wal_agent.shell.syntax import Word
+
+GENERAL_VERIFY = "look for what it was to change"
+_MOST_VERIFY = 300  # characters
+_BIN = re.compile(r"/(?:usr/(?:local/)?)?s?bin/([^/]+)|/opt/homebrew/bin/([^/]+)")
+_PLACES = re.compile(r"\{(operands|first|last)\}")
+_PLAIN = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
+# Reading these can consume or change something (a FIFO of a service, a device, a kernel file).
+_LIVE_FILE = re.compile(r"(?:^|=|\.\.)(?:/(?:dev|proc|sys|run)(?:/|$)|/?(?:dev|proc|sys|run)/)")
+_STILL_FILE = re.compile(
+    r"(?:/dev/(?:null|stdin|zero)|/proc/(?:cpuinfo|meminfo|version|loadavg|uptime|mounts|stat|filesystems|cmdline)"
+    r"|/proc/(?:\d+|self)/(?:status|stat|cmdline|limits|cgroup|maps|mounts)|/sys/fs/cgroup/[a-z0-9._/-]+)"
+)
+
+
+# Settings that git may be given on its command line without running anything else for it.
+_GIT_SETTING = re.compile(
+    r"(?:user\.(?:name|email)|color\.\w+|advice\.\w+|core\.(?:quotepath|autocrlf|safecrlf|filemode|ignorecase|abbrev)"
+    r"|(?:commit|tag)\.gpgsign|init\.defaultbranch|pull\.(?:rebase|ff)|push\.default|protocol\.version|log\.\w+"
+    r"|safe\.directory|gc\.auto|rebase\.autosquash|merge\.conflictstyle|fetch\.prune)=.*",
+    re.IGNORECASE,
+)
+
+
+# Long options that name something to run, load or send to, keep what they replace under a new name each time, or draw
+# anew each time. A rule that says "can be done again" covers one of them only where it names it.
+_ACTS_TEXT = """
+    upload-pack receive-pack uploadpack receivepack exec execute execdir toolexec command cmd script to-command
+    rsh-command ssh-command remote-command new-volume-script info-script use-compress-program checkpoint-action rsh
+    rsync-path unzip-command filter-program filter-process lua-filter plugin plugins plugin-dir plugin-path
+    pkcs11-module engine provider provider-path loader load-extension preload require hook hooks hookdir hook-dir
+    eval editor pager pre-invoke post-invoke vettool pdf-engine compiler linker wrapper launcher interpreter runner
+    push publish upload deploy send notify mail submit sign-key append backup backup-dir suffix remove-source-files
+    random-source ext-diff strip-program config-command credential-helper output-plugin build-backend
+    script-shell from-module migrate-state fplugin specs processor processorpath processor-path daemon
+"""
+_ACTS = frozenset(_ACTS_TEXT.split())
+# Words that do the same: values of git -c, ssh -o, go -ldflags, apt -o, docker --output and of compilers.
+_ACTING_VALUE = re.compile(
+    r"(?i)\b(?:proxycommand|localcommand|knownhostscommand|pkcs11provider|securitykeyprovider|sshcommand|hookspath|fsmonitor)\b"
+    r"|-extld\b|::(?:pre|post)-(?:install-pkgs|invoke)|\bdir::bin\b|\bext::|\btype=registry\b|\bpush=true\b"
+    r"|^(?:-C)?linker=|^-B[./]|^-J-|^(?:rtmps?|srt|rtp|udp|tcp|icecast)://|^[/-]p:(?:publishprofile|deployonbuild)"
+)
+_ACTS_SHORTEST = 4  # letters of a name that is cut short (--upload for --upload-pack)
+
+
+def is_live_file(word: str) -> bool:
+    """Whether a file of this name may be more than a file."""
+    return _LIVE_FILE.search(word) is not None and (_STILL_FILE.fullmatch(word) is None or ".." in word)
+
+
+def program_name(word: Word) -> str | None:
+    """The program that a command's first word names; None for scripts, and where it cannot be told."""
+    text = word.text
+    if not text:
+        return None
+    if "/" not in text:
+        return text
+    m = _BIN.fullmatch(text)
+    return (m[1] or m[2]) if m else None
+
+
+def command_levels(words: Sequence[Word], rules: Rules) -> list[tuple[str, int]]:
+    """The names of a command, with how many of its words each takes: git, git stash, git stash list; longest first."""
+    name = program_name(words[0]) if words else None
+    if name is None:
+        return []
+    found = [(name, 1)]
+    i = 1
+    while i < len(words):
+        text = words[i].text
+        if text is None:
+            break
+        if f"{name} {text}" in rules.begins:
+            name = f"{name} {text}"
+            i += 1
+            found.append((name, i))
+            continue
+        passed = _skipped(words, i, rules.options.get(name))
+        if passed == 0:
+            break
+        i += passed
+    return found[::-1]
+
+
+def match_rule(words: Sequence[Word], rules: Rules) -> Classified | None:
+    """The first rule that holds for a command without wrappers; None if none does."""
+    for name, taken in command_levels(words, rules):
+        for rule in rules.commands.get(name, ()):
+            operands = _holds(rule, words[taken:])
+            if operands is not None:
+                return _classified(rule, operands)
+    return None
+
+
+def _skipped(words: Sequence[Word], i: int, options: Options | None) -> int:
+    text = words[i].text
+    if options is None or text is None:
+        return 0
+    if text in options.flags:
+        return 1
+    if text == "-c" and words[0].text == "git" and i + 1 < len(words):
+        return 2 if _GIT_SETTING.fullmatch(words[i + 1].text or "") else 0
+    if text in options.values:
+        value = words[i + 1] if i + 1 < len(words) else None
+        return 2 if value is not None and value.text is not None else 0
+    return 1 if text.startswith("-") and text.partition("=")[0] in options.values and "=" in text else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    word: Word
+    kind: str  # option, operand, unknown (may be either, and more than one)
+
+
+def _split(rule: Command, words: Sequence[Word]) -> Iterator[_Read]:
+    """Options and operands; what an option of `values` takes is left out."""
+    only = False
+    skip = False
+    for word in words:
+        text = word.text
+        if skip and text is not None:
+            skip = False
+            continue
+        skip = False
+        if text is None:
+            literal = word.begins != "" and not word.begins.startswith("-")
+            yield _Read(word, "operand" if only or literal else "unknown")
+        elif only or len(text) < 2 or not text.startswith("-"):
+            yield _Read(word, "operand")
+        elif text == "--":
+            only = True
+        else:
+            yield _Read(word, "option")
+            skip = _takes(rule, text)
+
+
+def _takes(rule: Command, text: str) -> bool:
+    """Whether an option takes the next word."""
+    if text in rule.values:
+        return True
+    if text.startswith("--"):
+        return False
+    taker = next((i for i, c in enumerate(text[1:], 1) if f"-{c}" in rule.values), None)
+    return taker == len(text) - 1
+
+
+def _holds(rule: Command, words: Sequence[Word]) -> list[Word] | None:
+    """The operands, if the rule holds."""
+    mild = rule.cls in ("read_only", "idempotent")
+    read = list(_split(rule, words))
+    given = [r for r in read if r.word.text is not None]
+    operands = [r.word for r in read if r.kind != "option"]
+    unknown = any(r.kind == "unknown" for r in read)
+    if rule.any and not any(_is(r, wanted, rule, not mild) for r in given for wanted in rule.any):
+        return None
+    if rule.none and any(_is(r, barred, rule, True) for r in given for barred in rule.none):
+        return None
+    if unknown and not rule.free and (rule.cls == "read_only" or (mild and (rule.listed or rule.none))):
+        return None
+    if rule.cls == "read_only" and any(is_live_file(w.text if w.text is not None else w.begins) for w in words):
+        return None
+    if rule.value and not all(_value_holds(rule, words, i) for i in range(len(words))):
+        return None
+    if rule.cls == "idempotent" and not rule.listed and any(_acts(r, rule) for r in given):
+        return None
+    if rule.listed and not all(_listed(r.word.text or "", rule) for r in read if r.kind == "option"):
+        return None
+    if rule.first is not None and not (operands and _matches(operands[0], rule.first)):
+        return None
+    rest = operands[1:] if rule.first is not None else operands
+    if rule.operands is not None and not all(_matches(w, rule.operands) for w in rest):
+        return None
+    if rule.sql and not all(w.text is not None and sql.is_operand(w.text, rule.sql) for w in rest):
+        return None
+    if rule.line is not None and (
+        any(w.text is None for w in operands) or rule.line.fullmatch(" ".join(w.text or "" for w in operands)) is None
+    ):
+        return None
+    return operands
+
+
+def _value_holds(rule: Command, words: Sequence[Word], i: int) -> bool:
+    """Whether the value that the option at `i` takes, here or as its next word, is one that the rule allows."""
+    text = words[i].text or ""
+    if len(text) < 2 or text[0] != "-":
+        return True
+    name, equals, value = text.partition("=")
+    if name not in rule.value:
+        at = -1 if text.startswith("--") else next((n for n, c in enumerate(text) if n and f"-{c}" in rule.value), -1)
+        if at < 0:
+            return True
+        name, value = f"-{text[at]}", text[at + 1 :].removeprefix("=")
+        equals = value
+    if not equals:
+        value = (words[i + 1].text or "") if i + 1 < len(words) else ""
+    return rule.value[name].fullmatch(value) is not None
+
+
+def _acts(read: _Read, rule: Command) -> bool:
+    """Whether a word is of those that no rule may take for harmless that does not name it."""
+    if _ACTING_VALUE.search(read.word.text or ""):
+        return True
+    text = (read.word.text or "").partition("=")[0]
+    if read.kind != "option" or text in rule.any or f"{text}=" in rule.any:
+        return False
+    name = text.lstrip("-")
+    if name in _ACTS:
+        return True
+    return text.startswith("--") and len(name) >= _ACTS_SHORTEST and any(a.startswith(name) for a in _ACTS)
+
+
+def _matches(word: Word, pattern: re.Pattern[str]) -> bool:
+    return word.text is not None and pattern.fullmatch(word.text) is not None
+
+
+def _is(read: _Read, wanted: str, rule: Command, loosely: bool) -> bool:
+    """Whether a word is the one that is wanted; a short option also among others (-rd), and `loosely` a long one cut
+    short (--del) or with a value."""
+    text = read.word.text or ""
+    if text == wanted:
+        return True
+    if read.kind != "option":
+        return False
+    if wanted.startswith("--"):
+        name = text.partition("=")[0]
+        return name == wanted or (loosely and len(name) > 3 and wanted.startswith(name))
+    if len(wanted) == 2 and wanted[0] == "-" and not text.startswith("--"):
+        return wanted[1] in _cluster(text, rule)
+    return False
+
+
+def _cluster(text: str, rule: Command) -> str:
+    """The letters of a word of short options, without what stands as the value of one."""
+    letters = text[1:]
+    taker = next((i for i, c in enumerate(letters) if f"-{c}" in rule.values), None)
+    return letters if taker is None else letters[: taker + 1]
+
+
+def _listed(text: str, rule: Command) -> bool:
+    if text.startswith("--"):
+        name, equals, _value = text.partition("=")
+        return name + equals in rule.long or text in rule.long
+    if text in rule.long:
+        return True  # -name
+    name, equals, _value = text.partition("=")
+    if equals and name + equals in rule.long:
+        return True
+    return set(_cluster(text, rule)) <= rule.short
+
+
+def _classified(rule: Command, operands: Sequence[Word]) -> Classified:
+    texts = [w.text for w in operands]
+
+    def filled(sentence: str, instead: str) -> str:
+        asked = set(_PLACES.findall(sentence))
+        if not asked:
+            return sentence
+        known = [t for t in texts if t is not None and _PLAIN.fullmatch(t) and not t.startswith("-")]
+        if len(known) < len(texts) or (not known and asked != {"operands"}):
+            return instead
+        values = {"operands": shlex.join(known)}
+        if known:
+            values |= {"first": shlex.quote(known[0]), "last": shlex.quote(known[-1])}
+        text = _PLACES.sub(lambda m: values[m[1]], sentence).strip()
+        return text if len(text) <= _MOST_VERIFY and redact(text) == text else instead
+
+    return Classified(
+        rule.cls,
+        rule.rule,
+        filled(rule.why, "may change something"),
+        filled(rule.verify, GENERAL_VERIFY),
+        filled(rule.ambiguous, ""),
+        rule.source,
+    )
