@@ -215,7 +215,7 @@ def test_the_wheel_holds_the_package_and_what_ships_beside_it(wheel: Path) -> No
     wanted |= {f"wal_agent/_shipped/{name}" for name in files if name.startswith(("hooks/", "prompts/"))}
     wanted.add("wal_agent/_shipped/hooks/client")
     assert {name for name in names if ".dist-info/" not in name} == wanted
-    assert "wal_agent/recovery/rules.d/10-git.toml" in names and "wal_agent/py.typed" in names
+    assert "wal_agent/shell/rules.d/10-git.toml" in names and "wal_agent/py.typed" in names
     assert any(name.endswith("/licenses/LICENSE") for name in names)
 
 

@@ -1,4 +1,6 @@
-"""One call before it runs and after a crash: its steps, what each kind of evidence says of them, and the whole."""
+"""Gather evidence of one call, before it runs and after a crash: its steps, what each kind of evidence finds for them,
+and the finding for the whole.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,78 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from wal_agent.evidence.file_commands import MAKES
+from wal_agent.evidence.file_commands import COPIES, MAKES, MOVES, REMOVES
 from wal_agent.evidence.files import FILES
 from wal_agent.evidence.git import GIT
-from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step
+from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, paths_overlap, resolve_reach
 from wal_agent.evidence.outputs import OUTPUTS, judge_opening, output_facts, output_files
 from wal_agent.evidence.packages import PACKAGES
+from wal_agent.evidence.running import RUNS, starts_run
+from wal_agent.evidence.sed import SEDS
 from wal_agent.evidence.steps import output_redirects, split_call
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.combine import NamedOutcome, combine_outcomes
-from wal_agent.recovery.evidence.copies import COPIES
-from wal_agent.recovery.evidence.moves import MOVES
-from wal_agent.recovery.evidence.paths import paths_overlap, resolve_reach
-from wal_agent.recovery.evidence.removes import REMOVES
-from wal_agent.recovery.evidence.runs import RUNS, starts_run
-from wal_agent.recovery.evidence.seds import SEDS
 from wal_agent.shell.classify import classify_command, read_input
 from wal_agent.shell.quote import inline
 from wal_agent.shell.rules import load_rules
+
+_WORDS = {  # of one, of several
+    "completed": ("completed", "completed"),
+    "not_started": ("has not begun", "have not begun"),
+    "partial": ("was begun", "were begun"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedOutcome:
+    """A step's finding; `name` is the step in a few words, safe to show."""
+
+    name: str
+    found: Outcome
+
+
+def combine_outcomes(steps: Sequence[NamedOutcome]) -> Outcome:
+    """One finding for a call whose changing steps are all here, in their order.
+
+    Steps whose `completed` holds either way fit to whatever the others say. Steps run one after the other, so what has
+    begun must stand in front of what has not; anything else is unknown.
+    """
+    if not steps:
+        return Outcome("unknown")
+    if len(steps) == 1:
+        return steps[0].found
+    told = [s for s in steps if not s.found.either] or list(steps)
+    findings = [s.found.finding for s in told]
+    if len(set(findings)) == 1 and findings[0] in ("completed", "not_started"):
+        whys = list(dict.fromkeys(s.found.why for s in told if s.found.why))
+        return Outcome(findings[0], " ".join(whys[:3]), either=all(s.found.either for s in told))
+    if "unknown" not in findings and _in_order(findings):
+        return Outcome("partial", _said(told))
+    known = [s for s in told if s.found.finding != "unknown"]
+    if not known:
+        return Outcome("unknown", next((s.found.why for s in told if s.found.why), ""))
+    dark = [s.name for s in told if s.found.finding == "unknown"]
+    return Outcome("unknown", f"{_said(known)}{f' Of {_join(dark)} nothing can be told.' if dark else ''}")
+
+
+def _in_order(findings: Sequence[str]) -> bool:
+    """completed, then at most one partial, then not_started."""
+    rank = {"completed": 0, "partial": 1, "not_started": 2}
+    ranks = [rank[f] for f in findings]
+    return ranks == sorted(ranks) and ranks.count(1) <= 1
+
+
+def _said(steps: Sequence[NamedOutcome]) -> str:
+    parts = []
+    for finding, words in _WORDS.items():
+        if names := [s.name for s in steps if s.found.finding == finding]:
+            parts.append(f"{_join(names)} {words[len(names) > 1]}")
+    return "; ".join(parts) + "."
+
+
+def _join(names: Sequence[str]) -> str:
+    shown = [*names[:4], *([f"{len(names) - 4} more"] if len(names) > 4 else [])]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
 
 KINDS: tuple[Kind, ...] = (
     FILES,

@@ -1,18 +1,23 @@
-"""What the evidence says of a call in flight (DESIGN 7, step 5): pure, over what was true before and what is found now.
+"""Record what stands at paths before a step, within a budget (I9), and compare it with what stands there now.
 
-`completed` and `not_started` are said only with proof, since the agent acts on them; everything else is `unknown`.
-`not_started` needs more than equal bytes: every effect of the call must be in the file that was looked at, nothing else
-may have changed that file back, and the process that ran the call must be gone.
+Nothing here follows a link, opens a pipe or a device, or changes anything. `completed` and `not_started` are returned
+only with proof, since the agent acts on them; everything else is `unknown` (DESIGN 7, step 5). `not_started` needs more
+than equal bytes: every effect of the call must be in the file that was read, nothing else may have changed that file
+back, and the process that ran the call must be gone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Sequence
+import stat
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
 
-from wal_agent.evidence.model import Context, Outcome
+from wal_agent.evidence.model import Budget, Context, Outcome
 from wal_agent.records import Fact
 from wal_agent.shell.quote import inline
 
@@ -151,3 +156,282 @@ def line_end_variants(text: str) -> tuple[bytes, ...]:
 
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+_CHUNK = 256 << 10
+MOST_ENTRIES = 2000  # of a folder's tree
+_LIVE = ("/proc/", "/sys/")  # reading there can consume or change something
+_KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}
+
+
+def read_file(path: str, budget: Budget) -> FileNow:
+    """A regular file's bytes, through one descriptor. Unreadable: links, other kinds, bigger than the budget has left,
+    changed while it was read, or not read in time."""
+    nothing = FileNow(path)
+    if budget.files <= 0 or os.path.realpath(f"{path}/..").startswith(_LIVE) or path.startswith(_LIVE):
+        return nothing
+    budget.files -= 1
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except FileNotFoundError:
+        return FileNow(path, absent=True)
+    except (OSError, ValueError):
+        return nothing
+    try:
+        first = os.fstat(fd)
+        if not stat.S_ISREG(first.st_mode) or first.st_size > budget.size:
+            return nothing
+        parts: list[bytes] = []
+        while part := os.read(fd, _CHUNK):
+            parts.append(part)
+            budget.size -= len(part)
+            if budget.over or budget.size < 0:
+                return nothing
+        last = os.fstat(fd)
+    except OSError:
+        return nothing
+    finally:
+        os.close(fd)
+    same = (first.st_size, first.st_mtime_ns) == (last.st_size, last.st_mtime_ns)
+    return FileNow(path, b"".join(parts)) if same else nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What stands at a path: `kind` file, dir, link, other or absent; which one it is (`device`, `inode`, `links`:
+    how many names it has), and its `state`: size, mode and times in ns, by which a change of it is seen."""
+
+    kind: str
+    device: int = 0
+    inode: int = 0
+    links: int = 0
+    size: int = 0
+    mode: int = 0
+    mtime: int = 0
+    ctime: int = 0
+
+    @property
+    def absent(self) -> bool:
+        return self.kind == "absent"
+
+    @property
+    def value(self) -> str:
+        """As a Fact says it."""
+        if self.absent:
+            return self.kind
+        numbers = (self.device, self.inode, self.links, self.size, self.mode, self.mtime, self.ctime)
+        return ":".join((self.kind, *map(str, numbers)))
+
+    def same_one(self, other: Entry) -> bool:
+        """Whether both are one file or folder, under whatever name."""
+        return not self.absent and (self.kind, self.device, self.inode) == (other.kind, other.device, other.inode)
+
+
+def stat_entry(path: str) -> Entry | None:
+    """What stands at a path itself; None where it cannot be told (no permission, a file on the way, a bad name)."""
+    try:
+        s = os.lstat(path)
+    except FileNotFoundError:
+        return Entry("absent")
+    except (OSError, ValueError):
+        return None
+    kind = _KINDS.get(stat.S_IFMT(s.st_mode), "other")
+    return Entry(kind, s.st_dev, s.st_ino, s.st_nlink, s.st_size, s.st_mode, s.st_mtime_ns, s.st_ctime_ns)
+
+
+def parse_entry(value: str) -> Entry | None:
+    """The entry that a fact tells; None for anything else."""
+    kind, _, rest = value.partition(":")
+    if kind == "absent" and not rest:
+        return Entry("absent")
+    numbers = rest.split(":")
+    if kind not in ("file", "dir", "link", "other") or len(numbers) != 7:
+        return None
+    if not all(n.isascii() and n.isdigit() and len(n) < 21 for n in numbers):
+        return None
+    return Entry(kind, *map(int, numbers))
+
+
+def times_settled(found: Entry, now: int) -> bool:
+    """Whether a change from `now` (ns since 1970) on shows in the times of what was found. File systems count in ticks
+    of up to 10 ms, some in whole seconds: a change in the tick of the one before leaves no mark."""
+    tick = 2_000_000_000 if found.ctime % 1_000_000_000 == 0 else 20_000_000
+    return found.absent or now - found.ctime > tick
+
+
+def hash_listing(path: str, budget: Budget) -> str | None:
+    """A hash over a folder's tree: names and entries, no content. None for what is no folder, is too big, has folders
+    that cannot be read, or another file system in it."""
+    top = stat_entry(path)
+    if top is None or top.kind != "dir":
+        return None
+    lines: list[str] = []
+    todo = [path]
+    while todo:
+        folder = todo.pop()
+        names = list_children(folder)
+        if names is None or budget.over or len(lines) + len(names) > MOST_ENTRIES:
+            return None
+        for name in names:
+            at = f"{folder}/{name}"
+            one = stat_entry(at)
+            if one is None or one.absent or one.device != top.device:
+                return None
+            lines.append(f"{at[len(path) :]}\0{one.value}")
+            if one.kind == "dir":
+                todo.append(at)
+    return sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape"))
+
+
+def list_children(path: str) -> list[str] | None:
+    """The names in a folder; None where it cannot be read, or has too many."""
+    try:
+        with os.scandir(path) as found:
+            names = [e.name for e in islice(found, MOST_ENTRIES + 1)]
+    except (OSError, ValueError):
+        return None
+    return sorted(names) if len(names) <= MOST_ENTRIES else None
+
+
+MOST_PATHS = 8  # of one step
+
+PathState = Literal["done", "untouched", "partly", "either", "unknown"]
+
+
+def entry_fact(path: str, budget: Budget) -> Fact | None:
+    """What stands at a path: "entry", or "fresh" where it changed so lately that its times prove nothing."""
+    found = stat_entry(path)
+    if found is None or budget.over:
+        return None
+    what = "entry" if times_settled(found, int(budget.clock.now() * 1e9)) else "fresh"
+    return Fact(what=what, where=path, value=found.value)
+
+
+def content_fact(path: str, budget: Budget) -> Fact | None:
+    """A regular file's hash, or "absent"."""
+    value = read_file(path, budget).value
+    return None if value is None else Fact(what="file", where=path, value=value)
+
+
+def path_facts(paths: Sequence[str], budget: Budget, content: bool = False) -> tuple[Fact, ...]:
+    """All or nothing of the entries; hashes besides where they can be had."""
+    found: list[Fact] = []
+    for path in paths:
+        if (fact := entry_fact(path, budget)) is None or len(paths) > MOST_PATHS:
+            return ()
+        found.append(fact)
+    if content:
+        found += [f for path in paths if (f := content_fact(path, budget)) is not None]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PathFacts:
+    """What the facts tell of one path. `fresh`: its times prove nothing."""
+
+    path: str
+    entry: Entry
+    fresh: bool = False
+    content: Fact | None = None
+
+    def unmoved(self, now: Entry) -> bool:
+        """Whether nothing was done to it since, as its times say. Absent both times is for others to judge: what was
+        made may have been removed again."""
+        return not self.fresh and not now.absent and self.entry == now
+
+
+def read_facts(facts: Sequence[Fact], path: str) -> PathFacts | None:
+    mine = [f for f in facts if f.where == path]
+    content = next((f for f in mine if f.what == "file"), None)
+    for fact in mine:
+        if fact.what in ("entry", "fresh") and (found := parse_entry(fact.value)) is not None:
+            return PathFacts(path, found, fact.what == "fresh", content)
+    return None
+
+
+def is_untouched(was: PathFacts, now: Entry | None, around: Context, budget: Budget) -> bool:
+    """Whether what stands at a path is what stood there, as far as that can be seen: by its times on the machine of the
+    call, by its content in a tree that was put back."""
+    if now is None:
+        return False
+    if was.entry.absent or now.absent:
+        return was.entry.absent and now.absent
+    if around.same_place:
+        return was.entry == now
+    return (
+        was.content is not None
+        and was.content.value != ABSENT
+        and read_file(was.path, budget).value == was.content.value
+    )
+
+
+def judge_paths(states: Sequence[tuple[str, PathState]], around: Context, done: str, verb: str) -> Outcome:
+    """One finding for what became of several paths. `done`: completes "`a`, `b` ..."; `verb`: what was to be done to
+    each, as in "`a` was removed"."""
+    if not states or any(s == "unknown" for _, s in states):
+        dark = next((p for p, s in states if s == "unknown"), "")
+        return Outcome("unknown", f"What became of {inline(dark)} cannot be told from how it is now." if dark else "")
+    open_ = [(p, s) for p, s in states if s != "either"]
+    if not open_:
+        return Outcome("completed", f"{quote_paths([p for p, _ in states])} {done}, as before the call.", either=True)
+    kinds = {s for _, s in open_}
+    paths = [p for p, _ in open_]
+    if kinds == {"done"}:
+        if around.contested:
+            return Outcome("unknown", f"{quote_paths(paths)} {done}, but another call may have done that.")
+        return Outcome("completed", f"{quote_paths(paths)} {done}.")
+    if kinds == {"untouched"}:
+        are = "is as it was" if len(paths) == 1 else "are as they were"
+        return judge_as_before(f"{quote_paths(paths)} {are} before the call", True, around)
+    if around.same_place and around.gone and around.alone:
+        ends: dict[PathState, str] = {"done": verb, "partly": f"{verb} in part", "untouched": "not yet"}
+        said = [
+            f"{quote_paths([p for p, s in open_ if s == state])} {end}" for state, end in ends.items() if state in kinds
+        ]
+        return Outcome("partial", f"{'; '.join(said)}.")
+    return Outcome("unknown", f"Not all of {quote_paths(paths)} are as they were before the call.")
+
+
+def quote_paths(paths: Sequence[str]) -> str:
+    shown = [inline(p) for p in paths[:3]] + ([f"{len(paths) - 3} more"] if len(paths) > 3 else [])
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def compare_paths(
+    paths: Sequence[str], facts: Sequence[Fact], state: Callable[[PathFacts, Entry], PathState]
+) -> list[tuple[str, PathState]]:
+    """The state of each path, by what was noted of it and what is there now."""
+    found: list[tuple[str, PathState]] = []
+    for path in paths:
+        was, now = read_facts(facts, path), stat_entry(path)
+        found.append((path, "unknown" if was is None or now is None else state(was, now)))
+    return found
+
+
+def parent(path: str) -> str:
+    return os.path.normpath(f"{path}/..")
+
+
+def have_other_names(paths: Sequence[str], facts: Iterable[Fact]) -> bool:
+    """Whether a file at or noted below one of the paths has, or had before the call, another name besides. Folders are
+    not searched."""
+    noted = [f for f in facts if f.what in ("entry", "fresh") and any(_within(f.where, p) for p in paths)]
+    return any(_several(e) for e in (*(parse_entry(f.value) for f in noted), *map(stat_entry, paths)))
+
+
+def share_a_file(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether a path of the one and a path of the other are now names of one file."""
+    return bool(_files(one) & _files(other))
+
+
+def _files(paths: Iterable[str]) -> set[tuple[int, int]]:
+    found = (stat_entry(p) for p in paths)
+    return {(e.device, e.inode) for e in found if e is not None and _several(e)}
+
+
+def _several(found: Entry | None) -> bool:
+    return found is not None and found.kind not in ("dir", "absent") and found.links > 1
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from wal_agent.evidence.file_state import ABSENT, judge_replacement, judge_write, line_end_variants
-from wal_agent.evidence.model import Budget, Context, FileChange, Outcome, Reach, Step
+from wal_agent.evidence.file_state import ABSENT, judge_replacement, judge_write, line_end_variants, read_file
+from wal_agent.evidence.model import Budget, Context, FileChange, Outcome, Reach, Step, resolve_path
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.look import read_file
-from wal_agent.recovery.evidence.paths import resolve_path
 from wal_agent.shell.rules import load_rules
 
 _MOST_CHANGES = 16

@@ -1,24 +1,120 @@
-"""Evidence for git: what a git command did, by what it leaves in its repository.
-
-Before the command everything is read by hand, no process is started. At a recovery git itself is asked for objects and
-settings, in a way that runs nothing of the project's (capture/git.py).
-"""
+"""Evidence for git: what a git command did, by the state of its repository now beside the state before it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from wal_agent.evidence import git_commands
 from wal_agent.evidence.git_argv import GitCommand, parse_git
 from wal_agent.evidence.git_repo import Repo, UnreadableRepo, find_repo, is_ref, read_head
-from wal_agent.evidence.git_state import read_snapshot, take_snapshot
+from wal_agent.evidence.git_state import Comparison, read_snapshot, take_snapshot
 from wal_agent.evidence.git_state import snapshot_facts as told
-from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step
+from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step, resolve_path
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence import git_places, git_refs, git_verdict
-from wal_agent.recovery.evidence.git_case import Comparison
-from wal_agent.recovery.evidence.paths import resolve_path
+from wal_agent.shell.quote import inline
+
+_JUDGES: dict[str, Callable[[Comparison], Outcome | None]] = {
+    "commit": git_commands.check_commit,
+    "merge": git_commands.check_merge,
+    "rebase": git_commands.check_rebase,
+    "checkout": git_commands.check_checkout,
+    "switch": git_commands.check_checkout,
+    "reset": git_commands.check_reset,
+    "cherry-pick": git_commands.check_pick,
+    "revert": git_commands.check_pick,
+    "stash": git_commands.check_stash,
+    "pull": git_commands.check_pull,
+    "tag": git_commands.check_tag,
+    "branch": git_commands.check_branch,
+    "push": git_commands.check_push,
+    "add": git_commands.check_index_command,
+    "rm": git_commands.check_index_command,
+    "mv": git_commands.check_index_command,
+}
+# Hooks that may run before the first write; "reference-transaction" has a state before the locks since git 2.54.
+_EARLY = {"rebase": {"pre-rebase"}, "pull": {"pre-rebase"}}
+_MOVES_REF = ("commit", "tag", "branch")  # all that is left of them is the value of a ref
+_STATES = {
+    "MERGE_HEAD": "A merge",
+    "CHERRY_PICK_HEAD": "A cherry-pick",
+    "REVERT_HEAD": "A revert",
+    "BISECT_LOG": "A bisection",
+    "MERGE_AUTOSTASH": "A merge with its autostash",
+    "rebase-merge": "A rebase",
+    "rebase-apply": "A rebase or an am",
+    "sequencer": "A cherry-pick or revert of several commits",
+}
+
+
+def judge_comparison(case: Comparison, tell: str) -> Outcome:
+    """What became of a command here. `tell`: what is known of a push in any case."""
+    command = case.command
+    if command.verb != "push" and untouched(case):
+        return Outcome("not_started", "Nothing in the repository was written since before the call.")
+    done = _done(case)
+    if case.new_locks or case.new_states:
+        return _left(case, done, tell)
+    if done is not None:
+        return done
+    if tell:
+        return Outcome("unknown", tell)
+    if command.verb in _MOVES_REF and not command.has("force", "move", "M") and _as_before(case):
+        return Outcome(
+            "not_started", "HEAD and the refs are where they were before the call, and their logs are the same ones."
+        )
+    begun = git_commands.checkout_begun(case) if command.verb in ("checkout", "switch") else None
+    return begun or Outcome("unknown", _compared(case))
+
+
+def untouched(c: Comparison) -> bool:
+    """Nothing was written, and no hook can have run before the first write."""
+    if not c.then.whole.still or c.then.whole.still != c.now.whole.still:
+        return False
+    hooks = c.hooks()
+    return hooks is not None and not hooks & {"reference-transaction", *_EARLY.get(c.command.verb, set())}
+
+
+def _as_before(c: Comparison) -> bool:
+    """Something was written and all is as before, as git leaves it when a signal that it can answer to ends it. A hook
+    may have done anything by then."""
+    then, now = c.then, c.now
+    if c.command.verb == "commit":
+        same = git_commands.not_committed(c)
+    else:
+        same = (then.head, then.oid, then.refs, then.logs) == (now.head, now.oid, now.refs, now.logs)
+    same = same and then.whole.states == now.whole.states and then.whole.locks == now.whole.locks
+    return same and c.hooks() == frozenset()
+
+
+def _done(c: Comparison) -> Outcome | None:
+    judge = _JUDGES.get(c.command.verb)
+    return None if judge is None else judge(c)
+
+
+def _left(c: Comparison, done: Outcome | None, tell: str) -> Outcome:
+    """Locks or operations in progress that were not there before."""
+    said = [done.why] if done is not None else []
+    if c.new_locks:
+        names = ", ".join(inline(str(c.repo.own.name + "/" + lock), 80) for lock in c.new_locks[:3])
+        said.append(f"Left behind: {names}; remove it once no git runs there, since git stops at it.")
+    if c.new_states:
+        said.append(f"{_STATES.get(c.new_states[0], 'Something')} is in progress that was not before the call.")
+    if tell:
+        return Outcome("unknown", " ".join([tell, *said]))
+    return Outcome("partial", " ".join(said))
+
+
+def _compared(c: Comparison) -> str:
+    if c.then.oid != c.now.oid or c.then.head != c.now.head:
+        return "HEAD is not where it was before the call, but nothing says that this call moved it."
+    if c.moved(c.now.head):
+        return "A ref has another value than before the call, but nothing says that this call is the reason."
+    if c.then.index != c.now.index:
+        return "The index was written and HEAD has not moved; whether files were changed is not known."
+    return "HEAD is where it was before the call; whether files or the index were changed is not known."
+
 
 _LISTS = ("add", "rm", "mv")  # what they do shows in what the index lists
 _ELSEWHERE = (  # in the environment: git then works elsewhere, or says other things in its logs
@@ -33,7 +129,7 @@ class GitKind:
             command, cwd = _command(step)
             if command is None:
                 return None
-            if command.verb in git_places.MAKING_VERBS:
+            if command.verb in git_commands.MAKING_VERBS:
                 path = _target(command, step, cwd)
                 return None if path is None else Reach((path, *_home_of_worktree(command, cwd)))
             repo = find_repo(cwd)
@@ -46,9 +142,9 @@ class GitKind:
             command, cwd = _command(step)
             if command is None:
                 return None
-            if command.verb in git_places.MAKING_VERBS:
+            if command.verb in git_commands.MAKING_VERBS:
                 path = _target(command, step, cwd)
-                then = None if path is None else git_places.made_folder_state(command, path)
+                then = None if path is None else git_commands.made_folder_state(command, path)
                 if path is None or then is None:
                     return ()
                 return (Fact(what="git.place", where=path, value=then), *_worktrees(command, cwd, budget))
@@ -86,7 +182,7 @@ def _command(step: Step) -> tuple[GitCommand | None, Path]:
 
 
 def _target(command: GitCommand, step: Step, cwd: Path) -> str | None:
-    named = git_places.made_folder(command)
+    named = git_commands.made_folder(command)
     return None if named is None else resolve_path(Step(step.tool, (), (), cwd, step.moved), named)
 
 
@@ -138,7 +234,7 @@ def _refs(command: GitCommand, repo: Repo, at: str) -> tuple[str, ...]:
         return tuple(f"refs/heads/{n}" for n in (*names[:1], *command.every("b"), *command.every("B")))
     if verb == "stash":
         return ("refs/stash",)
-    return git_refs.tracking_refs(command, at, _remotes(repo)) if verb == "push" else ()
+    return git_commands.tracking_refs(command, at, _remotes(repo)) if verb == "push" else ()
 
 
 def _remotes(repo: Repo) -> tuple[str, ...]:
@@ -158,17 +254,17 @@ def _judge(
 ) -> Outcome:
     push = command.verb == "push"
     why = _not_here(around, alone=around.alone or (push and not around.contested))
-    if command.verb in git_places.MAKING_VERBS:
+    if command.verb in git_commands.MAKING_VERBS:
         return Outcome("unknown", why) if why else _judge_place(command, step, cwd, facts, budget)
     repo = find_repo(cwd)
     then = None if repo is None else read_snapshot(repo, facts)
-    tell = git_refs.explain_open_push(None, command, then.head if then else "") if push else ""
+    tell = git_commands.explain_open_push(None, command, then.head if then else "") if push else ""
     if why or repo is None or then is None:
         return Outcome("unknown", tell or why or "Nothing is known of the repository before the call.")
     now = take_snapshot(repo, tuple(then.refs), command.verb in _LISTS, budget)
-    if push and not around.alone and not git_refs.sends_the_same(command, then, now):
+    if push and not around.alone and not git_commands.sends_the_same(command, then, now):
         return Outcome("unknown", tell)
-    return git_verdict.judge_comparison(Comparison(command, repo, cwd, then, now, budget), tell)
+    return judge_comparison(Comparison(command, repo, cwd, then, now, budget), tell)
 
 
 def _not_here(around: Context, alone: bool) -> str:
@@ -184,14 +280,14 @@ def _judge_place(command: GitCommand, step: Step, cwd: Path, facts: Sequence[Fac
     then = {f.value for f in facts if (f.what, f.where) == ("git.place", path)}
     if path is None or len(then) != 1:
         return Outcome("unknown", "Nothing is known of the folder before the call.")
-    found = git_places.judge_made_folder(command, path, then.pop(), budget)
+    found = git_commands.judge_made_folder(command, path, then.pop(), budget)
     if command.verb != "worktree" or found.finding != "not_started":
         return found
     repo = find_repo(cwd)
     seen = None if repo is None else read_snapshot(repo, facts)
     if repo is not None and seen is not None:
         case = Comparison(command, repo, cwd, seen, take_snapshot(repo, tuple(seen.refs), False, budget), budget)
-        if git_verdict.untouched(case):
+        if untouched(case):
             return found
     return Outcome("unknown", f"{found.why} Whether a branch was made for it is not known.")
 

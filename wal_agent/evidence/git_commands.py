@@ -1,19 +1,36 @@
-"""Commands that move HEAD: what proves that they were done. Each judge gives None where nothing is proven.
-
-git writes the tree, then the index, then the reflog, then the ref, and then removes its locks (refs/files-backend.c,
-files_transaction_finish). So a movement of HEAD that its reflog tells in the command's own words, with no lock and no
-operation in progress left, is proof of all of it.
+"""Prove that single git commands have run: those that move HEAD, that make, move or send refs, whose last write is the
+index, and that make a repository or a worktree. Each check returns None where nothing is proven.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
-from wal_agent.evidence.git_repo import UnreadableRepo
-from wal_agent.evidence.model import Outcome
-from wal_agent.recovery.evidence.git_case import Comparison, short_id
-from wal_agent.recovery.evidence.git_logs import LogLine, lost_last_line
+from wal_agent.evidence.git_argv import GitCommand
+from wal_agent.evidence.git_repo import (
+    IndexEntry,
+    LogLine,
+    Repo,
+    UnreadableRepo,
+    entries_below,
+    find_repo,
+    index_checksum,
+    is_ref,
+    is_staged,
+    lost_last_line,
+    mark_log,
+    read_head,
+    read_index,
+    read_small,
+    resolve_ref,
+    scan_git_dir,
+)
+from wal_agent.evidence.git_state import Comparison, RepoSnapshot, short_id
+from wal_agent.evidence.model import Budget, Outcome
 from wal_agent.shell.quote import inline
 
 _COMMIT = re.compile(r"commit(?: \(([a-z-]+)\))?: .*|commit(?: \(([a-z-]+)\))?:?")
@@ -227,3 +244,303 @@ def _unstashed(c: Comparison, what: str) -> Outcome | None:
 
 def _place(c: Comparison) -> str:
     return f"The branch {inline(c.now.head[11:])}" if c.now.head.startswith("refs/heads/") else "HEAD"
+
+
+_HEADS = "refs/heads/"
+_MOST_REMOTES = 4
+
+
+def check_tag(c: Comparison) -> Outcome | None:
+    name = c.command.operands[0] if c.command.operands else ""
+    ref = f"refs/tags/{name}"
+    if c.moved(ref) is not True:
+        return None
+    if c.command.has("delete"):
+        gone = len(c.command.operands) == 1 and not c.now.refs[ref]
+        return Outcome("completed", f"The tag {inline(name)} is gone.") if gone else None
+    if not c.now.refs[ref] or (c.then.refs[ref] and not c.command.has("force")):
+        return None
+    return Outcome("completed", f"The tag {inline(name)} is there, at {short_id(c.now.refs[ref])}, and was not before.")
+
+
+def check_branch(c: Comparison) -> Outcome | None:
+    names = c.command.operands
+    if not names or (settings := c.settings(r"^branch\.")) is None:
+        return None
+    if c.command.has("delete", "D"):
+        return _branch_deleted(c, settings) if len(names) == 1 else None
+    if c.command.has("move", "M"):
+        return _branch_renamed(c, settings)
+    ref = f"{_HEADS}{names[0]}"
+    if c.moved(ref) is not True or not c.now.refs[ref] or (c.then.refs[ref] and not c.command.has("force")):
+        return None
+    # What it follows is written after the branch was made, and only if it starts at a branch.
+    follows = {key: value for key, value in settings.items() if key.startswith("branch.autosetup")}
+    followed = f"branch.{names[0]}.remote" in settings and f"branch.{names[0]}.merge" in settings
+    if follows or ((len(names) > 1 or c.command.has("track")) and not followed and not c.command.has("no-track")):
+        return None
+    return Outcome(
+        "completed", f"The branch {inline(names[0])} is there, at {short_id(c.now.refs[ref])}, as it was not before."
+    )
+
+
+def _branch_deleted(c: Comparison, settings: dict[str, list[str]]) -> Outcome | None:
+    name = c.command.operands[0]
+    if c.moved(f"{_HEADS}{name}") is not True or c.now.refs[f"{_HEADS}{name}"]:
+        return None
+    if _configured(name, settings):
+        return Outcome("partial", f"The branch {inline(name)} is gone, but its settings are still there.")
+    return Outcome("completed", f"The branch {inline(name)} is gone.")
+
+
+def _branch_renamed(c: Comparison, settings: dict[str, list[str]]) -> Outcome | None:
+    *first, new = c.command.operands
+    old = f"{_HEADS}{first[0]}" if first else c.then.head
+    if len(first) > 1 or not old.startswith(_HEADS) or c.command.has("M", "force"):
+        return None
+    was, now = c.then.refs.get(old), c.now.refs.get(f"{_HEADS}{new}")
+    if not was or now != was or c.then.refs.get(f"{_HEADS}{new}") != "" or c.now.refs.get(old) != "":
+        return None
+    if c.now.head != (f"{_HEADS}{new}" if c.then.head == old else c.then.head):
+        return Outcome("partial", f"The branch {inline(new)} is there, but HEAD still names the old one.")
+    if _configured(old.removeprefix(_HEADS), settings):
+        return Outcome(
+            "partial", f"The branch {inline(new)} is there, but its settings are still those of the old name."
+        )
+    return Outcome("completed", f"The branch {inline(new)} is there, and the old name is gone.")
+
+
+def _configured(name: str, settings: dict[str, list[str]]) -> bool:
+    return any(key.startswith(f"branch.{name}.") for key in settings)
+
+
+# ---- push ----------------------------------------------------------------------------------------------------------
+
+
+def push_refspec(command: GitCommand, head: str) -> tuple[str, str] | None:
+    """The ref here and the branch there that a push of one branch means; None for any other push."""
+    if command.has("delete", "follow-tags") or len(command.operands) > 2 or command.paths:
+        return None
+    named = command.operands[1].removeprefix("+") if len(command.operands) == 2 else "HEAD"
+    source, colon, target = named.partition(":")
+    if not source or (colon and not target):
+        return None
+    local = head if source == "HEAD" else source if source.startswith("refs/") else f"{_HEADS}{source}"
+    there = target or local
+    there = there.removeprefix(_HEADS)
+    if not is_ref(local) or not local.startswith(_HEADS) or there.startswith("refs/") or not is_ref(f"{_HEADS}{there}"):
+        return None
+    return local, there
+
+
+def tracking_refs(command: GitCommand, head: str, remotes: tuple[str, ...]) -> tuple[str, ...]:
+    """The remote-tracking refs that a push may move; its local ref first."""
+    if (spec := push_refspec(command, head)) is None:
+        return ()
+    named = command.operands[:1] or remotes[:_MOST_REMOTES]
+    return (spec[0], *(ref for r in named if is_ref(ref := f"refs/remotes/{r}/{spec[1]}")))
+
+
+def sends_the_same(command: GitCommand, then: RepoSnapshot, now: RepoSnapshot) -> bool:
+    """Whether the branch that a push sends is what it was before the call. Then that the remote took it is true whoever
+    sent it, and to send it again does nothing: calls beside it of which it is not known what they change (a script
+    whose end the session had not told yet) cast no doubt on it."""
+    if (spec := push_refspec(command, then.head)) is None or then.head != now.head:
+        return False
+    sent = then.refs.get(spec[0])
+    return bool(sent) and now.refs.get(spec[0]) == sent
+
+
+def check_push(c: Comparison) -> Outcome | None:
+    """git moves the remote-tracking ref once the remote has said that it took the branch (transport_push)."""
+    spec = push_refspec(c.command, c.now.head)
+    if spec is None:
+        return None
+    sent = c.now.refs.get(spec[0])
+    hits = []
+    for ref in c.then.logs:
+        if not ref.startswith("refs/remotes/") or not ref.endswith(f"/{spec[1]}"):
+            continue
+        lines = c.lines(ref)
+        if lines is None:
+            return None
+        if lines:
+            hits.append((ref, lines))
+    if len(hits) != 1 or not sent:
+        return None
+    ref, lines = hits[0]
+    remote = ref[len("refs/remotes/") : -len(spec[1]) - 1]
+    if len(lines) != 1 or lines[0].message != "update by push" or lines[0].new != sent or c.now.refs.get(ref) != sent:
+        return None
+    if not _goes_to_one(c, remote):
+        return None
+    return Outcome("completed", f"{inline(remote)} took {short_id(sent)} as {inline(spec[1])}: {inline(ref)} says so.")
+
+
+def _goes_to_one(c: Comparison, remote: str) -> bool:
+    """Whether the push was of one ref, to one place: with several, the tracking ref is moved after the first."""
+    settings = c.settings(r"^(remote|push)\.")
+    if settings is None:
+        return False
+
+    def of(name: str) -> list[str]:
+        return settings.get(f"remote.{remote}.{name}", [])
+
+    if len(of("pushurl") or of("url")) != 1 or of("mirror") or "true" in settings.get("push.followtags", []):
+        return False
+    if len(c.command.operands) < 2:
+        return not of("push") and "matching" not in settings.get("push.default", [])
+    return True
+
+
+def explain_open_push(c: Comparison | None, command: GitCommand, head: str) -> str:
+    """How to find out what became of a push of which nothing is known."""
+    spec = push_refspec(command, head)
+    if spec is None or (command.operands and not is_ref(f"refs/remotes/{command.operands[0]}")):
+        return "The remote may have taken it or not: `git ls-remote` tells."
+    look = f"git ls-remote {command.operands[0] if command.operands else 'origin'} {_HEADS}{spec[1]}"
+    return f"The remote may have taken it or not: {inline(look)} tells."
+
+
+_MAGIC = frozenset("*?[\\:")
+_MOST_PATHS = 64
+
+
+def check_index_command(c: Comparison) -> Outcome | None:
+    then, now = c.then.listed, c.now.listed
+    paths = _paths(c)
+    if not then or not now or then == now or now == "absent" or paths is None:
+        return None
+    try:
+        all = read_index(c.repo, c.budget)
+    except UnreadableRepo:
+        return None
+    if c.command.verb == "add":
+        return _added(c, all, paths)
+    if c.command.verb == "mv":
+        return _renamed(c, all, paths)
+    return _removed(c, all, paths)
+
+
+def _paths(c: Comparison) -> tuple[str, ...] | None:
+    """The operands as paths of the worktree; None for patterns and what leads out of it."""
+    named = (*c.command.operands, *(c.command.paths or ()))
+    found = []
+    for name in named[:_MOST_PATHS]:
+        path = os.path.relpath(os.path.normpath(c.cwd / name), c.repo.tree)
+        if _MAGIC & set(name) or not name or path == ".." or path.startswith("../"):
+            return None
+        found.append("" if path == "." else path)
+    return tuple(found) if len(named) <= _MOST_PATHS else None
+
+
+def _added(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> Outcome | None:
+    everything = c.command.has("all", "update")
+    if c.command.has("intent-to-add", "ignore-errors") or not (paths or everything):
+        return None
+    for path in paths or ("",):
+        under = entries_below(all, path)
+        if (not under and path) or not all_staged(c, under):
+            return None
+    if not c.command.has("update") and c.untracked(paths) is not False:
+        return None
+    return Outcome("completed", "The index lists what this call was to add, as it is in the working tree.")
+
+
+def all_staged(c: Comparison, under: Sequence[IndexEntry]) -> bool:
+    return not c.budget.over and all(is_staged(c.repo, entry) for entry in under)
+
+
+def _removed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> Outcome | None:
+    if not paths or "" in paths or any(entries_below(all, path) for path in paths):
+        return None
+    if not c.command.has("cached") and any(os.path.lexists(c.repo.tree / path) for path in paths):
+        return None
+    return Outcome("completed", f"The index lists {inline(paths[0])}{' and the others' if paths[1:] else ''} no more.")
+
+
+def _renamed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> Outcome | None:
+    if len(paths) != 2 or "" in paths:
+        return None
+    old, new = paths
+    if entries_below(all, inside := f"{new}/{old.rpartition('/')[2]}"):
+        new = inside
+    if entries_below(all, old) or not entries_below(all, new) or os.path.lexists(c.repo.tree / old):
+        return None
+    return Outcome("completed", f"The index lists {inline(new)}, and {inline(old)} no more.")
+
+
+MAKING_VERBS = ("clone", "init", "worktree")
+
+
+def made_folder(command: GitCommand) -> str | None:
+    """The folder that the command is to make, as named; None where that cannot be said."""
+    operands = (*command.operands, *(command.paths or ()))
+    if command.verb == "init":
+        return (operands or (".",))[0] if len(operands) < 2 else None
+    if command.verb == "worktree":
+        return operands[1] if operands[:1] == ("add",) and len(operands) in (2, 3) else None
+    if len(operands) == 2:
+        return operands[1]
+    if len(operands) != 1 or ("://" not in operands[0] and ":" in operands[0].partition("/")[0]):
+        return None
+    name = operands[0].rstrip("/").removesuffix("/.git").rstrip("/").rpartition("/")[2].removesuffix(".git")
+    usable = name and name.isprintable() and not any(c in name for c in " :@?#%") and name not in (".", "..")
+    return name if usable else None
+
+
+def made_folder_state(command: GitCommand, path: str) -> str | None:
+    """ "absent" where nothing is there, "empty" for an empty folder, for init "none" for a folder without .git; None
+    for all else, of which nothing is said."""
+    try:
+        names = [p.name for p in Path(path).iterdir()]
+    except FileNotFoundError:
+        return "absent"
+    except (OSError, ValueError):
+        return None
+    if command.verb == "init":
+        inside = {"HEAD", "objects", "refs"} <= set(names)  # a bare one
+        return None if ".git" in names or inside else "none"
+    return "empty" if not names else None
+
+
+def judge_made_folder(command: GitCommand, path: str, then: str, budget: Budget) -> Outcome:
+    now = made_folder_state(command, path)
+    if now == then:
+        what = {"none": "holds no repository", "absent": "is not there", "empty": "is empty"}[then]
+        return Outcome("not_started", f"{inline(path)} {what}, as before the call.")
+    unborn = False
+    try:
+        repo = find_repo(Path(path))
+        if repo is None or str(repo.tree) != path:
+            raise UnreadableRepo
+        made = scan_git_dir(repo, budget)
+        if command.verb == "init":
+            done = _is_new(repo)
+        elif command.verb == "clone":
+            unborn = not resolve_ref(repo, read_head(repo))
+            done = not unborn and bool(mark_log(repo, "HEAD").size) and _has_index(repo)
+        else:
+            done = read_small(repo.own, "locked", 4096) is None and _has_index(repo)
+        if done and not made.locks and not made.states:
+            kind = "worktree" if command.verb == "worktree" else "repository"
+            return Outcome("completed", f"{inline(path)} is a whole {kind}, and was none before the call.")
+    except (UnreadableRepo, OSError):
+        pass
+    if unborn:
+        return Outcome("unknown", f"{inline(path)} is a repository without a commit: of an empty remote, or cut off.")
+    rest = "the same command again makes it whole" if command.verb == "init" else "remove it before you repeat the call"
+    return Outcome("partial", f"{inline(path)} was begun and is not whole: {rest}.")
+
+
+def _has_index(repo: Repo) -> bool:
+    """The index is written last, when all files are there."""
+    return index_checksum(repo) != "absent"
+
+
+def _is_new(repo: Repo) -> bool:
+    """git makes the object folders last (init_db)."""
+    read_head(repo)
+    config = read_small(repo.common, "config", 1 << 16) or b""
+    folders = all((repo.common / "objects" / name).is_dir() for name in ("info", "pack"))
+    return folders and b"repositoryformatversion" in config and b"bare" in config

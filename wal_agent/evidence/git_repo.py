@@ -1,7 +1,5 @@
-"""Reads a repository's own files by hand: no process, bounded, following no link inside of it.
-
-Every reader gives None for "is not there" and raises `Unreadable` for what is there but cannot be trusted: links,
-pipes, files that are too big, names that lead elsewhere, formats that are not known here (reftable).
+"""Read a repository's own files: refs, operations in progress, the index and reflogs. No process is started, reads are
+bounded, and no link inside of the repository is followed.
 """
 
 from __future__ import annotations
@@ -11,7 +9,9 @@ import hashlib
 import os
 import re
 import stat
+import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -282,3 +282,193 @@ def _settled(s: os.stat_result, now: int) -> bool:
 def _stat_line(path: str, s: os.stat_result) -> str:
     numbers = (s.st_mode, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
     return "\0".join((path, *map(str, numbers)))
+
+
+MOST_INDEX = 1 << 20  # bytes; about 10,000 files
+_TIMES = 40  # bytes of an entry before the object's name: times, device, inode, mode, owner, size
+_RACE = 20_000_000  # ns: what is changed within a tick after it was staged has the times that it had
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """`stat`: ctime, mtime (each seconds, ns), device, inode, mode, uid, gid, size, each cut to 32 bits."""
+
+    path: bytes
+    stat: tuple[int, ...]
+    plain: bool  # a file or link, not in conflict, with no flag that makes git look away from it
+
+
+def index_checksum(repo: Repo) -> str:
+    """The end of the index: its checksum. "absent" where there is none, "" where it says nothing (index.skipHash)."""
+    found = read_from(repo.own, "index", -32, 32)
+    if found is None:
+        return "absent"
+    data, _ = found
+    return "" if len(data) < 32 or data[-20:] == bytes(20) else data.hex()
+
+
+def hash_index(repo: Repo, budget: Budget) -> str:
+    """A hash over the paths, modes, objects and stages of an index; "" for one that is too big, split, sparse, or of
+    another version than 2 or 3, "absent" for none."""
+    try:
+        found = read_from(repo.own, "index", 0, MOST_INDEX)
+    except UnreadableRepo:
+        return ""
+    return "absent" if found is None else _listed(found[0], budget)
+
+
+def read_index(repo: Repo, budget: Budget) -> tuple[IndexEntry, ...]:
+    """Unreadable for an index of which `listed` says nothing."""
+    found = read_from(repo.own, "index", 0, MOST_INDEX)
+    if found is None:
+        return ()
+    data = found[0]
+    width, spans = _spans(data, budget)
+    if not width:
+        raise UnreadableRepo
+    all = []
+    for at, stop in spans:
+        flags = int.from_bytes(data[at + _TIMES + width : at + _TIMES + width + 2], "big")
+        stat = struct.unpack_from(">10I", data, at)
+        plain = stat[6] >> 12 in (0o10, 0o12) and not flags & 0xF000
+        all.append(IndexEntry(data[at + _TIMES + width + (4 if flags & 0x4000 else 2) : stop], stat, plain))
+    return tuple(all)
+
+
+def is_staged(repo: Repo, entry: IndexEntry) -> bool:
+    """Whether a file is as it was when it was staged, by its times, which git itself goes by."""
+    try:
+        s = os.lstat(os.fsencode(repo.tree) + b"/" + entry.path)
+        written = os.lstat(repo.own / "index").st_mtime_ns
+    except OSError:
+        return False
+    times = (s.st_ctime_ns, s.st_mtime_ns)
+    now = (*(n for t in times for n in divmod(t, 1_000_000_000)), s.st_ino, s.st_size)
+    then = (*entry.stat[:4], entry.stat[5], entry.stat[9])
+    same = tuple(n & 0xFFFFFFFF for n in now) == then
+    return entry.plain and same and max(times) + _RACE < written
+
+
+def entries_below(all: Sequence[IndexEntry], path: str) -> list[IndexEntry]:
+    """What is listed at a path of the worktree ("" for all of it) and in it."""
+    name = os.fsencode(path)
+    return [e for e in all if not name or e.path == name or e.path.startswith(name + b"/")]
+
+
+def _listed(data: bytes, budget: Budget) -> str:
+    width, spans = _spans(data, budget)
+    if not width:
+        return ""
+    sha = hashlib.sha256()
+    for at, stop in spans:
+        sha.update(data[at + 24 : at + 28] + data[at + _TIMES : stop + 1])
+    return sha.hexdigest()[:32]
+
+
+def _spans(data: bytes, budget: Budget) -> tuple[int, list[tuple[int, int]]]:
+    """The width of an object's name, which the index does not tell, and where each entry begins and its path ends; a
+    width of 0 for what cannot be read."""
+    for width in (20, 32):
+        spans = _spans_of(data, width, budget)
+        if spans is not None:
+            return width, spans
+    return 0, []
+
+
+def _spans_of(data: bytes, width: int, budget: Budget) -> list[tuple[int, int]] | None:
+    if len(data) < 12 + width or data[:4] != b"DIRC":
+        return None
+    version, count = struct.unpack_from(">II", data, 4)
+    end = len(data) - width
+    if version not in (2, 3) or count * (_TIMES + width + 2) > len(data):
+        return None
+    spans = []
+    at = 12
+    for n in range(count):
+        flags_at = at + _TIMES + width
+        if flags_at + 2 > end or (n % 512 == 0 and budget.over):
+            return None
+        flags = int.from_bytes(data[flags_at : flags_at + 2], "big")
+        name_at = flags_at + (4 if flags & 0x4000 else 2)
+        stop = data.find(b"\0", name_at, end)
+        if stop < 0 or (flags & 0xFFF) not in (stop - name_at, 0xFFF):
+            return None
+        spans.append((at, stop))
+        at += (stop - at + 8) & ~7
+    while at + 8 <= end:  # extensions: name, size
+        name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "big")
+        if name[:1].islower():  # its entries are elsewhere (split), or stand for more (sparse)
+            return None
+        at += 8 + size
+    return spans if at == end else None
+
+
+MOST_LOG = 256 << 10  # bytes that a reflog may have grown by
+_END = 16 << 10  # bytes of its end that are read
+_TAIL = 1024  # bytes of it that tell whether it is still the same one
+
+
+@dataclass(frozen=True, slots=True)
+class LogMark:
+    """How far a reflog goes, with a hash of its end; `last`: where its last line begins, with a hash of what is in
+    front of that."""
+
+    size: int
+    end: str
+    last: int
+    front: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One movement of a ref."""
+
+    old: str
+    new: str
+    message: str
+
+
+_LINE = re.compile(rb"([0-9a-f]{40,64}) ([0-9a-f]{40,64}) [^\n]*?> -?\d+ [+-]\d+(?:\t([^\n]*))?")
+
+
+def mark_log(repo: Repo, ref: str) -> LogMark:
+    """Of a reflog as it is now; sizes of 0 where there is none."""
+    found = read_from(repo.at(ref), f"logs/{ref}", -_END, _END)
+    if found is None or not found[1]:
+        return LogMark(0, "", 0, "")
+    data, size = found
+    if not data.endswith(b"\n"):
+        raise UnreadableRepo  # a line is being written, or was torn
+    cut = data.rfind(b"\n", 0, -1) + 1
+    if not cut and size > len(data):
+        raise UnreadableRepo
+    return LogMark(size, _digest(data), size - len(data) + cut, _digest(data[:cut]))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data[-_TAIL:]).hexdigest()[:16]
+
+
+def read_log_since(repo: Repo, ref: str, then: LogMark) -> tuple[LogLine, ...] | None:
+    """The lines that a reflog got since; None where it is not the same one any more."""
+    start = max(0, then.size - _END)
+    found = read_from(repo.at(ref), f"logs/{ref}", start, MOST_LOG)
+    if found is None:
+        return () if not then.size else None
+    data, size = found
+    old, new = data[: then.size - start], data[then.size - start :]
+    if size < then.size or (then.size and _digest(old) != then.end) or (new and not new.endswith(b"\n")):
+        return None
+    lines = []
+    for text in new.splitlines():
+        match = _LINE.fullmatch(text)
+        if match is None:
+            return None
+        lines.append(LogLine(match[1].decode(), match[2].decode(), (match[3] or b"").decode("utf-8", "replace")))
+    return tuple(lines)
+
+
+def lost_last_line(repo: Repo, ref: str, then: LogMark) -> bool:
+    """Whether a reflog is what it was without its last line."""
+    now = mark_log(repo, ref)
+    return bool(then.size) and (now.size, now.end) == (then.last, then.front if then.last else "")

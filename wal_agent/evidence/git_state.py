@@ -1,5 +1,7 @@
-"""What is looked at around a git command, as facts before it and as things now. Facts of all steps of a call in one
-repository are the same ones, so that they are told once."""
+"""Record a repository's state around a git command: as facts before it, as it is now, and what git reports of commits.
+
+Facts of all steps of a call in one repository are the same facts.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.evidence.git_repo import GitDirState, Repo, UnreadableRepo, is_ref, read_head, resolve_ref, scan_git_dir
+from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
+from wal_agent.evidence import git_repo
+from wal_agent.evidence.git_argv import GitCommand
+from wal_agent.evidence.git_repo import (
+    GitDirState,
+    LogLine,
+    LogMark,
+    Repo,
+    UnreadableRepo,
+    is_ref,
+    mark_log,
+    read_head,
+    read_log_since,
+    resolve_ref,
+    scan_git_dir,
+)
 from wal_agent.evidence.model import Budget
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence import git_index
-from wal_agent.recovery.evidence.git_logs import LogMark, mark_log
 
 ABSENT = "absent"
 _MOST_REFS = 10
@@ -57,8 +72,8 @@ def take_snapshot(repo: Repo, refs: Sequence[str], index: bool, budget: Budget) 
         oid=values.get(now, now) if now.startswith("refs/") else now,
         refs=values,
         logs={name: mark_log(repo, name) for name in ("HEAD", *wanted)},
-        index=git_index.index_checksum(repo),
-        listed=git_index.hash_index(repo, budget) if index else "",
+        index=git_repo.index_checksum(repo),
+        listed=git_repo.hash_index(repo, budget) if index else "",
         whole=scan_git_dir(repo, budget),
         hooks=_hooks(repo),
     )
@@ -153,3 +168,126 @@ def _mark(value: str) -> LogMark:
         return LogMark(0, "", 0, "")
     size, end, last, front = value.split(" ")
     return LogMark(int(size), end, int(last), front)
+
+
+_MOST = 1 << 20  # bytes of an answer of git's
+_UNSAFE_PATH = frozenset("*?[\\:")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    parents: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    command: GitCommand
+    repo: Repo
+    cwd: Path
+    then: RepoSnapshot
+    now: RepoSnapshot
+    budget: Budget
+
+    def lines(self, ref: str = "HEAD") -> tuple[LogLine, ...] | None:
+        """What was added to a reflog; None where that cannot be told."""
+        mark = self.then.logs.get(ref)
+        try:
+            return None if mark is None else read_log_since(self.repo, ref, mark)
+        except UnreadableRepo:
+            return None
+
+    def one_line(self) -> LogLine | None:
+        """The only movement of HEAD since, if it led to where HEAD is now."""
+        lines = self.lines()
+        return lines[0] if lines is not None and len(lines) == 1 and lines[0].new == self.now.oid else None
+
+    def moved(self, ref: str) -> bool | None:
+        """Whether a ref has another value than before; None where that is not known."""
+        if ref not in self.then.refs or ref not in self.now.refs:
+            return None
+        return self.then.refs[ref] != self.now.refs[ref]
+
+    @property
+    def new_locks(self) -> tuple[str, ...]:
+        return tuple(x for x in self.now.whole.locks if x not in self.then.whole.locks)
+
+    @property
+    def new_states(self) -> tuple[str, ...]:
+        return tuple(x for x in self.now.whole.states if x not in self.then.whole.states)
+
+    # ---- asking git; None for no answer ----
+
+    def commit(self, oid: str) -> Commit | None:
+        data = self._ask("cat-file", "commit", oid)
+        if data is None:
+            return None
+        head, _, message = data.partition(b"\n\n")
+        parents = tuple(x[7:].decode("ascii", "replace") for x in head.split(b"\n") if x.startswith(b"parent "))
+        return Commit(parents, message.decode("utf-8", "replace"))
+
+    def index_is_head(self, paths: Sequence[str] = ()) -> bool | None:
+        """Whether the index has what HEAD has (of those paths)."""
+        if any(_UNSAFE_PATH & set(p) for p in paths):
+            return None
+        ask = (
+            "diff-index",
+            "--cached",
+            "--ignore-submodules=all",
+            "--no-ext-diff",
+            "--no-textconv",
+            "--name-only",
+            "-z",
+        )
+        data = self._ask(*ask, "HEAD", "--", *paths)
+        return None if data is None else not data
+
+    def untracked(self, paths: Sequence[str]) -> bool | None:
+        """Whether there are files at those paths of the worktree (none: in all of it) that git would add."""
+        ask = ("ls-files", "--full-name", "--others", "--exclude-standard", "--directory", "--no-empty-directory", "-z")
+        data = self._ask(*ask, "--", *(str(self.repo.tree / p) for p in paths), user_settings=True, top=True)
+        return None if data is None else bool(data)
+
+    def settings(self, pattern: str) -> dict[str, list[str]] | None:
+        """Settings by lower-case key, the user's own ones included, as git itself would see them."""
+        data = self._ask("config", "--null", "--show-origin", "--get-regexp", pattern, ok=(0, 1), user_settings=True)
+        if data is None:
+            return None
+        found: dict[str, list[str]] = {}
+        parts = os.fsdecode(data).split("\0")
+        for origin, entry in zip(parts[::2], parts[1::2], strict=False):
+            key, _, value = entry.partition("\n")
+            if origin != "command line:":  # which is ours
+                found.setdefault(key, []).append(value)
+        return found
+
+    def hooks(self) -> frozenset[str] | None:
+        """Names of the hooks (of EARLY_HOOKS) that may run here; None where that is not known."""
+        if (settings := self.settings(r"^(core\.hookspath$|hook\.)")) is None:
+            return None
+        found = {*self.then.hooks, *self.now.hooks}
+        if any(key.startswith("hook.") for key in settings):
+            return None
+        try:
+            for folder in settings.get("core.hookspath", []):
+                found |= list_hooks(self.repo.tree / Path(folder).expanduser())
+        except (UnreadableRepo, RuntimeError, ValueError):
+            return None
+        return frozenset(found)
+
+    def _ask(
+        self, *words: str, ok: tuple[int, ...] = (0,), user_settings: bool = False, top: bool = False
+    ) -> bytes | None:
+        left = self.budget.until - self.budget.clock.boot()
+        if left <= 0:
+            return None
+        git = Git(env=os.environ, timeout=left)
+        at = GitDirs(self.repo.own, work_tree=self.repo.tree, cwd=self.repo.tree if top else self.cwd)
+        try:
+            return git.run(*words, at=at, ok=ok, most=_MOST, user_settings=user_settings)
+        except (GitFailed, GitMissing, GitStopped, OSError):
+            return None
+
+
+def short_id(oid: str) -> str:
+    return oid[:8]

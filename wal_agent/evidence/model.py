@@ -1,10 +1,14 @@
-"""What one call does, step by step, and what evidence says of one step: the data between `evidence` and its kinds."""
+"""Define the data between calls and kinds of evidence: the steps of a call, the paths and options that their words
+mean, and what evidence says of one step.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -132,3 +136,116 @@ class Kind(Protocol):
     def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
         """What became of the step, from the call's facts and what is true now; None when it is not of this kind.
         `completed` and `not_started` only with proof."""
+
+
+CWD = "cwd"  # a fact: where the agent said that the call runs
+
+
+def resolve_path(step: Step, named: str) -> str | None:
+    """The absolute path of an operand of a step. A ".." behind a link means one thing to a shell's cd and another one
+    to the kernel: None."""
+    if not named or "\0" in named:
+        return None
+    try:
+        named.encode()
+    except UnicodeEncodeError:
+        return None
+    joined = str(step.cwd / named)
+    if ".." in Path(joined).parts:
+        folder = joined if joined.endswith("/..") else str(Path(joined).parent)
+        if os.path.realpath(folder) != os.path.realpath(os.path.normpath(folder)):
+            return None
+    return relocate(step.moved, os.path.normpath(joined))
+
+
+def folder_fact(cwd: str) -> tuple[Fact, ...]:
+    """The fact of an agent's word on where a call runs; nothing for a word that is no plain absolute path."""
+    plain = (
+        cwd.startswith("/") and cwd[1:2] != "/" and os.path.normpath(cwd) == cwd and "\0" not in cwd and len(cwd) < 4096
+    )
+    return (Fact(what=CWD, where=cwd, value=""),) if plain and cwd == cwd.encode(errors="replace").decode() else ()
+
+
+def call_folder(facts: Sequence[Fact]) -> Path | None:
+    """Where the agent said that the call runs, if it did."""
+    return next((Path(f.where) for f in facts if f.what == CWD), None)
+
+
+def relocate(way: tuple[Path, Path] | None, path: str) -> str:
+    """A path in the workspace that the call worked in as the same place in the one here."""
+    if way is None or not Path(path).is_relative_to(way[0]):
+        return path
+    return str(way[1] / Path(path).relative_to(way[0]))
+
+
+def paths_overlap(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether a path of the one is, holds, or is in a path of the other, also where links give them other names: equal
+    names anywhere on the way count."""
+    ones, others = [_names(p) for p in one], [_names(p) for p in other]
+    return any(a[-1] in b or b[-1] in a for a in ones for b in others)
+
+
+def _names(path: str) -> tuple[str, ...]:
+    plain = unicodedata.normalize("NFC", path.casefold())  # some file systems take such names for one
+    return ("/", *(part for part in plain.split("/") if part))
+
+
+def resolve_reach(reach: Reach) -> tuple[str, ...]:
+    """What a step changes, by its names and by what these are now, links followed."""
+    return tuple(dict.fromkeys((*reach.changes, *map(os.path.realpath, reach.changes))))
+
+
+_BINS = ("/bin/", "/usr/bin/", "/usr/local/bin/")
+
+
+def program_name(step: Step) -> str:
+    """The name of a step's program; "" where it is some file of the project's."""
+    name = step.words[0] if step.words else ""
+    for folder in _BINS:
+        if name.startswith(folder):
+            name = name[len(folder) :]
+    return "" if "/" in name else name
+
+
+@dataclass(frozen=True, slots=True)
+class Argv:
+    """`options`: short ones by letter, long ones by name, in their order; `values`: of options that take one."""
+
+    options: tuple[str, ...]
+    operands: tuple[str, ...]
+    values: dict[str, str]
+
+    def has(self, *names: str) -> bool:
+        return any(n in self.options for n in names)
+
+
+def parse_argv(words: tuple[str, ...], short: str, long: Collection[str] = (), valued: str = "") -> Argv | None:
+    """The words behind the program. None where an option stands that is not in `short`, `long` or, with a value behind
+    it, in `valued`: it may change what the command does."""
+    options: list[str] = []
+    operands: list[str] = []
+    values: dict[str, str] = {}
+    rest = list(words[1:])
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            operands += rest
+            break
+        if word.startswith("--"):
+            if word not in long:
+                return None
+            options.append(word)
+        elif word.startswith("-") and len(word) > 1:
+            for at, letter in enumerate(word[1:], 1):
+                if letter in valued:
+                    value = word[at + 1 :] or (rest.pop(0) if rest else None)
+                    if value is None or letter in values:
+                        return None
+                    values[letter] = value
+                    break
+                if letter not in short:
+                    return None
+                options.append(letter)
+        else:
+            operands.append(word)
+    return Argv(tuple(options), tuple(operands), values)

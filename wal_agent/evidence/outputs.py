@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wal_agent.evidence.file_state import ABSENT, judge_append, judge_as_before, judge_unchanged, judge_write
-from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step
+from wal_agent.evidence.file_state import (
+    ABSENT,
+    entry_fact,
+    judge_append,
+    judge_as_before,
+    judge_unchanged,
+    judge_write,
+    parent,
+    path_facts,
+    read_facts,
+    read_file,
+    stat_entry,
+)
+from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step, parse_argv, program_name, resolve_path
 from wal_agent.evidence.steps import output_redirects
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.look import read_file, stat_entry
-from wal_agent.recovery.evidence.notes import entry_fact, parent, path_facts, read_facts
-from wal_agent.recovery.evidence.paths import resolve_path
-from wal_agent.recovery.evidence.words import parse_argv, program_name
 from wal_agent.shell.quote import inline
 
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}

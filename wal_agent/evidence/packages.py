@@ -9,12 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from wal_agent.evidence.file_state import judge_as_before
-from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step
+from wal_agent.evidence.file_state import (
+    entry_fact,
+    hash_listing,
+    judge_as_before,
+    parent,
+    quote_paths,
+    read_facts,
+    read_file,
+    stat_entry,
+)
+from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step, program_name
 from wal_agent.records import Fact
-from wal_agent.recovery.evidence.look import hash_listing, read_file, stat_entry
-from wal_agent.recovery.evidence.notes import entry_fact, parent, quote_paths, read_facts
-from wal_agent.recovery.evidence.words import program_name
 from wal_agent.shell.quote import inline
 
 _NPM = frozenset({"ci", "clean-install", "install", "i", "add"})

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wal_agent.evidence.files import read_changes
-from wal_agent.evidence.model import Step
-from wal_agent.recovery.evidence.paths import resolve_path
+from wal_agent.evidence.model import Step, resolve_path
 from wal_agent.shell import syntax
 from wal_agent.shell.classify import FOLDERS
 from wal_agent.shell.rules import load_rules

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Class, Finding, Intent, Verdict
 from wal_agent.recovery.advice import advice
-from wal_agent.recovery.evidence.paths import call_folder, relocate
 from wal_agent.shell.classify import NO_RULE, classify, worse_class
 from wal_agent.shell.rules import OURS, Rules
 from wal_agent.wal.state import EndedCall, OpenCall

@@ -12,15 +12,13 @@ from dataclasses import replace
 from functools import reduce
 
 from wal_agent.records import Class
-from wal_agent.recovery import node_code
 from wal_agent.recovery.declared_match import for_command, for_tool, moved
-from wal_agent.recovery.repeats import joint_effect
-from wal_agent.recovery.wrappers import InnerRun, unwrap
 from wal_agent.shell import inline_code
-from wal_agent.shell.effects import builtin_effect, redirect_effects, variable_effects
+from wal_agent.shell.effects import builtin_effect, joint_effect, redirect_effects, variable_effects
 from wal_agent.shell.match import GENERAL_VERIFY, command_levels, match_rule, program_name
 from wal_agent.shell.rules import OURS, Classified, Rules, Shell
 from wal_agent.shell.syntax import Script, Simple, Word, parse
+from wal_agent.shell.wrappers import InnerRun, unwrap
 
 __all__ = ["AWAY", "Classified", "Rules", "classify", "classify_command", "read_input", "tighten", "worse_class"]
 
@@ -188,7 +186,7 @@ class _Parts:
         declared = self._declared(c)
         if declared is not None:
             return declared
-        if (code := inline_code.classify_python(c) or node_code.classify_node(c)) is not None:
+        if (code := inline_code.classify_python(c) or inline_code.classify_node(c)) is not None:
             return _CODE[code]
         named = command_levels(c.words, self._rules)
         runs = unwrap(c, *named[0]) if named else None

@@ -1,16 +1,17 @@
-"""What parts of a command change that no rule of a program covers: redirections, variables, the shell's own commands.
-
-Pure."""
+"""Find what commands change that no rule of a program covers: redirections, variables, the shell's own commands, and
+what commands that can each be repeated do together. Pure.
+"""
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from wal_agent.recovery.bash_values import assigned_names
-from wal_agent.shell.match import is_live_file
+from wal_agent.shell.expand import assigned_names
+from wal_agent.shell.match import is_live_file, program_name
 from wal_agent.shell.rules import Classified
-from wal_agent.shell.syntax import Redirect, Word
+from wal_agent.shell.syntax import Redirect, Simple, Word
 
 READS = Classified("read_only", "shell-builtin", "only changes the shell that it runs in")
 _APPENDS = Classified(
@@ -210,3 +211,100 @@ def builtin_effect(words: Sequence[Word]) -> Classified | None:
             return _BUILTIN  # evaluated again where the variable is an integer or a reference
         names.append(m[1])
     return _SETS if variable_effects(names) else READS
+
+
+WRITES_BACK = Classified(
+    "mutation",
+    "writes-back",
+    "writes to a file what it made of that file; a second time it makes it of the result",
+    "look at the file",
+)
+DRAWS = Classified(
+    "mutation",
+    "writes-random",
+    "writes what is drawn anew each time, in the place of what was there",
+    "look at the file",
+)
+_COPIES = frozenset({"cp", "mv", "install", "ln", "scp", "rsync"})  # read all operands but the last, and write that
+_WRITES_ALL = frozenset({"tee", "sponge"})
+_TO_FILE = frozenset({"-o", "--output", "-O", "--out", "-out"})
+_SAYS_NOTHING_OF_IT = frozenset({"echo", "printf", "test", "[", "ls", "stat", "cd", "mkdir", "touch", "find", "rm"})
+_RANDOM = frozenset({"shuf", "gshuf", "uuidgen", "pwgen", "mcookie", "apg", "makepasswd", "fortune", "jot"})
+_RANDOM_OPENSSL = frozenset({"rand", "genrsa", "genpkey", "gendsa", "ecparam", "dhparam", "enc", "passwd", "req"})
+
+
+def joint_effect(commands: Sequence[Simple]) -> Classified | None:
+    """What the commands of one text do together that none of them does alone; None where nothing is seen."""
+    writes = [set(_writes(c)) for c in commands]
+    made: set[str] = set()  # files that went into something that was written, or into a pipe
+    for c, written in zip(commands, writes, strict=True):
+        reads = set(_reads(c))
+        if reads & written and _name(c) not in _COPIES and _name(c) != "sort":
+            return WRITES_BACK
+        if written & made:
+            return WRITES_BACK
+        if written or not c.sure:
+            made |= reads
+    return DRAWS if any(writes) and any(_draws(c) for c in commands) else None
+
+
+def _name(c: Simple) -> str:
+    return (program_name(c.words[0]) or "") if c.words else ""
+
+
+def _operands(c: Simple) -> list[str]:
+    return [_path(w.text) for w in c.words[1:] if w.text and not w.text.startswith("-")]
+
+
+def _path(text: str) -> str:
+    return posixpath.normpath(text)
+
+
+def _writes(c: Simple) -> Iterator[str]:
+    for r in c.redirects:
+        if r.op in (">", ">|", "&>", ">&") and r.to is not None and r.to.text and not r.to.text.startswith("/dev/"):
+            yield _path(r.to.text)
+    name, operands = _name(c), _operands(c)
+    if name in _COPIES and len(operands) > 1:
+        yield operands[-1]
+    elif name in _WRITES_ALL:
+        yield from operands
+    for option, value in zip(c.words, c.words[1:], strict=False):
+        if option.text in _TO_FILE and value.text:
+            yield _path(value.text)
+    for w in c.words[1:]:
+        if w.text and w.text.startswith(("of=", "--output=")):
+            yield _path(w.text.partition("=")[2])
+
+
+def _reads(c: Simple) -> Iterator[str]:
+    for r in c.redirects:
+        if r.op == "<" and r.to is not None and r.to.text:
+            yield _path(r.to.text)
+    name, operands = _name(c), _operands(c)
+    if name in _SAYS_NOTHING_OF_IT or name in _WRITES_ALL:
+        return
+    if name in _COPIES:
+        yield from operands[:-1]
+        return
+    output = {
+        _path(v.text) for o, v in zip(c.words, c.words[1:], strict=False) if o.text in _TO_FILE and v.text is not None
+    }
+    yield from (o for o in operands if o not in output or operands.count(o) > 1)
+    yield from (_path(o.removeprefix("if=")) for o in operands if o.startswith("if="))
+
+
+def _draws(c: Simple) -> bool:
+    name = _name(c)
+    texts = [w.text or "" for w in c.words[1:]]
+    if name == "openssl":
+        return bool(texts) and texts[0] in _RANDOM_OPENSSL
+    if name in ("sort", "gsort"):
+        return any(t in ("--random-sort", "--sort=random") or (t[:1] == "-" != t[1:2] and "R" in t) for t in texts)
+    if name in ("awk", "gawk", "mawk"):
+        return any("rand(" in t for t in texts)
+    if name == "gpg":
+        return "--gen-random" in texts
+    if name == "wg":
+        return bool(texts) and texts[0] in ("genkey", "genpsk")
+    return name in _RANDOM

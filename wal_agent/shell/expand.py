@@ -1,4 +1,9 @@
-"""Expansions in shell text, and the commands in them; arithmetic and tests, which are read for what they substitute."""
+"""Find what expansions in shell text run: substitutions, arithmetic and tests.
+
+Arithmetic evaluates variables: it runs a[$(b)] where that is a variable's value, and it sets variables. Only values
+that the text itself takes from a command or a file are treated as hostile; those from outside (the environment) are
+taken for what they mostly are.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,168 @@ from collections.abc import Iterable, Sequence
 
 from tree_sitter import Node
 
-from wal_agent.recovery.bash_places import Places, names
-from wal_agent.recovery.bash_values import assigned_names
-from wal_agent.shell.lexer import UnreadableText
+from wal_agent.shell.lexer import Lexer, UnreadableText
 from wal_agent.shell.syntax import Simple, Word
+
+_NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*|(?<=\$)[0-9@*]|(?<=\$\{)[0-9@*]")
+_SET = re.compile(
+    rb"([A-Za-z_][A-Za-z0-9_]*|[\])}])[ \t\n]*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))"
+    rb"|(?:\+\+|--)[ \t\n]*([A-Za-z_][A-Za-z0-9_]*)"
+)
+_COMPARED = re.compile(rb"(?<!\S)(\S++)[ \t]++-(?:eq|ne|lt|le|gt|ge)[ \t]++(\S++)|[ \t]-[vR][ \t]++(\S++)")
+_SUBSCRIPT = re.compile(rb"\[([^\]]*)\]\+?=")
+_RUNS = re.compile(rb"\$\((?!\()|`|[<>]\(")
+_GLUED = re.compile(rb"""[^\s=!<>~]=|['"][^'"=]*=""")
+POSITIONAL = b"1"
+_OUTPUT = b"$("  # what a command prints, where it stands in arithmetic itself
+
+
+def identifiers(text: bytes) -> frozenset[bytes]:
+    """All names in a text; parameters that are numbers are one."""
+    return frozenset(POSITIONAL if m in b"0123456789@*" else m for m in _NAME.findall(text))
+
+
+def assigned_names(text: bytes) -> tuple[str, ...] | None:
+    """The variables that an arithmetic expression sets. None: cannot be told."""
+    found = []
+    for m in _SET.finditer(text):
+        name = m[1] or m[2]
+        if not (name[:1].isalpha() or name[:1] == b"_") or text[m.start() - 1 : m.start()] in (b"$", b"{"):
+            return None
+        found.append(name.decode())
+    return tuple(dict.fromkeys(found))
+
+
+class ValueSources:
+    """Where the values of a text's variables come from, and which of them arithmetic reads."""
+
+    def __init__(self) -> None:
+        self._from: dict[bytes, set[bytes]] = {}
+        self._read: set[bytes] = set()
+        self._anything = {_OUTPUT}
+
+    def sets(self, name: bytes, text: bytes) -> None:
+        """`text`: the value as written. One that sets something is as good as any: x='PATH=1'; ((x))."""
+        self.computes(name, text)
+        if b"=" in text or _RUNS.search(text):
+            self._anything.add(name)
+
+    def computes(self, name: bytes, expression: bytes) -> None:
+        """Arithmetic sets it."""
+        self._from.setdefault(name, set()).update(identifiers(expression))
+
+    def fills(self, *names: bytes) -> None:
+        """Something outside of the text gives them their values."""
+        self._anything.update(names)
+
+    def evaluates(self, text: bytes) -> None:
+        """A text in arithmetic."""
+        self._read |= identifiers(text)
+        if _RUNS.search(text):
+            self._read.add(_OUTPUT)
+
+    def compares(self, test: bytes) -> bool:
+        """The inside of [[ ]]. Whether it may set something too."""
+        operands = [o for found in _COMPARED.findall(test) for o in found]
+        if not operands:
+            return False
+        torn = any(o.count(q) % 2 for o in operands for q in (b'"', b"'", b"`"))
+        torn |= any(o.count(b"(") != o.count(b")") for o in operands)
+        self.evaluates(test if torn else b" ".join(operands))
+        return _GLUED.search(test) is not None
+
+    def indexes(self, array: bytes) -> None:
+        """The subscripts in ( [a]=b ) and a[b]=."""
+        for inside in _SUBSCRIPT.findall(array):
+            self.evaluates(inside)
+
+    def unsafe(self) -> bool:
+        """Whether arithmetic may read, in however many steps, what came from a command or a file."""
+        reached: set[bytes] = set()
+        todo = list(self._read)
+        while todo:
+            name = todo.pop()
+            if name not in reached:
+                reached.add(name)
+                todo += self._from.get(name, ())
+        return not reached.isdisjoint(self._anything)
+
+
+_GAP = re.compile(rb"(?:[ \t\n]|\\\n)*")
+ENDS = frozenset(b" \t\n;&|()<>`")
+
+
+def names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class Places:
+    """One text. Its methods raise Unread where something stands that they do not expect."""
+
+    def __init__(self, source: bytes) -> None:
+        self._b = source
+        self._words = Lexer(source)
+        self._values = ValueSources()
+        self._arithmetic = False  # something is evaluated that may run what stands in a variable
+        self._depth = 0
+
+    def _text(self, n: Node) -> bytes:
+        return self._b[n.start_byte : n.end_byte]
+
+    def _bare(self, start: int, end: int, inner: dict[int, int]) -> Iterable[int]:
+        i = start
+        while i < end:
+            if i in inner:
+                i = inner[i]
+            else:
+                yield i
+                i += 1
+
+    def _outside(self, start: int, end: int, inner: dict[int, int], allowed: re.Pattern[bytes]) -> bool:
+        return allowed.fullmatch(bytes(self._b[i] for i in self._bare(start, end, inner))) is not None
+
+    def _gap(self, start: int, end: int, *, lines: bool = False, apart: bool = False) -> bool:
+        """Only blanks stand there (with `lines` ends of lines too; with `apart` at least one). Whether a line ends."""
+        if start == end and not apart:
+            return False
+        gap = self._b[start:end]
+        if start > end or _GAP.fullmatch(gap) is None:
+            raise UnreadableText
+        bare = gap.replace(b"\\\n", b"")
+        blank = b" " in bare or b"\t" in bare
+        if (len(bare) != len(gap) or apart) and not blank:
+            raise UnreadableText
+        if b"\n" in bare and not lines:
+            raise UnreadableText
+        return b"\n" in bare
+
+    def _same(self, n: Node) -> None:
+        """An operator or keyword is written as it is called (the grammar takes -<< for <<)."""
+        if not n.is_named and self._text(n) != n.type.encode():
+            raise UnreadableText
+
+    def _edges(self, start: int, end: int) -> None:
+        if (start and self._b[start - 1] not in ENDS) or (end < len(self._b) and self._b[end] not in ENDS):
+            raise UnreadableText
+
+    def _alone(self, n: Node) -> bool:
+        self._edges(n.start_byte, n.end_byte)
+        return True
+
+    def _comment(self, n: Node) -> None:
+        at = n.start_byte
+        text = self._text(n)
+        if text[:1] != b"#" or b"\n" in text or (at and self._b[at - 1] not in b" \t\n;&|()"):
+            raise UnreadableText
+        if n.end_byte < len(self._b) and self._b[n.end_byte] != 0x0A:
+            raise UnreadableText
+
+    @staticmethod
+    def _children(n: Node, count: int) -> list[Node]:
+        if len(n.children) != count:
+            raise UnreadableText
+        return n.children
+
 
 _MAX_DEPTH = 40
 _PLAIN_VARIABLE = re.compile(rb"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")

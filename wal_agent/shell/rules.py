@@ -352,5 +352,5 @@ def _load_rules() -> Rules:
 
 def rules_text() -> str:
     """All files of rules.d in the order of their names, which is the order of the rules."""
-    folder = files("wal_agent.recovery").joinpath("rules.d")
+    folder = files("wal_agent.shell").joinpath("rules.d")
     return "\n".join(file.read_text("utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name))

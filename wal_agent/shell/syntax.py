@@ -63,6 +63,6 @@ def parse(text: str) -> Script | None:
 
 def literal_commands(text: str) -> tuple[Simple, ...] | None:
     """The commands of a text whose every word is literal and each of which runs for sure, wrappers taken away."""
-    from wal_agent.recovery.wrappers import literal_commands
+    from wal_agent.shell.wrappers import literal_commands
 
     return literal_commands(text)

@@ -1,21 +1,135 @@
-"""Commands that are given shell text to run: shells, ssh, eval, su and the like. Pure."""
+"""Find what commands that run other commands run (sudo, env, xargs, bash -c, ssh, find -exec, ...). Pure.
+
+An option that is not listed here makes it unknown what runs.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from wal_agent.records import Class
-from wal_agent.recovery.wrapped import (
-    InnerRun,
-    WrapperSpec,
-    _class_of_text,
-    _count_options,
-    _join_words,
-    _split_names,
-    _unknown,
-)
-from wal_agent.shell.syntax import Simple
+from wal_agent.shell.match import program_name
+from wal_agent.shell.syntax import Simple, Word, parse
+
+Words = Sequence[Word]
+_ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class InnerRun:
+    """What a wrapper runs: a command, or with `shell` a text (None: not known). `input`: what that reads, if known.
+
+    `sets`: variables set for it. `away`: where it runs, if not on this machine. `least`: it is at least this bad, and
+    `why`."""
+
+    words: tuple[Word, ...] = ()
+    text: str | None = None
+    shell: bool = False
+    input: str | None = None
+    sets: tuple[str, ...] = ()
+    away: str = ""
+    least: Class = "read_only"
+    why: str = ""
+    own: tuple[Word, ...] = ()  # the command that is left of the wrapper itself, for the rules
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperSpec:
+    """A wrapper that takes options, `skip` operands, and then a command."""
+
+    flags: str = ""
+    values: str = ""
+    long: frozenset[str] = frozenset()  # "--x" is a flag, "--x=" takes a value
+    skip: int = 0
+    sets: bool = False  # assignments may stand in front of the command
+    extra: re.Pattern[str] | None = None  # more words that are options
+    least: Class = "read_only"
+    why: str = ""
+    alone: bool = False  # without a command it only prints
+    away: bool = False
+    dashes: bool = False  # the command stands behind "--"
+
+
+def _split_names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _unknown(why: str) -> tuple[InnerRun, ...]:
+    return (InnerRun(shell=True, least="unknown", why=why),)
+
+
+def _read_wrapper(w: WrapperSpec, words: Words, c: Simple, away: str = "") -> tuple[InnerRun, ...]:
+    i = _count_options(w, words)
+    if i is None:
+        return _unknown("has options that are not known here")
+    sets: list[str] = []
+    while w.sets and i < len(words) and (m := _ASSIGN.fullmatch(words[i].text or words[i].begins)):
+        sets.append(m[1])
+        i += 1
+    if i < len(words) and words[i].text is None and w.skip == 0:
+        return _unknown("runs a command that only the shell knows")
+    skipped = words[i : i + w.skip]
+    if any(s.text is None for s in skipped):
+        return _unknown("runs a command that only the shell knows")
+    i += w.skip
+    if w.dashes:
+        more = _count_options(w, words[i:])
+        if more is None or words[i + more - 1].text != "--":
+            return _unknown("runs a command that cannot be told from its options")
+        i += more
+    rest = tuple(words[i:])
+    if not rest:
+        return () if w.alone else _unknown("runs nothing that stands there") if not c.redirects else ()
+    return (InnerRun(rest, input=c.input, sets=tuple(sets), away=away if w.away else "", least=w.least, why=w.why),)
+
+
+def _count_options(w: WrapperSpec, words: Words) -> int | None:
+    """How many words are options and their values; None if one is not known."""
+    i = 0
+    while i < len(words):
+        text = words[i].text
+        if text is None:
+            return i if words[i].begins and not words[i].begins.startswith("-") else None
+        if text == "--":
+            return i + 1
+        if not text.startswith("-") or text == "-":
+            return i
+        if text.startswith("--"):
+            name, equals, _value = text.partition("=")
+            if (equals and f"{name}=" in w.long) or (not equals and name in w.long):
+                i += 1
+            elif not equals and f"{name}=" in w.long:
+                i += 2
+            else:
+                return None
+        elif w.extra is not None and w.extra.fullmatch(text):
+            i += 1
+        else:
+            took = _cluster(text[1:], w)
+            if took is None:
+                return None
+            i += took
+    return i
+
+
+def _cluster(letters: str, w: WrapperSpec) -> int | None:
+    for at, c in enumerate(letters):
+        if c in w.values:
+            return 2 if at == len(letters) - 1 else 1
+        if c not in w.flags:
+            return None
+    return 1
+
+
+def _class_of_text(text: str | None) -> Class:
+    return "unknown" if text is None else "read_only"
+
+
+def _join_words(words: Words) -> str | None:
+    return None if any(w.text is None for w in words) else " ".join(w.text or "" for w in words)
+
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "ash", "rbash"})
 _SHELL_LONG = frozenset({"--login", "--norc", "--noprofile", "--posix", "--verbose", "--noediting"})
@@ -175,3 +289,291 @@ _TEXT_WRAPPERS: Mapping[str, Callable[[Simple], tuple[InnerRun, ...] | None]] = 
     "parallel": _parallel,
     **dict.fromkeys(_SHELLS, _shell),
 }
+
+
+_ANYTHING = Word(None)
+_FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+
+
+_XARGS = WrapperSpec(
+    "0rtpxo",
+    "ILnPsdaE",
+    _split_names(
+        "--null --no-run-if-empty --verbose --interactive --exit --max-args= --max-procs= --max-lines= --delimiter="
+        " --arg-file= --replace= --max-chars="
+    ),
+    extra=re.compile(r"-[il]|-i.+|-[lL]\d+"),
+)
+
+
+def _xargs(c: Simple) -> tuple[InnerRun, ...]:
+    words = c.words[1:]
+    i = _count_options(_XARGS, words)
+    if i is None:
+        return _unknown("has options that are not known here")
+    rest = tuple(words[i:])
+    if not rest:
+        return ()
+    marks = _marks([w.text or "" for w in words[:i]])
+    if marks:  # asked about as it stands there too: what is put into a text may be told from the rest of it
+        return (InnerRun(tuple(_fill_placeholder(w, marks) for w in rest)), InnerRun(rest))
+    return (InnerRun((*rest, _ANYTHING)),)
+
+
+def _marks(options: Sequence[str]) -> tuple[str, ...]:
+    found = []
+    for i, o in enumerate(options):
+        if o.startswith("--replace"):
+            found.append(o.partition("=")[2] or (options[i + 1] if i + 1 < len(options) else "") or "{}")
+        elif o.startswith("-i"):
+            found.append(o[2:] or "{}")
+        elif o.startswith("-") and not o.startswith("--") and "I" in o:
+            found.append(o.partition("I")[2] or (options[i + 1] if i + 1 < len(options) else "{}"))
+    return tuple(m for m in found if m)
+
+
+def _fill_placeholder(word: Word, marks: Sequence[str]) -> Word:
+    """A word with what is put in the place of a mark."""
+    text = word.text
+    at = min((text.find(m) for m in marks if m in text), default=-1) if text is not None else -1
+    return word if text is None or at < 0 else Word(None, text[:at])
+
+
+def _find(c: Simple) -> tuple[InnerRun, ...] | None:
+    own: list[Word] = []
+    found: list[InnerRun] = []
+    words = c.words
+    start = words[1].text if len(words) > 1 and words[1].text and words[1].text[0] not in "-(!" else "."
+    i = 0
+    while i < len(words):
+        if words[i].text not in _FIND_RUNS:
+            own.append(words[i])
+            i += 1
+            continue
+        end = next((j for j in range(i + 1, len(words)) if words[j].text == ";" or _plus(words, j)), None)
+        if end is None or any(w.text is None and not w.begins for w in words[i + 1 : end]):
+            return _unknown("runs a command that cannot be read")
+        begins = "./" if words[i].text in ("-execdir", "-okdir") else start
+        run = tuple(
+            Word(None, begins) if w.text == "{}" else _fill_placeholder(w, ("{}",)) if w.text is not None else w
+            for w in words[i + 1 : end]
+        )
+        found += [InnerRun(run), InnerRun(words[i + 1 : end])] if run else [InnerRun(shell=True, least="unknown")]
+        i = end + 1
+    if not found:
+        return None
+    return (replace(found[0], own=tuple(own)), *found[1:])
+
+
+def _plus(words: Words, j: int) -> bool:
+    return words[j].text == "+" and words[j - 1].text == "{}"
+
+
+def _git(c: Simple) -> tuple[InnerRun, ...] | None:
+    """Commands that git is told to run; the rules say of the rest of it what it is."""
+    words = c.words
+    texts = [w.text for w in words]
+    found: list[InnerRun] = []
+    for i, t in enumerate(texts[1:], 1):
+        after = words[i + 1] if i + 1 < len(words) else None
+        if t in ("-x", "--exec") and "rebase" in texts[:i]:
+            found.append(InnerRun(text=after.text if after else None, shell=True, least="unknown"))
+        elif t is not None and t.startswith("--exec=") and "rebase" in texts[:i]:
+            found.append(InnerRun(text=t[7:], shell=True, least="unknown"))
+        elif t == "run" and "bisect" in texts[:i]:
+            found.append(InnerRun(words[i + 1 :], least="unknown"))
+            break
+        elif t == "foreach" and "submodule" in texts[:i]:
+            rest = [w for w in words[i + 1 :] if w.text != "--recursive"]
+            found.append(InnerRun(text=_join_words(rest), shell=True, least=_class_of_text(_join_words(rest))))
+            break
+    if not found:
+        return None
+    return (replace(found[0], own=words), *found[1:])
+
+
+# Programs whose packages are known by the same name; `npx cat` would run a package that is not `cat`.
+_CHECKERS = frozenset({"tsc", "prettier", "eslint", "stylelint", "biome"})
+_NPX_HOW = frozenset({"--no-install", "--no", "--yes", "-y", "--prefer-offline", "--offline", "--"})
+
+
+def _npx(c: Simple) -> tuple[InnerRun, ...] | None:
+    """A checker as the project has it; where it has none it is fetched first."""
+    i = next((i for i, w in enumerate(c.words) if i and w.text not in _NPX_HOW), len(c.words))
+    if i == len(c.words) or c.words[i].text not in _CHECKERS:
+        return None
+    why = "runs a program of the project's packages, or fetches it first"
+    return (InnerRun(c.words[i:], input=c.input, least="idempotent", why=why),)
+
+
+def _openssl(c: Simple) -> tuple[InnerRun, ...] | None:
+    """s_client sends its input to a host: nothing is sent where that is empty, or a Q, which ends it."""
+    if len(c.words) < 2 or c.words[1].text != "s_client" or (c.input is not None and c.input.strip() in ("", "Q")):
+        return None
+    return _unknown("sends its input to a host")
+
+
+_ARGV_WRAPPERS: Mapping[str, Callable[[Simple], tuple[InnerRun, ...] | None]] = {
+    "xargs": _xargs,
+    "gxargs": _xargs,
+    "find": _find,
+    "gfind": _find,
+    "git": _git,
+    "openssl": _openssl,
+    "npx": _npx,
+}
+
+
+_SUDO = WrapperSpec(
+    "AbEHnSPki",
+    "ughpCrtTU",
+    _split_names(
+        "--user= --group= --host= --prompt= --non-interactive --preserve-env --preserve-env= --set-home --stdin --login"
+    ),
+    sets=True,
+)
+_PREFIX_WRAPPERS: Mapping[str, WrapperSpec] = {
+    "sudo": _SUDO,
+    "doas": WrapperSpec("n", "uC"),
+    "env": WrapperSpec(
+        "i0v", "uC", _split_names("--ignore-environment --null --unset= --chdir= --debug"), sets=True, alone=True
+    ),
+    "nohup": WrapperSpec(least="idempotent", why="may write nohup.out"),
+    "time": WrapperSpec("pvq", "f", _split_names("--portability --verbose --format=")),
+    "timeout": WrapperSpec(
+        "vfp", "ks", _split_names("--verbose --preserve-status --foreground --kill-after= --signal="), skip=1
+    ),
+    "gtimeout": WrapperSpec(
+        "vfp", "ks", _split_names("--verbose --preserve-status --foreground --kill-after= --signal="), skip=1
+    ),
+    "nice": WrapperSpec("", "n", _split_names("--adjustment="), extra=re.compile(r"-\d+")),
+    "ionice": WrapperSpec("t", "cn", _split_names("--ignore --class= --classdata=")),
+    "chrt": WrapperSpec("bfiorR", "", skip=1),
+    "taskset": WrapperSpec("", "", skip=1),
+    "stdbuf": WrapperSpec("", "ioe", _split_names("--input= --output= --error=")),
+    "setsid": WrapperSpec("cfw", "", _split_names("--ctty --fork --wait")),
+    "command": WrapperSpec("p"),
+    "builtin": WrapperSpec(),
+    "exec": WrapperSpec("cl", "a"),
+    "caffeinate": WrapperSpec("dimsu", "tw"),
+    "unbuffer": WrapperSpec("p"),
+    "chroot": WrapperSpec(
+        "",
+        "",
+        _split_names("--userspec= --groups= --skip-chdir"),
+        skip=1,
+        away=True,
+        least="unknown",
+        why="runs a program of another root",
+    ),
+    "busybox": WrapperSpec(),
+    "coproc": WrapperSpec(least="unknown", why="runs a command beside the rest"),
+    "systemd-run": WrapperSpec(
+        "tPGdSqr",
+        "pEu",
+        _split_names(
+            "--user --scope --wait --pty --pipe --collect --quiet --unit= --property= --uid= --gid= --setenv="
+            " --working-directory= --description= --slice="
+        ),
+        least="unknown",
+        why="runs a command apart from this one",
+    ),
+}
+# A shell tool may run these by their short names (docker exec): options, one operand, and then a command.
+_CONTAINERS: Mapping[str, WrapperSpec] = {
+    "docker exec": WrapperSpec(
+        "itd",
+        "uwe",
+        _split_names("--interactive --tty --detach --privileged --user= --workdir= --env= --env-file="),
+        skip=1,
+        away=True,
+    ),
+    "docker compose exec": WrapperSpec(
+        "itdT",
+        "uwe",
+        _split_names("--detach --privileged --no-TTY --no-tty --user= --workdir= --env= --index="),
+        skip=1,
+        away=True,
+    ),
+    "kubectl exec": WrapperSpec(
+        "itq",
+        "nc",
+        _split_names("--stdin --tty --quiet --namespace= --container= --context="),
+        skip=1,
+        away=True,
+        dashes=True,
+    ),
+    "docker run": WrapperSpec(
+        "itdP",
+        "veupwlhmca",
+        _split_names(
+            "--rm --init --privileged --read-only --interactive --tty --detach --name= --volume= --env= --publish="
+            " --workdir= --network= --net= --user= --entrypoint= --mount= --platform= --gpus= --memory= --cpus="
+            " --env-file= --hostname= --label= --add-host= --pull= --restart= --cap-add= --shm-size= --ulimit="
+            " --security-opt= --device= --tmpfs="
+        ),
+        skip=1,
+        away=True,
+        least="unknown",
+        why="runs a program in a new container",
+    ),
+}
+_CONTAINER_WRAPPERS: Mapping[str, WrapperSpec] = {
+    **_CONTAINERS,
+    "podman exec": _CONTAINERS["docker exec"],
+    "podman run": _CONTAINERS["docker run"],
+    "docker container exec": _CONTAINERS["docker exec"],
+    "docker-compose exec": _CONTAINERS["docker compose exec"],
+    "oc exec": _CONTAINERS["kubectl exec"],
+}
+
+
+def unwrap(c: Simple, name: str, taken: int) -> tuple[InnerRun, ...] | None:
+    """What a command runs if it is a wrapper; None if it is none, () if it runs nothing, a text that is None where
+    that cannot be told. `name`: what the rules call it (docker exec); `taken`: how many of its words that is."""
+    words = c.words
+    first = program_name(words[0]) if words else None
+    if first is None:
+        return None
+    if name in _CONTAINER_WRAPPERS:
+        found = _read_wrapper(_CONTAINER_WRAPPERS[name], words[taken:], c, f"in a container ({name})")
+        return tuple(replace(f, own=words) for f in found) if name.endswith(" run") else found
+    special = _TEXT_WRAPPERS.get(first) or _ARGV_WRAPPERS.get(first)
+    if special is not None:
+        return special(c)
+    if first == "command" and len(words) > 1 and words[1].text in ("-v", "-V"):
+        return ()
+    if first in _PREFIX_WRAPPERS:
+        return _read_wrapper(_PREFIX_WRAPPERS[first], words[1:], c, "under another root")
+    return None
+
+
+def literal_commands(text: str) -> tuple[Simple, ...] | None:
+    """The commands of a text, in its order, if every word of them is literal and each runs for sure. What only says
+    how (sudo, env, timeout, nice, nohup, time, stdbuf) is taken away. None for all other texts."""
+    script = parse(text)
+    if script is None or script.functions or not script.commands:
+        return None
+    found = [_strip_prefixes(c) for c in script.commands]
+    return None if None in found else tuple(c for c in found if c is not None)
+
+
+_PREFIXES = frozenset(
+    {"sudo", "doas", "env", "timeout", "gtimeout", "nice", "ionice", "nohup", "time", "stdbuf", "command"}
+)
+_MOVES = frozenset({"-C", "--chdir", "-D", "-R", "-b", "-i"})  # another folder, root, time or environment
+
+
+def _strip_prefixes(c: Simple, depth: int = 0) -> Simple | None:
+    if not c.sure or any(w.text is None for w in c.words) or depth > 8:
+        return None
+    if not c.words or c.words[0].text not in _PREFIXES:
+        return c
+    found = unwrap(c, "", 0)
+    if not found or len(found) != 1 or not found[0].words:
+        return c if found == () else None
+    one = found[0]
+    front = c.words[1 : len(c.words) - len(one.words)]
+    if any((w.text or "").partition("=")[0] in _MOVES for w in front):
+        return None
+    return _strip_prefixes(replace(c, words=one.words, assigns=(*c.assigns, *one.sets)), depth + 1)

@@ -15,8 +15,8 @@ from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import SystemClock
 from wal_agent.config import Settings
 from wal_agent.errors import Damaged
+from wal_agent.evidence import collector
 from wal_agent.records import Opening, Verdict
-from wal_agent.recovery import evidence
 from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left, pause_words
 from wal_agent.recovery.case import Policy
 from wal_agent.recovery.damage import lease_missing, lost, offered
@@ -107,7 +107,7 @@ def foresee_start(
     agent = AGENTS[agent_name]
     tree = worktree.plan_worktree(at, here, workspace, settings, agent, env)
     inner = InnerRuns(settings, env, here)
-    found_now = evidence.decide_verdicts(
+    found_now = collector.decide_verdicts(
         at.before,
         at.inputs,
         here,

@@ -24,8 +24,8 @@ from wal_agent.agents.session_files import well_formed
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, Fenced, WalAgentError
 from wal_agent.events import CallEnded, CallStarted, Emit
+from wal_agent.evidence import collector
 from wal_agent.records import Class, End, Ending, Finding, Intent, Payload, Teller
-from wal_agent.recovery import evidence
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, deny_unsaved
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import Rules
@@ -219,7 +219,7 @@ class Gate:
         reads = found.cls == "read_only"
         if not nested:
             self._remember(event)
-        facts = () if reads else evidence.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
+        facts = () if reads else collector.collect_facts(event.tool, event.input, self._workspace, cwd=event.cwd)
         if len(event.input) > INLINE and self._writer.spooled:
             return self._deny(deny_unsaved(0), "unsaved", nested=nested)  # only the bucket holds so much: it is away
         try:

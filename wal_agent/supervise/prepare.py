@@ -16,10 +16,11 @@ from wal_agent.agents.base import Journals, NewSession, Reconciled, ResumeSessio
 from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
 from wal_agent.events import Recovered
+from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import End, FileGone, Host, Recovery, Verdict
-from wal_agent.recovery import evidence, tree_words
+from wal_agent.recovery import tree_words
 from wal_agent.recovery.case import Policy
 from wal_agent.recovery.decided import Alert, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.inflight import InFlight
@@ -171,7 +172,7 @@ class Preparation:
         nothing of it runs any more."""
         at = self.at
         covers = self.tree.covers(self.done)
-        found = evidence.decide_verdicts(
+        found = collector.decide_verdicts(
             at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers, inner=self._inner
         )
         return standing(found, at.before.recovery, self.tree.has)

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, OTHER, end, intent, opening, started, state_of, turn
 from wal_agent.evidence import collector
+from wal_agent.evidence.collector import collect_facts
+from wal_agent.evidence.model import folder_fact
+from wal_agent.evidence.running import find_running_calls
 from wal_agent.evidence.steps import split_call
 from wal_agent.records import AnyRecord, Verdict
-from wal_agent.recovery.evidence import collect_facts, find_running_calls
-from wal_agent.recovery.evidence.paths import folder_fact
 from wal_agent.shell.rules import load_rules
 
 Fields = dict[str, object]
@@ -39,7 +40,9 @@ class Job:
         call = intent(1, self.tool, self.data, before=self.facts)
         state = state_of(opening(workspace=str(self.workspace)), started(), turn(), call)
         host, folder = (HOST, self.workspace) if here is None else (OTHER, here)
-        (said,) = collector(state, {1: self.data}, host, folder, [], True, Unhurried(), covers=lambda path: covered)
+        (said,) = collector.decide_verdicts(
+            state, {1: self.data}, host, folder, [], True, Unhurried(), covers=lambda path: covered
+        )
         return said
 
 
@@ -246,7 +249,7 @@ def test_what_ran_in_another_folder_changes_another_file(shop: Path) -> None:
         facts = [collect_facts("Bash", data, shop, Unhurried(), cwd, work=lambda: 0.0) for data in (mine, other)]
         calls = [intent(n, "Bash", d, before=f) for n, (d, f) in enumerate(zip((mine, other), facts, strict=True), 1)]
         state = state_of(opening(workspace=str(shop)), started(), turn(), *calls)
-        return collector(state, {1: mine, 2: other}, HOST, shop, [], True, Unhurried())[0].finding
+        return collector.decide_verdicts(state, {1: mine, 2: other}, HOST, shop, [], True, Unhurried())[0].finding
 
     assert finding(sub) == "not_started" and finding("") == "unknown"
 

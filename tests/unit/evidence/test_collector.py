@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from tests.unit.recovery.cases import HOST, OTHER, captured, end, intent, opening, started, state_of, turn
 from wal_agent.evidence import collector, files
-from wal_agent.evidence.file_state import FileNow, sha256
+from wal_agent.evidence.collector import collect_facts, ran_alone
+from wal_agent.evidence.file_state import FileNow, read_file, sha256
 from wal_agent.evidence.files import target_file
 from wal_agent.evidence.model import MOST_BYTES, MOST_FILES, Budget
+from wal_agent.evidence.running import find_running_calls
 from wal_agent.evidence.steps import split_call
 from wal_agent.records import AnyRecord, Class, Fact, Host
-from wal_agent.recovery.evidence import collect_facts, find_running_calls, ran_alone
-from wal_agent.recovery.evidence.look import read_file
 
 
 class Ticking:
@@ -175,7 +175,7 @@ def test_a_clock_that_steps_back_makes_nothing_alone(tmp_path: Path, ended: floa
     second = intent(2, input=data, cls="mutation", before=facts, time=1010.0)
     over = msgspec.structs.replace(end(1), time=ended)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), first, second, over)
-    (said,) = collector(state, {1: data, 2: data}, HOST, tmp_path, [], True)
+    (said,) = collector.decide_verdicts(state, {1: data, 2: data}, HOST, tmp_path, [], True)
     assert said.finding == "unknown"
 
 
@@ -187,7 +187,7 @@ def test_a_call_that_was_not_logged_before_it_ran_is_never_not_started(tmp_path:
     late = intent(1, "write_file", data, "idempotent", before=told(file, tmp_path))
     late = msgspec.structs.replace(late, unlogged=True)
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), late)
-    (said,) = collector(state, {1: data}, HOST, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, {1: data}, HOST, tmp_path, [], True, Ticking())
     assert said.finding == "unknown" and "may have run" in said.why
 
 
@@ -262,17 +262,17 @@ def test_the_file_as_it_was(tmp_path: Path, host: Host, gone: bool, finding: str
         turn(),
         intent(1, "write_file", data, "idempotent", before=told(file, tmp_path)),
     )
-    (said,) = collector(state, {1: data}, host, tmp_path, [], gone, Ticking())
+    (said,) = collector.decide_verdicts(state, {1: data}, host, tmp_path, [], gone, Ticking())
     assert said.finding == finding
     file.write_bytes(b"new")
-    (said,) = collector(state, {1: data}, host, tmp_path, [], gone, Ticking())
+    (said,) = collector.decide_verdicts(state, {1: data}, host, tmp_path, [], gone, Ticking())
     assert said.finding == "completed"
 
 
 def test_a_path_in_the_old_folder_means_the_same_place_in_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"new")
     state = state_of(*START, intent(1, "write_file", A, "idempotent"))
-    (said,) = collector(state, {1: A}, OTHER, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, {1: A}, OTHER, tmp_path, [], True, Ticking())
     assert said.finding == "completed" and str(tmp_path) in said.why
 
 
@@ -285,7 +285,7 @@ def test_an_older_run_on_another_machine_is_not_this_place(tmp_path: Path) -> No
         opening(2, "dead", host=HOST, workspace=str(tmp_path)),
         started(),
     )
-    (said,) = collector(state, {1: data}, HOST, tmp_path, [], True)
+    (said,) = collector.decide_verdicts(state, {1: data}, HOST, tmp_path, [], True)
     assert said.finding == "unknown"
 
 
@@ -299,10 +299,12 @@ def test_every_open_call_gets_a_verdict_within_the_time(tmp_path: Path, monkeypa
     monkeypatch.setattr(files, "read_file", counted_look)
     inputs = {n: write(tmp_path / str(n)) for n in range(1, 31)}
     state = state_of(*START, *(intent(n, "write_file", i, "idempotent") for n, i in inputs.items()))
-    assert [v.call for v in collector(state, inputs, HOST, tmp_path, [], True, Ticking())] == list(inputs)
+    assert [v.call for v in collector.decide_verdicts(state, inputs, HOST, tmp_path, [], True, Ticking())] == list(
+        inputs
+    )
     assert len(reads) == 30
     slow = Ticking(0.2)
-    said = collector(state, inputs, HOST, tmp_path, [], True, slow)
+    said = collector.decide_verdicts(state, inputs, HOST, tmp_path, [], True, slow)
     assert len(said) == 30 and {v.finding for v in said[-5:]} == {"unknown"} and len(reads) < 50
 
 
@@ -316,7 +318,7 @@ def test_reading_what_other_calls_did_takes_no_more_than_half_of_the_time(
     last = intent(101, "write_file", mine, "idempotent", before=told(tmp_path / "a", tmp_path))
     state = state_of(opening(workspace=str(tmp_path)), started(), turn(), *ended, last)
     inputs = {**dict.fromkeys(range(1, 101), reads), 101: mine}
-    (said,) = collector(state, inputs, HOST, tmp_path, [], True, Ticking(step))
+    (said,) = collector.decide_verdicts(state, inputs, HOST, tmp_path, [], True, Ticking(step))
     assert said.finding == finding and ("other calls" in said.why) == (step > 0)
 
 
@@ -329,7 +331,7 @@ def test_a_call_reads_some_files_at_most(tmp_path: Path) -> None:
 
 def test_the_verify_words_are_told(tmp_path: Path) -> None:
     state = state_of(*START, intent(1, "write_file", A))
-    (said,) = collector(
+    (said,) = collector.decide_verdicts(
         state, {1: A}, HOST, tmp_path, [], True, Ticking(), verify=lambda tool, data: f"{tool} {len(data)}"
     )
     assert said.verify == f"write_file {len(A)}"
@@ -337,11 +339,13 @@ def test_the_verify_words_are_told(tmp_path: Path) -> None:
 
 def test_of_a_command_that_is_gone_that_much_is_told(tmp_path: Path) -> None:
     state = state_of(opening(workspace=str(tmp_path)), started(), intent(1))
-    (said,) = collector(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], True, Ticking())
+    (said,) = collector.decide_verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], True, Ticking())
     assert said.finding == "unknown" and "Nothing of it runs any more" in said.why
-    (said,) = collector(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], False)
+    (said,) = collector.decide_verdicts(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [], False)
     assert said.why == ""
-    (said,) = collector(state, {1: b'{"command":"make"}'}, HOST, tmp_path, [shell("make")], True, Ticking())
+    (said,) = collector.decide_verdicts(
+        state, {1: b'{"command":"make"}'}, HOST, tmp_path, [shell("make")], True, Ticking()
+    )
     assert said.finding == "partial" and "was ended then" in said.why
 
 
@@ -362,7 +366,7 @@ def test_a_tree_that_was_put_back_on_another_machine(tmp_path: Path, covered: bo
     data = write("/w/shop/a")
     facts = (Fact(what="file", where="/w/shop/a", value=sha256(b"old")),)
     state = state_of(*START, intent(1, "write_file", data, "idempotent", before=facts))
-    (said,) = collector(
+    (said,) = collector.decide_verdicts(
         state, {1: data}, OTHER, tmp_path, [], True, Ticking(), covers=lambda p: covered and p == str(file)
     )
     assert said.finding == ("not_started" if covered else "unknown")

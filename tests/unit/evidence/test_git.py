@@ -278,7 +278,7 @@ def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
     stage.sh("git push -q origin main")
     ended = (intent(1, "bash", inputs[1]), end(1))
     state = state_of(opening(workspace=str(stage.work)), *ended, intent(2, "bash", inputs[2], before=facts))
-    (said,) = collector(state, inputs, HOST, stage.work, [], True, Unhurried())
+    (said,) = collector.decide_verdicts(state, inputs, HOST, stage.work, [], True, Unhurried())
     assert said.finding == finding
 
 

@@ -14,8 +14,7 @@ from tests.faults.evidence.stage import Call, Unhurried, age, judged, shell
 from tests.unit.recovery.cases import OTHER, intent, opening, started, state_of, turn
 from wal_agent.evidence import collector
 from wal_agent.evidence.call import MOST_FACTS, MOST_VALUE, are_entangled, read_parts
-from wal_agent.evidence.model import Budget
-from wal_agent.recovery.evidence.look import (
+from wal_agent.evidence.file_state import (
     MOST_ENTRIES,
     Entry,
     hash_listing,
@@ -24,6 +23,7 @@ from wal_agent.recovery.evidence.look import (
     stat_entry,
     times_settled,
 )
+from wal_agent.evidence.model import Budget
 
 
 def budget() -> Budget:
@@ -188,9 +188,9 @@ def test_another_machine(shop: Path) -> None:
         state = state_of(
             opening(workspace=str(shop)), started(), turn(), intent(1, call.tool, call.input, before=facts)
         )
-        return collector(state, {1: call.input}, OTHER, shop, [], True, Unhurried(), covers=lambda p: covered)[
-            0
-        ].finding
+        return collector.decide_verdicts(
+            state, {1: call.input}, OTHER, shop, [], True, Unhurried(), covers=lambda p: covered
+        )[0].finding
 
     for command in ("rm a", "mv a c", "cp a c", "echo hi > a", "echo hi >> a", "mkdir new"):
         assert said(command, covered=False) == "unknown"
@@ -208,9 +208,11 @@ def test_a_tree_that_was_put_back_on_the_same_machine(shop: Path) -> None:
     (shop / "a").unlink()
     state = state_of(opening(workspace=str(shop)), started(), intent(1, call.tool, call.input, before=facts))
     host = state.openings[0].opening.host
-    (told,) = collector(state, {1: call.input}, host, shop, [], True, Unhurried(), covers=lambda p: True)
+    (told,) = collector.decide_verdicts(
+        state, {1: call.input}, host, shop, [], True, Unhurried(), covers=lambda p: True
+    )
     assert told.finding == "unknown"
-    (told,) = collector(state, {1: call.input}, host, shop, [], True, Unhurried())
+    (told,) = collector.decide_verdicts(state, {1: call.input}, host, shop, [], True, Unhurried())
     assert told.finding == "completed"
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from tests.unit.recovery.cases import end, intent, opening, state_of
+from wal_agent.evidence.model import folder_fact
 from wal_agent.records import Verdict
 from wal_agent.recovery import deny
 from wal_agent.recovery.decided import Alert
-from wal_agent.recovery.evidence.paths import folder_fact
 from wal_agent.recovery.inflight import InFlight, Unannounced, in_flight
 from wal_agent.recovery.prompt import (
     MAX_TOKENS,

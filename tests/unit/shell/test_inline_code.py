@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.recovery import node_code
-from wal_agent.recovery.repeats import DRAWS, WRITES_BACK, joint_effect
 from wal_agent.shell import inline_code, sql
+from wal_agent.shell.effects import DRAWS, WRITES_BACK, joint_effect
 from wal_agent.shell.syntax import Simple, Word, parse
 
 
@@ -248,8 +247,8 @@ def test_whatever_is_taken_for_reading_does_no_more_when_it_runs(code: list[str]
     ],
 )
 def test_javascript_in_its_closed_form(code: str, found: str | None) -> None:
-    assert node_code.classify_node(command("node", "-p", code)) == found
-    assert node_code.classify_node(command("node", "-r", "./x", "-p", code)) is None
+    assert inline_code.classify_node(command("node", "-p", code)) == found
+    assert inline_code.classify_node(command("node", "-r", "./x", "-p", code)) is None
 
 
 # ---- SQL ------------------------------------------------------------------------------------------------------------

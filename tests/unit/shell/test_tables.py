@@ -1,16 +1,72 @@
-"""Every tool that the tested versions of the agents declare: its class, and that its fields are known. The table is
-written by hand; tests/contract/test_tools.py holds it against the real CLIs."""
+"""Check the classifier against two tables that were not written from the rules.
+
+commands.jsonl: 2,000 shell commands, classified by the manuals. agents_tools.json: every tool that the tested versions
+of the agents declare; tests/contract/test_tools.py compares it with the real CLIs.
+"""
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
 
+from wal_agent.records import Class
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
+
+TABLE = Path(__file__).with_name("commands.jsonl")
+CLASSES: tuple[Class, ...] = get_args(Class)
+FEWEST = 300
+MOST_EXCUSED = 0.25  # the share of lines that may allow a second class
+
+
+class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"cls": "class"}):
+    cmd: str
+    cls: Class
+    also: tuple[Class, ...] = ()
+    note: str = ""
+
+
+@cache
+def table() -> tuple[Line, ...]:
+    return tuple(msgspec.json.decode(line, type=Line) for line in TABLE.read_bytes().splitlines())
+
+
+@cache
+def answers() -> dict[str, Class]:
+    rules = load_rules()
+    return {
+        line.cmd: classify("run_shell_command", json.dumps({"command": line.cmd}).encode(), rules).cls
+        for line in table()
+    }
+
+
+def told(wrong: list[Line]) -> str:
+    return "".join(f"\n{line.cmd!r}: {answers()[line.cmd]}, but is {line.cls} {line.note}" for line in wrong)
+
+
+def test_no_command_that_may_change_something_comes_out_read_only() -> None:
+    wrong = [line for line in table() if line.cls != "read_only" and answers()[line.cmd] == "read_only"]
+    assert not wrong, told(wrong)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_commands_have_the_class_that_their_manuals_say(cls: Class) -> None:
+    wrong = [line for line in table() if line.cls == cls and answers()[line.cmd] not in (cls, *line.also)]
+    assert not wrong, told(wrong)
+
+
+def test_the_table_is_long_and_strict() -> None:
+    lines = table()
+    assert len(lines) == len({line.cmd for line in lines}) >= FEWEST
+    assert {line.cls for line in lines} == set(CLASSES)
+    assert not [line for line in lines if "read_only" in line.also or line.cls in line.also]
+    assert sum(bool(line.also) for line in lines) <= MOST_EXCUSED * len(lines)
+
 
 TOOLS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("agents_tools.json").read_text("utf-8"))
 CALLS = [(t["agent"], t.get("hook", t["tool"]), json.dumps(i), cls) for t in TOOLS for i, cls in t["calls"]]

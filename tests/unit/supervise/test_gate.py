@@ -74,7 +74,7 @@ def test_the_agents_word_on_where_a_call_runs_is_kept_with_its_intent(
 ) -> None:
     """Recovery has no other way to know what a relative path meant."""
     for budget in ("BEFORE_WAIT", "BEFORE_WORK"):
-        monkeypatch.setattr(f"wal_agent.recovery.evidence.{budget}", 60.0)
+        monkeypatch.setattr(f"wal_agent.evidence.collector.{budget}", 60.0)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a").write_text("x")
     with post.committing():

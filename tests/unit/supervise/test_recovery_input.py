@@ -23,8 +23,8 @@ from wal_agent.clock import SystemClock
 from wal_agent.config import load
 from wal_agent.evidence import collector
 from wal_agent.evidence.model import NestedRun, Step
+from wal_agent.evidence.running import judge_nested_run
 from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
-from wal_agent.recovery.evidence.runs import judge_nested_run
 from wal_agent.recovery.prompt import Lost, LostCall, Told
 from wal_agent.recovery.templates import Templates
 from wal_agent.recovery.tree_words import Effects
@@ -319,5 +319,5 @@ def test_a_verdict_asks_it(tmp_path: Path, text: str) -> None:
         empty = Payload(size=1, data=b"")
         intent = Intent(time=5.0, call=1, tool="run_shell_command", input=empty, cls="idempotent", rule="", session="s")
         state = State(open=(OpenCall(2, opening.opening.epoch, intent),), openings=(opening,), next_call=2)
-        (said,) = collector(state, {1: data}, on.here, tmp_path, [], True, inner=inner)
+        (said,) = collector.decide_verdicts(state, {1: data}, on.here, tmp_path, [], True, inner=inner)
     assert (said.finding, asked) == ("completed", [(opening.opening.run, 5.0)])
