@@ -339,9 +339,9 @@ def generic_want(table: object, path: Path, env: Mapping[str, str]) -> Want:
 
 def prompt_wants(workspace: Path) -> list[Want]:
     """The project's own prompts, each with the hash of its text; those that cannot be read are not used anyway."""
-    from wal_agent.recovery.templates import FOLDER, own_prompts
+    from wal_agent.recovery.templates import FOLDER, read_project_prompts
 
-    found = own_prompts(workspace)
+    found = read_project_prompts(workspace)
     return [
         Want(f"{FOLDER}/{name}", digest(text.encode()), workspace, _begins(text), PROMPT_MEANS)
         for name, text in found.items()
@@ -396,9 +396,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from None
     known_keys(document, KEYS, "", path)
     if "rules" in document:
-        from wal_agent.recovery.toml_rules import toml_rules
+        from wal_agent.recovery.toml_rules import parse_toml_rules
 
-        toml_rules(document["rules"], path, text)
+        parse_toml_rules(document["rules"], path, text)
     return document
 
 

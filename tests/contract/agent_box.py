@@ -40,7 +40,7 @@ from wal_agent.agents.base import (
     ToolStarting,
     TurnStarted,
 )
-from wal_agent.recovery.templates import standing_protocol
+from wal_agent.recovery.templates import read_protocol
 from wal_agent.rehearsal.demo import of_home
 from wal_agent.rehearsal.model import Call, Model, Turn
 from wal_agent.supervise.callers import Callers, chain_of, peer_of
@@ -218,7 +218,7 @@ class Run:
         box, agent = self.box, self.box.agent
         env = box.env(model)
         setup = HookSetup(
-            self.run, self.dir, self.client, self.skip, standing_protocol(self.dir, {"XDG_STATE_HOME": str(self.dir)})
+            self.run, self.dir, self.client, self.skip, read_protocol(self.dir, {"XDG_STATE_HOME": str(self.dir)})
         )
         self.injected = agent.inject(setup, env)
         env |= self.injected.env

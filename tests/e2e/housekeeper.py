@@ -13,7 +13,7 @@ from pathlib import Path
 from wal_agent.bucket import open_bucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import AgentStarted, AnyRecord, Edit, End, FileDelta, Intent, Payload
-from wal_agent.recovery.admit import Local, Try, admit
+from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.supervise.machine import this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.codec import digest
@@ -30,7 +30,7 @@ def main(url: str, folder: Path) -> None:
     bucket, keys, clock, rng = open_bucket(url), Keys("job"), SystemClock(), random.Random()
     seen = leases.read_lease(bucket, keys)
     wanted = admit(keys.job, seen, Local("", "", "dead", unchanged=1e6))  # the old owner was killed: its parent says so
-    assert isinstance(wanted, Try)
+    assert isinstance(wanted, Acquire)
     run = f"run-{os.getpid()}"
     host = this_host(os.environ, folder)
     claim = LeaseRequest(run=run, host=host, agent="gemini", workspace="/", ttl=30.0)

@@ -17,8 +17,8 @@ from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Host, Opening
-from wal_agent.recovery.case import Before, typed_before
-from wal_agent.recovery.restore import Place, check
+from wal_agent.recovery.plan_model import PriorLog, prior_args
+from wal_agent.recovery.restore_session import SessionTarget, check_files
 from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
@@ -178,22 +178,22 @@ def test_a_quoted_word_is_that_word_for_a_shell_and_harmless_for_a_terminal(word
 def test_a_session_id_of_a_log_is_an_id(name: str, session: str, tmp_path: Path) -> None:
     """It becomes a word of the agent's command line, and a part of a file's name."""
     agent = AGENTS[name]
-    place = Place(agent, session, tmp_path, {"HOME": str(tmp_path)}, tmp_path / "kept")
+    place = SessionTarget(agent, session, tmp_path, {"HOME": str(tmp_path)}, tmp_path / "kept")
     with pytest.raises(Damaged, match="which is no session's id"):
-        check(place, {agent.main_file: FileState(session=session, size=1, sha256="0" * 64)})
+        check_files(place, {agent.main_file: FileState(session=session, size=1, sha256="0" * 64)})
 
 
 # ---- which of the log's openings is meant
 
 
-def before(*openings: Opening) -> Before:
+def before(*openings: Opening) -> PriorLog:
     state = State(openings=tuple(OpeningAt(n, o) for n, o in enumerate(openings, 1)), home=openings[-1].epoch)
-    return Before(state, openings[-1])
+    return PriorLog(state, openings[-1])
 
 
 def test_a_start_without_words_goes_on_with_those_before() -> None:
     dead = msgspec.structs.replace(opening((), epoch=2), cause="dead")
-    assert typed_before(before(opening(), dead)) == ARGS
-    assert typed_before(before(opening(), dead, msgspec.structs.replace(dead, epoch=3))) == ARGS
-    assert typed_before(before(opening(), msgspec.structs.replace(dead, cause="closed"))) == ()
-    assert typed_before(before(opening(), opening(("-c",), epoch=2))) == ("-c",)
+    assert prior_args(before(opening(), dead)) == ARGS
+    assert prior_args(before(opening(), dead, msgspec.structs.replace(dead, epoch=3))) == ARGS
+    assert prior_args(before(opening(), msgspec.structs.replace(dead, cause="closed"))) == ()
+    assert prior_args(before(opening(), opening(("-c",), epoch=2))) == ("-c",)

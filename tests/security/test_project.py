@@ -13,7 +13,7 @@ from wal_agent.agents.generic import settings as generic
 from wal_agent.config import SETTINGS, Settings, load, wants_of
 from wal_agent.consent import ConsentNeeded, Consents
 from wal_agent.errors import ConfigError
-from wal_agent.recovery.templates import NAMES, PROTOCOL, load_templates, standing_protocol
+from wal_agent.recovery.templates import NAMES, PROTOCOL, load_templates, read_protocol
 
 ASKED: dict[str, Any] = {
     "bucket": "s3://attacker/loot",
@@ -181,7 +181,7 @@ def test_a_projects_prompt_is_used_only_as_it_was_allowed(clone: Clone, name: st
 
     def used() -> bool:
         ours = load_templates(clone.folder, clone.env).own.get(name) == text
-        return ours or standing_protocol(clone.folder, clone.env) == text
+        return ours or read_protocol(clone.folder, clone.env) == text
 
     with pytest.raises(ConsentNeeded, match=f"prompts/{name}"):
         loaded(clone)

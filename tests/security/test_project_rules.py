@@ -14,9 +14,9 @@ import pytest
 
 from tests.unit.recovery.cases import intent, opening, state_of
 from wal_agent.records import Intent
-from wal_agent.recovery.inflight import InFlight, in_flight
-from wal_agent.recovery.project_rules import rules_in
-from wal_agent.recovery.settle import Answers, Asked
+from wal_agent.recovery.inflight import InFlight, group_calls
+from wal_agent.recovery.project_rules import load_all
+from wal_agent.recovery.settle import AskedCall, Resolver
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.prepare import harmless_calls
@@ -66,7 +66,7 @@ def clone(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def logged(number: int, tool: str, fields: dict[str, object], clone: Path) -> tuple[Intent, bytes]:
     """The intent as the gate writes it in this clone."""
     input = json.dumps(fields).encode()
-    cls = classify(tool, input, rules_in(clone).of("gemini")).cls
+    cls = classify(tool, input, load_all(clone).of("gemini")).cls
     return intent(number, tool, input, cls), input
 
 
@@ -74,7 +74,9 @@ def told(clone: Path, tool: str, fields: dict[str, object]) -> tuple[InFlight, I
     """What the agent is told of the call in this clone, and in a project without rules."""
     record, input = logged(1, tool, fields, clone)
     state = state_of(opening(), record)
-    both = [in_flight(state.open, (), {1: input}, (), rules.of("gemini")) for rules in (rules_in(clone), load_rules())]
+    both = [
+        group_calls(state.open, (), {1: input}, (), rules.of("gemini")) for rules in (load_all(clone), load_rules())
+    ]
     return both[0][0], both[1][0]
 
 
@@ -95,7 +97,7 @@ def test_it_settles_no_call(clone: Path, tool: str, fields: dict[str, object]) -
     hostile, plain = told(clone, tool, fields)
     assert harmless_calls([hostile]) == frozenset()
     assert hostile.verify == plain.verify
-    answers = Answers([Asked(1, tool, hostile.input, hostile.verify)])
+    answers = Resolver([AskedCall(1, tool, hostile.input, hostile.verify)])
     for command in ("true", "run it again", "ls"):
         answers.saw(2, SHELL, json.dumps({"command": command}).encode())
     assert answers.ends([1], 1.0) == []
@@ -116,5 +118,5 @@ def test_a_log_of_an_older_wal_agent_that_believed_the_clone_settles_nothing(clo
     """Such a log holds intents of class read_only; the worse of what it says and of what is known now counts."""
     input = json.dumps({"command": "git push origin main"}).encode()
     state = state_of(opening(), intent(1, SHELL, input, "read_only"))
-    (call,) = in_flight(state.open, (), {1: input}, (), rules_in(clone))
+    (call,) = group_calls(state.open, (), {1: input}, (), load_all(clone))
     assert call.cls == "mutation" and harmless_calls([call]) == frozenset()

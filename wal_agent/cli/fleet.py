@@ -202,22 +202,22 @@ def table(jobs: Sequence[Job]) -> list[str]:
 
 
 def _what(job: Job) -> str:
-    from wal_agent.recovery.words import moment, span
+    from wal_agent.recovery.format import duration, moment
 
     match job.state:
         case "damaged" | "newer":
             return job.problem
         case "crashed":
-            words = f"last heard of {span(job.age)} ago: {job.phase} {job.tool}".rstrip(": ")
+            words = f"last heard of {duration(job.age)} ago: {job.phase} {job.tool}".rstrip(": ")
         case "due":
-            words = f"paused until {span(job.waits)} ago: {job.reason}"
+            words = f"paused until {duration(job.waits)} ago: {job.reason}"
         case "released" | "unlocked" | "closed":
-            words = f"{span(job.age)} ago" + (f": {job.reason}" if job.reason else "")
+            words = f"{duration(job.age)} ago" + (f": {job.reason}" if job.reason else "")
         case "running":
-            words = f"{job.phase}{', ' + span(job.phase_age) if job.phase_age else ''} {job.tool}".strip()
+            words = f"{job.phase}{', ' + duration(job.phase_age) if job.phase_age else ''} {job.tool}".strip()
         case "paused":
             until = moment(job.until, job.until - job.left, exact=job.left < 600)  # as `status` says it
-            words = f"until {until} UTC (in {span(job.left)}): {job.reason}"
+            words = f"until {until} UTC (in {duration(job.left)}): {job.reason}"
     only = f" (only {job.only_on} can carry on: --on-outage spool)" if job.only_on else ""
     return words.rstrip(": ") + only
 

@@ -12,7 +12,7 @@ import typer
 
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import say
-from wal_agent.recovery.words import size
+from wal_agent.recovery.format import size
 
 if TYPE_CHECKING:
     from wal_agent.wal.retention import Retention, RetentionResult

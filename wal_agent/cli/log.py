@@ -33,7 +33,7 @@ from wal_agent.records import (
     Turn,
     Workspace,
 )
-from wal_agent.recovery.words import counted, size, stamp
+from wal_agent.recovery.format import plural, size, timestamp
 from wal_agent.redact import redact
 from wal_agent.sanitize import shorten
 from wal_agent.wal.codec import Segment
@@ -118,7 +118,7 @@ def _short(text: str, limit: int = 2000) -> str:
 def as_line(entry: Entry) -> str:
     """One line: record, time, what, and how it went."""
     what, detail, outcome = describe(entry)
-    text = f"{entry.seq:>5}  {stamp(entry.record.time)}  {shorten(what):<18} {shorten(redact(detail))}"
+    text = f"{entry.seq:>5}  {timestamp(entry.record.time)}  {shorten(what):<18} {shorten(redact(detail))}"
     return f"{text:<86} {shorten(outcome)}".rstrip() if outcome else text.rstrip()
 
 
@@ -144,11 +144,11 @@ def describe(entry: Entry) -> tuple[str, str, str]:
             return "saved", f"{r.path} is gone", ""
         case Workspace():
             sent = sum(pack.size for pack in r.packs)
-            return "workspace", f"{counted(r.files, 'file')} +{size(sent)}", f"holds #{r.holds}"
+            return "workspace", f"{plural(r.files, 'file')} +{size(sent)}", f"holds #{r.holds}"
         case Recovery():
             return (
                 "recovery",
-                f"of epoch {r.from_epoch}: {counted(len(r.verdicts), 'call')} in flight, {r.put_back} put back",
+                f"of epoch {r.from_epoch}: {plural(len(r.verdicts), 'call')} in flight, {r.put_back} put back",
                 "",
             )
         case PhaseChange():

@@ -74,7 +74,7 @@ def _test(targets: Sequence[Target]) -> None:
 
 def _listing(targets: Sequence[Target]) -> list[str]:
     from wal_agent.notify.outbox import box_of, waiting
-    from wal_agent.recovery.words import moment
+    from wal_agent.recovery.format import moment
 
     box = box_of(os.environ, targets)
     failures, now = box.failures(), time.time()

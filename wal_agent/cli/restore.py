@@ -15,7 +15,7 @@ from wal_agent.cli.screen import lines, say
 from wal_agent.redact import redact
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.copy_out import Written
+    from wal_agent.recovery.copy_out import Exported
     from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.reader import Replay
 
@@ -85,8 +85,8 @@ def restore(
     from wal_agent.cli.options import place
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged
-    from wal_agent.recovery.copy_out import copy_out
-    from wal_agent.recovery.damage import offer
+    from wal_agent.recovery.copy_out import export_job
+    from wal_agent.recovery.damage import restore_hint
     from wal_agent.recovery.point import replay_at
     from wal_agent.supervise.callers import outer_runs, person_needed
     from wal_agent.wal.blob_check import CheckedBlobs, newest_restorable
@@ -102,7 +102,7 @@ def restore(
         why = f"{found.damage.why} " if found.damage else ""
         raise Damaged(f"{why}Up to record {found.seq} of job {chosen.keys.job} nothing was saved.")
     session, env = found.state.session, dict(os.environ)
-    done = copy_out(
+    done = export_job(
         found,
         chosen.bucket,
         chosen.keys,
@@ -119,7 +119,7 @@ def restore(
         whole = newest_restorable(chosen.bucket, chosen.keys, found.seq, CheckedBlobs(), blobs_of(chosen))
         if whole is not None and whole.seq == found.seq:
             whole = None  # the bytes are those that were saved, and yet make no session or tree
-        hint = offer(whole, chosen.keys, chosen.options(agent))
+        hint = restore_hint(whole, chosen.keys, chosen.options(agent))
         raise Damaged(f"{told} Not whole: {'; '.join(done.short[:3])}{more}.", hint)
     say(told)
     lines(_rows(found))
@@ -137,43 +137,43 @@ def blobs_of(chosen: Place) -> Blobs:
     return Blobs(chosen.bucket, chosen.keys, SystemClock(), random.Random())
 
 
-def _told(found: Replay, done: Written, folder: Path) -> str:
-    from wal_agent.recovery.words import counted, size, stamp
+def _told(found: Replay, done: Exported, folder: Path) -> str:
+    from wal_agent.recovery.format import plural, size, timestamp
 
     why = f"{found.damage.why} " if found.damage else ""
-    what = f"{counted(len(done.files), 'file')} ({size(sum(done.files.values()))}) of session {found.state.session[:8]}"
+    what = f"{plural(len(done.files), 'file')} ({size(sum(done.files.values()))}) of session {found.state.session[:8]}"
     if done.tree_files is not None:
-        what += f" and a working tree of {counted(done.tree_files, 'file')}"
-    replaced = f" {counted(done.replaced, 'file')} there replaced;" if done.replaced else ""
-    place = f"as of record {found.seq} ({stamp(found.time)}), are in {folder}"
+        what += f" and a working tree of {plural(done.tree_files, 'file')}"
+    replaced = f" {plural(done.replaced, 'file')} there replaced;" if done.replaced else ""
+    place = f"as of record {found.seq} ({timestamp(found.time)}), are in {folder}"
     return f"{why}{what}, {place};{replaced} nothing else was changed."
 
 
 def _rows(found: Replay) -> list[str]:
     """What one must know of that place: which calls ran then, and which call's effects the tree has."""
     from wal_agent.cli.view import preview
-    from wal_agent.recovery.report import plain, row
-    from wal_agent.recovery.tree_words import pending_words
-    from wal_agent.recovery.words import counted, stamp
+    from wal_agent.recovery.format import plural, timestamp
+    from wal_agent.recovery.report import one_line, row
+    from wal_agent.recovery.tree_words import describe_pending
 
     state = found.state
     rows = []
     if state.open:
-        shown = ", ".join(f"#{o.intent.call} {plain(preview(o.intent.input, 60), 60)}" for o in state.open[:3])
-        rows.append(row("running", f"{counted(len(state.open), 'call')} had no end then: {shown}"))
+        shown = ", ".join(f"#{o.intent.call} {one_line(preview(o.intent.input, 60), 60)}" for o in state.open[:3])
+        rows.append(row("running", f"{plural(len(state.open), 'call')} had no end then: {shown}"))
     if (tree := state.workspace) is None:
         rows.append(row("tree", "no working tree had been saved then"))
     else:
-        rows.append(row("tree", f"saved at {stamp(tree.time)}, with the effects of calls up to #{tree.holds}"))
+        rows.append(row("tree", f"saved at {timestamp(tree.time)}, with the effects of calls up to #{tree.holds}"))
         if tree.pending is not None:
-            rows.append(row("", f"not in it yet: {pending_words(tree.pending, plain)}"))
+            rows.append(row("", f"not in it yet: {describe_pending(tree.pending, one_line)}"))
         if tree.left_out:
             more = f", and {tree.left_out_more} more" if tree.left_out_more else ""
-            rows.append(row("", f"not in it: {'; '.join(plain(text, 80) for text in tree.left_out[:3])}{more}"))
+            rows.append(row("", f"not in it: {'; '.join(one_line(text, 80) for text in tree.left_out[:3])}{more}"))
     return rows
 
 
-def _facts(found: Replay, done: Written, folder: Path) -> dict[str, object]:
+def _facts(found: Replay, done: Exported, folder: Path) -> dict[str, object]:
     tree = found.state.workspace
     return {
         "record": found.seq,

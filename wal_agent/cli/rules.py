@@ -91,10 +91,10 @@ def lint() -> None:
 
     from wal_agent.config import FILE
     from wal_agent.errors import ConfigError
-    from wal_agent.recovery.project_lint import lint as warnings
-    from wal_agent.recovery.project_rules import markdown_rules
-    from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
-    from wal_agent.recovery.words import counted
+    from wal_agent.recovery.format import plural
+    from wal_agent.recovery.project_lint import lint_rules as warnings
+    from wal_agent.recovery.project_rules import load_markdown_rules
+    from wal_agent.recovery.toml_rules import MAX_RULES, read_toml_rules
     from wal_agent.shell.rules import load_rules
 
     workspace = Path.cwd().resolve()
@@ -104,14 +104,14 @@ def lint() -> None:
     except ConfigError as error:
         declared = ()
         problems.append(f"{FILE}: {error}")
-    more = markdown_rules(workspace, MOST_RULES - len(declared))
+    more = load_markdown_rules(workspace, MAX_RULES - len(declared))
     problems += map(str, more.problems)
     rules = (*declared, *more.rules)
     lines(problems)
     lines([str(replace(w, what=f"warning: {w.what}")) for w in warnings(rules, load_rules())])
     files = Counter(rule.source for rule in rules)
     each = ", ".join(f"{n} of {name}" for name, n in files.items())
-    say(f"{counted(len(rules), 'rule')} of this project in force{f' ({each})' if each else ''}.")
+    say(f"{plural(len(rules), 'rule')} of this project in force{f' ({each})' if each else ''}.")
     raise typer.Exit(ConfigError.exit_code if problems else 0)
 
 
@@ -120,9 +120,9 @@ def lint() -> None:
 
 def _rules() -> tuple[Rules, Rules]:
     """(the built-in rules, those with the project's in front). ConfigError for a wrong wal-agent.toml."""
-    from wal_agent.recovery.project_rules import rules_in
+    from wal_agent.recovery.project_rules import load_all
 
-    rules = rules_in(Path.cwd().resolve())
+    rules = load_all(Path.cwd().resolve())
     return rules.ours, rules
 
 

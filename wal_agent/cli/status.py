@@ -15,8 +15,8 @@ from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyComm
 from wal_agent.cli.screen import lines, say
 from wal_agent.cli.view import View, looked
 from wal_agent.errors import Unavailable, UsageError
-from wal_agent.recovery.settled import failure
-from wal_agent.recovery.words import counted, moment, size, span, stamp
+from wal_agent.recovery.format import duration, moment, plural, size, timestamp
+from wal_agent.recovery.settled import failure_text
 from wal_agent.redact import redact
 from wal_agent.sanitize import shorten
 from wal_agent.wal.blob_check import CheckedBlobs
@@ -177,7 +177,7 @@ def table(view: View) -> list[str]:
     now = time.time()
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
-        where += f", up {span(now - view.started)}, heartbeat {span(view.heartbeat_age)} ago"
+        where += f", up {duration(now - view.started)}, heartbeat {duration(view.heartbeat_age)} ago"
     rows = [("job", f"{view.job:<19} {view.bucket}")]
     if view.state == "running":
         rows.append(("state", f"{'running':<19} {where}"))
@@ -185,7 +185,7 @@ def table(view: View) -> list[str]:
         rows += [("state", state(view)), ("last on", where)]
     if view.state == "released" and view.until:
         for_what = f" ({view.reason})" if view.reason else ""
-        rows.append(("", f"its pause was over at {stamp(view.until)} UTC{for_what}"))
+        rows.append(("", f"its pause was over at {timestamp(view.until)} UTC{for_what}"))
     elif view.reason not in ("", "completed") and view.state != "paused" and view.way != "failed":
         rows.append(("reason", view.reason))
     if view.state == "running" and view.waiting is None and view.heartbeat_age > view.ttl / 2:
@@ -195,24 +195,24 @@ def table(view: View) -> list[str]:
     if view.key:
         rows.append(("encrypted", f"with key {view.key}"))
     if view.state == "running":
-        phase = f"{view.phase}, {span(view.phase_age)}" if view.phase_age else view.phase
+        phase = f"{view.phase}, {duration(view.phase_age)}" if view.phase_age else view.phase
         rows.append(("phase", f"{phase:<19} {view.tool}".rstrip()))
         for late in view.late:
-            rows.append(("", f"{_LATE[late.what]} since {span(late.seconds)}{late.tool and ': ' + late.tool}"))
+            rows.append(("", f"{_LATE[late.what]} since {duration(late.seconds)}{late.tool and ': ' + late.tool}"))
     waiting = "nothing waiting"
     if view.waiting is None:
         waiting = "what waits is known on its own machine only" if view.state == "running" else ""
     elif view.waiting.bytes:
-        waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {span(view.waiting.age)}"
+        waiting = f"{size(view.waiting.bytes)} not saved yet, the oldest for {duration(view.waiting.age)}"
         if view.waiting.spooled:
             waiting += f"; spooling: {view.waiting.spooled} segments are on this machine's disk only"
-    last = view.locked or f"last record {span(now - view.last_record)} ago, {waiting}".rstrip(", ")
+    last = view.locked or f"last record {duration(now - view.last_record)} ago, {waiting}".rstrip(", ")
     rows.append(("log", f"{'record ' + str(view.record):<19} {last}"))
     if view.session:
         rows.append(
             (
                 "session",
-                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {counted(view.calls, 'tool call')}, "
+                f"{view.session[:8]:<19} {view.agent} {view.agent_version}, {plural(view.calls, 'tool call')}, "
                 f"{size(view.session_bytes)} saved",
             )
         )
@@ -235,15 +235,15 @@ def files(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     if not f.saved:
         never = "not saved yet" if running else "never saved"
         return [("files", f"{never}{f': {f.problem}' if f.problem else ''}")]
-    rows = [("files", f"{f'saved {span(now - f.saved)} ago':<19} {counted(f.files, 'file')}, {size(f.bytes)}")]
+    rows = [("files", f"{f'saved {duration(now - f.saved)} ago':<19} {plural(f.files, 'file')}, {size(f.bytes)}")]
     if f.to_go:
         rows.append(
-            ("", f"not saved yet: {counted(f.to_go, 'file')} ({size(f.to_go_bytes)}): {', '.join(f.to_go_names)}")
+            ("", f"not saved yet: {plural(f.to_go, 'file')} ({size(f.to_go_bytes)}): {', '.join(f.to_go_names)}")
         )
     if left := describe_unexpected(f.left_out, f.left_out_more):
         rows.append(("", f"left out: {left}"))
     if f.behind:
-        count = counted(len(f.behind) + f.behind_more, "call")
+        count = plural(len(f.behind) + f.behind_more, "call")
         newest = f"the newest is #{f.behind[-1]}"
         rows.append(("", f"has the changes of calls up to #{f.holds}; {count} ended since, {newest}"))
     if f.problem:
@@ -258,10 +258,10 @@ def state(view: View) -> str:
         case "cut_off":
             return f"cut off, not recovered yet; {next_run} recovers it"
         case "closed":
-            return f"ended, {failure(view.reason)}" if view.way == "failed" else "ended"
+            return f"ended, {failure_text(view.reason)}" if view.way == "failed" else "ended"
         case "paused":
             until = moment(view.until, view.until - view.left, exact=view.left < 600)
-            return f"paused until {until} UTC (in {span(view.left)}): {view.reason or 'no reason was given'}"
+            return f"paused until {until} UTC (in {duration(view.left)}): {view.reason or 'no reason was given'}"
         case "unlocked":
             return "unlocked by a person"
         case "released" if view.until:
@@ -271,7 +271,7 @@ def state(view: View) -> str:
         case "released" if view.way == "stopped":
             return f"stopped; {next_run} carries on"
         case "released" if view.way == "failed":
-            return f"{failure(view.reason)}; {next_run} carries on"
+            return f"{failure_text(view.reason)}; {next_run} carries on"
         case "released":
             return f"given up in good order; {next_run} carries on"
         case _:
@@ -279,12 +279,12 @@ def state(view: View) -> str:
 
 
 def crash(c: Crash) -> str:
-    from wal_agent.recovery.died import how
+    from wal_agent.recovery.crash_history import describe_class
 
     if c.cls:
-        return f"{stamp(c.taken_over)}  agent died on {c.host} (epoch {c.epoch}): {how(c.cls)}"
+        return f"{timestamp(c.taken_over)}  agent died on {c.host} (epoch {c.epoch}): {describe_class(c.cls)}"
     lost = f"wal-agent died on {c.host}" if c.same_host else f"{c.host} lost"
-    return f"{stamp(c.taken_over)}  {lost} (epoch {c.epoch}), taken over then"
+    return f"{timestamp(c.taken_over)}  {lost} (epoch {c.epoch}), taken over then"
 
 
 def in_flight(call: Call, view: View) -> tuple[str, str]:

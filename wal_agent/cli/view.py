@@ -14,10 +14,10 @@ from wal_agent import events, msgspec_compat
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.records import Intent, Opening, Payload
-from wal_agent.recovery.admit import age, owner_is_dead, pause_left, paused_until
-from wal_agent.recovery.damage import damaged, lease_missing, lost
-from wal_agent.recovery.died import CRASHES
-from wal_agent.recovery.settled import Way, way
+from wal_agent.recovery.crash_history import CRASH_CLASSES
+from wal_agent.recovery.damage import damaged_log_error, lost_blobs_error, missing_lease_error
+from wal_agent.recovery.lease_policy import lease_age, owner_is_dead, pause_left, paused_until
+from wal_agent.recovery.settled import StopKind, classify_stop
 from wal_agent.redact import redact
 from wal_agent.sanitize import printable
 from wal_agent.supervise.hook_server import STATUS, ask_run
@@ -121,7 +121,7 @@ class View(msgspec.Struct, frozen=True):
     spool: str = ""  # folder on `host` that may hold records which are not in the bucket
     key: str = ""  # id of the key that the job is encrypted with
     reason: str = ""
-    way: Way = ""  # how it was settled, as the reason says
+    way: StopKind = ""  # how it was settled, as the reason says
     until: float = 0.0  # when its pause is over, or was, by the store's clock
     left: float = 0.0  # of it; 0: it is due, or was never paused
     phase: str = ""
@@ -163,7 +163,7 @@ def looked(
     known = blob_check.CheckedBlobs() if known is None else known
     seen = leases.read_lease(bucket, keys)
     if seen is None:
-        if missing := lease_missing(bucket, keys):
+        if missing := missing_lease_error(bucket, keys):
             raise missing
         return View(job=keys.job, bucket=redact(bucket.url), state="none"), Replay()
     from pathlib import Path
@@ -184,7 +184,9 @@ def looked(
         found = replay(bucket, keys)  # again: retention may have passed between the two
         if lacks := blob_check.find_missing_blobs(bucket, keys, blob_check.needed_blobs(found.state), known):
             whole = blob_check.newest_restorable(bucket, keys, found.seq, known)
-            seen_at = msgspec.structs.replace(seen_at, damage=redact(str(lost(lacks, whole, keys, options))))
+            seen_at = msgspec.structs.replace(
+                seen_at, damage=redact(str(lost_blobs_error(lacks, whole, keys, options)))
+            )
     return seen_at, found
 
 
@@ -208,12 +210,12 @@ def view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answe
         pid=doc.host.pid,
         epoch=doc.epoch,
         started=doc.started,
-        heartbeat_age=age(seen),
+        heartbeat_age=lease_age(seen),
         ttl=doc.ttl,
         spool=redact(doc.spool),
         key=doc.key,
         reason=redact(doc.reason),
-        way=way(doc.reason, cls) if doc.state in ("closed", "released") else "",
+        way=classify_stop(doc.reason, cls) if doc.state in ("closed", "released") else "",
         until=paused_until(seen),
         left=left,
         phase=phase,
@@ -231,7 +233,7 @@ def view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answe
         crashes=crashes(state),
         unsettled=tuple(unsettled(state)),
         unlogged=tuple(_call(c.intent) for c in state.unlogged),
-        damage=redact(str(damaged(found.damage))) if found.damage else "",
+        damage=redact(str(damaged_log_error(found.damage))) if found.damage else "",
     )
 
 
@@ -268,7 +270,7 @@ def phase_age(seen: StoredLease, answer: Mapping[str, Any] | None) -> float:
     if isinstance(told, int | float):
         return max(0.0, float(told))
     doc = seen.doc
-    return max(0.0, doc.time - doc.since) + max(0.0, age(seen)) if doc.since else 0.0
+    return max(0.0, doc.time - doc.since) + max(0.0, lease_age(seen)) if doc.since else 0.0
 
 
 def late(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
@@ -308,7 +310,7 @@ def crashes(state: State) -> tuple[Crash, ...]:
         before = at.opening
     for ended in state.ends:
         under = next((o.opening for o in reversed(state.openings) if o.opening.time <= ended.time), None)
-        if ended.cls in CRASHES and under is not None:
+        if ended.cls in CRASH_CLASSES and under is not None:
             found.append(Crash(redact(under.host.name), under.epoch, under.time, ended.time, ended.cls))
     return tuple(sorted(found, key=lambda crash: crash.taken_over))
 

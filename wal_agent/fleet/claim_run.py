@@ -17,7 +17,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, LeaseHeld, PersonNeeded, Unavailable, UsageError
 from wal_agent.fleet.jobs import Job, Reader
 from wal_agent.paths import in_a_secret_place
-from wal_agent.recovery.words import span
+from wal_agent.recovery.format import duration
 from wal_agent.redact import redact_head
 from wal_agent.sanitize import shorten
 from wal_agent.supervise.processes import SI_KERNEL, handled_signals
@@ -183,7 +183,7 @@ def claim(
                     say(str(error))
                     rests[now.loss] = rested(rests.get(now.loss), error.exit_code, clock.boot())
                     continue
-                say(f"taking job {now.job} ({now.state} for {span(now.waits)}, epoch {now.epoch}) in {place}")
+                say(f"taking job {now.job} ({now.state} for {duration(now.waits)}, epoch {now.epoch}) in {place}")
                 argv = command(now, eyes.bucket.url, wanted, program)
                 ended = child(argv, place) if wanted.loop else become(argv, place)
                 if ended.number or not wanted.loop:

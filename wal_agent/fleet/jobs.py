@@ -15,16 +15,16 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Denied, Newer, UsageError
 from wal_agent.records import Host
-from wal_agent.recovery.admit import (
+from wal_agent.recovery.lease_policy import (
     Local,
-    age,
+    lease_age,
     may_have_spooled,
     owner_is_dead,
     pause_left,
     paused_until,
     spool_is_here,
 )
-from wal_agent.recovery.settled import way
+from wal_agent.recovery.settled import classify_stop
 from wal_agent.redact import redact_head
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases
@@ -76,7 +76,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 def judge(seen: StoredLease, local: Local) -> Job:
     """By the store's clock (the lease's own times are by its writer's), and by the locks of this machine where the
     owner was on it."""
-    doc, old = seen.doc, age(seen)
+    doc, old = seen.doc, lease_age(seen)
     left, until = pause_left(seen), paused_until(seen)
     state: JobState
     waits = 0.0
@@ -127,7 +127,7 @@ def as_told(job: Job) -> dict[str, Any]:
 def handed_over(reason: str) -> bool:
     """Whether a released job's reason says that its machine went away, or had no bucket; any other end was the agent's
     or a person's."""
-    return way(reason) == "handed_over"
+    return classify_stop(reason) == "handed_over"
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:

@@ -22,7 +22,7 @@ from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.fleet.jobs import Job, JobState, Reader, counted
 from wal_agent.fleet.results import Act, Acted, chosen, forsaken, kept, noted, settled, told
-from wal_agent.recovery.admit import owner_is_dead
+from wal_agent.recovery.lease_policy import owner_is_dead
 from wal_agent.sanitize import shorten
 from wal_agent.supervise.acquire import LeaseWatch as Unchanged
 from wal_agent.supervise.lease_keeper import LeaseKeeper, LeaseTiming

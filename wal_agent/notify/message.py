@@ -26,7 +26,7 @@ from wal_agent.events import (
     Restarting,
     TakesLong,
 )
-from wal_agent.recovery.words import counted, moment, span, wherever
+from wal_agent.recovery.format import describe_reach, duration, moment, plural
 from wal_agent.sanitize import quote
 
 Level = Literal["info", "recovery", "person_needed"]
@@ -108,7 +108,7 @@ def message_of(facts: Facts, at: float, happening: Event) -> Message | None:
                 at,
                 "info",
                 f"the agent died ({cls}) and is started again",
-                f"Attempt {attempt}, in {span(delay)}.",
+                f"Attempt {attempt}, in {duration(delay)}.",
                 f"Look: {facts.command('log')}",
                 key=f"restarting:{cls}",
             )
@@ -117,7 +117,8 @@ def message_of(facts: Facts, at: float, happening: Event) -> Message | None:
                 facts,
                 at,
                 "person_needed" if vain > 0 else "info",
-                f"paused until {moment(until, at)} UTC" + (f"; nothing was done for {span(vain)}" if vain > 0 else ""),
+                f"paused until {moment(until, at)} UTC"
+                + (f"; nothing was done for {duration(vain)}" if vain > 0 else ""),
                 f"Why: {_sentence(why)} Whoever starts the job from then on, on any machine, carries on.",
                 _run(facts),
                 key=f"paused:{until:.0f}",
@@ -130,7 +131,7 @@ def message_of(facts: Facts, at: float, happening: Event) -> Message | None:
 def _recovered(facts: Facts, at: float, happening: Recovered) -> Message:
     counts = Counter(happening.findings)
     findings = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
-    calls = counted(len(happening.findings), "tool call")
+    calls = plural(len(happening.findings), "tool call")
     in_flight = f"In flight: {calls}: {findings}." if findings else "No tool call was in flight."
     ended = {"preempted": "drained", "paused": "paused"}.get(happening.alert, "cut off")
     lines = [
@@ -139,7 +140,7 @@ def _recovered(facts: Facts, at: float, happening: Recovered) -> Message:
         in_flight,
     ]
     if happening.put_back:
-        lines.append(f"Put back: {counted(happening.put_back, 'finished call')} that the agent had not saved.")
+        lines.append(f"Put back: {plural(happening.put_back, 'finished call')} that the agent had not saved.")
     if counts["unknown"] or counts["partial"]:
         lines.append(f"The agent was told to verify before it goes on. What it had in flight: {facts.command('log')}")
     return _message(
@@ -189,7 +190,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
         facts,
         at,
         "person_needed",
-        f"{counted(len(calls), 'call')} not settled",
+        f"{plural(len(calls), 'call')} not settled",
         "Nobody can tell whether it happened. Look, then say so:",
         *lines,
         key=f"open:{calls}",
@@ -197,7 +198,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
 
 
 def _takes_long(facts: Facts, at: float, happening: TakesLong) -> Message:
-    tool, lasted = happening.tool or "a tool", span(happening.seconds)
+    tool, lasted = happening.tool or "a tool", duration(happening.seconds)
     titles = {
         "model": f"no answer of the model for {lasted}",
         "approval": f"the agent waits for you, or runs what you allowed, since {lasted}: {tool}",
@@ -232,13 +233,13 @@ def _hangs(facts: Facts, at: float, happening: HungUp) -> Message:
         lines = ["The agent is ended and started again, unless it has died too often.", _look(facts)]
     else:
         lines = ["The agent is ended and not started again; the next start carries on.", _look(facts), _run(facts)]
-    title = f"hangs: {_HANGS[happening.what]} for {span(happening.seconds)}"
+    title = f"hangs: {_HANGS[happening.what]} for {duration(happening.seconds)}"
     return _message(facts, at, "recovery", title, *lines, since=at - happening.seconds, key=f"hung:{at}")
 
 
 def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Message:
     if in_time:
-        goes_on = f"it carries on {wherever(facts.bucket, facts.host)}"
+        goes_on = f"it carries on {describe_reach(facts.bucket, facts.host)}"
         title, line = "drained", f"All is saved and the job is given up, in {seconds:.1f} s; {goes_on}."
     else:
         title, line = "not drained in time", "What was not saved is lost; the next start takes it for a crash."
@@ -257,7 +258,7 @@ def _message(
 ) -> Message:
     when = f"since {moment(since, at, exact=True)} UTC" if since else f"at {moment(at, at, exact=True)} UTC"
     if since and at - since >= 1:
-        when += f" ({span(at - since)} ago)"
+        when += f" ({duration(at - since)} ago)"
     where = f"Job {facts.job} ({facts.agent}) on {facts.host}, {when}, in {facts.bucket}."
     return Message(level, _line(f"{facts.job}: {title}", MOST_TITLE), _body((where, *lines)), key, insists)
 

@@ -40,7 +40,7 @@ from wal_agent.events import (
     Saved,
     TakesLong,
 )
-from wal_agent.recovery.words import counted
+from wal_agent.recovery.format import plural
 from wal_agent.sanitize import quote
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -92,7 +92,7 @@ def lines_of(happening: Event) -> list[Line]:
         case LeftOpen(calls=calls):
             named = " ".join(f"#{call} {tool}" for call, tool in calls[:20])
             open_: dict[str, Value] = {"count": len(calls), "calls": named}
-            return [Line("warning", "calls.left_open", f"{counted(len(calls), 'call')} not settled", open_)]
+            return [Line("warning", "calls.left_open", f"{plural(len(calls), 'call')} not settled", open_)]
         case Ready():
             return [Line("info", "run.ready", "lease, restore and hooks are proven; the agent works")]
         case AgentBegan(pid=pid, session=session, resumed=resumed):

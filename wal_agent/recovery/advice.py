@@ -23,24 +23,24 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Verification:
     """How to verify: `text` for the prompt; `command` where running it counts as the look, else ""."""
 
     text: str
     command: str = ""
 
 
-def advice(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "") -> Advice:
+def advise(cls: Class, finding: Finding, known: Classified, rules: Rules, folder: str = "") -> Advice:
     """`known`: by which rules the call has its class. `folder`: where the call ran, if not in the workspace; a look is
     one only there.
 
     The project's words are quoted beside the built-in ones and take none of those away: it may know more, and it may
     be a stranger's."""
     said = rules.next[cls][finding]
-    builtin, project = _builtin(known, rules, folder), known.project
+    builtin, project = _builtin_verification(known, rules, folder), known.project
     if "{verify}" not in said:
         return Advice(said, "")
-    theirs = _projects(project, known, builtin, rules, folder) if project is not None else _Way("")
+    theirs = _project_verification(project, known, builtin, rules, folder) if project is not None else _Verification("")
     if builtin.command and theirs.text:
         text = f"{builtin.text}; this project's rule says: {theirs.text}"
     else:
@@ -50,24 +50,26 @@ def advice(cls: Class, finding: Finding, known: Classified, rules: Rules, folder
         said = f"{said.removesuffix(ASK)} {known.ambiguous}" + (ASK if said.endswith(ASK) else "")
     if project is not None and project.ambiguous:
         said = f"{said} In doubt, this project's rule says: {inline(project.ambiguous, 200)}."
-    return Advice(f"{said}{_claim(known, project)}", builtin.command or theirs.command)
+    return Advice(f"{said}{_project_class_note(known, project)}", builtin.command or theirs.command)
 
 
-def _builtin(known: Classified, rules: Rules, folder: str) -> _Way:
+def _builtin_verification(known: Classified, rules: Rules, folder: str) -> _Verification:
     """A command is named only when it plainly reads: what it is filled with comes from the call."""
     text, away, place = known.verify.partition(AWAY)
     command = text if is_command(text, rules) else ""
     if command and classify_command(command, rules.ours).cls != "read_only":
-        return _Way("")
-    return _way(text, f"{away}{place}", command, folder)
+        return _Verification("")
+    return _verification(text, f"{away}{place}", command, folder)
 
 
-def _projects(project: Classified, known: Classified, builtin: _Way, rules: Rules, folder: str) -> _Way:
+def _project_verification(
+    project: Classified, known: Classified, builtin: _Verification, rules: Rules, folder: str
+) -> _Verification:
     """What the project's rule verifies with. Running it counts only where the built-in rules name no command, find
     that this one plainly reads, and do not know the call as worse than the project says."""
     text, away, place = project.verify.partition(AWAY)
     if not text:
-        return _Way("")
+        return _Verification("")
     looks = classify_command(text, rules.ours)
     counts = (
         not builtin.command
@@ -75,18 +77,18 @@ def _projects(project: Classified, known: Classified, builtin: _Way, rules: Rule
         and looks.cls == "read_only"
         and looks.rule not in _SHOWS_NOTHING
     )
-    return _way(text, f"{away}{place}", text if counts else "", folder, quoted=True)
+    return _verification(text, f"{away}{place}", text if counts else "", folder, quoted=True)
 
 
-def _way(text: str, place: str, command: str, folder: str, quoted: bool = False) -> _Way:
+def _verification(text: str, place: str, command: str, folder: str, quoted: bool = False) -> _Verification:
     """`place`: where else than here it is to be run, as the rest of a sentence."""
     shown = " ".join([inline(text, 300) if command or quoted else text, *safe(place, 100).split()])
     if folder and (command or quoted):
         shown += f", in {inline(folder, 200)}"
-    return _Way(shown, "" if place else command)
+    return _Verification(shown, "" if place else command)
 
 
-def _claim(known: Classified, project: Classified | None) -> str:
+def _project_class_note(known: Classified, project: Classified | None) -> str:
     """A project's milder class, as its own word."""
     if project is None or project.cls == known.cls:
         return ""

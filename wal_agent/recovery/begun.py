@@ -19,67 +19,67 @@ from wal_agent.errors import Newer
 from wal_agent.safefs import read_plain
 from wal_agent.wal.lease_doc import find_format
 
-MOST = 4096  # bytes of a note
-FORMAT = 1
+MAX_MARKER = 4096  # bytes of a note
+MARKER_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class RestoreMarker:
     """A restore of `commit`. `kept`: name of the folder with what was here before the first of the restores that were
     cut, "" while there is none. `mode`: the workspace's own, where it was closed to others meanwhile, else 0."""
 
     commit: str
     kept: str = ""
     mode: int = 0
-    format: int = FORMAT
+    format: int = MARKER_FORMAT
 
 
-_BEGUN = msgspec_compat.of_json(Begun)
+_MARKER_DECODER = msgspec_compat.of_json(RestoreMarker)
 
 
-def read_begun(shadow: Shadow) -> Begun | None:
+def read_marker(shadow: Shadow) -> RestoreMarker | None:
     """The restore that was cut here, whichever capture it was of: the folder may hold a part of each. Newer."""
-    data = read_plain(_restoring(shadow), MOST)
+    data = read_plain(_marker_path(shadow), MAX_MARKER)
     if data is None:
         return None
-    if (newer := find_format(data)) > FORMAT:
-        raise Newer.of(f"The note {_restoring(shadow)}", f"format {newer}")
+    if (newer := find_format(data)) > MARKER_FORMAT:
+        raise Newer.of(f"The note {_marker_path(shadow)}", f"format {newer}")
     try:
-        found = _BEGUN.decode(data)
+        found = _MARKER_DECODER.decode(data)
     except (msgspec.DecodeError, ValueError):
-        return Begun("")
-    return found if Path(found.kept).name == found.kept else Begun(found.commit)
+        return RestoreMarker("")
+    return found if Path(found.kept).name == found.kept else RestoreMarker(found.commit)
 
 
-def write_begun(shadow: Shadow, begun: Begun) -> None:
-    _write(_restoring(shadow), msgspec.json.encode(begun))
+def write_marker(shadow: Shadow, begun: RestoreMarker) -> None:
+    _write_marker_file(_marker_path(shadow), msgspec.json.encode(begun))
 
 
-def end(shadow: Shadow, job: str) -> None:
+def clear_markers(shadow: Shadow, job: str) -> None:
     """The restore for `job` has come to its end."""
-    _restoring(shadow).unlink(missing_ok=True)
-    _wanted(shadow, job).unlink(missing_ok=True)
+    _marker_path(shadow).unlink(missing_ok=True)
+    _request_path(shadow, job).unlink(missing_ok=True)
 
 
-def want(shadow: Shadow, job: str, commit: str) -> None:
+def request_restore(shadow: Shadow, job: str, commit: str) -> None:
     """`job` needs `commit` put back here, though this folder may have had it once."""
     shadow.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write(_wanted(shadow, job), commit.encode())
+    _write_marker_file(_request_path(shadow, job), commit.encode())
 
 
-def is_wanted(shadow: Shadow, job: str, commit: str) -> bool:
-    return read_plain(_wanted(shadow, job), MOST) == commit.encode()
+def is_requested(shadow: Shadow, job: str, commit: str) -> bool:
+    return read_plain(_request_path(shadow, job), MAX_MARKER) == commit.encode()
 
 
-def _restoring(shadow: Shadow) -> Path:
+def _marker_path(shadow: Shadow) -> Path:
     return shadow.folder.with_name(f"{shadow.folder.name}-restoring")
 
 
-def _wanted(shadow: Shadow, job: str) -> Path:
+def _request_path(shadow: Shadow, job: str) -> Path:
     return shadow.folder.with_name(f"{shadow.folder.name}-wanted-{hashlib.sha256(job.encode()).hexdigest()[:16]}")
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_marker_file(path: Path, data: bytes) -> None:
     new = path.with_name(f"{path.name}.new")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.errors import ConfigError, Damaged, UsageError
-from wal_agent.recovery.rescue import rescue
+from wal_agent.recovery.export import write_session_files
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.reader import Replay
@@ -26,7 +26,7 @@ STAGED = ".wal-agent-restore-"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Exported:
     """`files`: name and bytes of the session's files. `tree_files`: of the working tree, None where none was saved.
     `short`: sentences on what could not be had. `replaced`: how many files were there before."""
 
@@ -36,7 +36,7 @@ class Written:
     replaced: int
 
 
-def copy_out(
+def export_job(
     found: Replay,
     bucket: Bucket,
     keys: Keys,
@@ -47,27 +47,29 @@ def copy_out(
     now: float,
     *,
     force: bool,
-) -> Written:
+) -> Exported:
     """Write what `found` says into `folder` (absolute), which is new or empty, unless `force`: then files of the same
     names are replaced. `check` raises ValueError for a name that is no file of the agent's. `now`: seconds since 1970.
 
     UsageError: the folder is not to be had; ConfigError: the disk or git refuses; BucketError."""
-    _take(folder, force)
-    with _stage(folder) as stage:
+    _make_folder(folder, force)
+    with _staging_folder(folder) as stage:
         (stage / SESSION).mkdir(mode=0o700)
-        done = rescue(found, bucket, keys, blobs, stage / SESSION, check)
+        done = write_session_files(found, bucket, keys, blobs, stage / SESSION, check)
         short = list(done.short)
         files: int | None = None
         try:
-            files = _tree(found, blobs, stage, env, now)
+            files = _export_workspace(found, blobs, stage, env, now)
         except Damaged as error:
             short.append(f"the working tree cannot be had ({error.what})")
             shutil.rmtree(stage / WORKSPACE, ignore_errors=True)
-        replaced = sum(_move(stage / part, folder / part) for part in (SESSION, WORKSPACE) if (stage / part).is_dir())
-    return Written(done.files, files, tuple(short), replaced)
+        replaced = sum(
+            _move_into(stage / part, folder / part) for part in (SESSION, WORKSPACE) if (stage / part).is_dir()
+        )
+    return Exported(done.files, files, tuple(short), replaced)
 
 
-def _take(folder: Path, force: bool) -> None:
+def _make_folder(folder: Path, force: bool) -> None:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -81,7 +83,7 @@ def _take(folder: Path, force: bool) -> None:
 
 
 @contextmanager
-def _stage(folder: Path) -> Iterator[Path]:
+def _staging_folder(folder: Path) -> Iterator[Path]:
     try:
         stage = Path(tempfile.mkdtemp(prefix=STAGED, dir=folder))
     except OSError as error:
@@ -92,22 +94,22 @@ def _stage(folder: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _tree(found: Replay, blobs: Blobs, stage: Path, env: Mapping[str, str], now: float) -> int | None:
+def _export_workspace(found: Replay, blobs: Blobs, stage: Path, env: Mapping[str, str], now: float) -> int | None:
     captured = found.state.workspace
     if captured is None:
         return None
     # Imported here: what reads no working tree needs no git.
-    from wal_agent.recovery.target import Keep, Target, look, what_to_do
-    from wal_agent.recovery.workspace import put_back
+    from wal_agent.recovery.restore_workspace import restore_files
+    from wal_agent.recovery.target import Keep, RestoreTarget, decide_restore, inspect_target
 
-    target = Target(stage / WORKSPACE, stage / "state", env)
-    decided = what_to_do(captured, look(target, captured))
+    target = RestoreTarget(stage / WORKSPACE, stage / "state", env)
+    decided = decide_restore(captured, inspect_target(target, captured))
     assert not isinstance(decided, Keep), "a folder that was made just now is nobody's"
-    put_back(target, captured, blobs, decided, now)
+    restore_files(target, captured, blobs, decided, now)
     return captured.files
 
 
-def _move(source: Path, target: Path) -> int:
+def _move_into(source: Path, target: Path) -> int:
     """Move a folder's content, file by file where a folder is there; how many files were replaced."""
     if not os.path.lexists(target):
         source.rename(target)
@@ -118,7 +120,7 @@ def _move(source: Path, target: Path) -> int:
     for entry in sorted(source.iterdir()):
         place = target / entry.name
         if entry.is_dir() and not entry.is_symlink():
-            replaced += _move(entry, place)
+            replaced += _move_into(entry, place)
             continue
         replaced += os.path.lexists(place)
         if place.is_dir() and not place.is_symlink():

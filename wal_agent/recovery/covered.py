@@ -16,16 +16,16 @@ from wal_agent.capture.scan import IGNORE_FILE
 from wal_agent.capture.shadow import Shadow
 from wal_agent.errors import Damaged
 from wal_agent.records import Workspace
-from wal_agent.recovery.worktree import FILE_MODES, Tree, above, listed
+from wal_agent.recovery.restore_tree import FILE_MODES, Tree, list_tree, parent_paths
 from wal_agent.sanitize import shorten
 
 
-def covering(shadow: Shadow, folder: Path, captured: Workspace) -> Callable[[str], bool]:
+def coverage_check(shadow: Shadow, folder: Path, captured: Workspace) -> Callable[[str], bool]:
     """Whether an absolute path is of the tree that was put back into `folder`, and would be in it if it were there."""
     if captured.pending is not None:  # any file may be older than the capture
         return lambda path: False
     try:
-        tree = listed(shadow, shadow.contents(captured.commit).work)
+        tree = list_tree(shadow, shadow.contents(captured.commit).work)
     except (Damaged, GitMissing):
         return lambda path: False
     return lambda path: _covers(shadow, folder, captured, tree, path)
@@ -36,7 +36,7 @@ def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, path:
     if not at.is_absolute() or at == folder or not at.is_relative_to(folder):
         return False
     name = str(at.relative_to(folder))
-    if any(parent in tree or (folder / parent).is_symlink() for parent in above(name)):
+    if any(parent in tree or (folder / parent).is_symlink() for parent in parent_paths(name)):
         return False
     if name in tree:
         return tree[name].mode in FILE_MODES
@@ -50,7 +50,7 @@ def _nothing_left_out(captured: Workspace, name: str) -> bool:
     lines = [line.rpartition(": ") for line in captured.left_out]
     if any(why == FULL for _, _, why in lines) or (captured.left_out_more and lines and lines[-1][2] != IGNORED):
         return False
-    paths = {*above(name), name}
+    paths = {*parent_paths(name), name}
     return not any(left in {shorten(path, 160) for path in paths} for left, _, _ in lines)
 
 

@@ -26,7 +26,7 @@ _OPERATOR = frozenset("();<>|&")
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class ProjectRule:
     """A rule of a project. `why` is a sentence of the project's, or empty. `source` names its file in the workspace;
     `line` counts from 1, 0 where it is not known.
 
@@ -48,7 +48,7 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class RuleProblem:
     """What could not be read as a rule. `place` is a file of the workspace; `line` counts from 1, 0 for all of it."""
 
     place: str
@@ -59,13 +59,13 @@ class Problem:
         return f"{self.place}:{self.line}: {self.what}" if self.line else f"{self.place}: {self.what}"
 
 
-def sentence(text: str, most: int = MOST_TEXT) -> str:
+def clean_sentence(text: str, most: int = MOST_TEXT) -> str:
     """A text of a rule on one line of single spaces, `most` characters of it, without what a terminal would obey."""
     line = " ".join(printable(text[: 20 * most]).split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def words_of(text: str, placeholders: bool = False) -> tuple[str, ...]:
+def parse_pattern(text: str, placeholders: bool = False) -> tuple[str, ...]:
     """The first words of a command that `text` writes down. `placeholders`: <env>, {env} and $ENV stand for any word.
 
     ValueError says what is wrong with it, as the end of a sentence that began with the text."""

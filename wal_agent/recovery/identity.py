@@ -11,7 +11,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(?P<host>[^/:]+)(?::\d+)?/(?
 _SCP = re.compile(r"(?:[^/@:]+@)?(?P<host>[^/:]+):(?P<path>.*)")
 
 
-def foreign(then: Iterable[str], here: Iterable[str]) -> bool:
+def is_other_project(then: Iterable[str], here: Iterable[str]) -> bool:
     """Whether both are known and nothing says that they are one project.
 
     What both sides know of one kind must differ, and nothing else be equal: a shallow clone knows no first commit, a
@@ -21,7 +21,7 @@ def foreign(then: Iterable[str], here: Iterable[str]) -> bool:
     return bool(both) and not any(old[kind] & new[kind] for kind in both)
 
 
-def project(identity: Iterable[str]) -> str:
+def describe_project(identity: Iterable[str]) -> str:
     """The project in words, for people: its origin, else its first commit."""
     kinds = _by_kind(identity, spell=str)
     for value in sorted(kinds.get("origin", ())):
@@ -30,7 +30,7 @@ def project(identity: Iterable[str]) -> str:
 
 
 def _by_kind(identity: Iterable[str], spell: Callable[[str], str] | None = None) -> dict[str, set[str]]:
-    spell = spell or _spelt
+    spell = spell or _normalize_url
     found: dict[str, set[str]] = {}
     for text in identity:
         kind, _, value = text.partition(":")
@@ -39,7 +39,7 @@ def _by_kind(identity: Iterable[str], spell: Callable[[str], str] | None = None)
     return found
 
 
-def _spelt(url: str) -> str:
+def _normalize_url(url: str) -> str:
     """`host/path` of an origin, without what clones of one project differ in."""
     found = _URL.fullmatch(url) or _SCP.fullmatch(url)
     flat = f"{found['host'].lower()}/{found['path'].lstrip('/')}" if found else url

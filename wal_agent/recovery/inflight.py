@@ -9,12 +9,12 @@ from pathlib import Path
 
 from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Class, Finding, Intent, Verdict
-from wal_agent.recovery.advice import advice
+from wal_agent.recovery.advice import advise
 from wal_agent.shell.classify import NO_RULE, classify, worse_class
 from wal_agent.shell.rules import OURS, Rules
 from wal_agent.wal.state import EndedCall, OpenCall
 
-_Key = tuple[str, bytes | int, str]  # tool, input (the call's number where it is not known), folder
+_GroupKey = tuple[str, bytes | int, str]  # tool, input (the call's number where it is not known), folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Unannounced:
     how: str  # its ending
 
 
-def in_flight(
+def group_calls(
     open: Iterable[OpenCall],
     finished: Iterable[EndedCall],
     inputs: Mapping[int, bytes],
@@ -61,19 +61,19 @@ def in_flight(
     `inputs`: by call number, of open and finished calls; a call that is missing there stands alone. `way`: the
     workspace that the calls ran in, and the one here."""
     found = {v.call: v for v in verdicts}
-    ended = Counter(_key(e.intent, inputs, way) for e in finished if e.intent.call in inputs)
-    groups: dict[_Key, list[OpenCall]] = {}
+    ended = Counter(_group_key(e.intent, inputs, way) for e in finished if e.intent.call in inputs)
+    groups: dict[_GroupKey, list[OpenCall]] = {}
     for o in open:
-        groups.setdefault(_key(o.intent, inputs, way), []).append(o)
-    return tuple(_one(key, group, inputs, ended, found, rules) for key, group in groups.items())
+        groups.setdefault(_group_key(o.intent, inputs, way), []).append(o)
+    return tuple(_describe_group(key, group, inputs, ended, found, rules) for key, group in groups.items())
 
 
-def _key(intent: Intent, inputs: Mapping[int, bytes], way: tuple[str, str]) -> _Key:
+def _group_key(intent: Intent, inputs: Mapping[int, bytes], way: tuple[str, str]) -> _GroupKey:
     """Equal for identical calls: the same words in another folder are another call."""
-    return intent.tool, inputs.get(intent.call, intent.call), _folder(intent, *way)
+    return intent.tool, inputs.get(intent.call, intent.call), _call_folder_here(intent, *way)
 
 
-def _folder(intent: Intent, there: str, here: str) -> str:
+def _call_folder_here(intent: Intent, there: str, here: str) -> str:
     """Claude Code's shell stays where a `cd` led it, and Codex's workdir stands in no input: the fact alone tells."""
     told = call_folder(intent.before)
     if told is None:
@@ -82,11 +82,11 @@ def _folder(intent: Intent, there: str, here: str) -> str:
     return "" if now == here else now
 
 
-def _one(
-    key: _Key,
+def _describe_group(
+    key: _GroupKey,
     group: list[OpenCall],
     inputs: Mapping[int, bytes],
-    ended: Mapping[_Key, int],
+    ended: Mapping[_GroupKey, int],
     found: Mapping[int, Verdict],
     rules: Rules,
 ) -> InFlight:
@@ -100,7 +100,7 @@ def _one(
     if any(v.finding != finding for v in verdicts):
         finding, because = "unknown", "Not the same can be said of each of these identical calls."
     folder = key[2]
-    told = advice(cls, finding, known, rules, folder)
+    told = advise(cls, finding, known, rules, folder)
     return InFlight(
         calls=tuple(o.intent.call for o in group),
         issued=len(group) + ended.get(key, 0),

@@ -8,30 +8,30 @@ import re
 from collections.abc import Sequence
 
 from wal_agent.records import Class
-from wal_agent.recovery.declared import MOST_NAME, Declared, Problem, sentence, words_of
+from wal_agent.recovery.declared import MOST_NAME, ProjectRule, RuleProblem, clean_sentence, parse_pattern
 from wal_agent.recovery.markdown_text import (
     Table,
     code_spans,
-    headings,
-    indent,
+    find_headings,
+    find_tables,
+    indent_width,
     is_item,
-    plain,
-    read,
-    tables,
-    unwrapped,
+    parse_markdown,
+    strip_marks,
+    strip_wrapping,
     without_bullet,
     without_code,
 )
 
-Found = tuple[tuple[Declared, ...], tuple[Problem, ...]]
+Found = tuple[tuple[ProjectRule, ...], tuple[RuleProblem, ...]]
 
-TOOL = re.compile(r"[A-Za-z_][\w.:-]{0,99}")
+TOOL_NAME = re.compile(r"[A-Za-z_][\w.:-]{0,99}")
 _LETTERS = re.compile(r"[^a-z]+")
 _ARROW = re.compile(r"\s*(?:→|⇒|->|=>)\s*")
 _SHELLS = re.compile(r"shell|bash|terminal|command|exec", re.IGNORECASE)
 
 _YES: Class = "idempotent"
-_SAID: dict[str, Class] = {
+_CLASS_OF_ANSWER: dict[str, Class] = {
     **dict.fromkeys(("yes", "y", "true", "idempotent", "safe", "✅", "✓", "✔"), _YES),
     **dict.fromkeys(("no", "n", "not", "false", "never", "mutation", "nonidempotent", "❌", "✗", "✘"), "mutation"),
     **dict.fromkeys(("readonly", "read", "reads"), "read_only"),
@@ -41,9 +41,9 @@ _SAID: dict[str, Class] = {
 _ANSWERS = "yes, no, read-only, partial or unknown"
 
 
-def said(text: str) -> tuple[Class, str] | None:
+def parse_answer(text: str) -> tuple[Class, str] | None:
     """(the class, what was said after it) of an answer to "Idempotent?": "No. Deploying twice ..."; None for none."""
-    bare = plain(text).replace("*", "").replace("`", "").replace("\ufe0f", "").strip(" \t")
+    bare = strip_marks(text).replace("*", "").replace("`", "").replace("\ufe0f", "").strip(" \t")
     low = bare.lower()
     for phrase, cls in (("read-only", "read_only"), ("read only", "read_only"), ("non-idempotent", "mutation")):
         if low.startswith(phrase):
@@ -54,7 +54,7 @@ def said(text: str) -> tuple[Class, str] | None:
     key = word.group().replace("_", "")
     if low[word.end() :].startswith("/") or (key == "it" and not low.startswith("it depends")):
         return None
-    cls_ = _SAID.get(key)
+    cls_ = _CLASS_OF_ANSWER.get(key)
     return None if cls_ is None else (cls_, bare[word.end() :].lstrip(" .,;:–—-"))
 
 
@@ -68,19 +68,19 @@ _OPERATION = frozenset(
 def table_rules(text: str, source: str) -> Found:
     """Rules of the tables "Tool / Operation | Idempotent? | Verify With | On Ambiguity", whatever the order of the
     columns, with further ones or without the last two."""
-    rules: list[Declared] = []
-    problems: list[Problem] = []
-    for table in tables(read(text).lines):
+    rules: list[ProjectRule] = []
+    problems: list[RuleProblem] = []
+    for table in find_tables(parse_markdown(text).lines):
         columns = _columns(table)
         if "operation" not in columns or "idempotent" not in columns:
             continue
         for at, cells in table.rows:
             if len(cells) > len(table.header):
                 what = r"has more cells than the table's head (a bar inside a cell is written \|)"
-                problems.append(Problem(source, at + 1, f"this row {what}."))
+                problems.append(RuleProblem(source, at + 1, f"this row {what}."))
                 continue
             row = {name: cells[i] if i < len(cells) else "" for name, i in columns.items()}
-            found, wrong = _row(row, source, at + 1)
+            found, wrong = _parse_row(row, source, at + 1)
             rules += found
             problems += wrong
     return tuple(rules), tuple(problems)
@@ -103,30 +103,30 @@ def _columns(table: Table) -> dict[str, int]:
     return found
 
 
-def _row(row: dict[str, str], source: str, line: int) -> Found:
-    operation, answer = row["operation"], said(row["idempotent"])
+def _parse_row(row: dict[str, str], source: str, line: int) -> Found:
+    operation, answer = row["operation"], parse_answer(row["idempotent"])
     if not operation and not any(row.values()):
         return (), ()
     if answer is None:
         what = f"Idempotent? of {_quoted(operation)} is {_quoted(row['idempotent'])}; it can be {_ANSWERS}."
-        return (), (Problem(source, line, what),)
+        return (), (RuleProblem(source, line, what),)
     cls, rest = answer
-    why = sentence(row.get("why") or rest)
-    rules: list[Declared] = []
-    problems: list[Problem] = []
+    why = clean_sentence(row.get("why") or rest)
+    rules: list[ProjectRule] = []
+    problems: list[RuleProblem] = []
     for name, words, tool, wrong in _operations(operation):
         if wrong:
-            problems.append(Problem(source, line, f"{_quoted(name)} {wrong}."))
+            problems.append(RuleProblem(source, line, f"{_quoted(name)} {wrong}."))
             continue
         rules.append(
-            Declared(
-                name=sentence(name, MOST_NAME),
+            ProjectRule(
+                name=clean_sentence(name, MOST_NAME),
                 cls=cls,
                 source=source,
                 line=line,
                 why=why,
-                verify=sentence(unwrapped(row.get("verify", ""))),
-                ambiguous=sentence(unwrapped(row.get("ambiguous", ""))),
+                verify=clean_sentence(strip_wrapping(row.get("verify", ""))),
+                ambiguous=clean_sentence(strip_wrapping(row.get("ambiguous", ""))),
                 words=words,
                 tool=tool,
             )
@@ -138,32 +138,32 @@ def _operations(cell: str) -> list[tuple[str, tuple[str, ...], str, str]]:
     """(name, words, tool, what is wrong) of each operation that the cell names."""
     if _ARROW.search(without_code(cell)):
         left, right = _ARROW.split(cell, maxsplit=1)
-        tool = unwrapped(left)
+        tool = strip_wrapping(left)
         if not (_SHELLS.search(tool) or tool.lower() == "sh"):
             return [(tool, (), "", "is no shell, so nothing more can be said of its input; name the tool alone")]
-        return [_command(text) for text in code_spans(right) or (plain(right),)]
+        return [_command_operation(text) for text in code_spans(right) or (strip_marks(right),)]
     if spans := code_spans(cell):
-        return [_tool(s) if TOOL.fullmatch(s) else _command(s) for s in spans]
-    name = plain(cell)
-    if TOOL.fullmatch(name):
-        return [_tool(name)]
+        return [_tool_operation(s) if TOOL_NAME.fullmatch(s) else _command_operation(s) for s in spans]
+    name = strip_marks(cell)
+    if TOOL_NAME.fullmatch(name):
+        return [_tool_operation(name)]
     return [(name or "an empty cell", (), "", "is neither a tool's name nor a command in backticks")]
 
 
-def _tool(name: str) -> tuple[str, tuple[str, ...], str, str]:
+def _tool_operation(name: str) -> tuple[str, tuple[str, ...], str, str]:
     """A single word may be a tool of the agent's or a program."""
     return name, (name,), name, ""
 
 
-def _command(text: str) -> tuple[str, tuple[str, ...], str, str]:
+def _command_operation(text: str) -> tuple[str, tuple[str, ...], str, str]:
     try:
-        return text, words_of(text, placeholders=True), "", ""
+        return text, parse_pattern(text, placeholders=True), "", ""
     except ValueError as error:
         return text, (), "", str(error)
 
 
 def _quoted(text: str) -> str:
-    return f'"{sentence(text, MOST_NAME)}"'
+    return f'"{clean_sentence(text, MOST_NAME)}"'
 
 
 # ---- Recovery sections --------------------------------------------------------------------------------------------
@@ -190,38 +190,38 @@ def section_rules(
     tools (`folders` empty), by the heading above the section where that is a name, else `default`.
 
     In a skill's text (`folders` not empty) only one such section counts: the first."""
-    document = read(text)
-    rules: list[Declared] = []
-    problems: list[Problem] = []
-    for head in headings(document.lines):
+    document = parse_markdown(text)
+    rules: list[ProjectRule] = []
+    problems: list[RuleProblem] = []
+    for head in find_headings(document.lines):
         if not _is_recovery(head.title):
             continue
         line = head.at + 1
-        fields = _fields(document.lines[line : head.end], document.code[line : head.end])
-        answer = said(fields["idempotent"]) if "idempotent" in fields else None
+        fields = _read_fields(document.lines[line : head.end], document.code[line : head.end])
+        answer = parse_answer(fields["idempotent"]) if "idempotent" in fields else None
         if not fields:
             what = "this Recovery section has no field (Idempotent, Verify completion, Partial failure risk)."
-            problems.append(Problem(source, line, what))
+            problems.append(RuleProblem(source, line, what))
         elif "idempotent" in fields and answer is None:
             what = f"Idempotent is {_quoted(fields['idempotent'])}; it can be {_ANSWERS}."
-            problems.append(Problem(source, line, what))
+            problems.append(RuleProblem(source, line, what))
         elif rules and folders:
-            problems.append(Problem(source, line, "this is a second Recovery section; the first one counts."))
+            problems.append(RuleProblem(source, line, "this is a second Recovery section; the first one counts."))
         else:
             cls, rest = answer or ("unknown", "")
-            above = "" if folders or not TOOL.fullmatch(head.above) else head.above
+            above = "" if folders or not TOOL_NAME.fullmatch(head.above) else head.above
             name = document.front.get("name") or above or default
             risk = f"Partial failure risk: {fields['risk']}" if fields.get("risk") else ""
             rules.append(
-                Declared(
-                    name=sentence(name, MOST_NAME),
+                ProjectRule(
+                    name=clean_sentence(name, MOST_NAME),
                     cls=cls,
                     source=source,
                     line=line,
-                    why=sentence(fields.get("why") or rest),
-                    verify=sentence(unwrapped(fields.get("verify", ""))),
-                    ambiguous=sentence(" ".join(s for s in (fields.get("ambiguous", ""), risk) if s)),
-                    tool=sentence(name, MOST_NAME),
+                    why=clean_sentence(fields.get("why") or rest),
+                    verify=clean_sentence(strip_wrapping(fields.get("verify", ""))),
+                    ambiguous=clean_sentence(" ".join(s for s in (fields.get("ambiguous", ""), risk) if s)),
+                    tool=clean_sentence(name, MOST_NAME),
                     folders=folders,
                     files=files,
                 )
@@ -233,7 +233,7 @@ def _is_recovery(title: str) -> bool:
     return _LETTERS.sub(" ", title.lower()).strip() == "recovery"
 
 
-def _fields(lines: Sequence[str], code: Sequence[str | None]) -> dict[str, str]:
+def _read_fields(lines: Sequence[str], code: Sequence[str | None]) -> dict[str, str]:
     """The labelled values, the first of each; a value goes on to the next label, item or empty line. Lines of a code
     block in it count as code."""
     found: dict[str, str] = {}
@@ -252,12 +252,12 @@ def _fields(lines: Sequence[str], code: Sequence[str | None]) -> dict[str, str]:
         elif field:
             close()
             name, parts, wanted = field, [value], not value or heading
-            depth = indent(line) if is_item(line) else -1
+            depth = indent_width(line) if is_item(line) else -1
         elif not line.strip():
             if not wanted:
                 close()
                 name = ""
-        elif line.lstrip().startswith("#") or (is_item(line) and indent(line) <= depth and not wanted):
+        elif line.lstrip().startswith("#") or (is_item(line) and indent_width(line) <= depth and not wanted):
             close()
             name = ""
         elif name:

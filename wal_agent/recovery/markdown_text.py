@@ -13,7 +13,7 @@ MOST_LINE = 4000  # characters; a longer line holds no rule
 
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)")
 _BULLET = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]+|>[ \t]?")
-_CODE = re.compile(r"(?<!`)(`{1,9})(?!`)(.*?)(?<!`)\1(?!`)")
+_CODE_SPAN = re.compile(r"(?<!`)(`{1,9})(?!`)(.*?)(?<!`)\1(?!`)")
 _DASHES = re.compile(r":?-+:?")
 
 
@@ -48,12 +48,12 @@ class Text:
     front: dict[str, str]
 
 
-def read(text: str) -> Text:
+def parse_markdown(text: str) -> Text:
     """Any text is a document."""
     lines = [
         line if len(line) <= MOST_LINE else "" for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     ]
-    front = _front(lines)
+    front = _read_front_matter(lines)
     code: list[str | None] = [None] * len(lines)
     fence, comment = "", False
     for i, line in enumerate(lines):
@@ -69,7 +69,7 @@ def read(text: str) -> Text:
     return Text(tuple(lines), tuple(code), front)
 
 
-def _front(lines: list[str]) -> dict[str, str]:
+def _read_front_matter(lines: list[str]) -> dict[str, str]:
     """Take the front matter out of `lines`. A line of dashes that begins a text may also be just that."""
     if len(lines) < 2 or lines[0].rstrip() != "---" or not re.match(r"[\w-]{1,60}:", lines[1]):
         return {}
@@ -83,15 +83,15 @@ def _front(lines: list[str]) -> dict[str, str]:
     return found
 
 
-def headings(lines: Sequence[str]) -> tuple[Heading, ...]:
+def find_headings(lines: Sequence[str]) -> tuple[Heading, ...]:
     found: list[tuple[int, int, str]] = []
     for i, line in enumerate(lines):
         bare = line.strip()
         level = len(bare) - len(bare.lstrip("#"))
         if 0 < level <= 6 and bare[level : level + 1] in ("", " ", "\t"):
-            found.append((i, level, plain(bare[level:].strip().rstrip("#"))))
+            found.append((i, level, strip_marks(bare[level:].strip().rstrip("#"))))
         elif i and bare and bare[0] in "=-" and not bare.strip(bare[0]) and _paragraph(lines[i - 1]):
-            found.append((i - 1, 1 if bare[0] == "=" else 2, plain(lines[i - 1])))
+            found.append((i - 1, 1 if bare[0] == "=" else 2, strip_marks(lines[i - 1])))
     ends, end = [], [len(lines)] * 7  # by level: where the next heading of that level or above it stands
     for at, level, _ in reversed(found):
         ends.append(end[level])
@@ -108,7 +108,7 @@ def _paragraph(line: str) -> bool:
     return bool(bare) and "|" not in bare and not bare.startswith("#") and _BULLET.match(bare) is None
 
 
-def plain(text: str) -> str:
+def strip_marks(text: str) -> str:
     """Without the marks of emphasis and code around it, on one line."""
     line = " ".join(text.split())
     for _ in range(10):
@@ -127,46 +127,46 @@ def is_item(line: str) -> bool:
     return _BULLET.match(line.strip()) is not None
 
 
-def indent(line: str) -> int:
+def indent_width(line: str) -> int:
     """Columns before its first character, a tab being four."""
     return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
 
 
 def code_spans(text: str) -> tuple[str, ...]:
     """What stands in backticks."""
-    return tuple(span[2].strip() for span in _CODE.finditer(text))
+    return tuple(span[2].strip() for span in _CODE_SPAN.finditer(text))
 
 
 def without_code(text: str) -> str:
     """The rest of it, a space for each span."""
-    return _CODE.sub(" ", text)
+    return _CODE_SPAN.sub(" ", text)
 
 
-def unwrapped(text: str) -> str:
+def strip_wrapping(text: str) -> str:
     """The text; what is one code span as a whole, without its backticks."""
     bare = text.strip()
-    found = _CODE.match(bare)
+    found = _CODE_SPAN.match(bare)
     return found[2].strip() if found and found.end() == len(bare) else bare
 
 
-def tables(lines: Sequence[str]) -> Iterator[Table]:
+def find_tables(lines: Sequence[str]) -> Iterator[Table]:
     """Tables as GitHub reads them: a header, dashes, rows up to a line without a bar."""
     i = 0
     while i + 1 < len(lines):
-        header = cells(lines[i]) if "|" in lines[i] else ()
-        dashes = cells(lines[i + 1]) if header and "-" in lines[i + 1] else ()
+        header = split_cells(lines[i]) if "|" in lines[i] else ()
+        dashes = split_cells(lines[i + 1]) if header and "-" in lines[i + 1] else ()
         if not header or len(dashes) != len(header) or not all(_DASHES.fullmatch(c) for c in dashes):
             i += 1
             continue
         rows, j = [], i + 2
         while j < len(lines) and "|" in lines[j]:
-            rows.append((j, cells(lines[j])))
+            rows.append((j, split_cells(lines[j])))
             j += 1
         yield Table(i, header, tuple(rows))
         i = j
 
 
-def cells(line: str) -> tuple[str, ...]:
+def split_cells(line: str) -> tuple[str, ...]:
     r"""The cells of a row; a bar that belongs to a cell is written \|, in code too."""
     row = line.strip().removeprefix("|")
     parts, part, escaped = [], [], False

@@ -16,14 +16,14 @@ from pathlib import PurePath
 
 from wal_agent.records import Opening
 from wal_agent.recovery import follows
-from wal_agent.recovery.case import Before, Case, LocalFacts, Policy
 from wal_agent.recovery.decided import Plan, Refuse
-from wal_agent.recovery.identity import foreign
+from wal_agent.recovery.identity import is_other_project
+from wal_agent.recovery.plan_model import LocalFacts, PlanInputs, Policy, PriorLog
 
 
-def plan(before: Before, opening: Opening, local: LocalFacts, policy: Policy) -> Plan:
+def decide(before: PriorLog, opening: Opening, local: LocalFacts, policy: Policy) -> Plan:
     """What to do, now that our opening has landed. Total, and no call in flight is dropped (I8)."""
-    case = Case(before, opening, local, policy)
+    case = PlanInputs(before, opening, local, policy)
     decided = next(row.then(case) for row in TABLE if row.when(case))
     if isinstance(decided, Refuse):
         return decided
@@ -33,15 +33,15 @@ def plan(before: Before, opening: Opening, local: LocalFacts, policy: Policy) ->
 # ---- conditions ------------------------------------------------------------------------------------------------------
 
 
-def _damaged(c: Case) -> bool:
+def _damaged(c: PlanInputs) -> bool:
     return c.local.damage is not None
 
 
-def _other_agent(c: Case) -> bool:
+def _other_agent(c: PlanInputs) -> bool:
     return c.before.home is not None and c.before.home.agent != c.opening.agent
 
 
-def _other_command(c: Case) -> bool:
+def _other_command(c: PlanInputs) -> bool:
     """Where any command can be run, its program is the agent."""
     home = c.before.home
     if not c.local.unlogged or home is None or not home.args or not c.opening.args:
@@ -49,70 +49,70 @@ def _other_command(c: Case) -> bool:
     return PurePath(home.args[0]).name != PurePath(c.opening.args[0]).name
 
 
-def _other_workspace(c: Case) -> bool:
+def _other_workspace(c: PlanInputs) -> bool:
     home = c.before.home
     if home is None or home.workspace == c.opening.workspace or not c.local.home_exists:
         return False
     return home.host.name == c.opening.host.name or home.host.boot == c.opening.host.boot
 
 
-def _foreign(c: Case) -> bool:
-    return foreign(c.identity, c.local.identity)
+def _other_repository(c: PlanInputs) -> bool:
+    return is_other_project(c.identity, c.local.identity)
 
 
-def _crash_loop(c: Case) -> bool:
+def _crash_loop(c: PlanInputs) -> bool:
     return 0 < c.policy.crash_limit <= len(c.crashes)
 
 
-def _stuck(c: Case) -> bool:
+def _stuck(c: PlanInputs) -> bool:
     return c.policy.crash_limit > 0 and not c.policy.fresh and c.stuck is not None
 
 
-def _halts(c: Case) -> bool:
+def _halts(c: PlanInputs) -> bool:
     return c.policy.on_ambiguity == "halt" and bool(c.doubtful)
 
 
-def _forgets(c: Case) -> bool:
+def _fresh_with_open_calls(c: PlanInputs) -> bool:
     return c.policy.fresh and bool(c.state.open)
 
 
-def _fresh(c: Case) -> bool:
+def _fresh(c: PlanInputs) -> bool:
     return c.policy.fresh
 
 
-def _goes_on(c: Case) -> bool:
+def _resumes_in_doubt(c: PlanInputs) -> bool:
     return c.policy.on_ambiguity == "resume" and bool(c.doubtful)
 
 
-def _dangling(c: Case) -> bool:
+def _dangling(c: PlanInputs) -> bool:
     return bool(c.state.open)
 
 
-def _never_ran(c: Case) -> bool:
+def _never_ran(c: PlanInputs) -> bool:
     return not c.state.ran and not (c.captured and c.local.talked)
 
 
-def _paused(c: Case) -> bool:
+def _paused(c: PlanInputs) -> bool:
     return c.pause is not None
 
 
-def _released(c: Case) -> bool:
+def _released(c: PlanInputs) -> bool:
     return c.cause == "released" and not c.died
 
 
-def _cut_off(c: Case) -> bool:
+def _cut_off(c: PlanInputs) -> bool:
     return c.died or c.state.turn == "started" or c.cause in ("dead", "unlocked", "first")
 
 
-def _asked(c: Case) -> bool:
+def _resume_closed_asked(c: PlanInputs) -> bool:
     return c.policy.resume_closed
 
 
-def _always(c: Case) -> bool:
+def _always(c: PlanInputs) -> bool:
     return True
 
 
-def _other_version(c: Case) -> bool:
+def _other_version(c: PlanInputs) -> bool:
     home = c.before.home
     known = home is not None and home.agent_version and c.opening.agent_version
     return bool(known) and home is not None and home.agent_version != c.opening.agent_version
@@ -126,8 +126,8 @@ class Row:
     """One condition and what follows from it. `when_says` and `then_says` say the same for people, in a few words."""
 
     name: str
-    when: Callable[[Case], bool]
-    then: Callable[[Case], Plan]
+    when: Callable[[PlanInputs], bool]
+    then: Callable[[PlanInputs], Plan]
     when_says: str
     then_says: str
 
@@ -137,8 +137,8 @@ class Remark:
     """Something that is told beside any decision to start, and decides nothing."""
 
     name: str
-    when: Callable[[Case], bool]
-    says: Callable[[Case], str]
+    when: Callable[[PlanInputs], bool]
+    says: Callable[[PlanInputs], str]
     when_says: str
     then_says: str
 
@@ -174,7 +174,7 @@ TABLE = (
     ),
     Row(
         "another repository's job",
-        _foreign,
+        _other_repository,
         follows.refuse_foreign,
         "the saved working tree is of a repository that has neither origin nor first commit in common with this one",
         "nothing is started (78); run it there, or `--job`",
@@ -203,7 +203,7 @@ TABLE = (
     ),
     Row(
         "calls in flight, and `--fresh`",
-        _forgets,
+        _fresh_with_open_calls,
         follows.refuse_to_forget,
         "a new session was asked for, which would forget calls in flight",
         "nothing is started (79); a person settles them: `wal-agent ack`",
@@ -217,7 +217,7 @@ TABLE = (
     ),
     Row(
         "calls in flight, fate unknown, resume",
-        _goes_on,
+        _resumes_in_doubt,
         follows.resume_alone,
         "`--on-ambiguity resume`, and of a call that may have changed something it cannot be told what became of it",
         "restore and resume; each call is told with its verdict; in doubt the agent verifies and decides by itself",
@@ -259,7 +259,7 @@ TABLE = (
     ),
     Row(
         "ended, and `--continue`",
-        _asked,
+        _resume_closed_asked,
         follows.resume_closed,
         "the last run had come to its end, and going on was asked for",
         "restore and resume",
@@ -277,14 +277,14 @@ REMARKS = (
     Remark(
         "the agent's version changed",
         _other_version,
-        follows.say_version,
+        follows.describe_version_change,
         "the agent here is not the version that the session was saved with",
         "told on the screen and in the prompt",
     ),
 )
 
 
-def table() -> str:
+def render_table() -> str:
     """`TABLE` and `REMARKS` as Markdown, for docs/RECOVERY.md."""
     head = ["| | When | What follows |", "|---|---|---|"]
     rows = [f"| {n}. {row.name} | {row.when_says} | {row.then_says} |" for n, row in enumerate(TABLE, 1)]

@@ -16,7 +16,7 @@ _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
 _WAYS = "Give a record's number, as `wal-agent log` shows it, or a time (UTC): 14:02, 14:02:13, 2026-11-22T14:02:13Z."
 
 
-def read_point(text: str, now: float) -> int | float:
+def parse_point(text: str, now: float) -> int | float:
     """A record's number (int), or seconds since 1970 (float). A time of day means the newest such time up to `now`, and
     a minute means its end. UsageError for anything else."""
     if re.fullmatch(r"[0-9]{1,18}", text):
@@ -52,7 +52,7 @@ def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: floa
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     if at is None:
         return check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
-    point = read_point(at, now)
+    point = parse_point(at, now)
     upto = point if isinstance(point, int) else seq_at_time(bucket, keys, point)
     if upto < 1:
         raise UsageError(f"Job {keys.job} has no record of {at} or before.", "See: wal-agent log")

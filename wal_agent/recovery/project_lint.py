@@ -7,17 +7,17 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from wal_agent.recovery.declared import ANY, GAP, Declared, Problem, words_of
-from wal_agent.recovery.declared_match import for_command, for_tool
+from wal_agent.recovery.declared import ANY, GAP, ProjectRule, RuleProblem, parse_pattern
 from wal_agent.recovery.markdown_text import code_spans
 from wal_agent.shell.classify import classify
+from wal_agent.shell.project_rules import match_command, match_tool
 from wal_agent.shell.rules import Classified, Rules, with_project
 
 _SOME = "x-0"  # stands for any word
 _UNREAD = ("none", "unreadable", "program", "script", "function", "shell-empty", "shell-unreadable")  # classify.py
 
 
-def lint(declared: Sequence[Declared], builtin: Rules) -> tuple[Problem, ...]:
+def lint_rules(declared: Sequence[ProjectRule], builtin: Rules) -> tuple[RuleProblem, ...]:
     """Warnings, in the order of the rules; none of them keeps a rule from being in force."""
     found = []
     for n, rule in enumerate(declared):
@@ -26,25 +26,25 @@ def lint(declared: Sequence[Declared], builtin: Rules) -> tuple[Problem, ...]:
             *_mild(rule, builtin),
             *_verification(rule, builtin),
         )
-        found += [Problem(rule.source, rule.line, what) for what in warnings]
+        found += [RuleProblem(rule.source, rule.line, what) for what in warnings]
     return tuple(found)
 
 
-def _reach(rule: Declared, before: Sequence[Declared], builtin: Rules) -> Iterator[str]:
+def _reach(rule: ProjectRule, before: Sequence[ProjectRule], builtin: Rules) -> Iterator[str]:
     """Whether it can win at all."""
     alone = with_project(builtin, [rule])
     if all(classify(*call, alone).project is None for call in _calls(rule, builtin)):
         yield f'rule "{rule.name}" can never hold: no command that wal-agent reads begins with these words.'
         return
-    winners = [for_command(before, words) for words in _commands_of(rule)]
+    winners = [match_command(before, words) for words in _commands_of(rule)]
     if rule.tool:
-        winners.append(for_tool(before, rule.tool, {}))
+        winners.append(match_tool(before, rule.tool, {}))
     if all(winners) and (first := winners[0]):
         place = f"{first.source}:{first.line}" if first.line else first.source
         yield f'rule "{rule.name}" never wins: rule "{first.name}" ({place}) comes first.'
 
 
-def _mild(rule: Declared, builtin: Rules) -> Iterator[str]:
+def _mild(rule: ProjectRule, builtin: Rules) -> Iterator[str]:
     """Whether it says something milder than what is known of the call."""
     known = (
         [classify(*call, builtin) for call in _calls(rule, builtin)] if rule.cls in ("read_only", "idempotent") else []
@@ -54,7 +54,7 @@ def _mild(rule: Declared, builtin: Rules) -> Iterator[str]:
         yield f"{what}; a project's rule can only make a class worse, so it stays {worst.cls}."
 
 
-def _verification(rule: Declared, builtin: Rules) -> Iterator[str]:
+def _verification(rule: ProjectRule, builtin: Rules) -> Iterator[str]:
     """Whether the commands that verify it plainly read, by the built-in rules: only then running one counts."""
     spans = code_spans(rule.verify)
     for text in spans or (rule.verify,):
@@ -68,7 +68,7 @@ def _verification(rule: Declared, builtin: Rules) -> Iterator[str]:
 def _is_command(text: str, marked: bool, known: Classified) -> bool:
     """Whether it is meant to be run, and not a name or a sentence. `marked`: it stands in backticks."""
     try:
-        words = words_of(text)
+        words = parse_pattern(text)
     except ValueError:
         return False
     return "/" in words[0] or (marked and len(words) > 1) or known.rule not in _UNREAD
@@ -79,13 +79,13 @@ def shell_call(command: str, rules: Rules) -> tuple[str, bytes]:
     return rules.shell_tool, json.dumps({rules.shell_field: command}).encode()
 
 
-def _commands_of(rule: Declared) -> list[list[str]]:
+def _commands_of(rule: ProjectRule) -> list[list[str]]:
     """A command for each thing that the rule holds for."""
     found = [[_SOME if w == ANY else w for w in rule.words if w != GAP]] if rule.words else []
     return found + [[f"./{path}"] for path in (*(f"{folder}/{_SOME}" for folder in rule.folders), *rule.files)]
 
 
-def _calls(rule: Declared, rules: Rules) -> list[tuple[str, bytes]]:
+def _calls(rule: ProjectRule, rules: Rules) -> list[tuple[str, bytes]]:
     """A call for each thing that the rule holds for."""
     found = [shell_call(" ".join(map(_quoted, words)), rules) for words in _commands_of(rule)]
     return [*found, (rule.tool, b"{}")] if rule.tool else found

@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wal_agent.recovery.declared import Declared, Problem
+from wal_agent.recovery.declared import ProjectRule, RuleProblem
 from wal_agent.recovery.markdown_rules import section_rules, table_rules
-from wal_agent.recovery.toml_rules import MOST_RULES, read_toml_rules
+from wal_agent.recovery.toml_rules import MAX_RULES, read_toml_rules
 from wal_agent.safefs import path_in_root, read_in_root
 from wal_agent.shell.rules import Rules, load_rules, with_project
 
-__all__ = ["Declared", "Problem", "ProjectRules", "load_project_rules", "markdown_rules", "rules_in"]
+__all__ = ["ProjectRule", "RuleProblem", "ProjectRules", "load_project_rules", "load_markdown_rules", "load_all"]
 
-MOST_BYTES = 256 * 1024  # of one file
-MOST_IN_ALL = 8 * 1024 * 1024
-MOST_TOLD = 1024 * 1024  # of the files that may hold a rule
-MOST_LISTED = 1000  # entries of a folder that are looked at
+MAX_FILE_SIZE = 256 * 1024  # of one file
+MAX_TOTAL_SIZE = 8 * 1024 * 1024
+MAX_RULE_TEXT = 1024 * 1024  # of the files that may hold a rule
+MAX_ENTRIES = 1000  # entries of a folder that are looked at
 
 TABLES = ("GEMINI.md", ".gemini/GEMINI.md", "CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md")
 SKILLS = (".gemini/skills", ".claude/skills", ".agents/skills", "skills")
@@ -34,27 +34,27 @@ TOOLS = ("docs/tools", "tools")
 class ProjectRules:
     """`rules`: the first that holds for a call wins."""
 
-    rules: tuple[Declared, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    rules: tuple[ProjectRule, ...] = ()
+    problems: tuple[RuleProblem, ...] = ()
 
 
 def load_project_rules(workspace: Path) -> ProjectRules:
     """The rules of the project in `workspace` (an absolute path). ConfigError for its wal-agent.toml only."""
     declared = read_toml_rules(workspace)
-    more = markdown_rules(workspace, MOST_RULES - len(declared))
+    more = load_markdown_rules(workspace, MAX_RULES - len(declared))
     return ProjectRules((*declared, *more.rules), more.problems)
 
 
-def rules_in(workspace: Path) -> Rules:
+def load_all(workspace: Path) -> Rules:
     """All rules that hold in `workspace`: the project's, then ours. ConfigError for its wal-agent.toml only."""
     return with_project(load_rules(), load_project_rules(workspace).rules)
 
 
-def markdown_rules(workspace: Path, most: int = MOST_RULES) -> ProjectRules:
+def load_markdown_rules(workspace: Path, most: int = MAX_RULES) -> ProjectRules:
     """Those of its Markdown files, `most` of them."""
-    rules: list[Declared] = []
-    problems: list[Problem] = []
-    for text in _texts(workspace, problems):
+    rules: list[ProjectRule] = []
+    problems: list[RuleProblem] = []
+    for text in _read_texts(workspace, problems):
         folder, _, file = text.name.rpartition("/")
         if text.kind == "table":
             found, wrong = table_rules(text.text, text.name)
@@ -69,8 +69,8 @@ def markdown_rules(workspace: Path, most: int = MOST_RULES) -> ProjectRules:
     if len(rules) > most:
         first = rules[most]
         problems.append(
-            Problem(
-                first.source, first.line, f"a project has {MOST_RULES} rules at most; from here on they are left out."
+            RuleProblem(
+                first.source, first.line, f"a project has {MAX_RULES} rules at most; from here on they are left out."
             )
         )
     return ProjectRules(tuple(rules[:most]), tuple(problems))
@@ -89,12 +89,12 @@ class _Text:
     folders: tuple[str, ...] = ()
 
 
-def _texts(workspace: Path, problems: list[Problem]) -> Iterator[_Text]:
+def _read_texts(workspace: Path, problems: list[RuleProblem]) -> Iterator[_Text]:
     """Each file once, though several names lead to it."""
     root = workspace.resolve()
     seen: dict[str, _Text | None] = {}
-    left, told = MOST_IN_ALL, MOST_TOLD
-    for kind, name in _names(root, problems):
+    left, told = MAX_TOTAL_SIZE, MAX_RULE_TEXT
+    for kind, name in _candidate_files(root, problems):
         try:
             real = path_in_root(root, name)
             if real is None:
@@ -104,37 +104,37 @@ def _texts(workspace: Path, problems: list[Problem]) -> Iterator[_Text]:
                 if (known := seen[real]) and kind == known.kind == "skill":
                     seen[real] = replace(known, folders=(*known.folders, folder))
                 continue
-            text = read_in_root(root, real, MOST_BYTES)
+            text = read_in_root(root, real, MAX_FILE_SIZE)
         except ValueError as error:
-            problems.append(Problem(name, 0, f"{error}."))
+            problems.append(RuleProblem(name, 0, f"{error}."))
             continue
         except OSError as error:
-            problems.append(Problem(name, 0, f"cannot be read: {error.strerror}."))
+            problems.append(RuleProblem(name, 0, f"cannot be read: {error.strerror}."))
             continue
         mark = "idempoten" if kind == "table" else "recovery"
         seen[real] = _Text(kind, name, text, (folder,) if kind == "skill" else ()) if mark in text.lower() else None
         left, told = left - len(text), told - (len(text) if seen[real] else 0)
         if left < 0 or told < 0:
-            most = f"{MOST_TOLD >> 20} MiB of files with rules, {MOST_IN_ALL >> 20} MiB in all, are the most"
-            problems.append(Problem(name, 0, f"is not read, nor is what comes after it: {most}."))
+            most = f"{MAX_RULE_TEXT >> 20} MiB of files with rules, {MAX_TOTAL_SIZE >> 20} MiB in all, are the most"
+            problems.append(RuleProblem(name, 0, f"is not read, nor is what comes after it: {most}."))
             del seen[real]
             break
     yield from (text for text in seen.values() if text)
 
 
-def _names(root: Path, problems: list[Problem]) -> Iterator[tuple[str, str]]:
+def _candidate_files(root: Path, problems: list[RuleProblem]) -> Iterator[tuple[str, str]]:
     for name in TABLES:
         yield "table", name
     for folder in SKILLS:
-        for entry in _listed(root, folder, problems):
+        for entry in _list_folder(root, folder, problems):
             yield "skill", f"{folder}/{entry}/SKILL.md"
     for folder in TOOLS:
-        for entry in _listed(root, folder, problems):
+        for entry in _list_folder(root, folder, problems):
             if entry.endswith(".md"):
                 yield "tool", f"{folder}/{entry}"
 
 
-def _listed(root: Path, folder: str, problems: list[Problem]) -> list[str]:
+def _list_folder(root: Path, folder: str, problems: list[RuleProblem]) -> list[str]:
     """The names in a folder, in order; of a very big one, some."""
     found: list[str] = []
     try:
@@ -143,12 +143,12 @@ def _listed(root: Path, folder: str, problems: list[Problem]) -> list[str]:
             return []
         with os.scandir(root / real) as entries:
             for entry in entries:
-                if len(found) == MOST_LISTED:
-                    problems.append(Problem(folder, 0, f"has more than {MOST_LISTED} entries; not all are read."))
+                if len(found) == MAX_ENTRIES:
+                    problems.append(RuleProblem(folder, 0, f"has more than {MAX_ENTRIES} entries; not all are read."))
                     break
                 found.append(entry.name)
     except ValueError as error:
-        problems.append(Problem(folder, 0, f"{error}."))
+        problems.append(RuleProblem(folder, 0, f"{error}."))
     except OSError as error:
-        problems.append(Problem(folder, 0, f"cannot be read: {error.strerror}."))
+        problems.append(RuleProblem(folder, 0, f"cannot be read: {error.strerror}."))
     return sorted(found)

@@ -11,9 +11,9 @@ from typing import Any
 
 from wal_agent.recovery.decided import Alert
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, DENY_PAUSING, deny_unsaved
+from wal_agent.recovery.format import clock_time, duration, moment, plural
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.templates import FOLDER, Templates
-from wal_agent.recovery.words import clock_time, counted, moment, span
 from wal_agent.redact import redact_head
 from wal_agent.shell.quote import fenced, inline, show_input
 from wal_agent.shell.rules import OURS
@@ -26,25 +26,25 @@ __all__ = [
     "DENY_PAUSING",
     "MAX_TOKENS",
     "TREE_NOT_SAVED",
-    "Finished",
-    "Told",
+    "FinishedCall",
+    "PromptInput",
     "deny_unsaved",
-    "recovery_prompt",
-    "tokens",
+    "render_prompt",
+    "estimate_tokens",
 ]
 
 MAX_TOKENS = 4000
 EARLY = 60.0  # seconds by which two hosts' clocks may differ and nothing is said of it
 TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
 
-_OURS = Templates()
+_BUILTIN_TEMPLATES = Templates()
 
 # How much is shown, in the order in which it is tried: calls in flight, finished calls, characters of each input.
 _SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120), (1, 0, 80), (0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedCall:
     """A call that ended but that no saved conversation tells."""
 
     tool: str
@@ -53,7 +53,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostCalls:
     """Calls that ran, and whose changes to files are not in this workspace: the newest ones, and how many there are in
     all. `sure`: so it is; else so it may be."""
 
@@ -78,7 +78,7 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PromptInput:
     """What the prompt is made of. Times in seconds since 1970 (UTC): `stopped` when the old run was last heard of,
     `saved` when its session was last captured. `tree`: one or two sentences on the working tree, safe to show. `alone`:
     the agent is to decide by itself where it would ask a person. `warnings`: sentences of the plan. `task`: given when
@@ -93,7 +93,7 @@ class Told:
     saved: float
     now: float
     calls: tuple[InFlight, ...] = ()
-    finished: tuple[Finished, ...] = ()
+    finished: tuple[FinishedCall, ...] = ()
     unannounced: tuple[Unannounced, ...] = ()
     put_back: int = 0
     leftovers: tuple[str, ...] = ()
@@ -106,36 +106,36 @@ class Told:
     unlogged: bool = False
     pause: Pause | None = None  # where the alert is "paused"
     given_up: str = ""  # why, where the alert is "preempted" and it is known (words.given_up)
-    lost: Lost = Lost()
+    lost: LostCalls = LostCalls()
 
 
-def recovery_prompt(told: Told, templates: Templates = _OURS) -> str:
+def render_prompt(told: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
     """The text for the agent. Without `task` it holds at most MAX_TOKENS; the task is added as it is. A project's own
     template that cannot be rendered, or says too much, is left for ours, and that is told."""
-    name = _name(told)
-    calls = [_call(c) for c in told.calls[: _SIZES[0][0]]]
+    name = _template_name(told)
+    calls = [_call_values(c) for c in told.calls[: _SIZES[0][0]]]
     finished = [(inline(f.tool, 60), show_input(f.tool, f.input), f.how) for f in told.finished[: _SIZES[0][1]]]
     lost = [(f"#{c.call} {inline(c.tool, 60)}", show_input(c.tool, c.input)) for c in told.lost.calls[-_SIZES[0][1] :]]
-    texts = (templates.render(name, _values(told, calls, finished, lost, *size)) for size in _SIZES)
+    texts = (templates.render(name, _template_values(told, calls, finished, lost, *size)) for size in _SIZES)
     try:
-        notice = next((text for text in texts if tokens(text) <= MAX_TOKENS), None)
+        notice = next((text for text in texts if estimate_tokens(text) <= MAX_TOKENS), None)
         why = f"{FOLDER}/{name}: it has more than {MAX_TOKENS} tokens" if notice is None else ""
     except ValueError as error:
         notice, why = None, str(error)
     if notice is None:
         assert name in templates.own, "ours fits, however much is to be told"
         said = replace(told, warnings=(*told.warnings, f"{inline(why, 300)}; wal-agent's own text is used."))
-        return recovery_prompt(said, replace(templates, own={}))
+        return render_prompt(said, replace(templates, own={}))
     return notice if told.task is None else f"{notice}\nThe task, as it was given:\n\n{told.task}"
 
 
-def tokens(text: str) -> float:
+def estimate_tokens(text: str) -> float:
     """An upper bound for the text's tokens: 3.5 characters each (measured on English and code), 2 each beyond ASCII."""
     ascii_only = len(text.encode("ascii", "ignore"))
     return ascii_only / 3.5 + 2 * (len(text) - ascii_only)
 
 
-def _name(told: Told) -> str:
+def _template_name(told: PromptInput) -> str:
     if told.task is not None:
         return "start_again.md"
     if told.calls:
@@ -143,8 +143,8 @@ def _name(told: Told) -> str:
     return f"{told.alert}.md" if told.alert in ("preempted", "paused") else "cut_off.md"
 
 
-def _values(
-    told: Told,
+def _template_values(
+    told: PromptInput,
     calls: list[dict[str, str]],
     finished: list[tuple[str, str, str]],
     lost: list[tuple[str, str]],
@@ -177,13 +177,13 @@ def _values(
         "alone": told.alone,
         "unlogged": told.unlogged,
         "waiting_for": inline(told.pause.reason, 200) if told.pause and told.pause.reason else "",
-        "warnings": [_sentence(text) for text in told.warnings],
+        "warnings": [_cut_sentence(text) for text in told.warnings],
     }
 
 
-def _what_happened(told: Told) -> str:
+def _what_happened(told: PromptInput) -> str:
     old, new, at = inline(told.old_host, 60), inline(told.new_host, 60), f"{clock_time(told.stopped)} UTC"
-    later = span(told.now - told.stopped)
+    later = duration(told.now - told.stopped)
     here = f"You go on on the same machine ({new}), {later} later."
     there = f"You are now on {new}, {later} later."
     match told.alert, told.same_host:
@@ -201,14 +201,14 @@ def _what_happened(told: Told) -> str:
             return f"The machine that you worked on ({old}) stopped at {at}. {there}"
 
 
-def _given_up(told: Told) -> str:
+def _given_up(told: PromptInput) -> str:
     """The rest of the sentence."""
     if not told.given_up:
         return "."
     return f": {told.given_up}." + (" What still ran then was interrupted." if told.calls else "")
 
 
-def _paused(told: Told) -> str:
+def _paused(told: PromptInput) -> str:
     if told.pause is None:
         return "The job was paused."
     until = moment(told.pause.until, told.stopped, exact=told.pause.until - told.stopped < 600)
@@ -222,10 +222,10 @@ def _unannounced(c: Unannounced, chars: int) -> str:
 
 
 def _heading(n: int) -> str:
-    return "One tool call was in flight:" if n == 1 else f"{counted(n, 'tool call')} were in flight:"
+    return "One tool call was in flight:" if n == 1 else f"{plural(n, 'tool call')} were in flight:"
 
 
-def _call(c: InFlight) -> dict[str, str]:
+def _call_values(c: InFlight) -> dict[str, str]:
     said = {
         "completed": "completed.",
         "not_started": "not started.",
@@ -245,7 +245,7 @@ def _call(c: InFlight) -> dict[str, str]:
         "cls": c.cls,
         "why": _why(c),
         "input": show_input(c.tool, c.input),
-        "finding": f"{said} {_sentence(c.because)}".rstrip(),
+        "finding": f"{said} {_cut_sentence(c.because)}".rstrip(),
         "next": c.next,
     }
 
@@ -256,7 +256,7 @@ def _why(c: InFlight) -> str:
     return f"this project's rule {inline(c.rule, 60)} in {inline(c.source, 80)}: {inline(c.why, 200)}"
 
 
-def _sentence(text: str) -> str:
+def _cut_sentence(text: str) -> str:
     """Our own words around a quoted path: kept on one line and short."""
     flat = " ".join(redact_head(text, 2000).split())
     return flat if len(flat) <= 400 else flat[:399] + "…"

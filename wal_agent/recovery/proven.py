@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 
 from wal_agent.records import Recovery, Verdict
 
-BEFORE = "Found at the start before: "
+EARLIER = "Found at the start before: "
 _PROVEN = ("completed", "not_started")
 
 
-def standing(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[[int], bool]) -> tuple[Verdict, ...]:
+def carry_over(now: Sequence[Verdict], earlier: Recovery | None, here: Callable[[int], bool]) -> tuple[Verdict, ...]:
     """The verdicts, with the earlier finding in the place of unknown. `here(call)`: what a call has done to files is in
     this workspace, if it was done before that recovery; where it may not be, the earlier finding says too much."""
     known = {v.call: v for v in earlier.verdicts if v.finding in _PROVEN} if earlier is not None else {}
-    return tuple(_one(v, known[v.call]) if v.call in known and here(v.call) else v for v in now)
+    return tuple(_carry_over_one(v, known[v.call]) if v.call in known and here(v.call) else v for v in now)
 
 
-def _one(now: Verdict, then: Verdict) -> Verdict:
+def _carry_over_one(now: Verdict, then: Verdict) -> Verdict:
     if now.finding != "unknown":
         return now
-    why = then.why if then.why.startswith(BEFORE) else f"{BEFORE}{then.why}"
+    why = then.why if then.why.startswith(EARLIER) else f"{EARLIER}{then.why}"
     return Verdict(call=now.call, finding=then.finding, why=why, verify=now.verify)

@@ -15,7 +15,7 @@ from wal_agent.shell.syntax import parse
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedCall:
     """A call in flight that the agent was asked about; `verify` is the command that it was told to look with, and
     `finding` what it was told to be known. `folder`: where it ran, as that is here; "" for the workspace."""
 
@@ -27,10 +27,10 @@ class Asked:
     folder: str = ""
 
 
-class Answers:
+class Resolver:
     """What is known of the calls that were asked about. Threads may share it."""
 
-    def __init__(self, asked: Iterable[Asked], workspace: str = "") -> None:
+    def __init__(self, asked: Iterable[AskedCall], workspace: str = "") -> None:
         self._asked = tuple(asked)
         self._workspace = workspace
         self._lock = threading.Lock()
@@ -43,14 +43,14 @@ class Answers:
         folder = "" if cwd == self._workspace else cwd
         with self._lock:
             there = [a for a in self._left() if a.folder == folder]
-            same = [a for a in there if a.tool == tool and a.input is not None and _same(a.input, input)]
+            same = [a for a in there if a.tool == tool and a.input is not None and _is_same_input(a.input, input)]
             for asked in same[:1]:  # of identical ones, one was run again
                 self._found[asked.call] = f"the very same call was run again as #{call}, and ended"
             for asked in there:
-                if asked.call not in self._found and asked.verify and _looks(input, asked):
+                if asked.call not in self._found and asked.verify and _verifies(input, asked):
                     self._found[asked.call] = f"the agent looked with #{call}, as it was told to"
 
-    def _left(self) -> Sequence[Asked]:
+    def _left(self) -> Sequence[AskedCall]:
         return [a for a in self._asked if a.call not in self._found]
 
     def ends(self, open: Iterable[int], now: float) -> list[End]:
@@ -65,27 +65,27 @@ class Answers:
         ]
 
 
-def _same(one: bytes, other: bytes) -> bool:
+def _is_same_input(one: bytes, other: bytes) -> bool:
     a, b = read_input(one), read_input(other)
-    return one == other if a is None or b is None else _said(a) == _said(b)
+    return one == other if a is None or b is None else _comparable(a) == _comparable(b)
 
 
-def _said(fields: dict[str, object]) -> str:
+def _comparable(fields: dict[str, object]) -> str:
     """Without the words that agents add for people."""
     return json.dumps({k: v for k, v in fields.items() if k != "description"}, sort_keys=True)
 
 
-def _looks(input: bytes, asked: Asked) -> bool:
+def _verifies(input: bytes, asked: AskedCall) -> bool:
     """Whether a command is the one to look with and nothing else, where the call in flight ran, and shows what it says:
     one behind `cd` looks elsewhere, one in a list may not have run, one whose output is thrown away shows nothing."""
     fields, meant = read_input(input) or {}, read_input(asked.input or b"") or {}
     if any(fields.get(name) != meant.get(name) for name in FOLDERS):
         return False
-    words = _words(fields.get("command"))
-    return words is not None and words == _words(asked.verify)
+    words = _plain_words(fields.get("command"))
+    return words is not None and words == _plain_words(asked.verify)
 
 
-def _words(text: object) -> tuple[str, ...] | None:
+def _plain_words(text: object) -> tuple[str, ...] | None:
     """Of a single plain command; None for anything else."""
     script = parse(text) if isinstance(text, str) and text else None
     if script is None or len(script.commands) != 1 or script.functions:

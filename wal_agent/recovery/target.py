@@ -20,8 +20,8 @@ from wal_agent.capture.location import MARK_NAME, find_location, read_marks
 from wal_agent.capture.shadow import Shadow, is_object_id
 from wal_agent.errors import ConfigError
 from wal_agent.records import Repository, Workspace
-from wal_agent.recovery.begun import is_wanted, read_begun
-from wal_agent.recovery.kept import STAMP
+from wal_agent.recovery.begun import is_requested, read_marker
+from wal_agent.recovery.restore_target import STAMP
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class PutBack:
     make_repository: bool
 
 
-def what_to_do(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
+def decide_restore(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
     """Pure. What changed in the newest capture's own folder after it is newer than the log, and stands; but a folder
     that is empty now is another one under the same name."""
     if captured is None:
@@ -61,7 +61,7 @@ def what_to_do(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RestoreTarget:
     """Where a tree is put back: `folder`, a real path; our own things in `state_dir`. `env`: the user's, for git.
     `private`: folders that are never captured, and so never saved nor replaced (`state_dir` always). `job`: whose."""
 
@@ -80,7 +80,7 @@ class Target:
         return shadow.with_name(f"{shadow.name}-kept") / time.strftime(STAMP, time.gmtime(now))
 
 
-def look(target: Target, captured: Workspace | None) -> LocalTree:
+def inspect_target(target: RestoreTarget, captured: Workspace | None) -> LocalTree:
     """Reads only."""
     try:
         with os.scandir(target.folder) as entries:
@@ -91,7 +91,7 @@ def look(target: Target, captured: Workspace | None) -> LocalTree:
         return LocalTree(False, empty, False)
     shadow = target.shadow()
     try:
-        known = is_object_id(captured.commit) and _known(shadow, target, captured.commit)
+        known = is_object_id(captured.commit) and _is_known_folder(shadow, target, captured.commit)
         return LocalTree(known, empty, _has_repository(shadow.git, target.folder, captured.repository))
     except GitMissing:
         raise ConfigError(
@@ -99,10 +99,10 @@ def look(target: Target, captured: Workspace | None) -> LocalTree:
         ) from None
 
 
-def _known(shadow: Shadow, target: Target, commit: str) -> bool:
+def _is_known_folder(shadow: Shadow, target: RestoreTarget, commit: str) -> bool:
     """It was made here, also where we were killed before `SAVED` said so; or it was put back here to the end. A folder
     that could be marked and is not is another one of the same name."""
-    if read_begun(shadow) is not None or is_wanted(shadow, target.job, commit):
+    if read_marker(shadow) is not None or is_requested(shadow, target.job, commit):
         return False
     if commit in read_marks(target.folder):
         return True

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.consent import Consents, digest
-from wal_agent.recovery.words import counted
+from wal_agent.recovery.format import plural
 from wal_agent.resources import shipped
 from wal_agent.safefs import path_in_root, read_in_root
 
@@ -23,7 +23,7 @@ FOLDER = ".wal-agent/prompts"
 NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "start_again.md")
 PROTOCOL = "protocol.md"  # the standing text; no template
 PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always ours
-MUST_TELL = ("recovery.md", "start_again.md")  # these must tell of the calls in flight (I8)
+MUST_LIST_CALLS = ("recovery.md", "start_again.md")  # these must tell of the calls in flight (I8)
 LISTS = ("calls", "finished", "leftovers", "lost")
 MAX_SIZE = 32 << 10  # bytes of one template
 _FILTERS = ("counted", "join", "upper", "lower", "length")
@@ -44,20 +44,20 @@ class Templates:
         """The text of template `name`, the project's own where there is one. ValueError: that one asks for something
         that is not there."""
         if name not in self.own:
-            return _render_ours(name, values)
+            return _render_builtin(name, values)
         try:
             text: str = _environment().from_string(self.own[name]).render(values)
         except Exception as error:  # a project's template must not stop a recovery, whatever it does
-            raise ValueError(f"{FOLDER}/{name}: {_words(error)}") from error
+            raise ValueError(f"{FOLDER}/{name}: {_describe_error(error)}") from error
         return text
 
 
-def own_prompts(workspace: Path) -> dict[str, str]:
+def read_project_prompts(workspace: Path) -> dict[str, str]:
     """The project's own texts that can be read, by name."""
     found = {}
     for name in (*NAMES, PROTOCOL):
         with suppress(ValueError):
-            if (text := _own(workspace, name)) is not None:
+            if (text := _read_project_file(workspace, name)) is not None:
                 found[name] = text
     return found
 
@@ -69,10 +69,10 @@ def load_templates(workspace: Path, env: Mapping[str, str]) -> Templates:
     problems: list[str] = []
     for name in NAMES:
         try:
-            text = _own(workspace, name)
+            text = _read_project_file(workspace, name)
             if text is not None and not _allowed(name, text, given):
                 raise ValueError("you have not allowed this text (wal-agent trust)")
-            if text is not None and (why := refused(name, text)):
+            if text is not None and (why := find_fault(name, text)):
                 raise ValueError(why)
         except ValueError as error:
             problems.append(f"{FOLDER}/{name} is not used: {error}.")
@@ -82,11 +82,11 @@ def load_templates(workspace: Path, env: Mapping[str, str]) -> Templates:
     return Templates(own, tuple(problems))
 
 
-def standing_protocol(workspace: Path, env: Mapping[str, str]) -> str:
+def read_protocol(workspace: Path, env: Mapping[str, str]) -> str:
     """What each agent is told once, as system context: the project's own text, or ours where that cannot be read, or
     nobody has allowed it."""
     try:
-        own = _own(workspace, PROTOCOL)
+        own = _read_project_file(workspace, PROTOCOL)
     except ValueError:
         own = None
     if own is not None and not _allowed(PROTOCOL, own, Consents(workspace.resolve(), env).given()):
@@ -98,7 +98,7 @@ def _allowed(name: str, text: str, given: Mapping[str, str]) -> bool:
     return given.get(f"{FOLDER}/{name}") == digest(text.encode())
 
 
-def _own(workspace: Path, name: str) -> str | None:
+def _read_project_file(workspace: Path, name: str) -> str | None:
     """The project's file; None when there is none. ValueError: it cannot be read."""
     root = workspace.resolve()
     try:
@@ -110,16 +110,16 @@ def _own(workspace: Path, name: str) -> str | None:
         raise ValueError(f"it {error}") from error
 
 
-def refused(name: str, text: str) -> str | None:
+def find_fault(name: str, text: str) -> str | None:
     """Why a project's template may not be used, with the line; None when it may."""
     from jinja2 import TemplateError, TemplateSyntaxError, nodes
 
     try:
         tree = _environment().parse(text)
     except TemplateSyntaxError as error:
-        return f"line {error.lineno}: {_words(error)}"
+        return f"line {error.lineno}: {_describe_error(error)}"
     except TemplateError as error:
-        return _words(error)
+        return _describe_error(error)
     except RecursionError:
         return "it is nested too deeply"
     try:
@@ -137,9 +137,9 @@ def refused(name: str, text: str) -> str | None:
             isinstance(node.template, nodes.Const) and node.template.value in PARTS
         ):
             return f"{line}only {', '.join(PARTS)} can be included"
-        if isinstance(node, nodes.For) and (in_loop or not _over_ours(node)):
+        if isinstance(node, nodes.For) and (in_loop or not _loops_over_lists(node)):
             return f"{line}a loop can only go over {', '.join(LISTS)}, and not inside another"
-    if name in MUST_TELL and not any(_tells_calls(node) for node, _ in found):
+    if name in MUST_LIST_CALLS and not any(_lists_calls(node) for node, _ in found):
         return 'it does not tell the calls in flight: loop over calls, or {% include "_calls.md" %}'
     return None
 
@@ -152,13 +152,13 @@ def _walk(node: Any, in_loop: bool = False) -> Iterator[tuple[Any, bool]]:
         yield from _walk(child, in_loop or isinstance(node, nodes.For))
 
 
-def _over_ours(node: Any) -> bool:
+def _loops_over_lists(node: Any) -> bool:
     from jinja2 import nodes
 
     return isinstance(node.iter, nodes.Name) and node.iter.name in LISTS and not node.recursive
 
 
-def _tells_calls(node: Any) -> bool:
+def _lists_calls(node: Any) -> bool:
     from jinja2 import nodes
 
     if isinstance(node, nodes.Include):
@@ -166,12 +166,12 @@ def _tells_calls(node: Any) -> bool:
     return isinstance(node, nodes.For) and isinstance(node.iter, nodes.Name) and node.iter.name == "calls"
 
 
-def _words(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text[:200] or type(error).__name__
 
 
-def _render_ours(name: str, values: Mapping[str, Any]) -> str:
+def _render_builtin(name: str, values: Mapping[str, Any]) -> str:
     text: str = _environment().get_template(name).render(values)
     return text
 
@@ -191,5 +191,5 @@ def _environment() -> Any:
         keep_trailing_newline=True,
         optimized=False,  # constants are not folded when a template is only parsed or compiled
     )
-    env.filters["counted"] = counted
+    env.filters["counted"] = plural
     return env

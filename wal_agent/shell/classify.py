@@ -12,10 +12,10 @@ from dataclasses import replace
 from functools import reduce
 
 from wal_agent.records import Class
-from wal_agent.recovery.declared_match import for_command, for_tool, moved
 from wal_agent.shell import inline_code
 from wal_agent.shell.effects import builtin_effect, joint_effect, redirect_effects, variable_effects
 from wal_agent.shell.match import GENERAL_VERIFY, command_levels, match_rule, program_name
+from wal_agent.shell.project_rules import folder_after, match_command, match_tool
 from wal_agent.shell.rules import OURS, Classified, Rules, Shell
 from wal_agent.shell.syntax import Script, Simple, Word, parse
 from wal_agent.shell.wrappers import InnerRun, unwrap
@@ -57,7 +57,7 @@ def classify(tool: str, input: bytes, rules: Rules) -> Classified:
 
 def _call(tool: str, fields: dict[str, object], rules: Rules) -> Classified:
     declared: Classified | None = None
-    if rules.project and (rule := for_tool(rules.project, tool, fields)) is not None:
+    if rules.project and (rule := match_tool(rules.project, tool, fields)) is not None:
         why = rule.why or "is a tool that the project's own rules name"
         declared = Classified(rule.cls, rule.name, why, rule.verify, rule.ambiguous, rule.source)
     shell = rules.shells.get(tool)
@@ -156,7 +156,7 @@ class _Parts:
             one = self._simple(c, script, depth)
             found = one if found is None else worse_of(found, one)
             if self._rules.project:
-                self._folder = moved(self._folder, [w.text for w in c.words])
+                self._folder = folder_after(self._folder, [w.text for w in c.words])
         self._folder = began
         return found or _NOTHING
 
@@ -226,7 +226,7 @@ class _Parts:
         """What a rule of the project says of a command."""
         if not self._rules.project:
             return None
-        rule = for_command(self._rules.project, [w.text for w in c.words], self._folder)
+        rule = match_command(self._rules.project, [w.text for w in c.words], self._folder)
         if rule is None:
             return None
         why = rule.why or "is a command that the project's own rules name"

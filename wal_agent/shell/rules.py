@@ -19,7 +19,7 @@ from wal_agent import msgspec_compat
 from wal_agent.records import Class, Finding
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.declared import Declared
+    from wal_agent.recovery.declared import ProjectRule
 
 OURS = "wal-agent"
 # Commands of two words and more that run another command; what they are called is looked up like a rule.
@@ -140,7 +140,7 @@ class Rules:
     next: Mapping[Class, Mapping[Finding, str]]
     files: Mapping[str, tuple[FileTool, ...]] = default(default_factory=dict)  # by tool
     own: Mapping[str, frozenset[str]] = default(default_factory=dict)  # by agent: its tools that only read, its shells
-    project: tuple[Declared, ...] = ()
+    project: tuple[ProjectRule, ...] = ()
 
     @property
     def ours(self) -> Rules:
@@ -300,7 +300,7 @@ def _file_tools(given: Iterable[_FileTool]) -> Mapping[str, tuple[FileTool, ...]
     return found
 
 
-def with_project(rules: Rules, extra: Iterable[Declared]) -> Rules:
+def with_project(rules: Rules, extra: Iterable[ProjectRule]) -> Rules:
     """The rules with those of a project before them."""
     return replace(rules, project=(*extra, *rules.project))
 

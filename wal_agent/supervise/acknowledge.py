@@ -13,9 +13,9 @@ from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.clock import SystemClock
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
-from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left, paused_until
-from wal_agent.recovery.damage import damaged, lease_missing
-from wal_agent.recovery.settled import way
+from wal_agent.recovery.damage import damaged_log_error, missing_lease_error
+from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, paused_until, replays_spool
+from wal_agent.recovery.settled import classify_stop
 from wal_agent.supervise import machine
 from wal_agent.supervise.hook_server import ACK, ask_run
 from wal_agent.supervise.machine import probe_holder
@@ -50,7 +50,7 @@ def acknowledge_call(
     Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
     seen = leases.read_lease(bucket, keys)
     if seen is None:
-        if missing := lease_missing(bucket, keys):
+        if missing := missing_lease_error(bucket, keys):
             raise missing
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
@@ -60,9 +60,9 @@ def acknowledge_call(
         here = machine.this_host(env, run_dir.lock)
         known = probe_holder(seen, here, machine.spools_dir(env), bucket.url)
         match admit(keys.job, seen, known, pauses="ignore"):
-            case Try() if carries_spool(seen, known):
+            case Acquire() if replays_spool(seen, known):
                 raise not_carried(seen)
-            case Try(cause):
+            case Acquire(cause):
                 found = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
                 acknowledged_end(sound_state(found), call, done, 0.0)  # refuses before anything is opened
                 claim = LeaseRequest(
@@ -79,7 +79,7 @@ def acknowledge_call(
                 )
                 rests = pause_left(seen) if paused_until(seen) else None
                 _settle(job, call, done, rests, seen.doc.reason)
-            case Refuse(sentence, hint):
+            case Decline(sentence, hint):
                 _ask_owner(seen, call, done, LeaseHeld(sentence, hint))
             case Wait(_, why):
                 raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Try again then.")
@@ -99,7 +99,7 @@ def not_carried(seen: StoredLease) -> LeaseHeld:
 def sound_state(found: Replay) -> State:
     """The state of a log that could be read to its end; Damaged."""
     if found.damage is not None:
-        raise damaged(found.damage)
+        raise damaged_log_error(found.damage)
     return found.state
 
 
@@ -124,7 +124,7 @@ def _settle(job: OpenedJob, call: int, done: bool, rests: float | None, reason: 
 
 def kept(reason: str) -> str:
     """Why the job was settled before, unless for want of the person who came now."""
-    return reason if reason and way(reason) != "halted" else "a call was settled by a person"
+    return reason if reason and classify_stop(reason) != "halted" else "a call was settled by a person"
 
 
 def _ask_owner(seen: StoredLease, call: int, done: bool, refusal: LeaseHeld) -> None:

@@ -17,18 +17,18 @@ from wal_agent.clock import Clock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Host
-from wal_agent.recovery.admit import (
+from wal_agent.recovery.damage import explain_open_error
+from wal_agent.recovery.lease_policy import (
+    Acquire,
+    Decline,
     Local,
     Pauses,
-    Refuse,
-    Try,
     Wait,
+    abandons_spool,
     admit,
-    leaves_spool,
     may_have_spooled,
     pause_left,
 )
-from wal_agent.recovery.damage import explained
 from wal_agent.supervise.machine import probe_holder
 from wal_agent.supervise.options import ShowWait, show_no_wait
 from wal_agent.supervise.processes import handled_signals
@@ -134,7 +134,7 @@ def acquire_job(
         local = probe_holder(seen, here, spooling.spools, bucket.url, unchanged)
         paused = seen is not None and pause_left(seen, unchanged) > 0
         match admit(keys.job, seen, local, wait=wait, accept_loss=spooling.accept_loss, pauses=pauses):
-            case Try(cause):
+            case Acquire(cause):
                 failpoint("run.before_lease")
                 try:
                     with (
@@ -157,7 +157,7 @@ def acquire_job(
                             unbroken=unbroken,
                         )
                 except Damaged as error:
-                    raise explained(bucket, keys, seen, error) from error
+                    raise explain_open_error(bucket, keys, seen, error) from error
                 except LeaseHeld:
                     if not wait:
                         raise
@@ -165,7 +165,7 @@ def acquire_job(
                     continue
                 failpoint("run.after_lease")
                 return opened
-            case Refuse(sentence, hint):
+            case Decline(sentence, hint):
                 raise LeaseHeld(sentence, hint)
             case Wait(seconds, why):
                 if why.split(",")[0] != told:
@@ -182,7 +182,7 @@ def spool_for(
     one, if this run spools. It is locked before the lease is taken, so that nobody sees it without an owner. LeaseHeld:
     another start has just taken it."""
     folder: Spool | None = None
-    if seen is not None and leaves_spool(seen, local):
+    if seen is not None and abandons_spool(seen, local):
         tell(f"going on without what only {seen.doc.host.name} may have, in {seen.doc.spool} (--accept-loss)")
     elif seen is not None and may_have_spooled(seen):
         folder = Spool.adopt(spooling.spools, seen.doc.spool, owner)

@@ -17,17 +17,17 @@ from wal_agent.config import Settings
 from wal_agent.errors import Damaged
 from wal_agent.evidence import collector
 from wal_agent.records import Opening, Verdict
-from wal_agent.recovery.admit import Refuse, Try, Wait, admit, carries_spool, pause_left, pause_words
-from wal_agent.recovery.case import Policy
-from wal_agent.recovery.damage import lease_missing, lost, offered
+from wal_agent.recovery.damage import lost_blobs_error, missing_lease_error, with_hint
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
 from wal_agent.recovery.decided import Refuse as Halt
-from wal_agent.recovery.prompt import Told, recovery_prompt
-from wal_agent.recovery.proven import standing
-from wal_agent.recovery.report import in_flight_lines, lost_lines, plain, row, unannounced_lines
-from wal_agent.recovery.restore import Place, check
+from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, pause_text, replays_spool
+from wal_agent.recovery.plan_model import Policy
+from wal_agent.recovery.prompt import PromptInput, render_prompt
+from wal_agent.recovery.proven import carry_over
+from wal_agent.recovery.report import in_flight_lines, lost_lines, one_line, row, unannounced_lines
+from wal_agent.recovery.restore_session import SessionTarget, check_files
 from wal_agent.recovery.templates import load_templates
-from wal_agent.recovery.tree_words import Effects
+from wal_agent.recovery.tree_words import MissingEffects
 from wal_agent.supervise import processes, recovery_input, worktree
 from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host
 from wal_agent.supervise.provenance import is_vouched, quote_word
@@ -56,7 +56,7 @@ class ForeseenStart:
     decided: Plan | None = None
     verdicts: tuple[Verdict, ...] = ()
     tree: WorktreeFacts | None = None
-    told: Told | None = None
+    told: PromptInput | None = None
 
 
 def foresee_start(
@@ -73,7 +73,7 @@ def foresee_start(
     read is read. `options`: see damage.to_restore."""
     seen = leases.read_lease(bucket, keys)
     if seen is None:
-        if missing := lease_missing(bucket, keys):
+        if missing := missing_lease_error(bucket, keys):
             raise missing
         return ForeseenStart(f"job {keys.job} does not exist yet; a start would be its first", [])
     if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
@@ -82,11 +82,11 @@ def foresee_start(
     here = this_host(env, Path(os.devnull))
     local = probe_holder(seen, here, spools_dir(env), bucket.url)
     match admit(keys.job, seen, local, pauses="ignore"):
-        case Refuse(sentence, hint):
+        case Decline(sentence, hint):
             return ForeseenStart(f"a start would be refused: {sentence} {hint}", [], refused=True)
         case Wait(seconds, why):
             return ForeseenStart(f"a start would wait {seconds:.0f} s: {why}", [])
-        case Try(cause):
+        case Acquire(cause):
             pass
     blobs = Blobs(bucket, keys, clock, random.Random())
     opening = Opening(
@@ -118,12 +118,12 @@ def foresee_start(
         tree.covers(tree.now),
         inner=inner,
     )
-    verdicts = standing(found_now, at.before.recovery, tree.has)
+    verdicts = carry_over(found_now, at.before.recovery, tree.has)
     talked = recovery_input.has_conversation(at, agent, blobs, workspace)
     decided = recovery_input.decide_recovery(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity, talked)
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
         raise decided.error()
-    rows = [row("would end", plain(text, 100)) for text in sorted(set(running), key=len)[:5]]
+    rows = [row("would end", one_line(text, 100)) for text in sorted(set(running), key=len)[:5]]
     openings = [o.opening for o in at.before.openings]
     if (
         not isinstance(decided, Halt)
@@ -132,12 +132,12 @@ def foresee_start(
     ):
         words = " ".join(map(quote_word, decided.args))
         rows.insert(
-            0, row("arguments", plain(f"not typed on this machine; a start without any would ask: {words}", 1000))
+            0, row("arguments", one_line(f"not typed on this machine; a start without any would ask: {words}", 1000))
         )
     if pause_left(seen) > 0:
-        rows.insert(0, row("paused", plain(f"until {pause_words(seen)}: a start would wait for that", 300)))
-    if carries_spool(seen, local):
-        rows.append(row("spool", plain(carried(seen.doc.spool), 300)))
+        rows.insert(0, row("paused", one_line(f"until {pause_text(seen)}: a start would wait for that", 300)))
+    if replays_spool(seen, local):
+        rows.append(row("spool", one_line(carried(seen.doc.spool), 300)))
     if isinstance(decided, Resume | StartAgain):
         put_back = tree.plan.action == "put_back"
         wanted = blob_check.needed_blobs(log.state, session=isinstance(decided, Resume), tree=put_back)
@@ -145,20 +145,22 @@ def foresee_start(
         if lacks := blob_check.find_missing_blobs(bucket, keys, wanted, known) or blob_check.find_damaged_blobs(
             blobs, wanted, known
         ):
-            raise lost(lacks, blob_check.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options)
+            raise lost_blobs_error(
+                lacks, blob_check.newest_restorable(bucket, keys, log.seq, known, blobs), keys, options
+            )
     if not isinstance(decided, Resume | StartAgain) or at.home is None:
         return ForeseenStart(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
     effects = tree.effects(tree.then)
     told = recovery_input.collect_prompt_facts(
         at, here, workspace, agent, decided, verdicts, running, tree.told(tree.then), effects, clock.now()
     )
-    rows += [row("note", plain(text, 300)) for text in decided.warnings]
+    rows += [row("note", one_line(text, 300)) for text in decided.warnings]
     rows += tree.plan.rows()
     rows += [*lost_lines(told.lost), *in_flight_lines(told.calls), *unannounced_lines(told.unannounced)]
     prompt = (
         _resumed(at, decided, blobs, workspace, env, agent_name, told, verdicts, effects)
         if isinstance(decided, Resume)
-        else recovery_prompt(told, load_templates(workspace, env))
+        else render_prompt(told, load_templates(workspace, env))
     )
     return ForeseenStart(_words(keys.job, decided), rows, prompt, False, decided, verdicts, tree.plan, told)
 
@@ -187,19 +189,19 @@ def _resumed(
     workspace: Path,
     env: Mapping[str, str],
     agent_name: str,
-    told: Told,
+    told: PromptInput,
     verdicts: tuple[Verdict, ...],
-    effects: Effects,
+    effects: MissingEffects,
 ) -> str:
     """The prompt after a trial of the reconciliation, in a scratch folder."""
     agent = AGENTS[agent_name]
     with tempfile.TemporaryDirectory(prefix="wal-agent-dry-run-") as folder:
-        check(Place(agent, at.before.session, workspace, env, Path(folder)), at.before.files)
+        check_files(SessionTarget(agent, at.before.session, workspace, env, Path(folder)), at.before.files)
         main = Path(folder) / "main"
         try:
             write_file(blobs, at.before.files[agent.main_file], main)
         except Damaged as error:
-            raise offered(error) from error
+            raise with_hint(error) from error
         calls = logged_calls(at, decided.finished, blobs, {v.call: v for v in verdicts}, effects)
         reconciled = agent.reconcile(main.read_bytes(), at.before.session, workspace, calls)
     return recovery_input.write_prompt(told, reconciled, at, agent, (), load_templates(workspace, env))

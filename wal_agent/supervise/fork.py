@@ -27,13 +27,13 @@ from wal_agent.config import MAX_JOB
 from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
 from wal_agent.paths import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
-from wal_agent.recovery.admit import Refuse, admit
-from wal_agent.recovery.begun import want
-from wal_agent.recovery.case import Before, typed_before
-from wal_agent.recovery.damage import damaged
+from wal_agent.recovery.begun import request_restore
+from wal_agent.recovery.damage import damaged_log_error
+from wal_agent.recovery.format import timestamp
+from wal_agent.recovery.lease_policy import Decline, admit
+from wal_agent.recovery.plan_model import PriorLog, prior_args
 from wal_agent.recovery.point import replay_at
-from wal_agent.recovery.target import Target
-from wal_agent.recovery.words import stamp
+from wal_agent.recovery.target import RestoreTarget
 from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.options import RunOptions, Screen
@@ -84,13 +84,13 @@ def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
         keys = Keys(settings.job)
         found = replay_at(bucket, keys, key_id(key), at, clock.now())
         if found.damage is not None:
-            raise damaged(found.damage)
+            raise damaged_log_error(found.damage)
         if not (found.state.ran or found.state.files):
             raise UsageError(f"Up to record {found.seq} job {keys.job} had done nothing.", "See: wal-agent log")
         home = found.state.home_opening
         if home is None or home.agent != wish.agent.name:
             raise ConfigError(f"Job {keys.job} is not one of {wish.agent.name}'s.", "See: wal-agent status")
-        typed = typed_before(Before(found.state, home))
+        typed = prior_args(PriorLog(found.state, home))
         openings = [o.opening for o in found.state.openings]
         if not wish.args:
             provenance.admit_args(wish, openings, typed, screen)
@@ -120,7 +120,7 @@ def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
         run_dir.end()
         bucket.close()
     screen.say(
-        f"job {new.job} begins where job {keys.job} was at record {found.seq} ({stamp(found.time)}). "
+        f"job {new.job} begins where job {keys.job} was at record {found.seq} ({timestamp(found.time)}). "
         f"After a crash: wal-agent run {wish.agent.name} --job {new.job}"
     )
     return replace(wish, settings=replace(settings, job=new.job))
@@ -129,7 +129,7 @@ def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
 def _put_tree_back_first(captured: Workspace | None, wish: RunOptions, job: str) -> None:
     """The fork's tree was captured in this very folder perhaps; it does not stand here all the same."""
     if captured is not None:
-        want(Target(wish.workspace, state_dir(wish.env), wish.env).shadow(), job, captured.commit)
+        request_restore(RestoreTarget(wish.workspace, state_dir(wish.env), wish.env).shadow(), job, captured.commit)
 
 
 def free_name(bucket: Bucket, job: str, record: int) -> Keys:
@@ -148,7 +148,7 @@ def refuse_beside(source: Source, here: Host, workspace: Path, spools: Path) -> 
     if seen is None or seen.doc.workspace != str(workspace):
         return
     local = probe_holder(seen, here, spools, source.bucket.url)
-    if seen.doc.host.same_kernel(here.boot, here.pidns) and isinstance(admit(source.keys.job, seen, local), Refuse):
+    if seen.doc.host.same_kernel(here.boot, here.pidns) and isinstance(admit(source.keys.job, seen, local), Decline):
         raise LeaseHeld(
             f"Job {source.keys.job} runs in this folder now, and a fork would change its files.",
             "Stop it first, or fork in another folder.",

@@ -25,7 +25,7 @@ from wal_agent import __version__, msgspec_compat
 from wal_agent.agents.base import Agent, Cli, RereadsSettings
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
-from wal_agent.recovery.report import plain
+from wal_agent.recovery.report import one_line
 from wal_agent.safefs import read_plain
 from wal_agent.supervise.options import Screen
 
@@ -78,14 +78,14 @@ def _refusal(agent: Agent, cli: Cli, what: str, failed: Sequence[Proof]) -> tupl
     from wal_agent.rehearsal.selftest import Unreached
 
     if all(isinstance(proof, Unreached) for proof in failed):
-        cause = plain(failed[0].detail, 400)
+        cause = one_line(failed[0].detail, 400)
         name = f"WAL_AGENT_{agent.name.upper()}"
         return (
             f"{what} was not tested, and whether its hooks hold could not be proven here: in a home of its own, where "
             f"the proof runs it, it did not get as far as its model ({cause}). Nothing was run.",
             f"If {cli.path} is a launcher that needs your home, name the program itself: {name}=/real/program. {hint}",
         )
-    seen = "; ".join(f"{proof.what}: no ({plain(proof.detail, 400)})" for proof in failed)
+    seen = "; ".join(f"{proof.what}: no ({one_line(proof.detail, 400)})" for proof in failed)
     return f"{what} was not tested, and its hooks do not hold here: {seen}. Nothing was run.", hint
 
 

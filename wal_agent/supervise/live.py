@@ -33,7 +33,7 @@ from wal_agent.events import AgentBegan, DrainStarted, Emit, HookAnswered, HungU
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AgentStarted, AnyRecord
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
-from wal_agent.recovery.project_rules import rules_in
+from wal_agent.recovery.project_rules import load_all
 from wal_agent.sanitize import quote
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.acknowledge import acknowledged_end
@@ -131,7 +131,7 @@ class Live:
             writer,
             opened.blobs,
             heartbeat.may_allow,
-            rules_in(workspace).of(agent.name),
+            load_all(workspace).of(agent.name),
             workspace,
             clock,
             settings.append_deadline,

@@ -17,7 +17,7 @@ from pathlib import Path
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir as state_dir
 from wal_agent.records import Host
-from wal_agent.recovery.admit import Local
+from wal_agent.recovery.lease_policy import Local
 from wal_agent.safefs import FlockState, Life, flock_state, try_lock
 from wal_agent.wal.lease_doc import StoredLease
 from wal_agent.wal.spool import SpoolOwner, spool_presence

@@ -18,20 +18,20 @@ import msgspec
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import LeaseHeld, UsageError
-from wal_agent.recovery.admit import (
-    END_IT,
+from wal_agent.recovery.damage import missing_lease_error
+from wal_agent.recovery.deny import DENY_PAUSING
+from wal_agent.recovery.format import duration, moment
+from wal_agent.recovery.lease_policy import (
+    END_PAUSE,
     LONGEST_PAUSE,
     MAX_REASON,
-    Refuse,
-    Try,
+    Acquire,
+    Decline,
     Wait,
     admit,
     pause_left,
-    pause_words,
+    pause_text,
 )
-from wal_agent.recovery.damage import lease_missing
-from wal_agent.recovery.deny import DENY_PAUSING
-from wal_agent.recovery.words import moment, span
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.processes import MARKER
@@ -163,13 +163,13 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
         raise UsageError(f"Job {keys.job} has come to its end, so there is nothing to pause.", "See: wal-agent status")
     local = probe_holder(seen, this_host(env, Path(os.devnull)), spools_dir(env), bucket.url)
     match admit(keys.job, seen, local, pauses="ignore"):
-        case Try("released"):
+        case Acquire("released"):
             lasts = wanted.seconds(seen.now)
             now_doc = reschedule_pause(
                 bucket, keys, SystemClock(), random.Random(), seen=seen, lasts=lasts, reason=clean_reason(wanted.reason)
             )
             return _paused(keys.job, seen.now + lasts, seen.now, now_doc.reason)
-        case Refuse(sentence, _):
+        case Decline(sentence, _):
             question = _question(wanted, seen.now)
             answer = hook_server.ask_run(doc.host, doc.run, hook_server.PAUSE, question)
             if answer is None:
@@ -179,7 +179,7 @@ def pause_job(bucket: Bucket, keys: Keys, wanted: PauseRequest, env: Mapping[str
             return _pausing(answer, seen.now, question, agents=env.get(MARKER) == doc.run)
         case Wait(_, why):
             raise LeaseHeld(f"{why[:1].upper()}{why[1:]}.", "Nothing to pause until somebody starts it.")
-        case Try(_):
+        case Acquire(_):
             how = "unlocked by a person" if doc.state == "unlocked" else f"cut off on {doc.host.name}"
             raise UsageError(
                 f"Job {keys.job} was {how} and is not recovered yet, so there is nothing to pause: what was in flight "
@@ -201,7 +201,7 @@ def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
     return PauseResult(
         keys.job,
         "ended",
-        f"the pause of job {keys.job}, until {pause_words(seen)}, is ended. A start that waits for it goes on within "
+        f"the pause of job {keys.job}, until {pause_text(seen)}, is ended. A start that waits for it goes on within "
         "30 s; else start it with `wal-agent run`.",
         reason=seen.doc.reason,
     )
@@ -210,7 +210,7 @@ def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
 def _read(bucket: Bucket, keys: Keys) -> StoredLease:
     seen = leases.read_lease(bucket, keys)
     if seen is None:
-        if missing := lease_missing(bucket, keys):
+        if missing := missing_lease_error(bucket, keys):
             raise missing
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
     return seen
@@ -235,7 +235,7 @@ def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any],
     else:
         follows = (
             "Its run ends now in good order and goes on then; the pause counts once the run is saved, and is then "
-            f"ended with: {END_IT} --job {job}"
+            f"ended with: {END_PAUSE} --job {job}"
         )
     return PauseResult(
         job,
@@ -248,9 +248,9 @@ def _pausing(answer: Mapping[str, Any], now: float, question: Mapping[str, Any],
 
 def _paused(job: str, until: float, now: float, reason: str) -> PauseResult:
     when = _when(until, now, until - now)
-    said = f"job {job} is paused until {when}. Whoever starts it waits for that; end it with: {END_IT} --job {job}"
+    said = f"job {job} is paused until {when}. Whoever starts it waits for that; end it with: {END_PAUSE} --job {job}"
     return PauseResult(job, "paused", said, until, reason)
 
 
 def _when(until: float, now: float, lasts: float) -> str:
-    return f"{moment(until, now, exact=lasts < 600)} UTC (in {span(lasts)})"
+    return f"{moment(until, now, exact=lasts < 600)} UTC (in {duration(lasts)})"

@@ -21,18 +21,18 @@ from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
 from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import tree_words
-from wal_agent.recovery.case import Policy
 from wal_agent.recovery.decided import Alert, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.inflight import InFlight
-from wal_agent.recovery.prompt import Told, recovery_prompt
-from wal_agent.recovery.proven import standing
+from wal_agent.recovery.plan_model import Policy
+from wal_agent.recovery.prompt import PromptInput, render_prompt
+from wal_agent.recovery.proven import carry_over
 from wal_agent.recovery.report import (
     Report,
     fenced_line,
     headline,
     in_flight_lines,
     lost_lines,
-    plain,
+    one_line,
     put_back_line,
     restored_line,
     resuming_line,
@@ -40,10 +40,10 @@ from wal_agent.recovery.report import (
     stopped_line,
     unannounced_lines,
 )
-from wal_agent.recovery.restore import Place, Restored, plant, prune, restore
-from wal_agent.recovery.settle import Asked
+from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores, restore
+from wal_agent.recovery.restore_workspace import TreeResult
+from wal_agent.recovery.settle import AskedCall
 from wal_agent.recovery.templates import Templates, load_templates
-from wal_agent.recovery.workspace import Done
 from wal_agent.redact import redact
 from wal_agent.supervise import processes, recovery_input
 from wal_agent.supervise.machine import lock_state
@@ -68,7 +68,7 @@ class PreparedStart:
     captured: dict[str, FileState]
     verdicts: tuple[Verdict, ...] = ()
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[AskedCall, ...] = ()
 
     def settling(self, state: State, now: float) -> list[End]:
         """I8: the ends of calls that the agent was told of: by evidence, or because doing them again harms nothing.
@@ -116,7 +116,7 @@ class Preparation:
         self.at: Situation = read_situation(opened)
         self.seconds: dict[str, float] = {}  # of each step
         self.tree: WorktreePlan = plan_worktree(self.at, here, wish.workspace, wish.settings, wish.agent, wish.env)
-        self.done: Done = self.tree.now
+        self.done: TreeResult = self.tree.now
         self._inner = InnerRuns(wish.settings, wish.env, here)
 
     def go(self) -> PreparedStart:
@@ -175,7 +175,7 @@ class Preparation:
         found = collector.decide_verdicts(
             at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers, inner=self._inner
         )
-        return standing(found, at.before.recovery, self.tree.has)
+        return carry_over(found, at.before.recovery, self.tree.has)
 
     def _put_tree_back(self) -> None:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
@@ -199,7 +199,7 @@ class Preparation:
         report = self._report(alert)
         self.screen.say(headline(report))
         rows([fenced_line(report)])
-        rows([row("note", plain(text, 300)) for text in decided.warnings])
+        rows([row("note", one_line(text, 300)) for text in decided.warnings])
         self.check()
         with self.screen.on("what the old run left running to end", processes.ENDING):
             ended = processes.end_run_processes(home.run) if running else []
@@ -217,7 +217,7 @@ class Preparation:
         verify = {call: c.verify for c in told.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
         templates = load_templates(self.wish.workspace, self.wish.env)
-        rows([row("note", plain(text, 300)) for text in templates.problems])
+        rows([row("note", one_line(text, 300)) for text in templates.problems])
         place = self._place(decided)
         if isinstance(decided, Resume):
             prompt, restored = self._restore(place, decided, told, verdicts, templates)
@@ -233,14 +233,19 @@ class Preparation:
             dict(self.at.before.files) if restored else {},
             verdicts,
             harmless_calls(told.calls),
-            tuple(Asked(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in told.calls for call in c.calls),
+            tuple(
+                AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in told.calls for call in c.calls
+            ),
         )
 
     def _tree_alone(self) -> list[str]:
         """The rows of a working tree that no session stands beside."""
         if not self.done.put_back:
             return []
-        return [row("restored", tree_words.short(self.done), self.seconds["tree"]), *tree_words.rows(self.done)]
+        return [
+            row("restored", tree_words.tree_summary(self.done), self.seconds["tree"]),
+            *tree_words.tree_lines(self.done),
+        ]
 
     def _elapsed(self) -> float:
         return self.clock.boot() - self.began
@@ -262,19 +267,24 @@ class Preparation:
             over=self.at.opening.cause == "closed" and alert != "unsettled",
         )
 
-    def _place(self, decided: StartAgain | Resume) -> Place:
+    def _place(self, decided: StartAgain | Resume) -> SessionTarget:
         jobs = state_dir(self.wish.env) / "jobs" / self.opened.keys.job / "pre-restore"
-        prune(jobs)
+        drop_old_restores(jobs)
         kept = jobs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self.clock.now()))}-{self.at.opening.epoch}"
         session = decided.session if isinstance(decided, Resume) else str(uuid.uuid4())
         foreign = self._whose(session).foreign(self.opened.keys.job)
-        return Place(self.wish.agent, session, self.wish.workspace, self.wish.env, kept, foreign)
+        return SessionTarget(self.wish.agent, session, self.wish.workspace, self.wish.env, kept, foreign)
 
     def _whose(self, session: str) -> SessionOwner:
         return SessionOwner(state_dir(self.wish.env), session, self.wish.workspace)
 
     def _restore(
-        self, place: Place, decided: Resume, told: Told, verdicts: tuple[Verdict, ...], templates: Templates
+        self,
+        place: SessionTarget,
+        decided: Resume,
+        told: PromptInput,
+        verdicts: tuple[Verdict, ...],
+        templates: Templates,
     ) -> tuple[str, Restored]:
         prompts: list[str] = []
         began = self.clock.boot()
@@ -300,8 +310,8 @@ class Preparation:
         took = sum(self.seconds.values())
         self.screen.rows(
             [
-                restored_line(place.session, done.messages, restored.size, tree_words.short(self.done), took),
-                *tree_words.rows(self.done),
+                restored_line(place.session, done.messages, restored.size, tree_words.tree_summary(self.done), took),
+                *tree_words.tree_lines(self.done),
                 *(
                     [row("kept", "this machine had more of the session than the log; it was kept")]
                     if restored.extended
@@ -317,12 +327,12 @@ class Preparation:
         )
         return prompts[-1], restored
 
-    def _begin_again(self, place: Place, decided: StartAgain, told: Told, templates: Templates) -> str:
+    def _begin_again(self, place: SessionTarget, decided: StartAgain, told: PromptInput, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
         kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
         told = replace(told, task=recovery_input.task_text(kept, self.wish.agent.prompt_from_args(decided.args) or ""))
-        prompt = recovery_prompt(told, templates)
-        plant(place, prompt)
+        prompt = render_prompt(told, templates)
+        create_session(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
         return prompt
 

@@ -7,7 +7,7 @@ the arguments. Nothing from the bucket chooses what a note says. Without one the
 has said beforehand that whoever writes the bucket may choose.
 
 A fork goes on in its source's session. A local copy that is longer than the log's is what was not captured any more
-(recovery/restore.py), but only where the job itself wrote it; what another job of the same session wrote is no part of
+(recovery/restore_session.py), but only where the job itself wrote it; what another job of the same session wrote is no part of
 this one. Without a note the files are the job's own.
 """
 
@@ -32,7 +32,7 @@ from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 from wal_agent.records import Opening
 from wal_agent.recovery import moves
-from wal_agent.recovery.moves import private, sync, write_new
+from wal_agent.recovery.moves import make_private_folder, sync_folder, write_new_file
 from wal_agent.redact import redact
 from wal_agent.safefs import read_plain
 from wal_agent.supervise.callers import outer_runs
@@ -53,10 +53,10 @@ def remember_args(env: Mapping[str, str], url: str, job: str, run: str, args: Se
         return
     folder = _folder(env)
     with suppress(OSError):
-        private(folder)
+        make_private_folder(folder)
         _prune(folder)
-        write_new(folder / run, _mark(url, job, run, args).encode())
-        sync(folder)
+        write_new_file(folder / run, _mark(url, job, run, args).encode())
+        sync_folder(folder)
 
 
 def is_noted(env: Mapping[str, str], url: str, job: str, opening: Opening) -> bool:
@@ -201,10 +201,10 @@ class SessionOwner:
         """Durable. ConfigError: the disk refuses."""
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            moves.private(self._path.parent)
+            moves.make_private_folder(self._path.parent)
             fresh.unlink(missing_ok=True)
-            moves.write_new(fresh, job.encode())
+            moves.write_new_file(fresh, job.encode())
             fresh.replace(self._path)
-            moves.sync(self._path.parent)
+            moves.sync_folder(self._path.parent)
         except OSError as error:
             raise ConfigError(f"{self._path.parent} cannot be written: {error.strerror}.") from error

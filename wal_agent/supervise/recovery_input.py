@@ -34,16 +34,16 @@ from wal_agent.config import Settings, load
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
-from wal_agent.recovery.case import Before, LocalFacts, Policy
 from wal_agent.recovery.decided import Plan, Resume, StartAgain
-from wal_agent.recovery.inflight import Unannounced, in_flight
-from wal_agent.recovery.plan import plan
-from wal_agent.recovery.project_rules import rules_in
-from wal_agent.recovery.prompt import Finished, Lost, LostCall, Pause, Told, recovery_prompt
-from wal_agent.recovery.restore import MOST_MAIN
+from wal_agent.recovery.format import yield_reason
+from wal_agent.recovery.inflight import Unannounced, group_calls
+from wal_agent.recovery.plan import decide
+from wal_agent.recovery.plan_model import LocalFacts, Policy, PriorLog
+from wal_agent.recovery.project_rules import load_all
+from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, Pause, PromptInput, render_prompt
+from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.recovery.templates import Templates
-from wal_agent.recovery.tree_words import Effects
-from wal_agent.recovery.words import given_up
+from wal_agent.recovery.tree_words import MissingEffects
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
 from wal_agent.wal import lease as leases
@@ -76,8 +76,8 @@ class Situation:
     asked: bytes = b""
 
     @property
-    def plan_input(self) -> Before:
-        return Before(self.before, self.home)
+    def plan_input(self) -> PriorLog:
+        return PriorLog(self.before, self.home)
 
     def same_host(self, here: Host) -> bool:
         """Whether the old run lived under this very kernel and process table, so that looking at processes means
@@ -143,7 +143,7 @@ def fetch_payload(blobs: Blobs, payload: Payload | None) -> bytes | None:
 
 
 def logged_calls(
-    at: Situation, ended: Sequence[EndedCall], blobs: Blobs, verdicts: dict[int, Verdict], effects: Effects
+    at: Situation, ended: Sequence[EndedCall], blobs: Blobs, verdicts: dict[int, Verdict], effects: MissingEffects
 ) -> list[LoggedCall]:
     """All calls that the newest session may lack, in the log's order, with what is known of each. `ended`: those of
     them that ended. `effects`: which of them left their file changes elsewhere."""
@@ -156,7 +156,7 @@ def logged_calls(
     return sorted(calls, key=lambda c: c.call)
 
 
-def _ended(e: EndedCall, input: bytes | None, result: bytes | None, effects: Effects) -> LoggedCall:
+def _ended(e: EndedCall, input: bytes | None, result: bytes | None, effects: MissingEffects) -> LoggedCall:
     end = e.end
     if end.how in ("done", "failed"):
         note = effects.note(end.call) if end.how == "done" and e.intent.cls != "read_only" else ""
@@ -176,8 +176,8 @@ def _call(intent: Intent, input: bytes | None, result: bytes | None, failed: boo
     return LoggedCall(intent.call, intent.tool, input or b"{}", result, failed, note, intent.time, intent.agent_call)
 
 
-def finished_calls(at: Situation, ended: Sequence[EndedCall]) -> tuple[Finished, ...]:
-    return tuple(Finished(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in ended)
+def finished_calls(at: Situation, ended: Sequence[EndedCall]) -> tuple[FinishedCall, ...]:
+    return tuple(FinishedCall(e.intent.tool, at.inputs.get(e.intent.call), e.end.how) for e in ended)
 
 
 LOST = "Your conversation was cut off before the user's last message was saved in it."
@@ -201,7 +201,7 @@ def decide_recovery(
         unlogged=isinstance(agent, Hookless),
         talked=talked,
     )
-    return plan(at.plan_input, at.opening, local, policy)
+    return decide(at.plan_input, at.opening, local, policy)
 
 
 def has_conversation(at: Situation, agent: Agent, blobs: Blobs, workspace: Path) -> bool:
@@ -239,9 +239,9 @@ def collect_prompt_facts(
     verdicts: Sequence[Verdict],
     ended: Sequence[str],
     tree: str,
-    effects: Effects,
+    effects: MissingEffects,
     now: float,
-) -> Told:
+) -> PromptInput:
     """What the prompt is made of. `ended`: the old run's processes that were ended. `tree`: on the working tree;
     `effects`: of which calls it has the changes. `now`: seconds since 1970. ConfigError: the project's rules in
     wal-agent.toml are wrong."""
@@ -249,7 +249,7 @@ def collect_prompt_facts(
     assert home is not None
     main = at.before.files.get(agent.main_file)
     end = at.before.ended
-    return Told(
+    return PromptInput(
         alert=decided.alert or "cut_off",
         old_host=home.host.name,
         new_host=here.name,
@@ -257,12 +257,12 @@ def collect_prompt_facts(
         stopped=at.before.time,
         saved=main.layers[-1].time if main and main.layers else at.before.time,
         now=now,
-        calls=in_flight(
+        calls=group_calls(
             decided.dangling,
             decided.finished,
             at.inputs,
             verdicts,
-            rules_in(workspace).of(agent.name),
+            load_all(workspace).of(agent.name),
             (home.workspace, str(workspace)),
         ),
         finished=finished_calls(at, decided.finished),
@@ -278,24 +278,24 @@ def collect_prompt_facts(
         unlogged=isinstance(agent, Hookless),
         pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
         lost=lost_calls(at, effects),
-        given_up=given_up(end.why) if decided.alert == "preempted" and end is not None else "",
+        given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",
     )
 
 
-def lost_calls(at: Situation, effects: Effects) -> Lost:
+def lost_calls(at: Situation, effects: MissingEffects) -> LostCalls:
     """The calls that ran and whose changes to files are not here, whoever told their results."""
     state = at.before
     lacking = [ended.intent for ended in state.unheld if effects.lacks(ended.intent.call)]
     calls = tuple(LostCall(intent.call, intent.tool, at.inputs.get(intent.call)) for intent in lacking)
-    return Lost(calls, len(calls) + (state.unheld_more if calls else 0), effects.sure)
+    return LostCalls(calls, len(calls) + (state.unheld_more if calls else 0), effects.sure)
 
 
 def write_prompt(
-    told: Told, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str], templates: Templates
+    told: PromptInput, reconciled: Reconciled, at: Situation, agent: Agent, args: Sequence[str], templates: Templates
 ) -> str:
     """The recovery prompt, and behind it the task, if the session was lost before it had that, and what the user asks
     for with this start, if that is something new."""
-    text = recovery_prompt(replace(told, put_back=finished_put_back(reconciled, at)), templates)
+    text = render_prompt(replace(told, put_back=finished_put_back(reconciled, at)), templates)
     given = agent.prompt_from_args(at.home.args) if at.home is not None else None
     asked = agent.prompt_from_args(args)
     new = asked if asked != given else None

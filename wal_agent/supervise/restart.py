@@ -19,7 +19,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import NOT_DONE, CrashLoop, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
-from wal_agent.recovery.settled import way
+from wal_agent.recovery.settled import classify_stop
 from wal_agent.supervise import run as runs
 from wal_agent.supervise.acquire import sleep_unless_signalled
 from wal_agent.supervise.exits import RESTARTED
@@ -231,4 +231,4 @@ def is_complete(url: str, job: str, opened: Callable[[str], Bucket] = open_bucke
         seen = leases.read_lease(bucket, Keys(job))
     finally:
         bucket.close()
-    return seen is not None and seen.doc.state == "closed" and not way(seen.doc.reason)
+    return seen is not None and seen.doc.state == "closed" and not classify_stop(seen.doc.reason)

@@ -40,8 +40,8 @@ from wal_agent.events import DrainFinished, DrainStarted, LeaseLost, LeaseSettle
 from wal_agent.hookwire import client_command
 from wal_agent.limits import exhausted
 from wal_agent.records import AnyRecord, End
-from wal_agent.recovery.settle import Answers
-from wal_agent.recovery.templates import standing_protocol
+from wal_agent.recovery.settle import Resolver
+from wal_agent.recovery.templates import read_protocol
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import machine, processes, provenance, systemd
 from wal_agent.supervise.acquire import Spooling, acquire_job, check_signals
@@ -322,7 +322,7 @@ class _Run:
     def _live(self, opened: OpenedJob, heartbeat: LeaseKeeper, prepared: PreparedStart) -> AgentOutcome:
         self.early.armed = False
         wish, agent = self.wish, self.wish.agent
-        protocol = standing_protocol(wish.workspace, wish.env)
+        protocol = read_protocol(wish.workspace, wish.env)
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), wish.settings.skip, protocol)
         kept = {name: value for name, value in wish.env.items() if name not in OURS}
         runs = ":".join((*self.parents, self.run_dir.run))  # never by the environment: that of a dead run may linger
@@ -341,7 +341,7 @@ class _Run:
             args = prepared.args
             with self.screen.on("git, for the files of this folder"):
                 tree = open_worktree_capture(wish.settings, agent, env, wish.workspace, opened, self.screen.say)
-            answers = Answers(prepared.asked, str(wish.workspace))
+            answers = Resolver(prepared.asked, str(wish.workspace))
             open_turn = opened.replay.state.turn == "started"
             turned = False
             while True:
@@ -396,12 +396,14 @@ class _Run:
             remove(injected)
             keeper.stop(PATIENCE if self.hasty else 2.0)
 
-    def _settle(self, prepared: PreparedStart, answers: Answers, opened: OpenedJob) -> list[AnyRecord]:
+    def _settle(self, prepared: PreparedStart, answers: Resolver, opened: OpenedJob) -> list[AnyRecord]:
         """At the end of a turn: what was told of the calls in flight settles those that it can (I8)."""
         ends = prepared.settling(opened.writer.state, self.clock.now())
         return [end for end in ends if end.call not in answers.given]
 
-    def _answered(self, answers: Answers, opened: OpenedJob, call: int, tool: str, input: bytes, cwd: str) -> list[End]:
+    def _answered(
+        self, answers: Resolver, opened: OpenedJob, call: int, tool: str, input: bytes, cwd: str
+    ) -> list[End]:
         """At once, not at the end of the turn: another crash before that must not ask again about what the agent has
         looked at."""
         answers.saw(call, tool, input, cwd)

@@ -17,9 +17,9 @@ from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, 
 from wal_agent.failpoints import failpoint
 from wal_agent.limits import exhausted
 from wal_agent.records import ExitClass, RunEnded
-from wal_agent.recovery.died import place
-from wal_agent.recovery.report import plain
-from wal_agent.recovery.words import wherever
+from wal_agent.recovery.crash_history import crash_place
+from wal_agent.recovery.format import describe_reach
+from wal_agent.recovery.report import one_line
 from wal_agent.supervise.exits import (
     RESTARTED,
     ExitFacts,
@@ -157,7 +157,7 @@ def open_calls_line(calls: Sequence[OpenCall], left: LeftOpen | None, follows: b
 
 def _three(calls: Sequence[tuple[int, str]]) -> str:
     more = f" and {len(calls) - 3} more" if len(calls) > 3 else ""
-    return ", ".join(f"#{call} {plain(tool, 80)}" for call, tool in calls[:3]) + more
+    return ", ".join(f"#{call} {one_line(tool, 80)}" for call, tool in calls[:3]) + more
 
 
 SEAL_BUDGET = 10.0  # seconds, for each of: flush the log, settle the lease
@@ -252,7 +252,7 @@ class _Closing:
     def _record(self) -> tuple[RunEnded, float]:
         """The run's last record; and since when its quota was waited for in vain."""
         state, now = self.opened.writer.state, self.clock.now()
-        where = place(state, self.opened.lease.epoch)
+        where = crash_place(state, self.opened.lease.epoch)
         waits = self.word.cls == "quota" and self.wish.settings.restart == "on" and not self.wish.interactive
         rests = quota_pause(self.word, where, state.ends) if waits else 0.0
         vain = waits_in_vain(where, state.ends, now) if waits else 0.0
@@ -287,7 +287,7 @@ class _Closing:
         for problem in ended.problems[:3]:
             say(problem)
         if ended.leftovers:
-            shown = ", ".join(plain(text, 80) for text in ended.leftovers[:3])
+            shown = ", ".join(one_line(text, 80) for text in ended.leftovers[:3])
             say(f"ended what the agent left running: {shown}")
         if open_calls := self.opened.writer.state.open:
             follows = settled == "left" or continues_by_itself(self.word.cls, until, self._restarts)
@@ -305,7 +305,7 @@ class _Closing:
         if ended.drained and settled != "left":
             say(
                 f"job {job} is saved and given up; `wal-agent run {wish.agent.name}` carries on "
-                f"{wherever(wish.settings.bucket, 'this machine')}."
+                f"{describe_reach(wish.settings.bucket, 'this machine')}."
             )
         elif self.all_logged:
             say(

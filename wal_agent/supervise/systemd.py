@@ -27,7 +27,7 @@ from wal_agent.events import (
     Restarting,
     TakesLong,
 )
-from wal_agent.recovery.words import span
+from wal_agent.recovery.format import duration
 from wal_agent.redact import redact
 from wal_agent.sanitize import shorten
 
@@ -45,21 +45,21 @@ def status_line(happening: Event) -> str | None:
         case PhaseChanged(phase=phase, tool=tool):
             return f"{phase} {tool}".rstrip()
         case TakesLong(what="model", seconds=seconds):
-            return f"waiting for the model since {span(seconds)}"
+            return f"waiting for the model since {duration(seconds)}"
         case TakesLong(what="approval", seconds=seconds, tool=tool):
-            return f"a person may be needed: it asks, or runs what was allowed, since {span(seconds)}: {tool}"
+            return f"a person may be needed: it asks, or runs what was allowed, since {duration(seconds)}: {tool}"
         case TakesLong(what="start", seconds=seconds):
-            return f"a person may be needed: the agent has not begun for {span(seconds)}"
+            return f"a person may be needed: the agent has not begun for {duration(seconds)}"
         case TakesLong(what="exit", seconds=seconds):
-            return f"a person may be needed: its turn is over and the agent has not ended for {span(seconds)}"
+            return f"a person may be needed: its turn is over and the agent has not ended for {duration(seconds)}"
         case TakesLong(seconds=seconds, tool=tool):
-            return f"{tool} runs since {span(seconds)}"
+            return f"{tool} runs since {duration(seconds)}"
         case DrainStarted(source=source):
             return f"going down ({source}): saving"
         case AgentEnded(why=why):
             return f"the agent ended: {why}"
         case Restarting(delay=delay, attempt=attempt):
-            return f"starting the agent again in {span(delay)} (attempt {attempt})"
+            return f"starting the agent again in {duration(delay)} (attempt {attempt})"
         case Paused(why=why):
             return f"paused: {why}"
         case Halted(code=code, what=what):

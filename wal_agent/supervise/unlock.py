@@ -14,7 +14,15 @@ import msgspec
 from wal_agent.bucket.base import Bucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import BucketError, Damaged, UsageError
-from wal_agent.recovery.admit import END_IT, Local, age, owner_is_dead, pause_left, pause_words, unlock_wait
+from wal_agent.recovery.lease_policy import (
+    END_PAUSE,
+    Local,
+    lease_age,
+    owner_is_dead,
+    pause_left,
+    pause_text,
+    unlock_wait,
+)
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
@@ -128,8 +136,8 @@ def nothing_to_unlock(seen: StoredLease, local: Local, wish: UnlockRequest) -> U
     No error: what was asked for is so, and a script may go on."""
     doc, job = seen.doc, seen.doc.job
     if (left := pause_left(seen)) > 0:
-        said = f"nothing to unlock: job {job} is paused until {pause_words(seen)}, and a start waits for that."
-        return result(seen, False, f"{said} To end the pause: {END_IT} --job {job}", left)
+        said = f"nothing to unlock: job {job} is paused until {pause_text(seen)}, and a start waits for that."
+        return result(seen, False, f"{said} To end the pause: {END_PAUSE} --job {job}", left)
     if doc.state in ("closed", "released"):
         return result(seen, False, f"nothing to unlock: job {job} is {doc.state}. {next_start(0.0)}")
     other = wish.epoch is not None and wish.epoch != doc.epoch
@@ -165,7 +173,7 @@ def check_request(seen: StoredLease, local: Local, wish: UnlockRequest) -> None:
 
 def owner(seen: StoredLease) -> str:
     doc = seen.doc
-    return f"{doc.host.name} (pid {doc.host.pid}, epoch {doc.epoch}, heartbeat {age(seen):.0f} s ago)"
+    return f"{doc.host.name} (pid {doc.host.pid}, epoch {doc.epoch}, heartbeat {lease_age(seen):.0f} s ago)"
 
 
 def loses(seen: StoredLease, local: Local) -> bool:
@@ -206,7 +214,7 @@ def spooled(seen: StoredLease, local: Local) -> tuple[str, ...]:
 def result(seen: StoredLease, done: bool, said: str, waits: float = 0.0, notes: tuple[str, ...] = ()) -> Unlocked:
     doc = seen.doc
     return Unlocked(
-        doc.job, done, said, doc.epoch, doc.host.name, doc.host.pid, age(seen), waits, doc.spool, tuple(notes)
+        doc.job, done, said, doc.epoch, doc.host.name, doc.host.pid, lease_age(seen), waits, doc.spool, tuple(notes)
     )
 
 

@@ -34,12 +34,18 @@ from wal_agent.errors import BucketError, WalAgentError
 from wal_agent.events import Emit, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
-from wal_agent.recovery.covered import covering
-from wal_agent.recovery.report import plain, row
-from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
-from wal_agent.recovery.tree_words import HOME, Effects, effects, pending_words, told
-from wal_agent.recovery.words import clock_time, counted, size
-from wal_agent.recovery.workspace import Done, put_back, put_back_note
+from wal_agent.recovery.covered import coverage_check
+from wal_agent.recovery.format import clock_time, plural, size
+from wal_agent.recovery.report import one_line, row
+from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
+from wal_agent.recovery.target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
+from wal_agent.recovery.tree_words import (
+    HOME_FOLDER_NOTE,
+    MissingEffects,
+    describe_pending,
+    describe_tree,
+    missing_effects,
+)
 from wal_agent.supervise import machine
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.session_capture import MAX_BACKLOG
@@ -253,7 +259,7 @@ class WorktreeSaver:
         if left := describe_unexpected(saved.left_out, saved.left_out_more):
             parts.append(left)
         listed = f"Not saved, only on this machine: {'; '.join(parts)}." if parts else ""
-        return plain(f"{self.problem} {listed}".strip(), 600)
+        return one_line(f"{self.problem} {listed}".strip(), 600)
 
 
 def rest_after(work: float, goes_on: bool) -> float:
@@ -349,14 +355,14 @@ class WorktreeFacts:
     def rows(self) -> list[str]:
         """For the screen."""
         if self.action == "keep":
-            told = {"not_saved": "was not saved yet; it stays as it is", "home": HOME}
+            told = {"not_saved": "was not saved yet; it stays as it is", "home": HOME_FOLDER_NOTE}
             return [row("tree", told[self.why])] if self.why in told else []
         first = "what is here would be kept, and then " if self.keeps_what_is_here else ""
         git = ", with a repository like the lost one" if self.makes_repository else ""
-        what = f"{counted(self.files, 'file')} ({size(self.size)}) as of {clock_time(self.saved)}"
+        what = f"{plural(self.files, 'file')} ({size(self.size)}) as of {clock_time(self.saved)}"
         lines = [row("tree", f"{first}the saved one would be put back: {what}{git}")]
         if self.pending is not None:
-            lines.append(row("not saved", pending_words(self.pending, plain)))
+            lines.append(row("not saved", describe_pending(self.pending, one_line)))
         return lines
 
 
@@ -366,7 +372,7 @@ class WorktreePlan:
     up only where a tree would be put back into one. `before`: an earlier start put it back here, and no agent was
     started since. `elsewhere`: the calls of the last run ran on another machine."""
 
-    target: Target
+    target: RestoreTarget
     captured: Workspace | None
     decided: Keep | PutBack
     identity: tuple[str, ...] = ()
@@ -376,14 +382,14 @@ class WorktreePlan:
     epoch: int = 0  # ours
 
     @property
-    def now(self) -> Done:
+    def now(self) -> TreeResult:
         """Before anything is done."""
-        return Done(Keep("newest") if self.captured else Keep("not_saved"), self.captured)
+        return TreeResult(Keep("newest") if self.captured else Keep("not_saved"), self.captured)
 
     @property
-    def then(self) -> Done:
+    def then(self) -> TreeResult:
         """Afterwards, as far as it can be said without doing it."""
-        return Done(self.decided, self.captured)
+        return TreeResult(self.decided, self.captured)
 
     @property
     def plan(self) -> WorktreeFacts:
@@ -403,27 +409,27 @@ class WorktreePlan:
             makes_repository=decided.make_repository,
         )
 
-    def do(self, blobs: Blobs, now: float) -> Done:
+    def do(self, blobs: Blobs, now: float) -> TreeResult:
         """Raises Damaged, ConfigError, BucketError."""
         if isinstance(self.decided, Keep) or self.captured is None:
             return self.then
-        return put_back(self.target, self.captured, blobs, self.decided, now, str(self.epoch))
+        return restore_files(self.target, self.captured, blobs, self.decided, now, str(self.epoch))
 
-    def covers(self, done: Done) -> Callable[[str], bool]:
+    def covers(self, done: TreeResult) -> Callable[[str], bool]:
         """For the evidence: which paths here are what the capture says."""
         if self.captured is None or not (done.put_back or self.before):
             return lambda path: False
-        return covering(self.target.shadow(), self.target.folder, self.captured)
+        return coverage_check(self.target.shadow(), self.target.folder, self.captured)
 
-    def told(self, done: Done) -> str:
-        return told(done, self.before)
+    def told(self, done: TreeResult) -> str:
+        return describe_tree(done, self.before)
 
     def has(self, call: int) -> bool:
         """Whether the file changes of an earlier run's call will be in this workspace when the agent starts."""
         return not self.effects(self.then).note(call)
 
-    def effects(self, done: Done) -> Effects:
-        return effects(done, self.elsewhere, self.before)
+    def effects(self, done: TreeResult) -> MissingEffects:
+        return missing_effects(done, self.elsewhere, self.before)
 
 
 def plan_worktree(
@@ -431,16 +437,16 @@ def plan_worktree(
 ) -> WorktreePlan:
     """Changes nothing. ConfigError: there is no git to look with."""
     private = tuple(never_captured(settings, agent, env, workspace))
-    target = Target(workspace, state_dir(env), env, private, settings.job)
+    target = RestoreTarget(workspace, state_dir(env), env, private, settings.job)
     captured = at.before.workspace if at.damage is None and settings.workspace != "off" else None
     wide = captured is not None and bool(too_wide(workspace, env))
     captured = None if wide else captured
-    local = look(target, captured)
-    decided = Keep("home") if wide else what_to_do(captured, local)
+    local = inspect_target(target, captured)
+    decided = Keep("home") if wide else decide_restore(captured, local)
     home = at.home
     before = False
     if isinstance(decided, Keep) and captured is not None and home is not None:
-        note = put_back_note(target, captured)
+        note = read_note(target, captured)
         before = note.isdecimal() and int(note) > home.epoch
     seen = WorktreePlan(target, captured, decided, (), before, not at.same_host(here), local.empty, at.opening.epoch)
     if isinstance(decided, PutBack) and local.repository and captured is not None and captured.repository is not None:
@@ -448,7 +454,7 @@ def plan_worktree(
     return seen
 
 
-def identity_here(target: Target) -> tuple[str, ...]:
+def identity_here(target: RestoreTarget) -> tuple[str, ...]:
     """Of the repository around the folder; empty where it cannot be told. Works in a scratch folder."""
     with tempfile.TemporaryDirectory(prefix="wal-agent-look-") as folder:
         shadow = Shadow(Path(folder) / "shadow", target.shadow().git)

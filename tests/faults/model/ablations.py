@@ -15,7 +15,7 @@ from unittest import mock
 from tests.faults.model import directed
 from tests.faults.model.simulate import BLOBS, FREE, TIMED
 from tests.faults.model.world import Shape
-from wal_agent.recovery import admit
+from wal_agent.recovery import lease_policy
 from wal_agent.wal import blobs, codec, job, reader, retention, snapshot, writer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.state import apply_all
@@ -211,7 +211,7 @@ ABLATIONS = [
         "R8 the next owner waits after unlock",
         ("LATE",),
         directed.takeover_right_after_unlock,
-        ((admit, "unlock_wait", lambda seen, local: 0.0),),
+        ((lease_policy, "unlock_wait", lambda seen, local: 0.0),),
     ),
     Ablation(
         "R4 a blob's name holds the epoch",

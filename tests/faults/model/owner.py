@@ -14,7 +14,7 @@ from tests.faults.model.ghost import Violation
 from tests.faults.model.world import KEYS, TTL, HostBucket, HostClock, World
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
 from wal_agent.records import Cause, Edit, End, FileDelta, Host, Intent, Payload
-from wal_agent.recovery.admit import Local, Try, Wait, admit
+from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
@@ -126,7 +126,7 @@ class Owner:
     def admitted(self, seen: StoredLease | None) -> Cause | None:
         decision = admit(KEYS.job, seen, Local(boot=self.host.boot, pidns=self.host.pidns))
         match decision:
-            case Try(cause):
+            case Acquire(cause):
                 return cause
             case Wait() if not self.world.shape.timed:
                 return "unlocked"

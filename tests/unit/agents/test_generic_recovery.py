@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.recovery.cases import opening as opened_by
 from tests.unit.recovery.test_plan import LOCAL, RAN, decide
-from wal_agent.recovery.case import Policy
 from wal_agent.recovery.decided import Alert, Refuse, Resume
-from wal_agent.recovery.prompt import Told, recovery_prompt
+from wal_agent.recovery.plan_model import Policy
+from wal_agent.recovery.prompt import PromptInput, render_prompt
 
 UNLOGGED = replace(LOCAL, unlogged=True)
 UNKNOWN = "What was in flight is not known: no tool call of this agent is logged before it runs."
@@ -18,10 +18,10 @@ UNKNOWN = "What was in flight is not known: no tool call of this agent is logged
 
 @pytest.mark.parametrize("alert", ["cut_off", "preempted"])
 def test_the_notice_does_not_say_that_nothing_was_in_flight(alert: Alert) -> None:
-    told = Told(alert, "vm-1", "vm-2", False, 0.0, 0.0, 60.0, unlogged=True)
-    text = recovery_prompt(told)
+    told = PromptInput(alert, "vm-1", "vm-2", False, 0.0, 0.0, 60.0, unlogged=True)
+    text = render_prompt(told)
     assert UNKNOWN in text and "tool call was in flight" not in text and "that was refused" not in text
-    plain = recovery_prompt(replace(told, unlogged=False))
+    plain = render_prompt(replace(told, unlogged=False))
     assert UNKNOWN not in plain and "tool call was in flight" in plain
 
 

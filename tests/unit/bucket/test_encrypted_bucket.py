@@ -29,7 +29,7 @@ from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Conflict, Damaged, Denied, Newer, WalAgentError
 from wal_agent.records import Edit, FileDelta, Payload
-from wal_agent.recovery.admit import Local, Try, admit
+from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.supervise.acquire import Spooling, acquire_job
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE
@@ -59,7 +59,7 @@ def open_job(bucket: Bucket, key: Key | None, run: str = "a") -> OpenedJob:
     """Take the job, from a dead owner if one has it, with the bucket as `wal-agent run` wraps it."""
     seen = leases.read_lease(bucket, KEYS)
     decided = admit("shop", seen, Local("", "", unchanged=1e6))
-    assert isinstance(decided, Try)
+    assert isinstance(decided, Acquire)
     return open_(
         EncryptedBucket(bucket, key),
         KEYS,

@@ -30,7 +30,7 @@ from wal_agent.records import (
     Verdict,
     Workspace,
 )
-from wal_agent.recovery.admit import Local, Try, admit
+from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
@@ -99,7 +99,7 @@ class Shelf:
         bucket = self.bucket
         seen = leases.read_lease(bucket, KEYS)
         decided = admit("shop", seen, Local("", "", unchanged=1e6))
-        assert isinstance(decided, Try)
+        assert isinstance(decided, Acquire)
         cause: Cause = decided.cause
         return open_job(
             bucket,

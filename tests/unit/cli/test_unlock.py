@@ -13,7 +13,7 @@ from tests.unit.cli.shelf import EVIL, KEYS, Run, Shelf, commit, intent
 from wal_agent.cli.status import table
 from wal_agent.cli.view import look
 from wal_agent.errors import Fenced
-from wal_agent.recovery.admit import Local, Try, Wait, admit
+from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
 from wal_agent.supervise import machine
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
@@ -77,7 +77,7 @@ def test_now_lets_the_next_start_begin_at_once(run: Run, tmp_path: Path) -> None
     shelf.open()
     code, out, err = run("unlock", "--epoch", "1", "--now", *where(shelf))
     assert (code, out) == (0, "") and "opens it at once" in err and "if vm-1 is not off" in err
-    assert admit("shop", lease(shelf), ELSEWHERE) == Try("unlocked")
+    assert admit("shop", lease(shelf), ELSEWHERE) == Acquire("unlocked")
     assert shelf.open("b").lease.epoch == 2
 
 
@@ -88,7 +88,7 @@ def test_now_may_be_said_later(run: Run, tmp_path: Path) -> None:
     run("unlock", "--epoch", "1", *where(shelf))
     assert isinstance(admit("shop", lease(shelf), ELSEWHERE), Wait)
     assert run("unlock", "--epoch", "1", "--now", *where(shelf))[0] == 0
-    assert admit("shop", lease(shelf), ELSEWHERE) == Try("unlocked")
+    assert admit("shop", lease(shelf), ELSEWHERE) == Acquire("unlocked")
 
 
 def test_now_is_refused_for_an_owner_that_runs_here(run: Run, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_damaged_lease_of_a_host_that_is_off(run: Run, tmp_path: Path) -> None
     shelf.open()
     rewrite(shelf, b"")
     assert run("unlock", "--damaged", "--epoch", "1", "--now", *where(shelf))[0] == 0
-    assert admit("shop", lease(shelf), ELSEWHERE) == Try("unlocked")
+    assert admit("shop", lease(shelf), ELSEWHERE) == Acquire("unlocked")
 
 
 def test_a_damaged_lease_without_a_log(run: Run, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from tests.unit.fleet.leases import DRAINED, ELSEWHERE, HOST, seen
 from wal_agent.errors import PersonNeeded, Unavailable
 from wal_agent.fleet.jobs import MAX_WORDS, STATES, Job, as_told, counted, handed_over, in_order, judge
-from wal_agent.recovery.admit import Local
+from wal_agent.recovery.lease_policy import Local
 from wal_agent.supervise.run import stopped_by
 
 TABLE: list[tuple[str, float, dict[str, Any], Local, str, bool, float]] = [

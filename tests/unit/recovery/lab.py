@@ -12,8 +12,8 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.records import Workspace
-from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
-from wal_agent.recovery.workspace import Done, put_back
+from wal_agent.recovery.restore_workspace import TreeResult, restore_files
+from wal_agent.recovery.target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State, apply
@@ -70,8 +70,8 @@ class Machine:
     _capture: WorkspaceCapture | None = None
 
     @property
-    def target(self) -> Target:
-        return Target(self.work.resolve(), self.state_dir, {"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
+    def target(self) -> RestoreTarget:
+        return RestoreTarget(self.work.resolve(), self.state_dir, {"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
 
     def capture(self) -> Workspace | None:
         """One capture into the log, if anything is new."""
@@ -88,15 +88,15 @@ class Machine:
 
     def decide(self) -> Keep | PutBack:
         captured = self.lab.state.workspace
-        return what_to_do(captured, look(self.target, captured))
+        return decide_restore(captured, inspect_target(self.target, captured))
 
-    def restore(self) -> Done:
+    def restore(self) -> TreeResult:
         """As a recovery does it."""
         decided = self.decide()
         assert isinstance(decided, PutBack)
         self.lab.moment += 1
         self._capture = None
-        done = put_back(self.target, self.lab.captured, self.lab.blobs, decided, self.lab.moment)
+        done = restore_files(self.target, self.lab.captured, self.lab.blobs, decided, self.lab.moment)
         assert self.decide() == Keep("newest")
         return done
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.wal.world import KEYS, World, drain, intent
 from wal_agent.bucket.base import Object
 from wal_agent.errors import Damaged, Denied, Unavailable
-from wal_agent.recovery.damage import explained
+from wal_agent.recovery.damage import explain_open_error
 
 
 def damaged_log() -> World:
@@ -23,7 +23,7 @@ def damaged_log() -> World:
 
 def test_it_says_up_to_where_the_log_is_whole() -> None:
     world = damaged_log()
-    found = explained(world.bucket, KEYS, world.seen(), Damaged("met"))
+    found = explain_open_error(world.bucket, KEYS, world.seen(), Damaged("met"))
     assert "Everything up to record 2" in str(found)
 
 
@@ -38,4 +38,4 @@ def test_what_was_met_is_not_replaced_by_what_the_explaining_met(
         raise error
 
     monkeypatch.setattr(world.inner, "get", refuse)
-    assert explained(world.bucket, KEYS, seen, met) is met
+    assert explain_open_error(world.bucket, KEYS, seen, met) is met

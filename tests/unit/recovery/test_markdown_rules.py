@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.records import Class
-from wal_agent.recovery.declared import MOST_TEXT, Declared, words_of
-from wal_agent.recovery.markdown_rules import said, section_rules, table_rules
+from wal_agent.recovery.declared import MOST_TEXT, ProjectRule, parse_pattern
+from wal_agent.recovery.markdown_rules import parse_answer, section_rules, table_rules
 
 # ---- as the prior art writes them ---------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def test_the_table_of_a_context_file() -> None:
     rules, problems = table_rules(TABLE, "GEMINI.md")
     assert problems == ()
     assert rules == (
-        Declared(
+        ProjectRule(
             "make build",
             "idempotent",
             "GEMINI.md",
@@ -67,7 +67,7 @@ def test_the_table_of_a_context_file() -> None:
             ambiguous="Retry",
             words=("make", "build"),
         ),
-        Declared(
+        ProjectRule(
             "git push",
             "mutation",
             "GEMINI.md",
@@ -76,7 +76,7 @@ def test_the_table_of_a_context_file() -> None:
             ambiguous="Ask operator",
             words=("git", "push"),
         ),
-        Declared(
+        ProjectRule(
             "write_file",
             "idempotent",
             "GEMINI.md",
@@ -86,7 +86,7 @@ def test_the_table_of_a_context_file() -> None:
             words=("write_file",),
             tool="write_file",
         ),
-        Declared(
+        ProjectRule(
             "psql ... INSERT",
             "mutation",
             "GEMINI.md",
@@ -102,7 +102,7 @@ def test_the_recovery_section_of_a_skill() -> None:
     rules, problems = section_rules(SECTION, "skills/deploy/SKILL.md", "deploy", ("skills/deploy",))
     assert problems == ()
     assert rules == (
-        Declared(
+        ProjectRule(
             "deploy_service",
             "mutation",
             "skills/deploy/SKILL.md",
@@ -244,14 +244,14 @@ def test_what_a_reader_does_not_see_as_a_rule_is_none() -> None:
     ],
 )
 def test_answers(text: str, cls: Class) -> None:
-    answer = said(text)
+    answer = parse_answer(text)
     assert answer is not None
     assert answer[0] == cls
 
 
 @pytest.mark.parametrize("text", ["", "   ", "n/a", "yes/no", "It is", "nope", "yesterday", "|"])
 def test_no_answers(text: str) -> None:
-    assert said(text) is None
+    assert parse_answer(text) is None
 
 
 # ---- generated documents ------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_any_text_is_read_and_what_it_says_is_one_bounded_line(text: str) -> Non
 @given(st.text(alphabet="a*.…'\"\\ |&;<>{}$#`\n\0é", max_size=40), st.booleans())
 def test_words_are_words_or_refused(text: str, placeholders: bool) -> None:
     try:
-        words = words_of(text, placeholders)
+        words = parse_pattern(text, placeholders)
     except ValueError as error:
         assert str(error)
     else:

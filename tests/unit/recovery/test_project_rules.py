@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from wal_agent.config import load
 from wal_agent.errors import ConfigError
-from wal_agent.recovery.declared import Declared
-from wal_agent.recovery.declared_match import for_command, for_tool
-from wal_agent.recovery.project_rules import MOST_BYTES, load_project_rules
-from wal_agent.recovery.toml_rules import toml_rules
+from wal_agent.recovery.declared import ProjectRule
+from wal_agent.recovery.project_rules import MAX_FILE_SIZE, load_project_rules
+from wal_agent.recovery.toml_rules import parse_toml_rules
+from wal_agent.shell.project_rules import match_command, match_tool
 
 TABLE = "| Tool | Idempotent? |\n|---|---|\n"
 NO = "## Recovery\n- **Idempotent:** no\n"
@@ -80,7 +80,7 @@ def test_the_first_that_holds_wins(shop: Path) -> None:
     write(shop, "wal-agent.toml", '[[rules]]\nname = "one"\nmatch = "make deploy"\nclass = "mutation"\n')
     write(shop, "AGENTS.md", f"{TABLE}| `make deploy` | yes |\n| `make` | unknown |\n")
     rules = load_project_rules(shop).rules
-    found = [for_command(rules, words) for words in (["make", "deploy", "x"], ["make"], ["cmake"])]
+    found = [match_command(rules, words) for words in (["make", "deploy", "x"], ["make"], ["cmake"])]
     assert [(r.name, r.source) if r else None for r in found] == [
         ("one", "wal-agent.toml"),
         ("make", "AGENTS.md"),
@@ -100,15 +100,15 @@ def test_one_file_under_two_names_is_read_once(shop: Path) -> None:
         ("ship", ".claude/skills/ship/SKILL.md"),
     ]
     for folder in (".claude", ".agents"):
-        found = for_command(rules, [f"{folder}/skills/ship/run.sh"])
+        found = match_command(rules, [f"{folder}/skills/ship/run.sh"])
         assert found is not None and found.name == "ship"
 
 
 # ---- what they hold for -------------------------------------------------------------------------------------------
 
 
-def command(words: str, rule: Declared, folder: str = "") -> bool:
-    return for_command([rule], [None if w == "?" else w for w in words.split()], folder) is not None
+def command(words: str, rule: ProjectRule, folder: str = "") -> bool:
+    return match_command([rule], [None if w == "?" else w for w in words.split()], folder) is not None
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def command(words: str, rule: Declared, folder: str = "") -> bool:
 )
 def test_a_match_is_the_first_words_of_a_command(match: str, holds: list[str], not_for: list[str]) -> None:
     text = f'[[rules]]\nmatch = "{match}"\nclass = "mutation"\n'
-    rule = toml_rules([{"match": match, "class": "mutation"}], Path("wal-agent.toml"), text)[0]
+    rule = parse_toml_rules([{"match": match, "class": "mutation"}], Path("wal-agent.toml"), text)[0]
     assert [words for words in holds if not command(words, rule)] == []
     assert [words for words in not_for if command(words, rule)] == []
 
 
 def test_text_after_a_gap_may_stand_inside_a_word() -> None:
-    rule = Declared("sql", "mutation", "GEMINI.md", words=("psql", "...", "INSERT"))
-    assert for_command([rule], ["psql", "-c", "insert into t values (1)"]) is rule
-    assert for_command([rule], ["psql", "-c", "select reinsert"]) is None
+    rule = ProjectRule("sql", "mutation", "GEMINI.md", words=("psql", "...", "INSERT"))
+    assert match_command([rule], ["psql", "-c", "insert into t values (1)"]) is rule
+    assert match_command([rule], ["psql", "-c", "select reinsert"]) is None
 
 
 def test_a_section_holds_for_the_files_of_its_skill(shop: Path) -> None:
@@ -176,13 +176,13 @@ def test_and_for_the_tool_and_the_skill_of_that_name(shop: Path) -> None:
     write(shop, "docs/tools/undo.md", NO)
     rules = load_project_rules(shop).rules
     for tool in ("ship_it", "mcp__our-shop__ship_it", "mcp_our-shop_ship_it"):
-        assert for_tool(rules, tool, {}) is rules[0], tool
+        assert match_tool(rules, tool, {}) is rules[0], tool
     for tool in ("ship", "mcp__x__y__ship_it", "mcp_x_y_ship_it", "xship_it", "mcp__ship_it"):
-        assert for_tool(rules, tool, {}) is None, tool
-    assert for_tool(rules, "activate_skill", {"name": "ship_it"}) is rules[0]
-    assert for_tool(rules, "Skill", {"skill": "ship_it"}) is rules[0]
-    assert for_tool(rules, "activate_skill", {"name": "undo"}) is None
-    assert for_tool(rules, "activate_skill", {"name": ["ship_it"]}) is None
+        assert match_tool(rules, tool, {}) is None, tool
+    assert match_tool(rules, "activate_skill", {"name": "ship_it"}) is rules[0]
+    assert match_tool(rules, "Skill", {"skill": "ship_it"}) is rules[0]
+    assert match_tool(rules, "activate_skill", {"name": "undo"}) is None
+    assert match_tool(rules, "activate_skill", {"name": ["ship_it"]}) is None
 
 
 def test_a_tools_text_holds_for_the_script_beside_it(shop: Path) -> None:
@@ -254,7 +254,7 @@ def test_the_settings_take_right_rules(shop: Path) -> None:
     )
     assert load("gemini", shop, {"HOME": "/h"}, {}).durability == "sync"
     assert load_project_rules(shop).rules == (
-        Declared(
+        ProjectRule(
             "deploy",
             "mutation",
             "wal-agent.toml",
@@ -264,7 +264,7 @@ def test_the_settings_take_right_rules(shop: Path) -> None:
             ambiguous="ask Eve",
             words=("./deploy.sh",),
         ),
-        Declared("mcp__a__b", "read_only", "wal-agent.toml", 10, tool="mcp__a__b"),
+        ProjectRule("mcp__a__b", "read_only", "wal-agent.toml", 10, tool="mcp__a__b"),
     )
 
 
@@ -290,7 +290,7 @@ def test_no_link_out_of_the_workspace_is_followed(shop: Path) -> None:
 def test_files_that_are_none_or_too_big_are_told(shop: Path) -> None:
     os.mkfifo(shop / "GEMINI.md")
     (shop / "AGENTS.md").mkdir()
-    write(shop, "CLAUDE.md", b" " * (MOST_BYTES + 1))
+    write(shop, "CLAUDE.md", b" " * (MAX_FILE_SIZE + 1))
     write(shop, "tools/a.md", b"\xff")
     write(shop, "tools/b.md", NO)
     found = load_project_rules(shop)
@@ -338,6 +338,6 @@ WORD = st.one_of(st.none(), st.sampled_from(["make", "bash", "uv", "run", "-c", 
 @example(["uv", "run"], ["make"], "")
 @given(st.lists(WORD, max_size=6), st.lists(WORD.filter(bool), min_size=1, max_size=4), st.text(max_size=5))
 def test_any_words_are_compared(words: list[str | None], rule: list[str], folder: str) -> None:
-    rules = [Declared("x", "mutation", "y", words=tuple(rule), folders=(rule[0],), files=(rule[-1],))]
-    for_command(rules, words, folder)
-    for_tool(rules, words[0] if words and words[0] else "mcp__", {"name": 3})
+    rules = [ProjectRule("x", "mutation", "y", words=tuple(rule), folders=(rule[0],), files=(rule[-1],))]
+    match_command(rules, words, folder)
+    match_tool(rules, words[0] if words and words[0] else "mcp__", {"name": 3})

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.recovery.decided import Alert
+from wal_agent.recovery.format import clock_time, describe_reach, duration, plural, size
 from wal_agent.recovery.inflight import InFlight
 from wal_agent.recovery.report import (
     Report,
@@ -20,7 +21,6 @@ from wal_agent.recovery.report import (
     resuming_line,
     stopped_line,
 )
-from wal_agent.recovery.words import clock_time, counted, size, span, wherever
 
 REPORT = Report("gemini-shop", "crash", "vm-17", "vm-22", 3, 4, 413, stopped=50_533.0, now=50_773.0, fenced_in=0.113)
 CALL = InFlight((412,), 1, "run_shell_command", b'{"command":"make"}', 1.0, "unknown", "runs", "unknown", "", "Verify.")
@@ -96,21 +96,21 @@ def test_foreign_text_stays_on_its_line(name: str, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("said", "wanted"),
     [
-        (wherever("gs://acme", "this machine"), "anywhere"),
-        (wherever("file:///b", "this machine"), "on this machine, or wherever else its bucket's folder is"),
-        (counted(1, "call"), "1 call"),
-        (counted(0, "call"), "0 calls"),
+        (describe_reach("gs://acme", "this machine"), "anywhere"),
+        (describe_reach("file:///b", "this machine"), "on this machine, or wherever else its bucket's folder is"),
+        (plural(1, "call"), "1 call"),
+        (plural(0, "call"), "0 calls"),
         (clock_time(50_533.0), "14:02:13"),
         (clock_time(float("inf")), "an unknown time"),
         (clock_time(float("nan")), "an unknown time"),
         (clock_time(1e30), "an unknown time"),
-        (span(-5), "0 s"),
-        (span(119.4), "119 s"),
-        (span(240), "4 min"),
-        (span(8040), "2 h 14 min"),
-        (span(7200), "2 h"),
-        (span(300_000), "3 days"),
-        (span(float("nan")), "0 s"),
+        (duration(-5), "0 s"),
+        (duration(119.4), "119 s"),
+        (duration(240), "4 min"),
+        (duration(8040), "2 h 14 min"),
+        (duration(7200), "2 h"),
+        (duration(300_000), "3 days"),
+        (duration(float("nan")), "0 s"),
         (size(999), "999 B"),
         (size(1_200), "1.2 kB"),
         (size(3_400_000), "3.4 MB"),

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from wal_agent.recovery.settle import Answers, Asked
+from wal_agent.recovery.settle import AskedCall, Resolver
 
-PUSH = Asked(7, "run_shell_command", b'{"command": "git push origin main"}', "git ls-remote origin main")
+ASKED_PUSH = AskedCall(7, "run_shell_command", b'{"command": "git push origin main"}', "git ls-remote origin main")
 
 
 def shell(command: str, **more: str) -> bytes:
     return json.dumps({"command": command, **more}).encode()
 
 
-def whys(answers: Answers, *open: int) -> dict[int, str]:
+def whys(answers: Resolver, *open: int) -> dict[int, str]:
     return {end.call: end.why for end in answers.ends(open, 1.0)}
 
 
@@ -24,7 +24,7 @@ def whys(answers: Answers, *open: int) -> dict[int, str]:
     "command", ["git ls-remote origin main", "git  ls-remote 'origin' main", " git ls-remote origin main # look"]
 )
 def test_looking_as_told_ends_it(command: str) -> None:
-    answers = Answers([PUSH])
+    answers = Resolver([ASKED_PUSH])
     answers.saw(9, "run_shell_command", shell(command))
     assert whys(answers) == {}  # a person was faster
     assert whys(answers, 7) == {7: "the agent looked with #9, as it was told to"}
@@ -32,7 +32,7 @@ def test_looking_as_told_ends_it(command: str) -> None:
 
 
 def test_looking_in_another_folder_is_no_look() -> None:
-    answers = Answers([PUSH])
+    answers = Resolver([ASKED_PUSH])
     answers.saw(9, "run_shell_command", shell("git ls-remote origin main", dir_path="other"))
     assert whys(answers, 7) == {}
 
@@ -52,13 +52,13 @@ def test_looking_in_another_folder_is_no_look() -> None:
 @pytest.mark.parametrize("command", ["git ls-remote origin main", "git push origin main"])
 def test_only_what_is_done_where_the_call_ran_ends_it(ran: str, looked: str, ends: bool, command: str) -> None:
     """Claude Code's shell stays where a `cd` led it: the same words are about another repository there."""
-    answers = Answers([replace(PUSH, folder=ran)], "/w")
+    answers = Resolver([replace(ASKED_PUSH, folder=ran)], "/w")
     answers.saw(9, "run_shell_command", shell(command), looked)
     assert bool(whys(answers, 7)) is ends
 
 
 def test_running_it_again_ends_it() -> None:
-    answers = Answers([PUSH])
+    answers = Resolver([ASKED_PUSH])
     answers.saw(9, "run_shell_command", shell("git push origin main", description="once more"))
     (end,) = answers.ends([7], 1.0)
     assert (end.how, end.by, end.finding) == ("interrupted", "recovery", "unknown")
@@ -67,7 +67,7 @@ def test_running_it_again_ends_it() -> None:
 
 
 def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
-    answers = Answers([Asked(7, PUSH.tool, PUSH.input, PUSH.verify, "partial")])
+    answers = Resolver([AskedCall(7, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify, "partial")])
     answers.saw(9, "run_shell_command", shell("git ls-remote origin main"))
     assert [end.finding for end in answers.ends([7], 1.0)] == ["partial"]
 
@@ -91,25 +91,25 @@ def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
     ],
 )
 def test_what_only_resembles_it_ends_nothing(tool: str, command: str) -> None:
-    answers = Answers([PUSH])
+    answers = Resolver([ASKED_PUSH])
     answers.saw(9, tool, shell(command))
     assert whys(answers, 7) == {}
 
 
 def test_of_identical_calls_one_was_run_again_and_one_look_is_for_all() -> None:
-    twins = [PUSH, Asked(8, PUSH.tool, PUSH.input, PUSH.verify)]
-    answers = Answers(twins)
-    answers.saw(9, "run_shell_command", PUSH.input or b"")
+    twins = [ASKED_PUSH, AskedCall(8, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify)]
+    answers = Resolver(twins)
+    answers.saw(9, "run_shell_command", ASKED_PUSH.input or b"")
     assert list(whys(answers, 7, 8)) == [7]
     answers.saw(10, "run_shell_command", shell("git ls-remote origin main"))
     assert list(whys(answers, 7, 8)) == [8]
-    both = Answers(twins)
+    both = Resolver(twins)
     both.saw(10, "run_shell_command", shell("git ls-remote origin main"))
     assert list(whys(both, 7, 8)) == [7, 8]
 
 
 @pytest.mark.parametrize("junk", [b"", b"\xff", b"[]", b'{"command": 1}', b'{"command": "\\ud800"}', b"{" * 9999])
 def test_junk_ends_nothing(junk: bytes) -> None:
-    answers = Answers([PUSH, Asked(8, "x", None), Asked(9, "y", b"\xff", "((")])
+    answers = Resolver([ASKED_PUSH, AskedCall(8, "x", None), AskedCall(9, "y", b"\xff", "((")])
     answers.saw(10, "run_shell_command", junk)
     assert whys(answers, 7, 8, 9) == {}

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from wal_agent.recovery.settled import Way, failure, way
+from wal_agent.recovery.settled import StopKind, classify_stop, failure_text
 from wal_agent.supervise.exits import ExitFacts, classify_exit
 
 
@@ -30,8 +30,8 @@ from wal_agent.supervise.exits import ExitFacts, classify_exit
         ("", ""),
     ],
 )
-def test_what_a_reason_says(reason: str, expected: Way) -> None:
-    assert way(reason) == expected
+def test_what_a_reason_says(reason: str, expected: StopKind) -> None:
+    assert classify_stop(reason) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,18 +46,20 @@ def test_what_a_reason_says(reason: str, expected: Way) -> None:
 )
 def test_each_death_that_has_words_of_ours_is_known_by_them(facts: ExitFacts) -> None:
     """The fleet sees the lease alone."""
-    assert way(classify_exit(facts).why) == "failed"
+    assert classify_stop(classify_exit(facts).why) == "failed"
 
 
 def test_the_agents_own_words_are_judged_by_its_class() -> None:
-    assert [way("no quota", cls) for cls in ("quota", "context", "stopped", "interrupted", "")] == [
+    assert [classify_stop("no quota", cls) for cls in ("quota", "context", "stopped", "interrupted", "")] == [
         *("failed", "halted", "stopped"),
         *("", ""),
     ]
-    assert way("stopped: a person is needed", "failed") == "halted"
+    assert classify_stop("stopped: a person is needed", "failed") == "halted"
 
 
 def test_a_failure_in_words() -> None:
-    assert failure("the agent ended with 41") == "the agent failed with 41"
-    assert failure("the agent ended with 0, but not its turn") == "the agent failed: ended with 0, but not its turn"
-    assert failure("killed by SIGSEGV") == "the agent failed: killed by SIGSEGV"
+    assert failure_text("the agent ended with 41") == "the agent failed with 41"
+    assert (
+        failure_text("the agent ended with 0, but not its turn") == "the agent failed: ended with 0, but not its turn"
+    )
+    assert failure_text("killed by SIGSEGV") == "the agent failed: killed by SIGSEGV"

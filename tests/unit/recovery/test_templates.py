@@ -13,16 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.recovery.test_prompt import TOLD
 from wal_agent.config import prompt_wants
 from wal_agent.consent import Consents
-from wal_agent.recovery.prompt import MAX_TOKENS, recovery_prompt, tokens
-from wal_agent.recovery.templates import (
-    FOLDER,
-    MAX_SIZE,
-    NAMES,
-    Templates,
-    load_templates,
-    refused,
-    standing_protocol,
-)
+from wal_agent.recovery.prompt import MAX_TOKENS, estimate_tokens, render_prompt
+from wal_agent.recovery.templates import FOLDER, MAX_SIZE, NAMES, Templates, find_fault, load_templates, read_protocol
 from wal_agent.resources import shipped
 
 OWN = """\
@@ -47,7 +39,7 @@ def loaded(workspace: Path) -> Templates:
 
 
 def protocol(workspace: Path) -> str:
-    return standing_protocol(workspace, consented(workspace))
+    return read_protocol(workspace, consented(workspace))
 
 
 def write(workspace: Path, name: str, text: str | bytes) -> Path:
@@ -60,17 +52,17 @@ def write(workspace: Path, name: str, text: str | bytes) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_ships_could_be_a_projects_own(name: str) -> None:
     """The constructs that our own texts need are possible in a project's."""
-    assert refused(name, shipped(f"prompts/{name}").read_text()) is None
+    assert find_fault(name, shipped(f"prompts/{name}").read_text()) is None
 
 
 def test_a_projects_own_text_is_used(tmp_path: Path) -> None:
     write(tmp_path, "recovery.md", OWN)
     found = loaded(tmp_path)
     assert found.problems == ()
-    text = recovery_prompt(TOLD, found)
+    text = render_prompt(TOLD, found)
     assert "Ours:\n1. `run_shell_command` UNKNOWN cannot be told" in text and "Rules: what is read-only" in text
     assert "git push origin main" in text
-    assert recovery_prompt(replace(TOLD, calls=()), found) == recovery_prompt(replace(TOLD, calls=()))
+    assert render_prompt(replace(TOLD, calls=()), found) == render_prompt(replace(TOLD, calls=()))
 
 
 @pytest.mark.parametrize(
@@ -142,9 +134,9 @@ def test_what_fails_when_it_is_needed_gives_way_to_ours(text: str, why: str, tmp
     write(tmp_path, "recovery.md", text)
     found = loaded(tmp_path)
     assert found.own and not found.problems
-    told = recovery_prompt(TOLD, found)
+    told = render_prompt(TOLD, found)
     assert "Note: " in told and why in told and "wal-agent's own text is used" in told
-    assert "git push origin main" in told and tokens(told) <= MAX_TOKENS
+    assert "git push origin main" in told and estimate_tokens(told) <= MAX_TOKENS
 
 
 PIECES = st.sampled_from(
@@ -173,6 +165,6 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=30).map("".join) | st.text(max_size=200))
 def test_no_text_crashes_or_hangs(text: str) -> None:
     text += "{% include '_calls.md' %}"
-    if refused("recovery.md", text) is None:
-        told = recovery_prompt(TOLD, Templates({"recovery.md": text}))
-        assert "git push origin main" in told and tokens(told) <= MAX_TOKENS
+    if find_fault("recovery.md", text) is None:
+        told = render_prompt(TOLD, Templates({"recovery.md": text}))
+        assert "git push origin main" in told and estimate_tokens(told) <= MAX_TOKENS

@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.recovery.lab import Lab, git, repository, write
 from wal_agent.recovery import tree_words
-from wal_agent.recovery.covered import covering
+from wal_agent.recovery.covered import coverage_check
 from wal_agent.recovery.prompt import TREE_NOT_SAVED
-from wal_agent.recovery.target import Keep, LocalTree, PutBack, look, what_to_do
-from wal_agent.recovery.tree_words import Effects, counts, effects, told
-from wal_agent.recovery.workspace import Done, put_back, put_back_note
-from wal_agent.recovery.worktree import Changes
+from wal_agent.recovery.restore_tree import Changes
+from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
+from wal_agent.recovery.target import Keep, LocalTree, PutBack, decide_restore, inspect_target
+from wal_agent.recovery.tree_words import MissingEffects, describe_changes, describe_tree, missing_effects
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def test_what_to_do_is_a_table(lab: Lab) -> None:
     repository(first.work)
     first.capture()
     saved = lab.captured
-    assert what_to_do(None, LocalTree(True, True, True)) == Keep("not_saved")
+    assert decide_restore(None, LocalTree(True, True, True)) == Keep("not_saved")
     for known in (True, False):
         for empty in (True, False):
             for around in (True, False):
-                got = what_to_do(saved, LocalTree(known, empty, around))
+                got = decide_restore(saved, LocalTree(known, empty, around))
                 assert got == (Keep("newest") if known and not empty else PutBack(make_repository=not around))
 
 
@@ -44,7 +44,7 @@ def test_what_to_do_is_a_table(lab: Lab) -> None:
     ],
 )
 def test_counts(found: Changes, words: str) -> None:
-    assert counts(found) == words
+    assert describe_changes(found) == words
 
 
 def test_which_finished_calls_left_their_changes_elsewhere(lab: Lab) -> None:
@@ -53,17 +53,17 @@ def test_which_finished_calls_left_their_changes_elsewhere(lab: Lab) -> None:
     first.capture()
     saved = lab.captured
     lost = "completed on the lost host; its file changes are not in this workspace"
-    there = effects(Done(PutBack(False), saved), elsewhere=True, put_back_before=False)
+    there = missing_effects(TreeResult(PutBack(False), saved), elsewhere=True, put_back_before=False)
     assert [there.note(n) for n in (saved.holds, saved.holds + 1)] == ["", lost]
-    assert effects(Done(Keep("newest"), saved), elsewhere=True, put_back_before=True).note(99) == lost
-    assert effects(Done(Keep("newest"), saved), elsewhere=True, put_back_before=False).note(99) == ""
-    assert effects(Done(Keep("not_saved")), elsewhere=False, put_back_before=False).note(99) == ""
-    assert "may not be" in effects(Done(Keep("not_saved")), elsewhere=True, put_back_before=False).note(1)
-    assert Effects(0, True, False).note(1) == "completed; its file changes are not in this workspace"
+    assert missing_effects(TreeResult(Keep("newest"), saved), elsewhere=True, put_back_before=True).note(99) == lost
+    assert missing_effects(TreeResult(Keep("newest"), saved), elsewhere=True, put_back_before=False).note(99) == ""
+    assert missing_effects(TreeResult(Keep("not_saved")), elsewhere=False, put_back_before=False).note(99) == ""
+    assert "may not be" in missing_effects(TreeResult(Keep("not_saved")), elsewhere=True, put_back_before=False).note(1)
+    assert MissingEffects(0, True, False).note(1) == "completed; its file changes are not in this workspace"
 
 
 def test_what_the_agent_is_told(lab: Lab) -> None:
-    assert told(Done(Keep("not_saved")), False) == TREE_NOT_SAVED
+    assert describe_tree(TreeResult(Keep("not_saved")), False) == TREE_NOT_SAVED
     origin = repository(lab.root / "origin")
     first, second = lab.machine("a"), lab.machine("b")
     for machine in (first, second):
@@ -75,15 +75,17 @@ def test_what_the_agent_is_told(lab: Lab) -> None:
     first.capture()
     write(second.work, a="here\n")
     done = second.restore()
-    text = told(done, False)
+    text = describe_tree(done, False)
     assert text.startswith("The working tree is as it was saved at ") and "\n" not in text
     head, saved = (git(m.work, "rev-parse", "HEAD")[:12] for m in (second, first))
     assert f"HEAD here is `{head} (main)`, and the saved files stood on ``{saved} (evil`" in text
     assert done.kept is not None and done.kept.get_files in text and done.kept.get_commits in text
     assert "Not saved: ``" in text and len(text) < 3000
-    lines = tree_words.rows(done)
+    lines = tree_words.tree_lines(done)
     assert [line.split()[0] for line in lines] == ["kept", "git", "not"] and not any("\n" in line for line in lines)
-    assert told(Done(Keep("newest"), lab.captured), False).startswith("The working tree is the one that you worked in")
+    assert describe_tree(TreeResult(Keep("newest"), lab.captured), False).startswith(
+        "The working tree is the one that you worked in"
+    )
 
 
 def test_who_put_it_back_is_remembered(lab: Lab) -> None:
@@ -92,12 +94,12 @@ def test_who_put_it_back_is_remembered(lab: Lab) -> None:
     first.capture()
     decided = second.decide()
     assert isinstance(decided, PutBack)
-    put_back(second.target, lab.captured, lab.blobs, decided, lab.moment, "7")
-    assert put_back_note(second.target, lab.captured) == "7"
+    restore_files(second.target, lab.captured, lab.blobs, decided, lab.moment, "7")
+    assert read_note(second.target, lab.captured) == "7"
     write(second.work, a="b\n")
     second.capture()
-    assert put_back_note(second.target, lab.captured) == ""
-    assert look(second.target, lab.captured).known
+    assert read_note(second.target, lab.captured) == ""
+    assert inspect_target(second.target, lab.captured).known
 
 
 def test_what_is_covered(lab: Lab) -> None:
@@ -112,7 +114,7 @@ def test_what_is_covered(lab: Lab) -> None:
     first.capture()
     second.restore()
     work = second.target.folder
-    covers = covering(second.target.shadow(), work, lab.captured)
+    covers = coverage_check(second.target.shadow(), work, lab.captured)
     for name in ("a", "sub/c", "new", "sub/new", "deep/er/new", "fat/y"):
         assert covers(str(work / name)), name
     for name in ("x.log", "build/x", "out/x", "a/b", "nest", "nest/a", "fat/x", ".", "..", "../work2/a"):

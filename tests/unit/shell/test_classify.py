@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Class
-from wal_agent.recovery.declared import Declared
-from wal_agent.recovery.declared_match import for_command
+from wal_agent.recovery.declared import ProjectRule
 from wal_agent.shell.classify import NO_RULE, UNREADABLE, classify, classify_command, worse_class
+from wal_agent.shell.project_rules import match_command
 from wal_agent.shell.rules import load_rules, with_project
 
 RULES = load_rules()
@@ -406,7 +406,7 @@ def test_a_command_may_be_a_list_of_words_that_no_shell_reads() -> None:
 
 
 DECLARED = st.builds(
-    Declared,
+    ProjectRule,
     name=st.just("mine"),
     cls=st.sampled_from(get_args(Class)),
     source=st.just("GEMINI.md"),
@@ -425,7 +425,7 @@ JOINED = (
 
 
 @given(st.lists(DECLARED, max_size=3), JOINED, st.sampled_from(["run_shell_command", "write_file", "mcp__shop__order"]))
-def test_a_projects_rules_never_make_a_class_better(rules: list[Declared], command: str, tool: str) -> None:
+def test_a_projects_rules_never_make_a_class_better(rules: list[ProjectRule], command: str, tool: str) -> None:
     """Issue 12.4, I1: for every class that a project gives to any part of any call."""
     order = ("read_only", "idempotent", "unknown", "mutation")
     input = json.dumps({"command": command}).encode()
@@ -444,7 +444,7 @@ def test_a_projects_rules_never_make_a_class_better(rules: list[Declared], comma
 )
 def test_the_worse_of_both_classes_counts(command: str, builtin: Class, declared: Class) -> None:
     """Issue 12.4: all classes against all classes."""
-    mine = Declared(name="mine", cls=declared, source="GEMINI.md", words=tuple(command.split()))
+    mine = ProjectRule(name="mine", cls=declared, source="GEMINI.md", words=tuple(command.split()))
     found = classify_command(command, with_project(RULES, [mine]))
     assert found.cls == worse_class(builtin, declared)
     assert found.project is not None and found.project.cls == declared
@@ -452,12 +452,12 @@ def test_the_worse_of_both_classes_counts(command: str, builtin: Class, declared
 
 
 def test_many_rules_of_a_project_do_not_each_take_a_long_command_apart() -> None:
-    rules = [Declared(f"r{i}", "mutation", "GEMINI.md", words=("git", "commit", "...", f"z{i}")) for i in range(200)]
+    rules = [ProjectRule(f"r{i}", "mutation", "GEMINI.md", words=("git", "commit", "...", f"z{i}")) for i in range(200)]
     words = ["git", "commit", "-m", "fix this; " * 1500]
     began = time.process_time()
-    assert not any(for_command(rules, words) for _ in range(20))
+    assert not any(match_command(rules, words) for _ in range(20))
     assert time.process_time() - began < 2
-    assert for_command(rules, [*words, "a Z7 b"]) is rules[7]
+    assert match_command(rules, [*words, "a Z7 b"]) is rules[7]
 
 
 def plainly(words: list[str | None], rule: tuple[str, ...]) -> bool:
@@ -488,8 +488,8 @@ PIECES = st.sampled_from(["a", "A", "b", "--a", "--A", "a b", "a-B", "", "="])
 @example([""], ["...", "="])
 @given(st.lists(PIECES | st.none(), max_size=5), st.lists(PIECES | st.sampled_from(["*", "..."]), max_size=5))
 def test_words_of_a_rule_are_found_in_their_order(words: list[str | None], wanted: list[str]) -> None:
-    rule = Declared("x", "mutation", "GEMINI.md", words=("git", *wanted))
-    assert (for_command([rule], ["git", *words]) is rule) == plainly(["git", *words], rule.words)
+    rule = ProjectRule("x", "mutation", "GEMINI.md", words=("git", *wanted))
+    assert (match_command([rule], ["git", *words]) is rule) == plainly(["git", *words], rule.words)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_agent.recovery.declared import Declared
+from wal_agent.recovery.declared import ProjectRule
 from wal_agent.shell.classify import classify_command
 from wal_agent.shell.match import command_levels, match_rule
 from wal_agent.shell.rules import Rules, parse_rules, with_project
@@ -197,8 +197,8 @@ def test_a_file_with_a_mistake_is_not_read(text: str) -> None:
 
 
 def test_a_rule_of_the_project_is_tried_first_and_keeps_its_name() -> None:
-    mine = Declared(name="mine", cls="idempotent", source="wal-agent.toml", words=("vc", "branch"), verify="look")
-    script = Declared(name="deploy", cls="mutation", source="GEMINI.md", words=("./deploy.sh",), why="deploys")
+    mine = ProjectRule(name="mine", cls="idempotent", source="wal-agent.toml", words=("vc", "branch"), verify="look")
+    script = ProjectRule(name="deploy", cls="mutation", source="GEMINI.md", words=("./deploy.sh",), why="deploys")
     rules = with_project(RULES, [mine, script])
     found = classify_command("vc branch -l", rules)
     assert (found.cls, found.rule, found.source) == ("idempotent", "mine", "wal-agent.toml")

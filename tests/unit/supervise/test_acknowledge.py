@@ -18,7 +18,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, LeaseHeld, Unavailable, UsageError
 from wal_agent.records import Cause, End, Host
-from wal_agent.recovery.admit import Local, Try, admit, pause_left, pause_words, paused_until
+from wal_agent.recovery.lease_policy import Acquire, Local, admit, pause_left, pause_text, paused_until
 from wal_agent.supervise import acknowledge as module
 from wal_agent.supervise import machine
 from wal_agent.supervise.acknowledge import acknowledge_call, acknowledged_end
@@ -44,7 +44,7 @@ class Here:
         claim = LeaseRequest(run=run, host=machine.this_host(env, lock), agent="gemini", workspace="/w", ttl=TTL)
         seen = leases.read_lease(self.bucket, KEYS)
         decided = admit("shop", seen, Local("", ""))
-        cause: Cause = decided.cause if isinstance(decided, Try) else "first"
+        cause: Cause = decided.cause if isinstance(decided, Acquire) else "first"
         return open_job(
             self.bucket,
             KEYS,
@@ -127,7 +127,7 @@ def test_a_paused_job_stays_so_when_a_call_of_it_is_settled(here: Here) -> None:
     here.acknowledge(1)
     seen = leases.read_lease(here.bucket, KEYS)
     assert seen is not None and seen.doc.epoch == 2 and 3500 < pause_left(seen) <= 3600
-    assert "(rate limit)" in pause_words(seen) and here.state.open == ()
+    assert "(rate limit)" in pause_text(seen) and here.state.open == ()
 
 
 def test_a_job_whose_pause_was_over_still_needs_a_host_when_a_call_of_it_is_settled(here: Here) -> None:

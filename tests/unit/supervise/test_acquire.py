@@ -15,7 +15,7 @@ import pytest
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World, claim, host
 from wal_agent.bucket.base import Object
 from wal_agent.errors import LeaseHeld, Unavailable
-from wal_agent.recovery.admit import Pauses
+from wal_agent.recovery.lease_policy import Pauses
 from wal_agent.supervise.acquire import (
     Interrupted,
     LeaseWatch,

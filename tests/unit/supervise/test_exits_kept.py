@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, started, state_of, turn
 from wal_agent.agents.base import ExitCause
 from wal_agent.records import AnyRecord, RunEnded
-from wal_agent.recovery import died
-from wal_agent.recovery.case import Before, LocalFacts
-from wal_agent.recovery.case import Policy as Asked
+from wal_agent.recovery import crash_history
 from wal_agent.recovery.decided import Refuse, Start
-from wal_agent.recovery.plan import plan
+from wal_agent.recovery.plan import decide
+from wal_agent.recovery.plan_model import LocalFacts, PriorLog
+from wal_agent.recovery.plan_model import Policy as Asked
 from wal_agent.supervise.exits import ExitFacts, classify_exit, lease_state_after, quota_pause
 from wal_agent.supervise.restart import Again, RestartPolicy, decide_restart
 from wal_agent.supervise.run_end import RunResult
@@ -57,7 +57,7 @@ def test_no_two_restarts_come_at_once_and_none_begins_anew(
         wall += life["clock"]  # type: ignore[operator]
         ours = opening(epoch, cause, time=wall)  # type: ignore[arg-type]
         state = state_of(*records)
-        decided = plan(Before(state, state.home_opening), ours, LocalFacts(MAIN), Asked(crash_limit=LIMIT))
+        decided = decide(PriorLog(state, state.home_opening), ours, LocalFacts(MAIN), Asked(crash_limit=LIMIT))
         assert not (again and isinstance(decided, Start))
         if isinstance(decided, Refuse):
             return
@@ -79,7 +79,7 @@ def test_no_two_restarts_come_at_once_and_none_begins_anew(
         done = over and (turned or code == 0)
         facts = ExitFacts(code, over, interactive, down, "", life["signals"], life["oom"], b"", life["death"])  # type: ignore[arg-type]
         word, state = classify_exit(facts), state_of(*records)
-        where, until = died.place(state, epoch), down.resume_at if down and down.kind == "pause" else 0.0
+        where, until = crash_history.crash_place(state, epoch), down.resume_at if down and down.kind == "pause" else 0.0
         if word.cls == "quota" and not interactive:
             until = wall + quota_pause(word, where, state.ends)
         records.append(

@@ -12,7 +12,7 @@ from tests.unit.cli.shelf import KEYS, commit, intent, payload
 from tests.unit.cli.test_restore import MAIN, Story
 from wal_agent.clock import SystemClock
 from wal_agent.records import End, Fact, Host, Turn
-from wal_agent.recovery.admit import Local, Try, admit
+from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.supervise.fork import Source, fork, free_name
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import INLINE, Blobs
@@ -138,7 +138,7 @@ def test_the_new_job_is_given_up_in_good_order(story: Story) -> None:
     of = source(story)
     go(of)
     decided = admit(NEW.job, leases.read_lease(of.bucket, NEW), Local("", "", unchanged=0.0))
-    assert decided == Try("released")
+    assert decided == Acquire("released")
 
 
 def test_names_fit(story: Story) -> None:

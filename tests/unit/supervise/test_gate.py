@@ -17,7 +17,7 @@ from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
-from wal_agent.recovery.project_rules import rules_in
+from wal_agent.recovery.project_rules import load_all
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.write_queue import AckStatus, Ticket
@@ -415,7 +415,7 @@ def test_a_projects_rule_never_lets_a_call_start_early(tmp_path: Path) -> None:
         "| Tool / Operation | Idempotent? | Verify With | On Ambiguity |\n|---|---|---|---|\n"
         "| `rm` | read-only | | |\n| `ls` | no | | |\n"
     )
-    post = Post(tmp_path, deadline=0.0, rules=rules_in(tmp_path))
+    post = Post(tmp_path, deadline=0.0, rules=load_all(tmp_path))
     for command, cls in (("rm x", "mutation"), ("ls", "mutation")):
         refused = post.gate.before(starting("run_shell_command", command=command))
         assert isinstance(refused, Deny) and "could not be saved" in refused.reason, command

@@ -17,7 +17,7 @@ from tests.unit.cli.shelf import Shelf
 from tests.unit.supervise.crew import short_folder
 from tests.unit.wal.world import KEYS, FakeClock, World, claim
 from wal_agent.errors import LeaseHeld, UsageError
-from wal_agent.recovery.admit import LONGEST_PAUSE, pause_left, pause_words, paused_until
+from wal_agent.recovery.lease_policy import LONGEST_PAUSE, pause_left, pause_text, paused_until
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.hook_server import PAUSE, HookRequest, HookServer
 from wal_agent.supervise.pause import (
@@ -225,7 +225,7 @@ def test_a_released_lease_is_put_off_whatever_becomes_of_the_reply(fate: str) ->
     world.bucket.fates = [fate] if fate else []
     off(world, at)
     found = seen(world)
-    assert pause_left(found) == pytest.approx(600, abs=30) and "(rate limit)" in pause_words(found)
+    assert pause_left(found) == pytest.approx(600, abs=30) and "(rate limit)" in pause_text(found)
     assert (found.doc.state, found.doc.epoch, found.doc.run) == ("released", at.doc.epoch, at.doc.run)
     off(world, found, lasts=0.0)
     ended = seen(world)

@@ -25,9 +25,9 @@ from wal_agent.evidence import collector
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.evidence.running import judge_nested_run
 from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
-from wal_agent.recovery.prompt import Lost, LostCall, Told
+from wal_agent.recovery.prompt import LostCall, LostCalls, PromptInput
 from wal_agent.recovery.templates import Templates
-from wal_agent.recovery.tree_words import Effects
+from wal_agent.recovery.tree_words import MissingEffects
 from wal_agent.supervise import machine
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.recovery_input import (
@@ -49,7 +49,7 @@ from wal_agent.wal.lease_doc import LeaseRequest
 from wal_agent.wal.reader import Replay
 from wal_agent.wal.state import OpenCall, OpeningAt, State, apply_all
 
-TOLD = Told("cut_off", "vm-17", "vm-22", False, stopped=50_533.0, saved=50_531.0, now=50_773.0)
+TOLD = PromptInput("cut_off", "vm-17", "vm-22", False, stopped=50_533.0, saved=50_531.0, now=50_773.0)
 TASK = "charge the customer, once"
 HOME = opening(1, args=("-p", "do it"))  # at 1000.0
 
@@ -88,10 +88,12 @@ def test_the_calls_whose_changes_to_files_are_not_here() -> None:
     """Issue 12.9: by what the tree that was put back holds, whoever wrote the calls' results."""
     state = apply_all(State(), 1, 1, [call for n in (1, 2, 3) for call in (intent(n), end(n))])
     at = Situation(opening(2, "dead"), state, HOME, None, {3: b"{}"})
-    assert lost_calls(at, Effects(1, True, True, (2,))) == Lost((LostCall(3, "run_shell_command", b"{}"),), 1, True)
-    assert [c.call for c in lost_calls(at, Effects(0, False, True)).calls] == [1, 2, 3], "no tree was saved"
-    assert not lost_calls(at, Effects(0, False, True)).sure
-    assert lost_calls(at, Effects()) == Lost(), "the folder that they changed"
+    assert lost_calls(at, MissingEffects(1, True, True, (2,))) == LostCalls(
+        (LostCall(3, "run_shell_command", b"{}"),), 1, True
+    )
+    assert [c.call for c in lost_calls(at, MissingEffects(0, False, True)).calls] == [1, 2, 3], "no tree was saved"
+    assert not lost_calls(at, MissingEffects(0, False, True)).sure
+    assert lost_calls(at, MissingEffects()) == LostCalls(), "the folder that they changed"
 
 
 def test_a_session_that_was_saved_before_it_had_the_task() -> None:

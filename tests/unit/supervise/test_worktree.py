@@ -10,9 +10,9 @@ from tests.unit.recovery.cases import HOST, OTHER, opening
 from tests.unit.recovery.lab import Lab, Machine, git, repository, write
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
-from wal_agent.recovery.identity import foreign
+from wal_agent.recovery.identity import is_other_project
 from wal_agent.recovery.target import Keep, PutBack
-from wal_agent.recovery.tree_words import rows
+from wal_agent.recovery.tree_words import tree_lines
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.worktree import WorktreePlan, identity_here, plan_worktree
 
@@ -52,7 +52,7 @@ def test_the_repository_here_is_looked_at_before_a_foreign_tree_is_put_into_it(t
         before = sorted(tmp_path.rglob("*"))
         found = seen(lab, machine)
         assert found.decided == PutBack(make_repository=False) and found.identity == identity_here(machine.target)
-        assert foreign(theirs, found.identity) is is_foreign
+        assert is_other_project(theirs, found.identity) is is_foreign
         assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -110,7 +110,7 @@ def test_nothing_is_put_back_into_a_home_folder_or_above_it(tmp_path: Path, up: 
     at = Situation(opening(2, "dead", OTHER), lab.state, opening(1, host=HOST), None, {})
     found = plan_worktree(at, OTHER, folder, Settings("file:///b", "job"), AGENTS["gemini"], env)
     assert found.decided == Keep("home") and not found.do(lab.blobs, lab.moment).put_back
-    for lines in (found.plan.rows(), rows(found.then)):
+    for lines in (found.plan.rows(), tree_lines(found.then)):
         assert len(lines) == 1 and "nothing is put back here" in lines[0]
     below = plan_worktree(at, OTHER, home / "proj", Settings("file:///b", "job"), AGENTS["gemini"], env)
     assert isinstance(below.decided, PutBack)

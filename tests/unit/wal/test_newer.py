@@ -21,7 +21,7 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
 from wal_agent.fleet import results
-from wal_agent.recovery.begun import Begun, read_begun, write_begun
+from wal_agent.recovery.begun import RestoreMarker, read_marker, write_marker
 from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
 from wal_agent.wal import lease as leases
@@ -222,12 +222,12 @@ def test_a_spool_is_read_before_the_lease_is_taken(tmp_path: Path) -> None:
 def test_a_note_of_a_restore_is_not_written_over(tmp_path: Path) -> None:
     shadow = Lab(tmp_path).machine("a").target.shadow()
     shadow.folder.parent.mkdir(parents=True)
-    write_begun(shadow, Begun("0" * 40))
+    write_marker(shadow, RestoreMarker("0" * 40))
     (note,) = shadow.folder.parent.glob("*-restoring")
-    assert read_begun(shadow) == Begun("0" * 40)
+    assert read_marker(shadow) == RestoreMarker("0" * 40)
     note.write_text(json.dumps({"format": 2, "commits": []}))
     with pytest.raises(Newer, match="restoring"):
-        read_begun(shadow)
+        read_marker(shadow)
 
 
 def test_the_memory_of_the_watchers_is_not_replaced() -> None:

@@ -9,7 +9,7 @@ from wal_agent.bucket.base import Entry, Object, Version
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Unavailable
 from wal_agent.records import End, Host, Intent, Payload
-from wal_agent.recovery.admit import Local, Try, admit
+from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.wal import lease
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
@@ -99,7 +99,7 @@ class World:
     def open(self, run: str) -> OpenedJob:
         seen = self.seen()
         decision = admit("shop", seen, Local(boot="", pidns=""))
-        assert isinstance(decision, Try), decision
+        assert isinstance(decision, Acquire), decision
         return open_job(
             self.bucket,
             KEYS,

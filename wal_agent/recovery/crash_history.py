@@ -10,9 +10,11 @@ from wal_agent.records import ExitClass, Intent, Opening, Payload
 from wal_agent.shell.quote import inline, show_input
 from wal_agent.wal.state import OpenCall, State
 
-CRASHES: Final[frozenset[ExitClass]] = frozenset({"killed", "out_of_memory", "heap", "hung", "incomplete", "context"})
+CRASH_CLASSES: Final[frozenset[ExitClass]] = frozenset(
+    {"killed", "out_of_memory", "heap", "hung", "incomplete", "context"}
+)
 """Ends that nobody wanted."""
-SOON: Final = 3600.0  # seconds; machines that die later than that in one long call say nothing against it
+STUCK_WINDOW: Final = 3600.0  # seconds; machines that die later than that in one long call say nothing against it
 
 _WORDS: Final[dict[str, str]] = {
     "killed": "killed",
@@ -42,16 +44,16 @@ class Stuck:
     call: OpenCall | None
 
 
-def crashes(state: State, ours: Opening, window: float) -> tuple[Crash, ...]:
+def recent(state: State, ours: Opening, window: float) -> tuple[Crash, ...]:
     """Those of the last `window` seconds, oldest first; ours may have found one. Hosts' clocks differ, but what lies
     far in the future says nothing of now."""
     openings = (*(o.opening for o in state.openings), ours)
     found = [Crash(o.time) for o in openings if o.cause == "dead"]
-    found += [Crash(e.time, e.cls, e.place) for e in state.ends if e.cls in CRASHES]
+    found += [Crash(e.time, e.cls, e.place) for e in state.ends if e.cls in CRASH_CLASSES]
     return tuple(sorted((c for c in found if abs(c.time - ours.time) < window), key=lambda c: c.time))
 
 
-def stuck(state: State, home: Opening | None, ours: Opening) -> Stuck | None:
+def find_stuck(state: State, home: Opening | None, ours: Opening) -> Stuck | None:
     """A call that a person has settled since is no reason any more."""
     if state.ended is not None:
         return _ended_alike(state)
@@ -62,7 +64,7 @@ def _ended_alike(state: State) -> Stuck | None:
     if len(state.ends) < 2:
         return None
     before, last = state.ends[-2:]
-    if last.cls not in CRASHES or not last.place or (last.cls, last.place) != (before.cls, before.place):
+    if last.cls not in CRASH_CLASSES or not last.place or (last.cls, last.place) != (before.cls, before.place):
         return None
     kind, _, key = last.place.partition(" ")[2].partition(" ")
     if kind != "call":
@@ -74,14 +76,14 @@ def _ended_alike(state: State) -> Stuck | None:
 def _cut_off_alike(state: State, home: Opening, ours: Opening) -> Stuck | None:
     """Two runs in a row were cut off as a whole, and each in an equal call: the first one's is in the log, too, since
     the turn that was told of it never came to its end."""
-    if not (home.cause == ours.cause == "dead") or ours.time - home.time > SOON:
+    if not (home.cause == ours.cause == "dead") or ours.time - home.time > STUCK_WINDOW:
         return None
     mine = [o for o in state.open if o.epoch == home.epoch]
     earlier = {call_key(o.intent) for o in state.open if o.epoch < home.epoch}
     return Stuck("", mine[-1]) if mine and call_key(mine[-1].intent) in earlier else None
 
 
-def place(state: State, epoch: int) -> str:
+def crash_place(state: State, epoch: int) -> str:
     """What stays equal when it dies again at the same place: the session, and the newest call of `epoch` that runs, by
     tool and input; else how many calls there have been."""
     mine = [o.intent for o in state.open if o.epoch == epoch]
@@ -102,29 +104,29 @@ def _content(input: Payload) -> str:
 # ---- words
 
 
-def how(cls: str) -> str:
+def describe_class(cls: str) -> str:
     return _WORDS.get(cls, cls)
 
 
-def hows(found: tuple[Crash, ...]) -> str:
+def describe_classes(found: tuple[Crash, ...]) -> str:
     """ "killed: out of memory", or each way once, most frequent first."""
     ways = [c.cls for c in found]
-    return "; ".join(how(cls) for cls in sorted(set(ways), key=lambda cls: (-ways.count(cls), cls)))
+    return "; ".join(describe_class(cls) for cls in sorted(set(ways), key=lambda cls: (-ways.count(cls), cls)))
 
 
-def named(call: Intent) -> str:
+def describe_call(call: Intent) -> str:
     """ "run_shell_command `make e2e`"; foreign text, made safe."""
     if call.input.data is None:
         return call.tool
     return f"{call.tool} {inline(show_input(call.tool, call.input.data), 80)}"
 
 
-def where(state: State, found: tuple[Crash, ...]) -> str:
+def describe_place(state: State, found: tuple[Crash, ...]) -> str:
     """ " all in ..." where that is so, else the newest call that is known, else ""."""
     places = {c.place for c in found}
     for o in reversed(state.open) if len(places) == 1 else ():
         if all(p.endswith(f" call {call_key(o.intent)}") for p in places):
-            return f", all in {named(o.intent)}"
+            return f", all in {describe_call(o.intent)}"
     if state.open:
-        return f", the last one in {named(state.open[-1].intent)}"
+        return f", the last one in {describe_call(state.open[-1].intent)}"
     return f", the last tool was {state.last_tool}" if state.last_tool else ""

@@ -26,7 +26,7 @@ _BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EINVAL)
 
 
 @dataclass(frozen=True, slots=True)
-class Rescued:
+class SessionFiles:
     """`files`: name and bytes of what was written. `short`: sentences, one for each file of which the newest version
     could not be had."""
 
@@ -45,9 +45,9 @@ def new_folder(folder: Path) -> None:
         raise UsageError(f"The folder {folder} cannot be made: {error.strerror}.", "Name another one.") from error
 
 
-def rescue(
+def write_session_files(
     found: Replay, bucket: Bucket, keys: Keys, blobs: Blobs, folder: Path, check: Callable[[str], object]
-) -> Rescued:
+) -> SessionFiles:
     """Write the files of `found` into `folder`, which is empty. `check` raises ValueError for a name that is no file of
     the agent's. ConfigError: the disk refuses."""
     written: dict[str, int] = {}
@@ -57,7 +57,7 @@ def rescue(
             check(name)
             target = folder.joinpath(*name.split("/"))
             moves.make_parents(target.parent, folder)
-            written[name], why = _newest(found, file, name, bucket, keys, blobs, target)
+            written[name], why = _write_newest(found, file, name, bucket, keys, blobs, target)
         except (ValueError, Damaged, ConfigError) as error:
             why = f"cannot be had ({getattr(error, 'what', error)})"
         except OSError as error:
@@ -66,21 +66,21 @@ def rescue(
             why = f"cannot be had ({error.strerror})"
         if why:
             short.append(f"{shorten(name, 100)} {shorten(why)}")
-    return Rescued(written, tuple(short))
+    return SessionFiles(written, tuple(short))
 
 
-def _newest(
+def _write_newest(
     found: Replay, file: FileState, name: str, bucket: Bucket, keys: Keys, blobs: Blobs, target: Path
 ) -> tuple[int, str]:
     """Write the newest version that is whole: its size, and what is wrong with newer ones. Damaged: there is none."""
     first: Damaged | None = None
-    for at in bases(found, bucket, keys):
+    for at in older_replays(found, bucket, keys):
         older = at.state.files.get(name)
         if older is None or older.session != file.session:
             continue
-        for version in islice(versions(older, blobs), TRIES):
+        for version in islice(file_versions(older, blobs), TRIES):
             try:
-                _write(blobs, version, target)
+                _write_version(blobs, version, target)
             except Damaged as error:
                 first = first or error
             else:
@@ -91,7 +91,7 @@ def _newest(
     raise first or Damaged("nothing of it is left")
 
 
-def bases(found: Replay, bucket: Bucket, keys: Keys) -> Iterator[Replay]:
+def older_replays(found: Replay, bucket: Bucket, keys: Keys) -> Iterator[Replay]:
     """`found`, and then what the log says up to right before each older snapshot, which stands on other chunks."""
     yield found
     while found.snapshot > 1:
@@ -99,16 +99,16 @@ def bases(found: Replay, bucket: Bucket, keys: Keys) -> Iterator[Replay]:
         yield found
 
 
-def versions(file: FileState, blobs: Blobs) -> Iterator[FileState]:
+def file_versions(file: FileState, blobs: Blobs) -> Iterator[FileState]:
     """The file as of each capture since its base, the newest first whose bytes are all there; then the base alone."""
-    for count in range(_whole(file, blobs), 0, -1):
+    for count in range(_count_whole_layers(file, blobs), 0, -1):
         last = file.layers[count - 1]
-        yield replace_file(file, count, last.size, last.sha256)
+        yield keep_layers(file, count, last.size, last.sha256)
     if file.chunks:
-        yield replace_file(file, 0, file.base_size, file.sha256 if not file.layers else "")
+        yield keep_layers(file, 0, file.base_size, file.sha256 if not file.layers else "")
 
 
-def replace_file(file: FileState, layers: int, size: int, sha256: str) -> FileState:
+def keep_layers(file: FileState, layers: int, size: int, sha256: str) -> FileState:
     """`file` with its first `layers` deltas only. `sha256` "": not known."""
     return FileState(
         session=file.session,
@@ -120,7 +120,7 @@ def replace_file(file: FileState, layers: int, size: int, sha256: str) -> FileSt
     )
 
 
-def _whole(file: FileState, blobs: Blobs) -> int:
+def _count_whole_layers(file: FileState, blobs: Blobs) -> int:
     """How many deltas have all their bytes, up to the first that lacks some."""
     for count, delta in enumerate(file.layers):
         try:
@@ -131,7 +131,7 @@ def _whole(file: FileState, blobs: Blobs) -> int:
     return len(file.layers)
 
 
-def _write(blobs: Blobs, file: FileState, target: Path) -> None:
+def _write_version(blobs: Blobs, file: FileState, target: Path) -> None:
     if file.sha256:
         write_file(blobs, file, target)
         return

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wal_agent.records import Cause, Finding, Opening, RunEnded
-from wal_agent.recovery import died
-from wal_agent.recovery.died import Crash, Stuck
+from wal_agent.recovery import crash_history
+from wal_agent.recovery.crash_history import Crash, Stuck
 from wal_agent.wal.reader import Damage
 from wal_agent.wal.state import EndedCall, OpenCall, State
 
@@ -15,7 +15,7 @@ Ambiguity = Literal["ask", "halt", "resume"]
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PriorLog:
     """The log as it stood before our own opening (R2: read after that landed).
 
     `home`: the newest opening under which the agent was started (None: never); a refused run leaves an opening too,
@@ -25,7 +25,7 @@ class Before:
     home: Opening | None
 
 
-def typed_before(before: Before) -> tuple[str, ...]:
+def prior_args(before: PriorLog) -> tuple[str, ...]:
     """What the log says was typed for the home run; one that was started without words went on with those before."""
     home = before.home
     if home is None:
@@ -68,10 +68,10 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class PlanInputs:
     """All that the rows look at."""
 
-    before: Before
+    before: PriorLog
     opening: Opening
     local: LocalFacts
     policy: Policy
@@ -89,7 +89,9 @@ class Case:
         later = (o.opening for o in self.state.openings if o.opening.epoch > home.epoch)
         after = next(later, self.opening)
         ended = self.state.ended
-        over = ended is not None and ended.completed and ended.until <= 0 and ended.cls not in died.CRASHES
+        over = (
+            ended is not None and ended.completed and ended.until <= 0 and ended.cls not in crash_history.CRASH_CLASSES
+        )
         if after.epoch > home.epoch + 1 and over:
             return "closed"  # it had; who took the job then died before its opening, and only that one's death is seen
         return after.cause
@@ -110,7 +112,7 @@ class Case:
     def args(self) -> tuple[str, ...]:
         """What the user typed now; where that is nothing, what was typed before, as the log says: for the last start,
         or for one before it that this job has not come to its end since."""
-        return self.opening.args or typed_before(self.before)
+        return self.opening.args or prior_args(self.before)
 
     @property
     def captured(self) -> bool:
@@ -125,16 +127,20 @@ class Case:
 
     @property
     def crashes(self) -> tuple[Crash, ...]:
-        return died.crashes(self.state, self.opening, self.policy.crash_window)
+        return crash_history.recent(self.state, self.opening, self.policy.crash_window)
 
     @property
     def stuck(self) -> Stuck | None:
-        return died.stuck(self.state, self.before.home, self.opening)
+        return crash_history.find_stuck(self.state, self.before.home, self.opening)
 
     @property
     def died(self) -> bool:
         """The agent did, and its supervisor lived to give the job up."""
-        return self.cause == "released" and self.state.ended is not None and self.state.ended.cls in died.CRASHES
+        return (
+            self.cause == "released"
+            and self.state.ended is not None
+            and self.state.ended.cls in crash_history.CRASH_CLASSES
+        )
 
     @property
     def doubtful(self) -> tuple[OpenCall, ...]:

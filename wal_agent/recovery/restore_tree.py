@@ -22,15 +22,15 @@ from wal_agent.failpoints import failpoint
 from wal_agent.safefs import open_plain
 from wal_agent.sanitize import shorten
 
-MOST_LISTED = 512 << 20  # bytes of a tree's listing
-MOST_FILES = 5_000_000
+MAX_LISTING = 512 << 20  # bytes of a tree's listing
+MAX_FILES = 5_000_000
 FILE_MODES = frozenset({"100644", "100755", "120000"})
-INSIDE = "160000"  # a repository inside: its files are not saved
+NESTED_REPOSITORY = "160000"  # a repository inside: its files are not saved
 _REFUSED = re.compile("not uptodate|would be overwritten|would be removed|would lose")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TreeEntry:
     """One path of a tree. `size` in bytes, 0 for a repository inside."""
 
     mode: str
@@ -38,7 +38,7 @@ class Entry:
     size: int
 
 
-Tree = Mapping[str, Entry]
+Tree = Mapping[str, TreeEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,28 +57,28 @@ class Changes:
 NO_CHANGES = Changes()
 
 
-def listed(shadow: Shadow, tree: str, *alternates: Path, whole: bool = True) -> dict[str, Entry]:
+def list_tree(shadow: Shadow, tree: str, *alternates: Path, whole: bool = True) -> dict[str, TreeEntry]:
     """All paths of a tree. Damaged for what no folder can hold or what leads out of it, and where parts are missing;
     not `whole`: contents of files may be."""
     try:
         words = ("ls-tree", "-r", "-z", "-l", "--full-tree", tree)
-        found = shadow.git.run(*words, at=shadow.at(*alternates), most=MOST_LISTED)
+        found = shadow.git.run(*words, at=shadow.at(*alternates), most=MAX_LISTING)
     except GitFailed as error:
         raise Damaged(f"The captured working tree cannot be read: {error}.") from error
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TreeEntry] = {}
     for line in found.split(b"\0")[:-1]:
         head, _, name = line.partition(b"\t")
         path = os.fsdecode(name)
         mode, _, id, size = head.decode().split()
         if size == "BAD" and whole:
             raise Damaged(f"The captured working tree is not whole: {shorten(path)} is missing.")
-        if path in entries or mode not in (*FILE_MODES, INSIDE) or not _stays_inside(path):
+        if path in entries or mode not in (*FILE_MODES, NESTED_REPOSITORY) or not _stays_inside(path):
             raise Damaged(f"The captured working tree names what cannot be restored: {shorten(path)}.")
-        entries[path] = Entry(mode, id, int(size) if size.isdigit() else 0)
-    if len(entries) > MOST_FILES:
+        entries[path] = TreeEntry(mode, id, int(size) if size.isdigit() else 0)
+    if len(entries) > MAX_FILES:
         raise Damaged(f"The captured working tree has {len(entries)} files, more than are restored.")
     for path in entries:
-        if file := next((p for p in above(path) if p in entries), None):
+        if file := next((p for p in parent_paths(path) if p in entries), None):
             raise Damaged(f"The captured working tree has {shorten(file)} both as a file and as a folder.")
     return entries
 
@@ -88,7 +88,7 @@ def _stays_inside(path: str) -> bool:
     return all(part not in ("", ".", "..") and part.lower() != ".git" for part in path.split("/"))
 
 
-def above(path: str) -> Iterable[str]:
+def parent_paths(path: str) -> Iterable[str]:
     """The folders above a path, the highest first."""
     at = path.find("/")
     while at >= 0:
@@ -96,14 +96,14 @@ def above(path: str) -> Iterable[str]:
         at = path.find("/", at + 1)
 
 
-def changes(old: Tree, new: Tree) -> Changes:
+def count_changes(old: Tree, new: Tree) -> Changes:
     """From `old` to `new`."""
     common = old.keys() & new.keys()
     differ = sum((old[p].mode, old[p].id) != (new[p].mode, new[p].id) for p in common)
     return Changes(differ, len(new) - len(common), len(old) - len(common))
 
 
-def close(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
+def restrict_modes(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
     """Take group's and others' rights away from the plain files of `tree` that `private` names. OSError."""
     for path in map(os.fsdecode, private):
         if path in tree and tree[path].mode.startswith("100"):
@@ -111,16 +111,16 @@ def close(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
                 os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o700)
 
 
-def size_of(tree: Tree) -> int:
+def tree_size(tree: Tree) -> int:
     """Bytes."""
     return sum(entry.size for entry in tree.values())
 
 
-class Moved(Exception):
+class ChangedMeanwhile(Exception):
     """Something in the folder is not as it was saved a moment ago."""
 
 
-def make_equal(
+def checkout_tree(
     shadow: Shadow, folder: Path, here: str, tree: str, leave: Iterable[str], same: Iterable[str], *alternates: Path
 ) -> None:
     """Make the files in `folder` those of the tree `tree`. Under the shadow's lock.
@@ -136,45 +136,45 @@ def make_equal(
     try:
         if here:
             shadow.git.run("read-tree", here, at=at)
-            if name := _differs(shadow, at):
-                raise Moved(name)
-        _update(shadow, at, "--force-remove", leave)
+            if name := _first_difference(shadow, at):
+                raise ChangedMeanwhile(name)
+        _update_index(shadow, at, "--force-remove", leave)
         base = shadow.git.text("write-tree", at=at)
-        _update(shadow, at, "--add", same)
+        _update_index(shadow, at, "--add", same)
         failpoint("restore.before_tree")
-        _merge(shadow, at, base, tree)
-        name = _differs(shadow, at)
+        _merge_tree(shadow, at, base, tree)
+        name = _first_difference(shadow, at)
     except GitFailed as error:
         raise ConfigError(f"The working tree could not be put back into {folder}: {shorten(str(error))}") from error
     if name:
         raise ConfigError(f"The working tree could not be put back into {folder}: {name} is not as it was saved.")
-    flush(folder)
+    sync_filesystem(folder)
     index.replace(shadow.folder / "index")
 
 
-def _merge(shadow: Shadow, at: GitDirs, base: str, tree: str) -> None:
+def _merge_tree(shadow: Shadow, at: GitDirs, base: str, tree: str) -> None:
     """git itself refuses, before it writes anything, to replace what is not as the index has it."""
     try:
         shadow.git.run("read-tree", "-m", "-u", base, tree, at=at)
     except GitFailed as error:
         if _REFUSED.search(error.said):
-            raise Moved(shorten(error.said.strip(), 200)) from error
+            raise ChangedMeanwhile(shorten(error.said.strip(), 200)) from error
         raise
 
 
-def _update(shadow: Shadow, at: GitDirs, how: str, paths: Iterable[str]) -> None:
+def _update_index(shadow: Shadow, at: GitDirs, how: str, paths: Iterable[str]) -> None:
     if listed := b"".join(os.fsencode(path) + b"\0" for path in paths):
         shadow.git.run("update-index", how, "-z", "--stdin", at=at, input=listed)
 
 
-def _differs(shadow: Shadow, at: GitDirs) -> str:
+def _first_difference(shadow: Shadow, at: GitDirs) -> str:
     """The first file that is not as the index has it, for people; "" for none."""
     shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
     found = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=at)
     return shorten(os.fsdecode(found.split(b"\0")[0]))
 
 
-def flush(folder: Path) -> None:
+def sync_filesystem(folder: Path) -> None:
     """Make what was written below `folder` durable, where the system can do that for one file system."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

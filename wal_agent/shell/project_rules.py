@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from wal_agent.recovery.declared import ANY, GAP, Declared
+from wal_agent.recovery.declared import ANY, GAP, ProjectRule
 
 _INTERPRETER = re.compile(
     r"(?:ba|da|z|k|fi)?sh|source|\.|python[\d.]*|pypy[\d.]*|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|Rscript|lua"
@@ -18,30 +18,30 @@ _SKILL_TOOLS = {"activate_skill": ("name", "skill"), "Skill": ("skill", "command
 
 Words = Sequence[str | None]
 
-_normal = lru_cache(1024)(posixpath.normpath)  # of the rules' own paths, which are asked for at every call
+_normalize = lru_cache(1024)(posixpath.normpath)  # of the rules' own paths, which are asked for at every call
 
 
-def for_command(rules: Sequence[Declared], words: Words, folder: str = "") -> Declared | None:
+def match_command(rules: Sequence[ProjectRule], words: Words, folder: str = "") -> ProjectRule | None:
     """The rule for a simple command. `words`: without wrappers (sudo, env), None where only the shell knows a word;
     `folder`: where it may run, relative to the workspace; it may also run in the workspace itself."""
     if not words or words[0] is None:
         return None
-    whole = _Said(words)
+    whole = _CommandWords(words)
     forms = [(whole, path) for path in _paths(words[0], folder)] if "/" in words[0] else [(whole, "")]
     if (inner := _interpreted(words)) is not None:
-        said = _Said(inner)
+        said = _CommandWords(inner)
         forms += [(said, path) for path in _paths(str(inner[0]), folder)]
     return next((r for r in rules if any(_holds(r, form, path) for form, path in forms)), None)
 
 
-def moved(folder: str, words: Words) -> str:
+def folder_after(folder: str, words: Words) -> str:
     """The folder after a command that ran in `folder`: another one after `cd`."""
     if len(words) == 2 and words[0] in ("cd", "pushd") and words[1] and not words[1].startswith("-"):
         return posixpath.normpath(posixpath.join(folder, words[1]))
     return folder
 
 
-def for_tool(rules: Sequence[Declared], tool: str, fields: Mapping[str, object]) -> Declared | None:
+def match_tool(rules: Sequence[ProjectRule], tool: str, fields: Mapping[str, object]) -> ProjectRule | None:
     """The rule for a tool call: by the tool's name, with or without its MCP server in front, or by the skill that it
     activates."""
     names = {tool}
@@ -79,7 +79,7 @@ def _paths(word: str, folder: str) -> Sequence[str]:
     return tuple(dict.fromkeys(posixpath.normpath(posixpath.join(place, word)) for place in (folder, "")))
 
 
-class _Said:
+class _CommandWords:
     """The words of one command, and where each is mentioned: all rules ask, and a word may be a long text."""
 
     def __init__(self, words: Words) -> None:
@@ -105,7 +105,7 @@ class _Said:
         return min(found, default=None)
 
 
-def _holds(rule: Declared, said: _Said, path: str) -> bool:
+def _holds(rule: ProjectRule, said: _CommandWords, path: str) -> bool:
     if rule.words and _begins(said, path, rule.words):
         return True
     if rule.folders and any(_under(path, folder) for folder in rule.folders):
@@ -113,11 +113,11 @@ def _holds(rule: Declared, said: _Said, path: str) -> bool:
     return bool(rule.files) and any(_under(posixpath.splitext(path)[0], file, whole=True) for file in rule.files)
 
 
-def _begins(said: _Said, path: str, rule: Sequence[str]) -> bool:
+def _begins(said: _CommandWords, path: str, rule: Sequence[str]) -> bool:
     words = said.words
     first = words[0] or ""
     if "/" in rule[0]:
-        if not _under(path, _normal(rule[0]), whole=True):
+        if not _under(path, _normalize(rule[0]), whole=True):
             return False
     elif not first.endswith(rule[0]) or posixpath.basename(first) != rule[0]:
         return False

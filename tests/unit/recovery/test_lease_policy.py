@@ -1,4 +1,4 @@
-"""recovery/admit.py: who may try to open a job, and what the others are told."""
+"""recovery/lease_policy.py: who may try to open a job, and what the others are told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Cause, Host
-from wal_agent.recovery.admit import LONGEST_PAUSE, Local, Refuse, Try, Wait, admit, carries_spool, leaves_spool
+from wal_agent.recovery.lease_policy import (
+    LONGEST_PAUSE,
+    Acquire,
+    Decline,
+    Local,
+    Wait,
+    abandons_spool,
+    admit,
+    replays_spool,
+)
 from wal_agent.wal.lease_doc import LeaseDoc, LeaseState, StoredLease
 from wal_agent.wal.spool import Presence
 
@@ -41,16 +50,16 @@ def here(lock: str) -> Local:
 
 
 def test_no_lease_is_the_first() -> None:
-    assert admit("shop", None, ELSEWHERE) == Try("first")
+    assert admit("shop", None, ELSEWHERE) == Acquire("first")
 
 
 @pytest.mark.parametrize("state", ["closed", "released"])
 def test_what_was_given_up_may_be_taken(state: LeaseState) -> None:
-    assert admit("shop", seen(state), ELSEWHERE) == Try(state)  # type: ignore[arg-type]
+    assert admit("shop", seen(state), ELSEWHERE) == Acquire(state)  # type: ignore[arg-type]
 
 
 def test_a_live_owner_is_named() -> None:
-    assert admit("shop", seen(), ELSEWHERE) == Refuse(
+    assert admit("shop", seen(), ELSEWHERE) == Decline(
         "job shop is running on vm-22 (pid 8123, heartbeat 3 s ago).",
         "Wait for it with --wait, look with `wal-agent status`, or stop it there.",
     )
@@ -58,7 +67,7 @@ def test_a_live_owner_is_named() -> None:
 
 def test_an_old_heartbeat_says_when_it_can_be_taken_over() -> None:
     found = admit("shop", seen(age=22), ELSEWHERE)
-    assert isinstance(found, Refuse)
+    assert isinstance(found, Decline)
     assert "heartbeat 22 s ago" in found.sentence and "can be taken over in 8 s" in found.hint
 
 
@@ -71,41 +80,41 @@ def test_wait_waits_until_it_can_be_taken_or_for_another_look() -> None:
 
 
 def test_the_ttl_by_the_stores_clock() -> None:
-    assert admit("shop", seen(age=30), ELSEWHERE) == Try("dead")
-    assert isinstance(admit("shop", seen(age=29.9), ELSEWHERE), Refuse)
+    assert admit("shop", seen(age=30), ELSEWHERE) == Acquire("dead")
+    assert isinstance(admit("shop", seen(age=29.9), ELSEWHERE), Decline)
 
 
 def test_the_ttl_by_watching() -> None:
     watched = Local(boot="b2", pidns="1", unchanged=30.0)
-    assert admit("shop", seen(age=-100), watched) == Try("dead")
+    assert admit("shop", seen(age=-100), watched) == Acquire("dead")
 
 
 def test_the_kernel_says_at_once() -> None:
-    assert admit("shop", seen(age=0), here("dead")) == Try("dead")
-    assert isinstance(admit("shop", seen(age=0), here("alive")), Refuse)
+    assert admit("shop", seen(age=0), here("dead")) == Acquire("dead")
+    assert isinstance(admit("shop", seen(age=0), here("alive")), Decline)
     # Alive, but it cannot renew: it is not for us to take the job from a process that can be stopped here.
     refused = admit("shop", seen(age=99), here("alive"))
-    assert isinstance(refused, Refuse) and "taken over" not in refused.hint
-    assert admit("shop", seen(age=31), here("unknown")) == Try("dead")
-    assert isinstance(admit("shop", seen(age=0), here("unknown")), Refuse)
+    assert isinstance(refused, Decline) and "taken over" not in refused.hint
+    assert admit("shop", seen(age=31), here("unknown")) == Acquire("dead")
+    assert isinstance(admit("shop", seen(age=0), here("unknown")), Decline)
 
 
 @pytest.mark.parametrize(
     "local", [Local("b1", "other", "dead"), Local("b2", "4026531836", "dead"), Local("", "", "dead")]
 )
 def test_a_lock_says_nothing_of_another_kernel_or_pid_namespace(local: Local) -> None:
-    assert isinstance(admit("shop", seen(age=0), local), Refuse)
+    assert isinstance(admit("shop", seen(age=0), local), Decline)
     blank = seen(age=0)
     doc = msgspec.structs.replace(blank.doc, host=msgspec.structs.replace(HOST, boot="", pidns=""))
-    assert isinstance(admit("shop", StoredLease(doc, "v", 0.0, 0.0), Local("", "", "dead")), Refuse)
+    assert isinstance(admit("shop", StoredLease(doc, "v", 0.0, 0.0), Local("", "", "dead")), Decline)
 
 
 def test_unlocked_waits_one_ttl_unless_the_old_host_is_off() -> None:
     found = admit("shop", seen("unlocked", age=10), ELSEWHERE)
     assert isinstance(found, Wait) and found.seconds == 20.0
-    assert admit("shop", seen("unlocked", age=30), ELSEWHERE) == Try("unlocked")
-    assert admit("shop", seen("unlocked", age=0, off=True), ELSEWHERE) == Try("unlocked")
-    assert admit("shop", seen("unlocked", age=0), here("dead")) == Try("unlocked")
+    assert admit("shop", seen("unlocked", age=30), ELSEWHERE) == Acquire("unlocked")
+    assert admit("shop", seen("unlocked", age=0, off=True), ELSEWHERE) == Acquire("unlocked")
+    assert admit("shop", seen("unlocked", age=0), here("dead")) == Acquire("unlocked")
     assert isinstance(admit("shop", seen("unlocked", age=0), here("alive")), Wait)
 
 
@@ -113,7 +122,7 @@ def test_unlocked_waits_one_ttl_unless_the_old_host_is_off() -> None:
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e9), st.booleans())
 def test_nobody_takes_from_a_live_owner_before_its_ttl(age: float, unchanged: float, wait: bool) -> None:
     found = admit("shop", seen(age=age), Local("b2", "1", unchanged=unchanged), wait=wait)
-    if isinstance(found, Try):
+    if isinstance(found, Acquire):
         assert max(seen(age=age).now - 1000.0, unchanged) >= 30.0
     if isinstance(found, Wait):
         assert 0 < found.seconds <= 30.0
@@ -138,7 +147,7 @@ def with_spool(spool: Presence, lock: str = "unknown", boot: str = "b2", unchang
 def test_no_time_that_passes_makes_a_spooling_owner_dead(state: LeaseState, off: bool) -> None:
     """R9, V12: also unlocked, and also when a person said that the old host is off."""
     found = admit("shop", spooling(state, age=1e9, off=off), with_spool("absent"))
-    assert found == Refuse(
+    assert found == Decline(
         f"job shop may have records that only vm-22 has, in {SPOOL} (--on-outage spool).",
         "Start it on that machine, which carries them in; or go on without them: --accept-loss.",
     )
@@ -148,7 +157,7 @@ def test_no_time_that_passes_makes_a_spooling_owner_dead(state: LeaseState, off:
 
 def test_the_machine_that_the_lease_names_is_told_that_the_folder_is_gone() -> None:
     local = replace(with_spool("absent"), name="vm-22", spools="/other/spools")
-    assert admit("shop", spooling(age=1e9), local) == Refuse(
+    assert admit("shop", spooling(age=1e9), local) == Decline(
         f"job shop may have records that only {SPOOL} has; it was not found under /other/spools here.",
         "Give it back, with HOME and XDG_STATE_HOME as they were then; or go on without them: --accept-loss.",
     )
@@ -160,8 +169,8 @@ def test_the_machine_with_the_spool_opens_at_once_when_its_lock_is_free(
     state: LeaseState, cause: Cause, accept_loss: bool
 ) -> None:
     local = with_spool("free", boot="b1", unchanged=0.0)
-    assert admit("shop", spooling(state, age=0), local, accept_loss=accept_loss) == Try(cause)
-    assert carries_spool(spooling(state), local) and not leaves_spool(spooling(state), local)
+    assert admit("shop", spooling(state, age=0), local, accept_loss=accept_loss) == Acquire(cause)
+    assert replays_spool(spooling(state), local) and not abandons_spool(spooling(state), local)
 
 
 @pytest.mark.parametrize(("state", "cause"), [("held", "dead"), ("unlocked", "unlocked")])
@@ -172,24 +181,24 @@ def test_behind_a_reboot_a_free_lock_and_one_ttl_prove_that_the_owner_is_gone(
     """R9, I2: the folder may be on a network file system, where the lock that a living owner holds looks free here."""
     local = with_spool("free", "dead", unchanged=0.0)
 
-    def found(age: float, local: Local = local, wait: bool = False) -> Try | Refuse | Wait:
+    def found(age: float, local: Local = local, wait: bool = False) -> Acquire | Decline | Wait:
         return admit("shop", spooling(state, age=age), local, wait=wait, accept_loss=accept_loss)
 
     early = found(2)
     if state == "held":
-        assert isinstance(early, Refuse) and "vm-22" in early.sentence and "can be taken over in 28 s" in early.hint
+        assert isinstance(early, Decline) and "vm-22" in early.sentence and "can be taken over in 28 s" in early.hint
         assert isinstance(found(2, wait=True), Wait)
     else:
         assert isinstance(early, Wait) and early.seconds == 28.0
-    assert found(30) == Try(cause)
-    assert found(-100, replace(local, unchanged=30.0)) == Try(cause)
-    assert not leaves_spool(spooling(state, age=30), local)
+    assert found(30) == Acquire(cause)
+    assert found(-100, replace(local, unchanged=30.0)) == Acquire(cause)
+    assert not abandons_spool(spooling(state, age=30), local)
 
 
 def test_a_host_that_is_said_to_be_off_is_not_waited_for() -> None:
     local = with_spool("free", unchanged=0.0)
-    assert admit("shop", spooling("unlocked", age=0, off=True), local) == Try("unlocked")
-    assert not leaves_spool(spooling("unlocked", age=0, off=True), local)
+    assert admit("shop", spooling("unlocked", age=0, off=True), local) == Acquire("unlocked")
+    assert not abandons_spool(spooling("unlocked", age=0, off=True), local)
 
 
 @pytest.mark.parametrize("accept_loss", [False, True])
@@ -198,24 +207,24 @@ def test_a_host_that_is_said_to_be_off_is_not_waited_for() -> None:
 )
 def test_an_owner_that_lives_here_keeps_its_job_whatever_was_said(local: Local, accept_loss: bool) -> None:
     found = admit("shop", spooling(age=1e9), local, accept_loss=accept_loss)
-    assert isinstance(found, Refuse) and "is running on vm-22" in found.sentence
+    assert isinstance(found, Decline) and "is running on vm-22" in found.sentence
 
 
 def test_accepting_the_loss_leaves_the_usual_rules() -> None:
     away = Local("b2", "1")
-    assert isinstance(admit("shop", spooling(age=29), away, accept_loss=True), Refuse)
-    assert admit("shop", spooling(age=30), away, accept_loss=True) == Try("dead")
+    assert isinstance(admit("shop", spooling(age=29), away, accept_loss=True), Decline)
+    assert admit("shop", spooling(age=30), away, accept_loss=True) == Acquire("dead")
     assert isinstance(admit("shop", spooling("unlocked", age=29), away, accept_loss=True), Wait)
-    assert admit("shop", spooling("unlocked", age=0, off=True), away, accept_loss=True) == Try("unlocked")
-    assert admit("shop", spooling(age=0), with_spool("absent", "dead", "b1"), accept_loss=True) == Try("dead")
-    assert leaves_spool(spooling(), away) and leaves_spool(spooling("unlocked"), away)
+    assert admit("shop", spooling("unlocked", age=0, off=True), away, accept_loss=True) == Acquire("unlocked")
+    assert admit("shop", spooling(age=0), with_spool("absent", "dead", "b1"), accept_loss=True) == Acquire("dead")
+    assert abandons_spool(spooling(), away) and abandons_spool(spooling("unlocked"), away)
 
 
 @pytest.mark.parametrize("state", ["closed", "released"])
 def test_a_job_that_was_given_up_has_nothing_in_a_spool(state: LeaseState) -> None:
     """R6: it is given up only when the log has everything."""
-    assert admit("shop", spooling(state), with_spool("absent")) == Try(state)  # type: ignore[arg-type]
-    assert not leaves_spool(spooling(state), with_spool("absent")) and not leaves_spool(None, with_spool("absent"))
+    assert admit("shop", spooling(state), with_spool("absent")) == Acquire(state)  # type: ignore[arg-type]
+    assert not abandons_spool(spooling(state), with_spool("absent")) and not abandons_spool(None, with_spool("absent"))
 
 
 # ---- paused
@@ -231,10 +240,10 @@ def test_a_paused_job_is_waited_for_until_it_is_due() -> None:
     assert admit("shop", paused(3600, age=600, reason="rate limit"), ELSEWHERE) == Wait(
         3000.0, "job shop is paused until 14:43 UTC (rate limit); to start it now, end the pause: wal-agent pause --end"
     )
-    assert admit("shop", paused(3600, age=3600), ELSEWHERE) == Try("released")
-    assert admit("shop", paused(3600, age=600), ELSEWHERE, pauses="ignore") == Try("released")
+    assert admit("shop", paused(3600, age=3600), ELSEWHERE) == Acquire("released")
+    assert admit("shop", paused(3600, age=600), ELSEWHERE, pauses="ignore") == Acquire("released")
     refused = admit("shop", paused(20, age=7), ELSEWHERE, pauses="refuse")
-    assert isinstance(refused, Refuse) and refused.sentence == "job shop is paused until 13:53:33 UTC."
+    assert isinstance(refused, Decline) and refused.sentence == "job shop is paused until 13:53:33 UTC."
 
 
 @pytest.mark.parametrize("until", [100.0, 50_060.0, 9e9])
@@ -247,7 +256,7 @@ def test_a_wrong_clock_makes_a_pause_neither_shorter_nor_longer(until: float) ->
 def test_a_pause_ends_by_watching_where_the_stores_clock_stands() -> None:
     found = admit("shop", paused(60, age=-1e6), replace(ELSEWHERE, unchanged=59.0))
     assert isinstance(found, Wait) and found.seconds == 1.0
-    assert admit("shop", paused(60, age=-1e6), replace(ELSEWHERE, unchanged=60.0)) == Try("released")
+    assert admit("shop", paused(60, age=-1e6), replace(ELSEWHERE, unchanged=60.0)) == Acquire("released")
 
 
 @settings(deadline=None)
@@ -255,8 +264,8 @@ def test_a_pause_ends_by_watching_where_the_stores_clock_stands() -> None:
 def test_whatever_a_lease_says_nobody_waits_for_ever(until: float, time: float) -> None:
     doc = msgspec.structs.replace(seen("released").doc, until=until, time=time, reason="\x1b[2J" * 400)
     found = admit("shop", StoredLease(doc, "v", 50_000.0, 50_000.0), ELSEWHERE)
-    assert found == Try("released") or (isinstance(found, Wait) and 0 < found.seconds <= LONGEST_PAUSE)
-    assert admit("shop", StoredLease(doc, "v", 50_000.0, 50_000.0 + LONGEST_PAUSE), ELSEWHERE) == Try("released")
+    assert found == Acquire("released") or (isinstance(found, Wait) and 0 < found.seconds <= LONGEST_PAUSE)
+    assert admit("shop", StoredLease(doc, "v", 50_000.0, 50_000.0 + LONGEST_PAUSE), ELSEWHERE) == Acquire("released")
 
 
 @pytest.mark.parametrize("state", ["closed", "held", "unlocked"])

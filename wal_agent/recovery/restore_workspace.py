@@ -25,35 +25,35 @@ from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.aside import move_aside
-from wal_agent.recovery.begun import Begun, end, read_begun, write_begun
-from wal_agent.recovery.damage import offered
-from wal_agent.recovery.kept import Here, Kept, prune, save_here
-from wal_agent.recovery.packs import bring, check
-from wal_agent.recovery.rebuild import check_state, commands, rebuild, sweep
-from wal_agent.recovery.target import Keep, PutBack, Target
-from wal_agent.recovery.worktree import (
+from wal_agent.recovery.begun import RestoreMarker, clear_markers, read_marker, write_marker
+from wal_agent.recovery.damage import with_hint
+from wal_agent.recovery.packs import check_packs, fetch_packs
+from wal_agent.recovery.rebuild import check_git_state, rebase_commands, rebuild_git, remove_half_built
+from wal_agent.recovery.restore_target import RestoreBackup, SavedHere, drop_old_backups, save_here
+from wal_agent.recovery.restore_tree import (
     NO_CHANGES,
+    ChangedMeanwhile,
     Changes,
-    Moved,
     Tree,
-    above,
-    changes,
-    close,
-    listed,
-    make_equal,
-    size_of,
+    checkout_tree,
+    count_changes,
+    list_tree,
+    parent_paths,
+    restrict_modes,
+    tree_size,
 )
+from wal_agent.recovery.target import Keep, PutBack, RestoreTarget
 from wal_agent.safefs import read_plain
 from wal_agent.sanitize import shorten
 from wal_agent.wal.blobs import Blobs
 
-LOCKED = 60.0  # seconds
-PUT_BACK = "put-back"  # file in the shadow: the capture that was put back last, and the note of who did it
+LOCK_TIMEOUT = 60.0  # seconds
+RESTORE_NOTE = "put-back"  # file in the shadow: the capture that was put back last, and the note of who did it
 TRIES = 3  # times that what is here is saved, where it changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TreeResult:
     """What was done with the working tree. `kept`: where what was here is. `files_kept`: files of it differed from what
     any commit here holds. `aside`: what stood in the way, under its new name. `repository`: around the folder before.
     `offers`: `kept` has the commit that the captured tree stood on, which the repository here lacks.
@@ -63,7 +63,7 @@ class Done:
     decided: Keep | PutBack
     captured: Workspace | None = None
     changes: Changes = NO_CHANGES
-    kept: Kept | None = None
+    kept: RestoreBackup | None = None
     files_kept: bool = False
     aside: tuple[str, ...] = ()
     repository: Repository | None = None
@@ -77,24 +77,26 @@ class Done:
         return isinstance(self.decided, PutBack)
 
 
-def put_back_note(target: Target, captured: Workspace) -> str:
+def read_note(target: RestoreTarget, captured: Workspace) -> str:
     """The `note` of the restore that put `captured` back here as the newest; "" where it is not known to be one."""
-    data = read_plain(target.shadow().folder / PUT_BACK)
+    data = read_plain(target.shadow().folder / RESTORE_NOTE)
     commit, _, note = ("" if data is None else data.decode("utf-8", "replace")).partition(" ")
     return note if commit == captured.commit else ""
 
 
-def put_back(target: Target, captured: Workspace, blobs: Blobs, decided: PutBack, now: float, note: str = "") -> Done:
+def restore_files(
+    target: RestoreTarget, captured: Workspace, blobs: Blobs, decided: PutBack, now: float, note: str = ""
+) -> TreeResult:
     """Make the files in the target's folder those of `captured`. `now`: seconds since 1970. `note`: see put_back_note.
 
     Damaged, with the way out: what the log has is no whole tree, and nothing was changed. ConfigError: this machine
     cannot take it. BucketError."""
     shadow = target.shadow()
-    with _alone(shadow, target.folder):
+    with _lock_shadow(shadow, target.folder):
         try:
             return _Restore(target, shadow, captured, decided, now).go(blobs, note)
         except Damaged as error:
-            raise offered(error) from error
+            raise with_hint(error) from error
         except (GitFailed, OSError) as error:
             raise ConfigError(f"The working tree could not be put back: {shorten(str(error), 400)}") from error
         except GitMissing:
@@ -102,9 +104,9 @@ def put_back(target: Target, captured: Workspace, blobs: Blobs, decided: PutBack
 
 
 @contextmanager
-def _alone(shadow: Shadow, folder: Path) -> Iterator[None]:
+def _lock_shadow(shadow: Shadow, folder: Path) -> Iterator[None]:
     """Under the shadow's lock. A git of a run that was killed may hold it for a moment."""
-    patience = SystemClock().boot() + LOCKED
+    patience = SystemClock().boot() + LOCK_TIMEOUT
     while True:
         with shadow.locked() as mine:
             if mine:
@@ -118,37 +120,39 @@ def _alone(shadow: Shadow, folder: Path) -> Iterator[None]:
 class _Restore:
     """One restore, step by step. Under the shadow's lock."""
 
-    def __init__(self, target: Target, shadow: Shadow, captured: Workspace, decided: PutBack, now: float) -> None:
+    def __init__(
+        self, target: RestoreTarget, shadow: Shadow, captured: Workspace, decided: PutBack, now: float
+    ) -> None:
         self.target, self.shadow, self.captured, self.decided, self.now = target, shadow, captured, decided, now
         self.folder = target.folder
-        self.begun = Begun(captured.commit)
+        self.begun = RestoreMarker(captured.commit)
         self._private = (*target.private, target.state_dir)
         self._fresh = False  # nothing in the shadow is of an earlier run
 
-    def go(self, blobs: Blobs, note: str) -> Done:
+    def go(self, blobs: Blobs, note: str) -> TreeResult:
         shadow, captured = self.shadow, self.captured
         place = self._place()
-        sweep(self.folder)
-        check(captured)
-        before = read_begun(shadow)
-        self.begun = replace(before, commit=captured.commit) if before else Begun(captured.commit)
-        write_begun(shadow, self.begun)
+        remove_half_built(self.folder)
+        check_packs(captured)
+        before = read_marker(shadow)
+        self.begun = replace(before, commit=captured.commit) if before else RestoreMarker(captured.commit)
+        write_marker(shadow, self.begun)
         contents, tree = self._brought(blobs)
-        check_state(contents)
+        check_git_state(contents)
         if contents.index and self.decided.make_repository:
-            listed(shadow, contents.index, whole=not contents.state.missing)
-        self._room(size_of(tree))
+            list_tree(shadow, contents.index, whole=not contents.state.missing)
+        self._room(tree_size(tree))
         with self._closed(bool(contents.state.private)):
             done = self._replace(place, contents, tree)
-            close(self.folder, tree, contents.state.private)
+            restrict_modes(self.folder, tree, contents.state.private)
         if self.decided.make_repository:
-            rebuild(shadow, contents, self.folder, captured.repository.identity if captured.repository else ())
+            rebuild_git(shadow, contents, self.folder, captured.repository.identity if captured.repository else ())
         failpoint("restore.after_tree")
         shadow.save(captured.commit)
         mark_folder(self.folder, (captured.commit,), self.target.job)
-        (shadow.folder / PUT_BACK).write_text(f"{captured.commit} {note}")
-        end(shadow, self.target.job)
-        prune(self.target.kept(self.now).parent, self.now)
+        (shadow.folder / RESTORE_NOTE).write_text(f"{captured.commit} {note}")
+        clear_markers(shadow, self.target.job)
+        drop_old_backups(self.target.kept(self.now).parent, self.now)
         return done
 
     def _brought(self, blobs: Blobs) -> tuple[Contents, Tree]:
@@ -156,9 +160,9 @@ class _Restore:
         made again."""
         shadow, captured = self.shadow, self.captured
         try:
-            bring(shadow, captured, blobs)
+            fetch_packs(shadow, captured, blobs)
             contents = shadow.contents(captured.commit)
-            return contents, listed(shadow, contents.work)
+            return contents, list_tree(shadow, contents.work)
         except (GitFailed, Damaged, OSError):
             if self._fresh:
                 raise
@@ -174,7 +178,7 @@ class _Restore:
             return
         mode = self.begun.mode or stat.S_IMODE(self.folder.stat().st_mode)
         self.begun = replace(self.begun, mode=mode)
-        write_begun(self.shadow, self.begun)
+        write_marker(self.shadow, self.begun)
         try:
             with suppress(OSError):  # not ours
                 self.folder.chmod(mode & 0o700)
@@ -183,12 +187,12 @@ class _Restore:
             with suppress(OSError):
                 self.folder.chmod(mode)
 
-    def _replace(self, place: Location, contents: Contents, tree: Tree) -> Done:
+    def _replace(self, place: Location, contents: Contents, tree: Tree) -> TreeResult:
         """Save what is here, and put the tree over it; again where it is not what was saved any more."""
         aside: tuple[str, ...] = ()
         for _ in range(TRIES):
             here = self._save_here(place)
-            old = listed(self.shadow, here.contents.work, *place.alternates) if here else {}
+            old = list_tree(self.shadow, here.contents.work, *place.alternates) if here else {}
             leave = _left_out(old, tree, contents)
             old = {path: entry for path, entry in old.items() if path not in leave}
             done = self._keep(place, here, contents, old, tree)
@@ -197,8 +201,8 @@ class _Restore:
             aside += way.moved
             was = here.contents.work if here else ""
             try:
-                make_equal(self.shadow, self.folder, was, contents.work, leave, way.same, *place.alternates)
-            except Moved as error:
+                checkout_tree(self.shadow, self.folder, was, contents.work, leave, way.same, *place.alternates)
+            except ChangedMeanwhile as error:
                 moved = str(error)
                 continue
             return replace(done, aside=aside, tree=tree)
@@ -206,15 +210,15 @@ class _Restore:
             f"Files in {self.folder} change while the working tree is put back: {moved}", "Stop what writes there."
         )
 
-    def _keep(self, place: Location, here: Here | None, contents: Contents, old: Tree, tree: Tree) -> Done:
+    def _keep(self, place: Location, here: SavedHere | None, contents: Contents, old: Tree, tree: Tree) -> TreeResult:
         """What is replaced is kept, where no commit of the user's and no save of a restore that was cut has it; so are
         the commits that the captured tree stood on, where the repository here lacks them."""
-        shadow, found = self.shadow, changes(old, tree)
-        kept = Kept(self.target.kept(self.now).with_name(self.begun.kept)) if self.begun.kept else None
+        shadow, found = self.shadow, count_changes(old, tree)
+        kept = RestoreBackup(self.target.kept(self.now).with_name(self.begun.kept)) if self.begun.kept else None
         if kept is not None and not kept.folder.is_dir():
             kept = None
         saves = kept.trees(shadow) if kept else []
-        files = here is not None and found.any and not here.clean and _is_more(old, tree, saves)
+        files = here is not None and found.any and not here.clean and _has_unsaved(old, tree, saves)
         head = contents.state.head
         offers = head in contents.state.commits and not self.decided.make_repository and not self._has(place, head)
         if files or offers:
@@ -222,9 +226,9 @@ class _Restore:
             local = here.contents.commit if here is not None and files else ""
             kept.make(shadow, place.alternates, local, head if offers else "", contents.state.shallow)
             self.begun = replace(self.begun, kept=kept.folder.name)
-            write_begun(shadow, self.begun)
+            write_marker(shadow, self.begun)
         made, lost = self.decided.make_repository, self.captured.repository
-        return Done(
+        return TreeResult(
             self.decided,
             self.captured,
             found,
@@ -233,16 +237,16 @@ class _Restore:
             repository=here.repository if here and not made else None,
             offers=offers,
             unread=lost is not None and not lost.prefix and not made and place.git_dir is None,
-            runs=commands(contents) if made else (),
+            runs=rebase_commands(contents) if made else (),
         )
 
-    def _new_kept(self) -> Kept:
+    def _new_kept(self) -> RestoreBackup:
         folder = self.target.kept(self.now)
         n = 1
         while folder.exists():
             n += 1
             folder = folder.with_name(f"{folder.name.partition('-')[0]}-{n}")
-        return Kept(folder)
+        return RestoreBackup(folder)
 
     def _has(self, place: Location, commit: str) -> bool:
         if place.git_dir is None:
@@ -266,7 +270,7 @@ class _Restore:
         self._fresh = self.shadow.ensure(format)
         return place
 
-    def _save_here(self, place: Location) -> Here | None:
+    def _save_here(self, place: Location) -> SavedHere | None:
         if not any(self.folder.iterdir()):
             return None
         return save_here(self.shadow, self.folder, place, self.target.env, self._private, self.now)
@@ -281,7 +285,7 @@ def object_format(captured: Workspace) -> str:
     return "sha256" if len(captured.commit) == 64 else "sha1"
 
 
-def _is_more(here: Tree, tree: Tree, saves: Sequence[Tree]) -> bool:
+def _has_unsaved(here: Tree, tree: Tree, saves: Sequence[Tree]) -> bool:
     """Whether something here is not of a save; where a restore was cut, part of it is the captured tree already."""
     return not saves or any(all(of.get(path) != entry for of in (tree, *saves)) for path, entry in here.items())
 
@@ -292,5 +296,5 @@ def _left_out(here: Tree, tree: Tree, contents: Contents) -> frozenset[str]:
     if not out:
         return frozenset()
     return frozenset(
-        path for path in here.keys() - tree.keys() if path in out or any(parent in out for parent in above(path))
+        path for path in here.keys() - tree.keys() if path in out or any(parent in out for parent in parent_paths(path))
     )

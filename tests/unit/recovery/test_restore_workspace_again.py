@@ -17,12 +17,12 @@ from wal_agent.capture.git import Git
 from wal_agent.capture.location import read_marks
 from wal_agent.capture.shadow import SAVED, Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
-from wal_agent.recovery import workspace, worktree
-from wal_agent.recovery.begun import Begun, want, write_begun
-from wal_agent.recovery.kept import KEEP, YOUNG
-from wal_agent.recovery.target import Keep, PutBack, Target, look, what_to_do
-from wal_agent.recovery.tree_words import rows, told
-from wal_agent.recovery.workspace import Done
+from wal_agent.recovery import restore_tree, restore_workspace
+from wal_agent.recovery.begun import RestoreMarker, request_restore, write_marker
+from wal_agent.recovery.restore_target import KEEP_BACKUPS, MIN_BACKUP_AGE
+from wal_agent.recovery.restore_workspace import TreeResult
+from wal_agent.recovery.target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
+from wal_agent.recovery.tree_words import describe_tree, tree_lines
 
 
 @pytest.fixture
@@ -43,16 +43,16 @@ def clones(lab: Lab, **captured: str) -> tuple[Machine, Machine]:
 
 def around(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
     """Do this between the save of what is here and its replacement."""
-    real = worktree.make_equal
+    real = restore_tree.checkout_tree
 
     def make_equal(*words: Any) -> None:
         before()
         real(*words)
 
-    monkeypatch.setattr(workspace, "make_equal", make_equal)
+    monkeypatch.setattr(restore_workspace, "checkout_tree", make_equal)
 
 
-def got_back(lab: Lab, done: Done) -> dict[str, dict[str, object]]:
+def got_back(lab: Lab, done: TreeResult) -> dict[str, dict[str, object]]:
     """What the told command writes, by folder."""
     assert done.kept is not None
     out = Path(lab.root / f"out-{lab.moment}")
@@ -94,7 +94,7 @@ def test_what_was_here_before_the_first_try_is_told_after_the_last(lab: Lab, mon
 
     with monkeypatch.context() as patch:
         around(patch, fails)
-        for _ in range(KEEP + 2):
+        for _ in range(KEEP_BACKUPS + 2):
             lab.moment += 2
             with pytest.raises(ConfigError):
                 second.restore()
@@ -104,7 +104,7 @@ def test_what_was_here_before_the_first_try_is_told_after_the_last(lab: Lab, mon
     assert got_back_mine(lab, done) and len(kept(second)) == 1
 
 
-def got_back_mine(lab: Lab, done: Done) -> bool:
+def got_back_mine(lab: Lab, done: TreeResult) -> bool:
     lab.moment += 1
     return got_back(lab, done)["before"]["mine"] == b"mine\n"
 
@@ -128,17 +128,17 @@ def test_work_between_two_tries_is_kept_too(lab: Lab, monkeypatch: pytest.Monkey
 
 def test_what_is_young_is_never_dropped(lab: Lab) -> None:
     first, second = clones(lab, w="0\n")
-    for n in range(KEEP + 3):
+    for n in range(KEEP_BACKUPS + 3):
         write(second.work, mine=f"{n}\n")
         second.restore()
         write(first.work, w=f"{n + 1}\n")
         first._capture = None
         first.capture()
-    assert len(kept(second)) == KEEP + 3
-    lab.moment += 2 * YOUNG
+    assert len(kept(second)) == KEEP_BACKUPS + 3
+    lab.moment += 2 * MIN_BACKUP_AGE
     write(second.work, mine="last\n")
     second.restore()
-    assert len(kept(second)) == KEEP
+    assert len(kept(second)) == KEEP_BACKUPS
 
 
 # ---- something changes meanwhile -------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def test_a_folder_that_never_rests_is_left_alone(lab: Lab, monkeypatch: pytest.M
     around(monkeypatch, lambda: write(second.work, a=f"typed {next(n)}\n"))
     with pytest.raises(ConfigError, match="change while"):
         second.restore()
-    assert (second.work / "a").read_text() == f"typed {workspace.TRIES - 1}\n"
+    assert (second.work / "a").read_text() == f"typed {restore_workspace.TRIES - 1}\n"
 
 
 # ---- which folder it is ----------------------------------------------------------------------------------------------
@@ -197,13 +197,13 @@ def test_a_fork_is_put_back_for_its_own_job_only(lab: Lab, made: bool) -> None:
     first, _ = clones(lab, a="1\n")
     here = first if made else lab.machine("new", first.work)
     fork = replace(here.target, job="fork")
-    want(fork.shadow(), "fork", lab.captured.commit)
+    request_restore(fork.shadow(), "fork", lab.captured.commit)
 
-    def decide(target: Target) -> Keep | PutBack:
-        return what_to_do(lab.captured, look(target, lab.captured))
+    def decide(target: RestoreTarget) -> Keep | PutBack:
+        return decide_restore(lab.captured, inspect_target(target, lab.captured))
 
     assert isinstance(decide(fork), PutBack) and decide(here.target) == Keep("newest")
-    workspace.put_back(fork, lab.captured, lab.blobs, PutBack(False), lab.moment)
+    restore_workspace.restore_files(fork, lab.captured, lab.blobs, PutBack(False), lab.moment)
     assert decide(fork) == Keep("newest")
 
 
@@ -288,7 +288,7 @@ def test_a_cut_restore_does_not_leave_the_folder_closed(lab: Lab, monkeypatch: p
     second.work.chmod(0o755)
     shadow = second.target.shadow()
     shadow.folder.parent.mkdir(parents=True)
-    write_begun(shadow, Begun("0" * 40, mode=0o755))
+    write_marker(shadow, RestoreMarker("0" * 40, mode=0o755))
     second.work.chmod(0o700)  # killed here
     second.restore()
     assert modes(second.work, ".") == [0o755]
@@ -302,8 +302,8 @@ def test_a_git_that_cannot_be_read_is_told(lab: Lab) -> None:
     second = lab.machine("c")
     write(second.work, **{".git": "gitdir: /nowhere/at/all\n"})
     done = second.restore()
-    assert "git cannot read the .git" in told(done, False)
-    assert any("git cannot read" in line for line in rows(done))
+    assert "git cannot read the .git" in describe_tree(done, False)
+    assert any("git cannot read" in line for line in tree_lines(done))
 
 
 def test_what_a_rebase_would_run_is_told(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,8 +313,10 @@ def test_what_a_rebase_would_run_is_told(lab: Lab, monkeypatch: pytest.MonkeyPat
     first.capture()
     done = lab.machine("b").restore()
     assert done.runs == ("touch `evil`",)
-    assert "A `rebase` is in progress in the repository; going on with it runs `` touch `evil` ``" in told(done, False)
-    assert any("going on with it runs touch" in line for line in rows(done))
+    assert "A `rebase` is in progress in the repository; going on with it runs `` touch `evil` ``" in describe_tree(
+        done, False
+    )
+    assert any("going on with it runs touch" in line for line in tree_lines(done))
 
 
 @pytest.mark.parametrize("unmerged", [b"nothing\0", b"100644 1\t\0", b"100644 zz 1\ta\0"])
@@ -335,7 +337,7 @@ def test_the_index_is_bounded_like_the_files(lab: Lab, monkeypatch: pytest.Monke
     for n in range(20):
         (first.work / f"staged-{n}").unlink()
     first.capture()
-    monkeypatch.setattr(worktree, "MOST_FILES", 10)
+    monkeypatch.setattr(restore_tree, "MAX_FILES", 10)
     second = lab.machine("c")
     with pytest.raises(Damaged, match="more than are restored"):
         second.restore()
@@ -346,7 +348,7 @@ def test_the_next_run_of_a_named_job_goes_on_from_what_was_put_back(lab: Lab) ->
     clones(lab, a="1\n")
     second = lab.machine("b")
     target = replace(second.target, job="shop")
-    workspace.put_back(target, lab.captured, lab.blobs, PutBack(False), lab.moment)
+    restore_workspace.restore_files(target, lab.captured, lab.blobs, PutBack(False), lab.moment)
     shadow = target.shadow()
     assert shadow.ref(shadow.name(SAVED)) == lab.captured.commit
     assert read_marks(target.folder, "shop") in ((lab.captured.commit,), ()), "() where nothing can be marked"

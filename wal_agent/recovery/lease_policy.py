@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wal_agent.records import Cause
-from wal_agent.recovery.words import moment
+from wal_agent.recovery.format import moment
 from wal_agent.redact import redact_head
 from wal_agent.safefs import Life
 from wal_agent.wal.lease_doc import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 
-POLL = 2.0  # seconds until a live owner's lease is worth another look
+POLL_INTERVAL = 2.0  # seconds until a live owner's lease is worth another look
 LONGEST_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
 MAX_REASON = 500  # characters of why it is paused
-END_IT = "wal-agent pause --end"
+END_PAUSE = "wal-agent pause --end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class Acquire:
     """Go on and open the job (R1)."""
 
     cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Decline:
     """Exit 75 with this sentence."""
 
     sentence: str
@@ -69,53 +69,53 @@ def admit(
     wait: bool = False,
     accept_loss: bool = False,
     pauses: Pauses = "wait",
-) -> Try | Refuse | Wait:
+) -> Acquire | Decline | Wait:
     """The decision. `wait`: the user said --wait, so a live owner is waited for instead of refused. `accept_loss`: the
     user said that what only the owner's spool holds may be lost. Pure."""
     if seen is None:
-        return Try("first")
+        return Acquire("first")
     doc = seen.doc
     if pauses != "ignore" and (left := pause_left(seen, local.unchanged)) > 0:
-        why = f"job {job} is paused until {pause_words(seen)}"
+        why = f"job {job} is paused until {pause_text(seen)}"
         if pauses == "refuse":
-            return Refuse(f"{why}.", f"Start it then, on any machine; or end the pause with: {END_IT}")
-        return Wait(left, f"{why}; to start it now, end the pause: {END_IT}")
+            return Decline(f"{why}.", f"Start it then, on any machine; or end the pause with: {END_PAUSE}")
+        return Wait(left, f"{why}; to start it now, end the pause: {END_PAUSE}")
     if doc.state in ("closed", "released"):
-        return Try(doc.state)
+        return Acquire(doc.state)
     if doc.spool and not accept_loss and not spool_is_here(seen, local):
-        return _spooled(job, seen, local, wait)
+        return _decline_spooled(job, seen, local, wait)
     if doc.state == "unlocked":
         left = unlock_wait(seen, local)
         why = f"job {job} was unlocked; its old owner on {doc.host.name} may still run for {left:.0f} s"
-        return Wait(left, why) if left > 0 else Try("unlocked")
+        return Wait(left, why) if left > 0 else Acquire("unlocked")
     if owner_is_dead(seen, local):
-        return Try("dead")
+        return Acquire("dead")
     if wait:
-        return Wait(min(POLL, max(0.1, expires_in(seen, local))), _running(job, seen))
-    return _refuse(job, seen, local)
+        return Wait(min(POLL_INTERVAL, max(0.1, expires_in(seen, local))), _describe_holder(job, seen))
+    return _decline_running(job, seen, local)
 
 
 def pause_left(seen: StoredLease, unchanged: float = 0.0) -> float:
     """Seconds until the job's pause is over, 0 for none. How long it lasts is by the clock of who wrote the lease, and
     what of that has passed by the store's (or by having seen it `unchanged` so long): nobody's wrong clock counts."""
-    left = _pause_lasts(seen) - max(age(seen), unchanged)
+    left = _pause_length(seen) - max(lease_age(seen), unchanged)
     return left if left > 2 * DUE_NOW else 0.0  # no store's clock is so fine
 
 
 def paused_until(seen: StoredLease) -> float:
     """When the job's pause is over, or was, by the store's clock (since 1970); 0 where there is none."""
-    lasts = _pause_lasts(seen)
+    lasts = _pause_length(seen)
     return seen.updated + lasts if lasts > 0 else 0.0
 
 
-def pause_words(seen: StoredLease) -> str:
+def pause_text(seen: StoredLease) -> str:
     """ "14:30 UTC (rate limit)"; the reason is foreign text."""
     reason = " ".join(redact_head(seen.doc.reason, MAX_REASON).split())
-    until = moment(paused_until(seen), seen.now, exact=_pause_lasts(seen) < 600)
+    until = moment(paused_until(seen), seen.now, exact=_pause_length(seen) < 600)
     return f"{until} UTC" + (f" ({reason})" if reason else "")
 
 
-def _pause_lasts(seen: StoredLease) -> float:
+def _pause_length(seen: StoredLease) -> float:
     doc = seen.doc
     if doc.state != "released" or doc.until <= 0:
         return 0.0
@@ -128,7 +128,7 @@ def spool_is_here(seen: StoredLease, local: Local) -> bool:
     return local.spool == "free" and not (same_kernel(seen, local) and local.lock == "alive")
 
 
-def spool_is_ours(seen: StoredLease, local: Local) -> bool:
+def spool_is_orphaned(seen: StoredLease, local: Local) -> bool:
     """R9: it is here, and its owner is gone. Its lock proves that in the owner's own kernel. Behind a reboot one ttl
     has to pass as well: the folder may be on a network file system, whose locks may hold for one client only."""
     return spool_is_here(seen, local) and (same_kernel(seen, local) or seen.doc.off or expires_in(seen, local) <= 0)
@@ -139,20 +139,22 @@ def may_have_spooled(seen: StoredLease) -> bool:
     return bool(seen.doc.spool) and seen.doc.state in ("held", "unlocked")
 
 
-def carries_spool(seen: StoredLease, local: Local) -> bool:
+def replays_spool(seen: StoredLease, local: Local) -> bool:
     """Whether who opens this job here first carries in what its owner may have spooled."""
     return may_have_spooled(seen) and spool_is_here(seen, local)
 
 
-def leaves_spool(seen: StoredLease | None, local: Local) -> bool:
+def abandons_spool(seen: StoredLease | None, local: Local) -> bool:
     """Whether who opens this job now goes on without what its owner may have spooled."""
-    return seen is not None and may_have_spooled(seen) and not spool_is_ours(seen, local)
+    return seen is not None and may_have_spooled(seen) and not spool_is_orphaned(seen, local)
 
 
 def unlock_wait(seen: StoredLease, local: Local) -> float:
     """R8: seconds until an unlocked job may be opened: one ttl after the unlocking; none when a person said that the
     old host is off, or the kernel says that the old owner is gone."""
-    gone = (same_kernel(seen, local) and local.lock == "dead") or (bool(seen.doc.spool) and spool_is_ours(seen, local))
+    gone = (same_kernel(seen, local) and local.lock == "dead") or (
+        bool(seen.doc.spool) and spool_is_orphaned(seen, local)
+    )
     return 0.0 if seen.doc.off or gone else expires_in(seen, local)
 
 
@@ -160,7 +162,7 @@ def owner_is_dead(seen: StoredLease, local: Local) -> bool:
     """In the same kernel and pid namespace the flock says so at once, and so does that on a spool on this machine;
     otherwise, and where it cannot say, the ttl."""
     if seen.doc.spool and local.spool != "absent":
-        return spool_is_ours(seen, local)
+        return spool_is_orphaned(seen, local)
     if same_kernel(seen, local) and local.lock != "unknown":
         return local.lock == "dead"
     return expires_in(seen, local) <= 0
@@ -170,47 +172,49 @@ def same_kernel(seen: StoredLease, local: Local) -> bool:
     return seen.doc.host.same_kernel(local.boot, local.pidns)
 
 
-def age(seen: StoredLease) -> float:
+def lease_age(seen: StoredLease) -> float:
     """Seconds since the last write of the lease, by the store's own clock."""
     return max(0.0, seen.now - seen.updated)
 
 
 def expires_in(seen: StoredLease, local: Local) -> float:
     """Seconds until ttl has passed since the last write: by the store's clocks, or by having watched it not change."""
-    return max(0.0, seen.doc.ttl - max(age(seen), local.unchanged))
+    return max(0.0, seen.doc.ttl - max(lease_age(seen), local.unchanged))
 
 
-def _running(job: str, seen: StoredLease) -> str:
+def _describe_holder(job: str, seen: StoredLease) -> str:
     host = seen.doc.host
-    return f"job {job} is running on {host.name} (pid {host.pid}, heartbeat {_seconds(age(seen))} ago)."
+    return f"job {job} is running on {host.name} (pid {host.pid}, heartbeat {_format_seconds(lease_age(seen))} ago)."
 
 
-def _refuse(job: str, seen: StoredLease, local: Local) -> Refuse:
+def _decline_running(job: str, seen: StoredLease, local: Local) -> Decline:
     left = expires_in(seen, local)
     locked = same_kernel(seen, local) and local.lock == "alive"
     spooled_here = bool(seen.doc.spool) and spool_is_here(seen, local)
-    if (age(seen) > seen.doc.ttl / 2 or spooled_here) and not locked:
-        return Refuse(
-            _running(job, seen),
-            f"If it is dead, it can be taken over in {_seconds(left)}; wait for it with --wait, "
+    if (lease_age(seen) > seen.doc.ttl / 2 or spooled_here) and not locked:
+        return Decline(
+            _describe_holder(job, seen),
+            f"If it is dead, it can be taken over in {_format_seconds(left)}; wait for it with --wait, "
             "look with `wal-agent status`, or stop it there.",
         )
-    return Refuse(_running(job, seen), "Wait for it with --wait, look with `wal-agent status`, or stop it there.")
+    return Decline(
+        _describe_holder(job, seen), "Wait for it with --wait, look with `wal-agent status`, or stop it there."
+    )
 
 
-def _spooled(job: str, seen: StoredLease, local: Local, wait: bool) -> Refuse | Wait:
+def _decline_spooled(job: str, seen: StoredLease, local: Local, wait: bool) -> Decline | Wait:
     """No timeout ends the ownership of a run that may have spooled (R9)."""
     doc = seen.doc
     if not owner_is_dead(seen, local) and (doc.state == "held" or local.spool == "held"):
-        why, hint = _running(job, seen), "Wait for it with --wait, or stop it there."
+        why, hint = _describe_holder(job, seen), "Wait for it with --wait, or stop it there."
     elif local.name and local.name == doc.host.name:
         why = f"job {job} may have records that only {doc.spool} has; it was not found under {local.spools} here."
         hint = "Give it back, with HOME and XDG_STATE_HOME as they were then; or go on without them: --accept-loss."
     else:
         why = f"job {job} may have records that only {doc.host.name} has, in {doc.spool} (--on-outage spool)."
         hint = "Start it on that machine, which carries them in; or go on without them: --accept-loss."
-    return Wait(POLL, why) if wait else Refuse(why, hint)
+    return Wait(POLL_INTERVAL, why) if wait else Decline(why, hint)
 
 
-def _seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     return f"{max(0, round(value))} s"

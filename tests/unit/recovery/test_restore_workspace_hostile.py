@@ -15,7 +15,7 @@ from wal_agent.capture.shadow import MOST_STATE, GitState
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Pack, Repository, Workspace
 from wal_agent.recovery import packs
-from wal_agent.recovery.rebuild import _URL, _is_known
+from wal_agent.recovery.rebuild import _URL, _is_progress_file
 
 
 class Forge:
@@ -145,7 +145,7 @@ def test_packs_that_do_not_hold(lab: Lab, what: str, monkeypatch: pytest.MonkeyP
         case "not an id":
             bad = replace(good, commit="--upload-pack=touch x")
         case "too big":
-            monkeypatch.setattr(packs, "MOST_BYTES", 10)
+            monkeypatch.setattr(packs, "MAX_PACK_BYTES", 10)
             bad = good
         case _:
             bad = replace(good, packs=())
@@ -187,7 +187,7 @@ def test_state_writes_only_what_git_keeps_progress_in(lab: Lab) -> None:
 
 @pytest.mark.parametrize("name", ["MERGE_HEAD", "rebase-merge/git-rebase-todo", "sequencer/todo", "rebase-apply/0001"])
 def test_known_files_of_state(name: str) -> None:
-    assert _is_known(name)
+    assert _is_progress_file(name)
 
 
 @pytest.mark.parametrize(

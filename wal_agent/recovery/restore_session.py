@@ -18,15 +18,15 @@ from wal_agent.agents.base import Agent, Env, Hookless, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.recovery import moves
-from wal_agent.recovery.damage import offered
-from wal_agent.recovery.moves import Move, move_in, placed, stage
+from wal_agent.recovery.damage import with_hint
+from wal_agent.recovery.moves import StagedFile, move_in, read_placed, stage_file
 from wal_agent.safefs import read_plain
 from wal_agent.sanitize import shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
 from wal_agent.wal.state import FileState
 
-KEEP = 5  # folders of earlier restores
+KEEP_RESTORES = 5  # folders of earlier restores
 MOST_FILES = 20_000
 MOST_BYTES = 16 << 30
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -34,7 +34,7 @@ MOST_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SessionTarget:
     """Where a session goes: the agent's folder on this machine, and `kept`, a new folder of ours for the exact copies
     and for what is replaced. `foreign`: what is there is another job's, so it never counts as more of this one's."""
 
@@ -76,7 +76,7 @@ class Restored:
 
 
 def restore(
-    place: Place,
+    place: SessionTarget,
     files: Mapping[str, FileState],
     blobs: Blobs,
     calls: Sequence[LoggedCall],
@@ -86,13 +86,13 @@ def restore(
     back. Damaged: the log's bytes do not hold; ConfigError: this machine cannot take them. Nothing of the agent's is
     changed then."""
     failpoint("restore.before_stage")
-    check(place, files)
-    staged: list[Move] = []
+    check_files(place, files)
+    staged: list[StagedFile] = []
     try:
-        _room(place, files)
+        _check_disk_space(place, files)
         main = place.agent.main_file
-        exact = _exact(place, files, blobs)
-        longer = {name: data for name, file in files.items() if (data := _longer(place, name, file)) is not None}
+        exact = _write_exact_copies(place, files, blobs)
+        longer = {name: data for name, file in files.items() if (data := _find_longer(place, name, file)) is not None}
         _save_longer(place, longer)
         data = longer.get(main) or exact[main].read_bytes()
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
@@ -100,64 +100,66 @@ def restore(
         for name in sorted(files, key=lambda n: (n == main, n)):  # the main file last: it makes the session
             child = (reconciled.data if told is None else told) if name == main else None
             data = child if child is not None else longer.get(name) or exact[name].read_bytes()
-            staged.append(stage(path := place.path(name), data, place.root_of(path)))
+            staged.append(stage_file(path := place.path(name), data, place.root_of(path)))
         _move_in(place, staged)
     except OSError as error:
         raise ConfigError(f"The session could not be restored: {error}.") from error
     except Damaged as error:
-        raise offered(error) from error
+        raise with_hint(error) from error
     finally:
-        moves.discard(staged)
+        moves.discard_staged(staged)
     size = sum(len(longer[name]) if name in longer else file.size for name, file in files.items())
     return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept)
 
 
-def check(place: Place, files: Mapping[str, FileState]) -> None:
+def check_files(place: SessionTarget, files: Mapping[str, FileState]) -> None:
     """Damaged: what the log says of the files cannot be a session. Reads nothing."""
     if not _SESSION.fullmatch(place.session):  # it becomes a word of the agent's command line
-        raise offered(Damaged(f"The log names a session {shorten(repr(place.session), 60)}, which is no session's id."))
+        raise with_hint(
+            Damaged(f"The log names a session {shorten(repr(place.session), 60)}, which is no session's id.")
+        )
     if len(files) > MOST_FILES or sum(max(f.size, f.base_size, 0) for f in files.values()) > MOST_BYTES:
-        raise offered(Damaged(f"The log names {len(files)} session files, more or bigger than an agent can have."))
+        raise with_hint(Damaged(f"The log names {len(files)} session files, more or bigger than an agent can have."))
     if (size := files[place.agent.main_file].size) > MOST_MAIN:
-        raise offered(Damaged(f"The log says that the session has {size} bytes, more than an agent can resume."))
+        raise with_hint(Damaged(f"The log says that the session has {size} bytes, more than an agent can resume."))
     try:
         for name in files:
             place.path(name)
             if above := next((str(p) for p in PurePosixPath(name).parents if str(p) in files), None):
                 raise Damaged(f"The log names {shorten(above)} both as a file and as a folder.")
     except Damaged as error:
-        raise offered(error) from error
+        raise with_hint(error) from error
 
 
-def _room(place: Place, files: Mapping[str, FileState]) -> None:
+def _check_disk_space(place: SessionTarget, files: Mapping[str, FileState]) -> None:
     """ConfigError where the disk cannot hold the exact copies, before they fill it."""
-    moves.private(place.kept)
+    moves.make_private_folder(place.kept)
     needed, free = sum(max(f.size, f.base_size) for f in files.values()), shutil.disk_usage(place.kept).free
     if needed > free:
         raise ConfigError(f"The session needs {needed} bytes in {place.kept}, and {free} are free.", "Make room there.")
 
 
-def plant(place: Place, prompt: str) -> None:
+def create_session(place: SessionTarget, prompt: str) -> None:
     """A new session that holds only `prompt`, for a task whose own session was never saved. ConfigError."""
     data = place.agent.tell(b"", place.session, place.workspace, prompt)
     if data is None:
         return
     try:
-        moves.private(place.kept)
-        _move_in(place, [stage(place.path(place.agent.main_file), data, place.root)])
+        moves.make_private_folder(place.kept)
+        _move_in(place, [stage_file(place.path(place.agent.main_file), data, place.root)])
     except OSError as error:
         raise ConfigError(f"The new session could not be written: {error}.") from error
 
 
-def prune(folder: Path) -> None:
+def drop_old_restores(folder: Path) -> None:
     """Drop the folders of all but the newest restores; their names sort by time."""
-    moves.prune(folder, KEEP)
+    moves.drop_oldest(folder, KEEP_RESTORES)
 
 
-def _exact(place: Place, files: Mapping[str, FileState], blobs: Blobs) -> dict[str, Path]:
+def _write_exact_copies(place: SessionTarget, files: Mapping[str, FileState], blobs: Blobs) -> dict[str, Path]:
     """Every file, byte for byte as captured and checked, in our own folder."""
     folder = place.kept / "exact"
-    moves.private(folder)
+    moves.make_private_folder(folder)
     made: dict[str, Path] = {}
     for name, file in files.items():
         place.path(name)  # refuses a name that would lead elsewhere, before anything is written under it
@@ -168,7 +170,7 @@ def _exact(place: Place, files: Mapping[str, FileState], blobs: Blobs) -> dict[s
     return made
 
 
-def _longer(place: Place, name: str, file: FileState) -> bytes | None:
+def _find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | None:
     """This machine's copy, where it is the log's and more: it holds what was not captured any more.
 
     What an earlier restore put there is more only by our own words; then what that restore itself found longer counts
@@ -177,7 +179,7 @@ def _longer(place: Place, name: str, file: FileState) -> bytes | None:
         return None
     is_main = name == place.agent.main_file
     here = place.agent.existing_files(place.session, place.workspace, place.env) if is_main else [place.path(name)]
-    ours = placed(place.kept.parent)
+    ours = read_placed(place.kept.parent)
     for path in here:
         data = read_plain(path)
         if data is not None and (earlier := ours.get(hashlib.sha256(data).hexdigest())) is not None:
@@ -193,15 +195,15 @@ def _extends(data: bytes, file: FileState) -> bool:
     return hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256
 
 
-def _save_longer(place: Place, longer: Mapping[str, bytes]) -> None:
+def _save_longer(place: SessionTarget, longer: Mapping[str, bytes]) -> None:
     folder = place.kept / "longer"
     for name, data in longer.items():
         target = folder.joinpath(*name.split("/"))
         moves.make_parents(target.parent, folder)
-        moves.write_new(target, data)
-        moves.sync(target.parent)
+        moves.write_new_file(target, data)
+        moves.sync_folder(target.parent)
 
 
-def _move_in(place: Place, staged: Sequence[Move]) -> None:
+def _move_in(place: SessionTarget, staged: Sequence[StagedFile]) -> None:
     confusing = place.agent.existing_files(place.session, place.workspace, place.env)
     move_in(staged, confusing, place.root_of, place.kept)

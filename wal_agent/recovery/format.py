@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 import time
 
-_GIVEN_UP = re.compile(r"(preempted|drained) \([A-Za-z-]{1,20}\)")
+_YIELDED = re.compile(r"(preempted|drained) \([A-Za-z-]{1,20}\)")
 
 
-def given_up(why: str) -> str:
+def yield_reason(why: str) -> str:
     """A `RunEnded.why` that says at whose word the run gave its job up, else "": what a log says is foreign text."""
-    return why if _GIVEN_UP.fullmatch(why) else ""
+    return why if _YIELDED.fullmatch(why) else ""
 
 
-def wherever(bucket: str, here: str) -> str:
+def describe_reach(bucket: str, here: str) -> str:
     """Where a job in `bucket` (a URL) can go on; `here`: this machine, by whatever name."""
     return f"on {here}, or wherever else its bucket's folder is" if bucket.startswith("file:") else "anywhere"
 
 
-def counted(n: int, noun: str) -> str:
+def plural(n: int, noun: str) -> str:
     """ "1 call", "2 calls"."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
@@ -31,7 +31,7 @@ def clock_time(seconds: float) -> str:
         return "an unknown time"
 
 
-def stamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     """`clock_time`, with the date in front where that is not today's (UTC)."""
     try:
         then = time.gmtime(seconds)
@@ -53,7 +53,7 @@ def moment(seconds: float, now: float, exact: bool = False) -> str:
         return clock_time(seconds)
 
 
-def span(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """ "3 s", "4 min", "2 h 14 min", "3 days"; never negative."""
     s = max(0, round(seconds)) if abs(seconds) < 1e12 else 0
     if s < 120:

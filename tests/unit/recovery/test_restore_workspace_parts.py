@@ -12,8 +12,8 @@ import pytest
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import Caps
-from wal_agent.recovery.covered import covering
-from wal_agent.recovery.tree_words import rows, told
+from wal_agent.recovery.covered import coverage_check
+from wal_agent.recovery.tree_words import describe_tree, tree_lines
 
 PART = 40_000
 
@@ -52,8 +52,8 @@ def test_an_empty_machine_gets_what_was_saved_and_is_told_what_was_not(lab: Lab)
     assert here.items() <= files(first.work).items()
     pending = lab.captured.pending
     assert pending is not None
-    assert any("not saved" in line and f"{pending.files} files" in line for line in rows(done))
-    assert f"{pending.files} files" in told(done, False)
+    assert any("not saved" in line and f"{pending.files} files" in line for line in tree_lines(done))
+    assert f"{pending.files} files" in describe_tree(done, False)
 
 
 def test_files_that_waited_stay_as_they_are_in_another_folder(lab: Lab) -> None:
@@ -93,7 +93,7 @@ def test_evidence_rests_on_nothing_while_files_wait(lab: Lab) -> None:
     half_saved(lab)
     second = lab.machine("b")
     second.restore()
-    covers = covering(second.target.shadow(), second.work, lab.captured)
+    covers = coverage_check(second.target.shadow(), second.work, lab.captured)
     assert not covers(str(second.work / "edited"))
     assert not covers(str(second.work / "old-0"))
 
@@ -117,5 +117,5 @@ def test_a_repository_without_its_history_yet(lab: Lab) -> None:
     assert git(second.work, "status", "--porcelain") == " M edited"
     done = third.restore()
     assert files(third.work)["edited"] == ("f", b"x = 2\n")
-    assert "commits" in told(done, False)
+    assert "commits" in describe_tree(done, False)
     assert git(third.work, "rev-parse", "--is-inside-work-tree") == "true"

@@ -71,7 +71,7 @@ def before_the_repository_stands() -> None:
         if (folder / rebuild.BUILT).exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    rebuild.sweep = die
+    rebuild.remove_half_built = die
 
 
 MOMENTS = {

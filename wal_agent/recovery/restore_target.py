@@ -24,17 +24,17 @@ from wal_agent.capture.repository import RepositoryReader
 from wal_agent.capture.scan import Scanner
 from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow
 from wal_agent.records import Repository
-from wal_agent.recovery.worktree import Tree, flush, listed
+from wal_agent.recovery.restore_tree import Tree, list_tree, sync_filesystem
 
-KEEP = 5  # restores; older ones are dropped where they are older than YOUNG as well
-YOUNG = 14 * 86400.0  # seconds
+KEEP_BACKUPS = 5  # restores; older ones are dropped where they are older than YOUNG as well
+MIN_BACKUP_AGE = 14 * 86400.0  # seconds
 STAMP = "%Y%m%dT%H%M%SZ"
 LOCAL = "local"
 _AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class SavedHere:
     """The files that are in the folder, saved in the shadow, and the repository around them. `clean`: its HEAD holds
     the very same files."""
 
@@ -45,7 +45,7 @@ class Here:
 
 def save_here(
     shadow: Shadow, workspace: Path, place: Location, env: Mapping[str, str], private: tuple[Path, ...], now: float
-) -> Here:
+) -> SavedHere:
     """Save the folder as a commit in the shadow, as a capture would. Under its lock. GitFailed."""
     surroundings = RepositoryReader(shadow)
     around = surroundings.look(place)
@@ -56,11 +56,11 @@ def save_here(
         of = f"{around.repository.head}:{place.prefix}"
         found = shadow.git.text("rev-parse", "-q", "--verify", of, at=shadow.at(*place.alternates), ok=(0, 1, 128))
         clean = found == made.work
-    return Here(made, around.repository, clean)
+    return SavedHere(made, around.repository, clean)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RestoreBackup:
     """One restore's repository of what it replaced."""
 
     folder: Path
@@ -85,7 +85,7 @@ class Kept:
             asked = "".join(f"--shallow {id}\n" for id in cut) + f"{head}\n"
             git.run(*words, at=shadow.at(), input=asked.encode())
             self._offer(shadow, alternates, head, cut)
-        flush(self.folder)
+        sync_filesystem(self.folder)
 
     def _offer(self, shadow: Shadow, alternates: tuple[Path, ...], head: str, cut: tuple[str, ...]) -> None:
         """Where the clone here has the history behind the commits, they are fetched as what they are; else shallow."""
@@ -110,7 +110,7 @@ class Kept:
         """The files of each save. GitFailed, Damaged."""
         git, at = shadow.git, GitDirs(self.folder, cwd=self.folder)
         ids = [git.text("rev-parse", "--verify", f"refs/heads/{name}:work", at=at) for name in self.saves]
-        return [listed(shadow, id, self.folder / "objects") for id in ids]
+        return [list_tree(shadow, id, self.folder / "objects") for id in ids]
 
     @property
     def shallow(self) -> bool:
@@ -130,11 +130,11 @@ class Kept:
         return f"git fetch{more} {shlex.quote(str(self.folder))} HEAD"
 
 
-def prune(folder: Path, now: float) -> None:
+def drop_old_backups(folder: Path, now: float) -> None:
     """Drop what restores before the newest `KEEP` kept, where it is not young. Only after a restore that came to its
     end: what the others kept may be the only copy that is told of."""
     with suppress(OSError):
-        for old in sorted(folder.iterdir())[:-KEEP]:
+        for old in sorted(folder.iterdir())[:-KEEP_BACKUPS]:
             with suppress(ValueError):  # somebody else's
-                if now - calendar.timegm(time.strptime(old.name[:16], STAMP)) > YOUNG:
+                if now - calendar.timegm(time.strptime(old.name[:16], STAMP)) > MIN_BACKUP_AGE:
                     shutil.rmtree(old, ignore_errors=True)

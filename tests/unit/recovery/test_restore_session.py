@@ -21,8 +21,8 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Edit, FileDelta, Payload
-from wal_agent.recovery import moves, restore
-from wal_agent.recovery.restore import Place, Restored, plant, prune
+from wal_agent.recovery import moves, restore_session
+from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState
@@ -77,13 +77,13 @@ class Machine:
         self.main = self.home / "chats" / "s1.jsonl"
         self.n = 0
 
-    def place(self) -> Place:
+    def place(self) -> SessionTarget:
         self.n += 1
-        return Place(cast(Agent, self.agent), "s1", Path("/w"), {}, self.ours / f"{self.n:03}")
+        return SessionTarget(cast(Agent, self.agent), "s1", Path("/w"), {}, self.ours / f"{self.n:03}")
 
     def restore(self, files: dict[str, bytes], notice: str = "notice\n") -> Restored:
         states = {name: file(data) for name, data in files.items()}
-        return restore.restore(self.place(), states, BLOBS, CALLS, lambda r: notice)
+        return restore_session.restore(self.place(), states, BLOBS, CALLS, lambda r: notice)
 
     def tree(self) -> dict[str, bytes | str]:
         found: dict[str, bytes | str] = {}
@@ -173,7 +173,7 @@ def test_what_another_job_wrote_is_no_more_of_this_one(machine: Machine) -> None
     machine.main.parent.mkdir(parents=True)
     machine.main.write_bytes(longer)
     place = replace(machine.place(), foreign=True)
-    got = restore.restore(place, {MAIN: file(b"one\ntwo\n")}, BLOBS, CALLS, lambda r: "notice\n")
+    got = restore_session.restore(place, {MAIN: file(b"one\ntwo\n")}, BLOBS, CALLS, lambda r: "notice\n")
     assert got.extended == ()
     assert machine.main.read_bytes() == b"one\ntwo\ncall 1\nnotice\n"
     assert [p.read_bytes() for p in (place.kept / "replaced").rglob("*.jsonl")] == [longer]
@@ -197,9 +197,9 @@ def test_what_a_restore_put_there_is_not_taken_for_the_agents_words(machine: Mac
 def test_what_only_this_machine_had_survives_one_recovery_after_another(machine: Machine) -> None:
     machine.main.parent.mkdir(parents=True)
     machine.main.write_bytes(b"one\ntwo\n")
-    for n in range(restore.KEEP * 2):
+    for n in range(restore_session.KEEP_RESTORES * 2):
         got = machine.restore({MAIN: b"one\n"}, f"notice {n}\n")
-        prune(machine.ours)
+        drop_old_restores(machine.ours)
         assert machine.main.read_bytes() == b"one\ntwo\ncall 1\nnotice %d\n" % n
         assert got.extended == (MAIN,)
 
@@ -266,7 +266,7 @@ def test_damage_changes_nothing(machine: Machine) -> None:
     machine.main.write_bytes(b"mine")
     states = {MAIN: file(b"one\n"), "z": FileState(session="s1", size=3, sha256="0" * 64)}
     with pytest.raises(Damaged):
-        restore.restore(machine.place(), states, BLOBS, CALLS, lambda r: "")
+        restore_session.restore(machine.place(), states, BLOBS, CALLS, lambda r: "")
     assert machine.tree() == {"chats": "folder", "chats/s1.jsonl": b"mine"}
 
 
@@ -276,8 +276,8 @@ def test_names_that_cannot_both_be(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("most_files", "most_bytes"), [(2, 1 << 30), (100, 10)])
 def test_sizes_are_capped(machine: Machine, monkeypatch: pytest.MonkeyPatch, most_files: int, most_bytes: int) -> None:
-    monkeypatch.setattr(restore, "MOST_FILES", most_files)
-    monkeypatch.setattr(restore, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(restore_session, "MOST_FILES", most_files)
+    monkeypatch.setattr(restore_session, "MOST_BYTES", most_bytes)
     raises_and_changes_nothing(machine, FILES, Damaged, "more or bigger")
 
 
@@ -295,7 +295,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, wanted: str, visit: int, how: Calla
             how()
 
     monkeypatch.setattr(moves, "failpoint", visited)
-    monkeypatch.setattr(restore, "failpoint", visited)
+    monkeypatch.setattr(restore_session, "failpoint", visited)
 
 
 def die() -> None:
@@ -313,7 +313,7 @@ def test_after_a_crash_anywhere_the_next_restore_makes_it_whole(
     machine.main.parent.mkdir(parents=True)
     machine.main.write_bytes(b"mine")
     stop_at(monkeypatch, point, visit, die)
-    monkeypatch.setattr(moves, "discard", lambda moves: None)  # a killed process cleans nothing
+    monkeypatch.setattr(moves, "discard_staged", lambda moves: None)  # a killed process cleans nothing
     with pytest.raises(Killed):
         machine.restore(FILES)
     monkeypatch.undo()
@@ -343,7 +343,7 @@ def test_a_failure_between_the_moves_puts_everything_back(
 
 
 def test_a_full_disk_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, left = moves.write_new, [2]
+    write, left = moves.write_new_file, [2]
 
     def full(path: Path, data: bytes) -> None:
         left[0] -= 1
@@ -351,7 +351,7 @@ def test_a_full_disk_changes_nothing(machine: Machine, monkeypatch: pytest.Monke
             raise OSError(28, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(moves, "write_new", full)
+    monkeypatch.setattr(moves, "write_new_file", full)
     raises_and_changes_nothing(machine, FILES, ConfigError, "No space left")
 
 
@@ -359,16 +359,16 @@ def test_a_full_disk_changes_nothing(machine: Machine, monkeypatch: pytest.Monke
 
 
 def test_plant_makes_a_session_of_only_the_prompt(machine: Machine) -> None:
-    plant(machine.place(), "the task\n")
+    create_session(machine.place(), "the task\n")
     assert machine.tree() == {"chats": "folder", "chats/s1.jsonl": b"the task\n"}
 
 
 def test_prune_keeps_the_newest(tmp_path: Path) -> None:
     for n in range(9):
         (tmp_path / f"20260101T00000{n}Z-{n}").mkdir()
-    prune(tmp_path)
+    drop_old_restores(tmp_path)
     assert [re.sub(".*-", "", p.name) for p in sorted(tmp_path.iterdir())] == ["4", "5", "6", "7", "8"]
-    prune(tmp_path / "none")
+    drop_old_restores(tmp_path / "none")
 
 
 CONTENT = st.binary(max_size=20)

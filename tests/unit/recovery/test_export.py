@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.errors import UsageError
-from wal_agent.recovery.point import read_point
+from wal_agent.recovery.point import parse_point
 
 NOW = datetime(2026, 11, 22, 14, 2, 30, tzinfo=UTC).timestamp()
 
@@ -34,19 +34,19 @@ def utc(text: str) -> float:
     ],
 )
 def test_what_it_means(text: str, means: float) -> None:
-    found = read_point(text, NOW)
+    found = parse_point(text, NOW)
     assert type(found) is type(means) and found == pytest.approx(means, abs=1e-3)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "noon", "25:00", "14:60", "1e9", "2026-13-01", "١٢", "9" * 19])
 def test_what_is_no_place(text: str) -> None:
     with pytest.raises(UsageError):
-        read_point(text, NOW)
+        parse_point(text, NOW)
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_place_or_refused(text: str) -> None:
     try:
-        assert isinstance(read_point(text, NOW), int | float)
+        assert isinstance(parse_point(text, NOW), int | float)
     except UsageError:
         pass
