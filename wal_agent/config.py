@@ -396,7 +396,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from None
     known_keys(document, KEYS, "", path)
     if "rules" in document:
-        from wal_agent.recovery.toml_rules import parse_toml_rules
+        from wal_agent.recovery.project_rules import parse_toml_rules
 
         parse_toml_rules(document["rules"], path, text)
     return document

@@ -15,7 +15,7 @@ from tests.conftest import TESTS
 from tests.faults.evidence.halt import Halter, places, points
 from tests.unit.capture.trees import Elsewhere, Log, User, capture_of, on_disk
 from tests.unit.recovery.lab import Lab, files, git, repository, write
-from wal_agent.recovery.target import PutBack
+from wal_agent.recovery.restore_target import PutBack
 
 PLACES = 12  # of each program; WAL_AGENT_TEST_POINTS=0 tries every one
 

@@ -14,9 +14,8 @@ import pytest
 
 from tests.unit.recovery.cases import intent, opening, state_of
 from wal_agent.records import Intent
-from wal_agent.recovery.inflight import InFlight, group_calls
+from wal_agent.recovery.inflight import AskedCall, InFlight, Resolver, group_calls
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.recovery.settle import AskedCall, Resolver
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise.prepare import harmless_calls

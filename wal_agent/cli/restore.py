@@ -15,7 +15,7 @@ from wal_agent.cli.screen import lines, say
 from wal_agent.redact import redact
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.copy_out import Exported
+    from wal_agent.recovery.export import Exported
     from wal_agent.wal.blobs import Blobs
     from wal_agent.wal.reader import Replay
 
@@ -85,9 +85,8 @@ def restore(
     from wal_agent.cli.options import place
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged
-    from wal_agent.recovery.copy_out import export_job
     from wal_agent.recovery.damage import restore_hint
-    from wal_agent.recovery.point import replay_at
+    from wal_agent.recovery.export import export_job, replay_at
     from wal_agent.supervise.callers import outer_runs, person_needed
     from wal_agent.wal.blob_check import CheckedBlobs, newest_restorable
 
@@ -153,8 +152,7 @@ def _rows(found: Replay) -> list[str]:
     """What one must know of that place: which calls ran then, and which call's effects the tree has."""
     from wal_agent.cli.view import preview
     from wal_agent.recovery.format import plural, timestamp
-    from wal_agent.recovery.report import one_line, row
-    from wal_agent.recovery.tree_words import describe_pending
+    from wal_agent.recovery.report import describe_pending, one_line, row
 
     state = found.state
     rows = []

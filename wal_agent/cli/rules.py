@@ -93,8 +93,7 @@ def lint() -> None:
     from wal_agent.errors import ConfigError
     from wal_agent.recovery.format import plural
     from wal_agent.recovery.project_lint import lint_rules as warnings
-    from wal_agent.recovery.project_rules import load_markdown_rules
-    from wal_agent.recovery.toml_rules import MAX_RULES, read_toml_rules
+    from wal_agent.recovery.project_rules import MAX_RULES, load_markdown_rules, read_toml_rules
     from wal_agent.shell.rules import load_rules
 
     workspace = Path.cwd().resolve()

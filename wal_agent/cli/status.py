@@ -16,7 +16,7 @@ from wal_agent.cli.screen import lines, say
 from wal_agent.cli.view import View, looked
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.recovery.format import duration, moment, plural, size, timestamp
-from wal_agent.recovery.settled import failure_text
+from wal_agent.recovery.lease_policy import failure_text
 from wal_agent.redact import redact
 from wal_agent.sanitize import shorten
 from wal_agent.wal.blob_check import CheckedBlobs

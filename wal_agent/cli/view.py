@@ -16,8 +16,7 @@ from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.records import Intent, Opening, Payload
 from wal_agent.recovery.crash_history import CRASH_CLASSES
 from wal_agent.recovery.damage import damaged_log_error, lost_blobs_error, missing_lease_error
-from wal_agent.recovery.lease_policy import lease_age, owner_is_dead, pause_left, paused_until
-from wal_agent.recovery.settled import StopKind, classify_stop
+from wal_agent.recovery.lease_policy import StopKind, classify_stop, lease_age, owner_is_dead, pause_left, paused_until
 from wal_agent.redact import redact
 from wal_agent.sanitize import printable
 from wal_agent.supervise.hook_server import STATUS, ask_run

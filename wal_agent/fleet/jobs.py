@@ -17,6 +17,7 @@ from wal_agent.errors import Damaged, Denied, Newer, UsageError
 from wal_agent.records import Host
 from wal_agent.recovery.lease_policy import (
     Local,
+    classify_stop,
     lease_age,
     may_have_spooled,
     owner_is_dead,
@@ -24,7 +25,6 @@ from wal_agent.recovery.lease_policy import (
     paused_until,
     spool_is_here,
 )
-from wal_agent.recovery.settled import classify_stop
 from wal_agent.redact import redact_head
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.wal import lease as leases

@@ -1,25 +1,83 @@
-"""What can still be had of a job's session, written into a new folder; the bucket and all other files stay as they are.
+"""Write what a job had saved as of a point in its log into a person's folder: `session/` and `workspace/`.
 
-Of each file the newest version whose every byte is there: an older one where blobs are lost (I3, I4).
+A point is a record's number or a time. Of each session file the newest version is written whose every byte is there: an
+older one where blobs are lost (I3, I4). The bucket, the job and all other files are not changed, and no link in the
+folder is followed out of it.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+import re
+import shutil
+import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
 from wal_agent.bucket.base import Bucket
+from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import ConfigError, Damaged, UsageError
-from wal_agent.recovery import moves
+from wal_agent.recovery import restore_session
 from wal_agent.sanitize import shorten
+from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import create_file, write_base, write_file
 from wal_agent.wal.keys import Keys
-from wal_agent.wal.reader import Replay, replay
+from wal_agent.wal.reader import KnownEnd, Replay, check_end, replay, seq_at_time
 from wal_agent.wal.state import FileState
+
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
+_WAYS = "Give a record's number, as `wal-agent log` shows it, or a time (UTC): 14:02, 14:02:13, 2026-11-22T14:02:13Z."
+
+
+def parse_point(text: str, now: float) -> int | float:
+    """A record's number (int), or seconds since 1970 (float). A time of day means the newest such time up to `now`, and
+    a minute means its end. UsageError for anything else."""
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        if (number := int(text)) < 1:
+            raise UsageError("Records are numbered from 1.", _WAYS)
+        return number
+    if match := _CLOCK.fullmatch(text):
+        hours, minutes, seconds = (int(part) if part else None for part in match.groups())
+        today = datetime.fromtimestamp(now, UTC)
+        at = today.replace(hour=hours or 0, minute=minutes or 0, second=59 if seconds is None else seconds)
+        at = at.replace(microsecond=999_999)
+        began = at.replace(second=0 if seconds is None else at.second, microsecond=0)
+        return (at if began <= today else at - timedelta(days=1)).timestamp()
+    try:
+        when = datetime.fromisoformat(text)
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=UTC)
+        return when.timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text[:60]!r} is no place in the log.", _WAYS) from None
+
+
+def replay_at(bucket: Bucket, keys: Keys, key_id: str, at: str | None, now: float) -> Replay:
+    """The log up to the place `at` (None: to its end), or as far as it is sound. Denied: the job is not encrypted with
+    the key `key_id`; UsageError: there is no such place; Damaged: it cannot be found; BucketError."""
+    try:
+        seen = leases.read_lease(bucket, keys)
+    except Damaged:
+        seen = None  # what was saved is in the log
+    if seen and (problem := wrong_key_error(keys.job, seen.doc.key, key_id)):
+        raise problem
+    if seen is None and next(iter(bucket.list(keys.log)), None) is None:
+        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+    if at is None:
+        return check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
+    point = parse_point(at, now)
+    upto = point if isinstance(point, int) else seq_at_time(bucket, keys, point)
+    if upto < 1:
+        raise UsageError(f"Job {keys.job} has no record of {at} or before.", "See: wal-agent log")
+    return replay(bucket, keys, upto)
+
 
 TRIES = 8  # versions of one file that are tried on one base
 _BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EINVAL)
@@ -56,7 +114,7 @@ def write_session_files(
         try:
             check(name)
             target = folder.joinpath(*name.split("/"))
-            moves.make_parents(target.parent, folder)
+            restore_session.make_parents(target.parent, folder)
             written[name], why = _write_newest(found, file, name, bucket, keys, blobs, target)
         except (ValueError, Damaged, ConfigError) as error:
             why = f"cannot be had ({getattr(error, 'what', error)})"
@@ -143,3 +201,112 @@ def _write_version(blobs: Blobs, file: FileState, target: Path) -> None:
     except BaseException:
         target.unlink(missing_ok=True)
         raise
+
+
+SESSION, WORKSPACE = "session", "workspace"
+STAGED = ".wal-agent-restore-"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """`files`: name and bytes of the session's files. `tree_files`: of the working tree, None where none was saved.
+    `short`: sentences on what could not be had. `replaced`: how many files were there before."""
+
+    files: Mapping[str, int]
+    tree_files: int | None
+    short: tuple[str, ...]
+    replaced: int
+
+
+def export_job(
+    found: Replay,
+    bucket: Bucket,
+    keys: Keys,
+    blobs: Blobs,
+    folder: Path,
+    check: Callable[[str], object],
+    env: Mapping[str, str],
+    now: float,
+    *,
+    force: bool,
+) -> Exported:
+    """Write what `found` says into `folder` (absolute), which is new or empty, unless `force`: then files of the same
+    names are replaced. `check` raises ValueError for a name that is no file of the agent's. `now`: seconds since 1970.
+
+    UsageError: the folder is not to be had; ConfigError: the disk or git refuses; BucketError."""
+    _make_folder(folder, force)
+    with _staging_folder(folder) as stage:
+        (stage / SESSION).mkdir(mode=0o700)
+        done = write_session_files(found, bucket, keys, blobs, stage / SESSION, check)
+        short = list(done.short)
+        files: int | None = None
+        try:
+            files = _export_workspace(found, blobs, stage, env, now)
+        except Damaged as error:
+            short.append(f"the working tree cannot be had ({error.what})")
+            shutil.rmtree(stage / WORKSPACE, ignore_errors=True)
+        replaced = sum(
+            _move_into(stage / part, folder / part) for part in (SESSION, WORKSPACE) if (stage / part).is_dir()
+        )
+    return Exported(done.files, files, tuple(short), replaced)
+
+
+def _make_folder(folder: Path, force: bool) -> None:
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if folder.is_symlink() or not folder.is_dir():
+            raise UsageError(f"{folder} is there already and is not a folder.", "Name a new one.") from None
+        if not force and next(folder.iterdir(), None) is not None:
+            hint = "Name a new one, or replace what has the same name in it: --force"
+            raise UsageError(f"{folder} is there already and is not an empty folder.", hint) from None
+    except OSError as error:
+        raise UsageError(f"The folder {folder} cannot be made: {error.strerror}.", "Name another one.") from error
+
+
+@contextmanager
+def _staging_folder(folder: Path) -> Iterator[Path]:
+    try:
+        stage = Path(tempfile.mkdtemp(prefix=STAGED, dir=folder))
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}.") from error
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _export_workspace(found: Replay, blobs: Blobs, stage: Path, env: Mapping[str, str], now: float) -> int | None:
+    captured = found.state.workspace
+    if captured is None:
+        return None
+    # Imported here: what reads no working tree needs no git.
+    from wal_agent.recovery.restore_target import Keep, RestoreTarget, decide_restore, inspect_target
+    from wal_agent.recovery.restore_workspace import restore_files
+
+    target = RestoreTarget(stage / WORKSPACE, stage / "state", env)
+    decided = decide_restore(captured, inspect_target(target, captured))
+    assert not isinstance(decided, Keep), "a folder that was made just now is nobody's"
+    restore_files(target, captured, blobs, decided, now)
+    return captured.files
+
+
+def _move_into(source: Path, target: Path) -> int:
+    """Move a folder's content, file by file where a folder is there; how many files were replaced."""
+    if not os.path.lexists(target):
+        source.rename(target)
+        return 0
+    if not stat.S_ISDIR(target.lstat().st_mode):
+        raise ConfigError(f"{target} is not a folder.", "Move it away, or name another folder.")
+    replaced = 0
+    for entry in sorted(source.iterdir()):
+        place = target / entry.name
+        if entry.is_dir() and not entry.is_symlink():
+            replaced += _move_into(entry, place)
+            continue
+        replaced += os.path.lexists(place)
+        if place.is_dir() and not place.is_symlink():
+            raise ConfigError(f"{place} is a folder, and a file is to go there.", "Move it away.")
+        with suppress(FileNotFoundError):
+            entry.replace(place)
+    return replaced

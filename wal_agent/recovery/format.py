@@ -1,4 +1,4 @@
-"""Small words for people: counts, sizes, spans, times. Times of day are UTC."""
+"""Format counts, sizes, durations and times for people. Times of day are UTC."""
 
 from __future__ import annotations
 

@@ -1,24 +1,243 @@
-"""The one decision of a recovery (DESIGN 7): from what the log says, to what is done. Pure data to data.
+"""Decide what a recovery does (DESIGN 7): the inputs of `plan_model` to one of its outcomes. Pure.
 
 `TABLE` is read from the top and the first row that matches decides, so adding a condition means placing it. Two rules
-order it: whatever could lose a call in flight stands below the rows that keep it (I8), and what a person must decide
-stands above what wal-agent may. `REMARKS` are told beside the decision, all that hold, and never make one.
-
-`case` has what is looked at, `decided` what can come of it, `follows` what follows from each row; docs/RECOVERY.md
-shows the rows as `table()` renders them.
+order it: whatever could lose a call in flight is below the rows that keep it (I8), and what a person must decide is
+above what wal-agent may. All `REMARKS` that hold are reported beside the outcome, and never decide. docs/RECOVERY.md
+shows the rows as `render_table` writes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from wal_agent.agents.session_files import SESSION
+from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
 from wal_agent.records import Opening
-from wal_agent.recovery import follows
-from wal_agent.recovery.decided import Plan, Refuse
-from wal_agent.recovery.identity import is_other_project
-from wal_agent.recovery.plan_model import LocalFacts, PlanInputs, Policy, PriorLog
+from wal_agent.recovery import crash_history
+from wal_agent.recovery.damage import damaged_log_error
+from wal_agent.recovery.format import plural, yield_reason
+from wal_agent.recovery.plan_model import (
+    Alert,
+    LocalFacts,
+    Plan,
+    PlanInputs,
+    Policy,
+    PriorLog,
+    Refuse,
+    Resume,
+    Start,
+    StartAgain,
+)
+from wal_agent.shell.quote import safe
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?(?P<host>[^/:]+)(?::\d+)?/(?P<path>.*)", re.IGNORECASE)
+_SCP = re.compile(r"(?:[^/@:]+@)?(?P<host>[^/:]+):(?P<path>.*)")
+
+
+def is_other_project(then: Iterable[str], here: Iterable[str]) -> bool:
+    """Whether both are known and nothing says that they are one project.
+
+    What both sides know of one kind must differ, and nothing else be equal: a shallow clone knows no first commit, a
+    repository without a remote no origin. One origin has many spellings (ssh, https, with and without .git)."""
+    old, new = _by_kind(then), _by_kind(here)
+    both = old.keys() & new.keys()
+    return bool(both) and not any(old[kind] & new[kind] for kind in both)
+
+
+def describe_project(identity: Iterable[str]) -> str:
+    """The project in words, for people: its origin, else its first commit."""
+    kinds = _by_kind(identity, spell=str)
+    for value in sorted(kinds.get("origin", ())):
+        return safe(value, 100)
+    return next((f"first commit {safe(value, 12)}" for value in sorted(kinds.get("root", ()))), "unknown")
+
+
+def _by_kind(identity: Iterable[str], spell: Callable[[str], str] | None = None) -> dict[str, set[str]]:
+    spell = spell or _normalize_url
+    found: dict[str, set[str]] = {}
+    for text in identity:
+        kind, _, value = text.partition(":")
+        if value:
+            found.setdefault(kind, set()).add(spell(value) if kind == "origin" else value)
+    return found
+
+
+def _normalize_url(url: str) -> str:
+    """`host/path` of an origin, without what clones of one project differ in."""
+    found = _URL.fullmatch(url) or _SCP.fullmatch(url)
+    flat = f"{found['host'].lower()}/{found['path'].lstrip('/')}" if found else url
+    return flat.rstrip("/").removesuffix(".git")
+
+
+_SETTLE = "Settle each with: wal-agent ack N --done | --not-done"
+
+
+def refuse_damaged(c: PlanInputs) -> Plan:
+    assert c.local.damage is not None
+    error = damaged_log_error(c.local.damage)
+    return Refuse(Damaged, error.what, error.hint)
+
+
+def refuse_agent(c: PlanInputs) -> Plan:
+    assert c.before.home is not None
+    what = f"This job belongs to {c.before.home.agent}, not to {c.opening.agent}. Nothing was run."
+    return Refuse(ConfigError, what, "Choose another name with --job.")
+
+
+def refuse_command(c: PlanInputs) -> Plan:
+    assert c.before.home is not None
+    then, now = safe(c.before.home.args[0], 80), safe(c.opening.args[0], 80)
+    what = f"This job was last run with {then}, not with {now}. Nothing was run."
+    return Refuse(ConfigError, what, "Choose another name with --job.")
+
+
+def refuse_workspace(c: PlanInputs) -> Plan:
+    assert c.before.home is not None
+    what = f"This job belongs to the folder {c.before.home.workspace}, not to {c.opening.workspace}. Nothing was run."
+    return Refuse(ConfigError, what, "Run it there, or choose another name with --job.")
+
+
+def refuse_foreign(c: PlanInputs) -> Plan:
+    theirs, ours = describe_project(c.identity), describe_project(c.local.identity)
+    what = f"This job belongs to another repository ({theirs}), not to the one here ({ours}). Nothing was run."
+    return Refuse(ConfigError, what, "Run it in that repository, or choose another name with --job.")
+
+
+def halt_crash_loop(c: PlanInputs) -> Plan:
+    found, minutes = c.crashes, c.policy.crash_window / 60
+    what = (
+        f"{len(found)} crashes in {minutes:.0f} minutes{crash_history.describe_place(c.state, found)} ({crash_history.describe_classes(found)}). "
+        "Stopped; a person is needed."
+    )
+    return Refuse(CrashLoop, what, "See: wal-agent log --crashes")
+
+
+def halt_stuck(c: PlanInputs) -> Plan:
+    assert c.stuck is not None
+    call, how = c.stuck.call, crash_history.describe_class(c.stuck.cls)
+    if call is None:
+        what = f"It died twice in a row at the same place of its session, with no tool call in between ({how})."
+        hint = "See: wal-agent log --crashes. Then go on at a terminal, or begin anew with --fresh."
+    else:
+        what = f"It died twice in a row in {crash_history.describe_call(call.intent)} ({how})."
+        hint = f"Look what became of it, then: wal-agent ack {call.intent.call} --done | --not-done; or at a terminal."
+    return Refuse(CrashLoop, f"{what} Not tried a third time; a person is needed.", hint)
+
+
+def halt_unknown(c: PlanInputs) -> Plan:
+    calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.state.open[:5])
+    what = f"Cannot tell what became of calls in flight ({calls}). Stopped, as the policy says; a person is needed."
+    return Refuse(PersonNeeded, what, _SETTLE)
+
+
+def refuse_to_forget(c: PlanInputs) -> Plan:
+    calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.state.open[:5])
+    return Refuse(PersonNeeded, f"--fresh would forget calls that are not settled ({calls}).", _SETTLE)
+
+
+# ---- going on --------------------------------------------------------------------------------------------------------
+
+
+def start_as_asked(c: PlanInputs) -> Plan:
+    return Start(c.opening.args, "a new session, as asked")
+
+
+def resume_alone(c: PlanInputs) -> Plan:
+    decided = resume_dangling(c)
+    assert isinstance(decided, Resume | StartAgain)
+    return replace(decided, alone=True)
+
+
+def resume_dangling(c: PlanInputs) -> Plan:
+    alert: Alert
+    if c.pause is not None:
+        alert = "paused"
+    elif c.died:
+        alert = "crash"
+    elif c.cause == "released":
+        alert = "preempted"
+    elif c.state.ended is not None or c.cause in ("closed", "first"):
+        alert = "unsettled"
+    else:
+        alert = "crash"
+    return _resume_or_start_again(c, alert, f"{_describe_end(c)}{_describe_open_calls(c)}")
+
+
+def start(c: PlanInputs) -> Plan:
+    if c.before.home is None or c.cause in ("first", "closed"):
+        return Start(c.opening.args, "nothing to recover")
+    why = f"{_describe_end(c)} before anything was recorded: starting it again"
+    return StartAgain(c.args, None, None, (), (), why)
+
+
+def resume_paused(c: PlanInputs) -> Plan:
+    return _resume_or_start_again(c, "paused", f"{_describe_end(c)}; {_describe_idle(c)}")
+
+
+def resume_released(c: PlanInputs) -> Plan:
+    return _resume_or_start_again(c, "preempted", f"{_describe_end(c)}; {_describe_idle(c)}")
+
+
+def resume_cut_off(c: PlanInputs) -> Plan:
+    return _resume_or_start_again(c, "cut_off", f"{_describe_end(c)}; {_describe_idle(c)}")
+
+
+def resume_closed(c: PlanInputs) -> Plan:
+    return _resume_or_start_again(c, "cut_off", "its last run had come to its end; continuing it, as asked")
+
+
+def start_fresh(c: PlanInputs) -> Plan:
+    return Start(c.opening.args, "its last run had come to its end")
+
+
+def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
+    if c.captured and not SESSION.fullmatch(c.state.session):  # it would become an argument of the agent
+        what = "The log names a session by an id that no agent gives. Nothing was run."
+        return Refuse(Damaged, what, "Take out what was saved, with: wal-agent restore --to DIR")
+    if c.captured:
+        return Resume(c.state.session, c.args, alert, c.state.open, c.finished, why)
+    prompt = c.state.prompt.prompt if c.state.prompt else None
+    told = alert if c.state.open or c.finished or c.state.unlogged else None
+    why = f"{why}; its session was not saved yet: starting it again"
+    return StartAgain(c.args, told, prompt, c.state.open, c.finished, why)
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def describe_version_change(c: PlanInputs) -> str:
+    assert c.before.home is not None
+    then, now = safe(c.before.home.agent_version, 40), safe(c.opening.agent_version, 40)
+    return f"{c.opening.agent} is {now} here; it was {then} when this session was saved."
+
+
+def _describe_end(c: PlanInputs) -> str:
+    host = c.before.home.host.name if c.before.home else "its host"
+    if c.pause is not None:
+        return f"was paused on {host}" + (f" ({safe(c.pause.reason, 80)})" if c.pause.reason else "")
+    if c.died and c.state.ended is not None:
+        return f"died on {host} ({crash_history.describe_class(c.state.ended.cls)})"
+    if c.opening.cause == "closed" and c.cause != "closed":
+        return f"had ended on {host}"  # a person settled its last call since, and nothing was left to do
+    match c.cause:
+        case "released":
+            why = yield_reason(c.state.ended.why) if c.state.ended else ""
+            return f"was given up in good order on {host}" + (f": {why}" if why else "")
+        case "closed":
+            return f"ended on {host} without completing its turn"
+        case _:
+            return f"was cut off on {host}"
+
+
+def _describe_idle(c: PlanInputs) -> str:
+    return "what was in flight is not known" if c.local.unlogged else "nothing was in flight"
+
+
+def _describe_open_calls(c: PlanInputs) -> str:
+    return f" with {plural(len(c.state.open), 'call')} in flight" if c.state.open else ""
 
 
 def decide(before: PriorLog, opening: Opening, local: LocalFacts, policy: Policy) -> Plan:
@@ -147,49 +366,49 @@ TABLE = (
     Row(
         "log damaged",
         _damaged,
-        follows.refuse_damaged,
+        refuse_damaged,
         "a record is missing, or is not what was written",
         "nothing is started (73); told is what can still be had",
     ),
     Row(
         "another agent's job",
         _other_agent,
-        follows.refuse_agent,
+        refuse_agent,
         "the job was last run with another agent",
         "nothing is started (78); another name: `--job`",
     ),
     Row(
         "another command's job",
         _other_command,
-        follows.refuse_command,
+        refuse_command,
         "the agent is `generic`, and the job was last run with another program",
         "nothing is started (78); another name: `--job`",
     ),
     Row(
         "another folder's job",
         _other_workspace,
-        follows.refuse_workspace,
+        refuse_workspace,
         "the job's folder is another one, and is still on this machine",
         "nothing is started (78); run it there, or `--job`",
     ),
     Row(
         "another repository's job",
         _other_repository,
-        follows.refuse_foreign,
+        refuse_foreign,
         "the saved working tree is of a repository that has neither origin nor first commit in common with this one",
         "nothing is started (78); run it there, or `--job`",
     ),
     Row(
         "crash loop",
         _crash_loop,
-        follows.halt_crash_loop,
+        halt_crash_loop,
         "5 crashes in 10 minutes (an agent that died, or a whole run that was cut off), and nobody is at the terminal",
         "nothing is started (80); a person looks: `wal-agent log --crashes`",
     ),
     Row(
         "died twice at the same place",
         _stuck,
-        follows.halt_stuck,
+        halt_stuck,
         "the last two runs died in the same way in an equal call, or with no call between them, and nobody is at the "
         "terminal",
         "nothing is started (80); a person settles the call, goes on at a terminal, or begins anew: `--fresh`",
@@ -197,77 +416,77 @@ TABLE = (
     Row(
         "calls in flight, fate unknown, halt",
         _halts,
-        follows.halt_unknown,
+        halt_unknown,
         "`--on-ambiguity halt`, and of a call that may have changed something it cannot be told what became of it",
         "nothing is started (79); a person settles it: `wal-agent ack`",
     ),
     Row(
         "calls in flight, and `--fresh`",
         _fresh_with_open_calls,
-        follows.refuse_to_forget,
+        refuse_to_forget,
         "a new session was asked for, which would forget calls in flight",
         "nothing is started (79); a person settles them: `wal-agent ack`",
     ),
     Row(
         "`--fresh`",
         _fresh,
-        follows.start_as_asked,
+        start_as_asked,
         "a new session was asked for, and no call is in flight",
         "start a new session; the saved one and the saved working tree are not put back",
     ),
     Row(
         "calls in flight, fate unknown, resume",
         _resumes_in_doubt,
-        follows.resume_alone,
+        resume_alone,
         "`--on-ambiguity resume`, and of a call that may have changed something it cannot be told what became of it",
         "restore and resume; each call is told with its verdict; in doubt the agent verifies and decides by itself",
     ),
     Row(
         "calls in flight",
         _dangling,
-        follows.resume_dangling,
+        resume_dangling,
         "calls have an intent and no end",
         "restore and resume; each call is told with its verdict; in doubt the agent verifies, then stops and asks",
     ),
     Row(
         "nothing was recorded",
         _never_ran,
-        follows.start,
+        start,
         "no turn and no call of the newest session is in the log, and no conversation is saved in it",
         "start; after a crash with the arguments of before",
     ),
     Row(
         "paused",
         _paused,
-        follows.resume_paused,
+        resume_paused,
         "the last run was paused, and the pause is over or was ended",
         "restore and resume; told what it was paused for, and that nothing was in flight",
     ),
     Row(
         "given up in good order",
         _released,
-        follows.resume_released,
+        resume_released,
         "the last run was drained, or gave the job up",
         "restore and resume; told that nothing was in flight",
     ),
     Row(
         "cut off",
         _cut_off,
-        follows.resume_cut_off,
+        resume_cut_off,
         "the last run died, or ended inside a turn",
         "restore and resume; told that nothing was in flight",
     ),
     Row(
         "ended, and `--continue`",
         _resume_closed_asked,
-        follows.resume_closed,
+        resume_closed,
         "the last run had come to its end, and going on was asked for",
         "restore and resume",
     ),
     Row(
         "ended",
         _always,
-        follows.start_fresh,
+        start_fresh,
         "the last run had come to its end",
         "start a new session",
     ),
@@ -277,7 +496,7 @@ REMARKS = (
     Remark(
         "the agent's version changed",
         _other_version,
-        follows.describe_version_change,
+        describe_version_change,
         "the agent here is not the version that the session was saved with",
         "told on the screen and in the prompt",
     ),

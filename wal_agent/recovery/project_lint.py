@@ -7,10 +7,9 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from wal_agent.recovery.declared import ANY, GAP, ProjectRule, RuleProblem, parse_pattern
-from wal_agent.recovery.markdown_text import code_spans
+from wal_agent.recovery.markdown_rules import code_spans
 from wal_agent.shell.classify import classify
-from wal_agent.shell.project_rules import match_command, match_tool
+from wal_agent.shell.project_rules import ANY, GAP, ProjectRule, RuleProblem, match_command, match_tool, parse_pattern
 from wal_agent.shell.rules import Classified, Rules, with_project
 
 _SOME = "x-0"  # stands for any word

@@ -1,7 +1,7 @@
-"""The recovery prompt (UX.md): what the agent is told when it goes on after a crash. Pure, but for the templates.
+"""Render the recovery prompt (UX.md), what the agent reads when it goes on after a crash; and why a tool is denied.
 
-The notice holds at most MAX_TOKENS whatever the session was (I9): calls and inputs are cut until it fits. All foreign
-text goes through quote.py, so that no tool input can pose as instructions.
+Pure, but for the templates. The notice holds at most MAX_TOKENS whatever the session was (I9): calls and inputs are cut
+until it fits. All foreign text goes through quote.py, so that no tool input can pose as instructions.
 """
 
 from __future__ import annotations
@@ -9,29 +9,36 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wal_agent.recovery.decided import Alert
-from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE, DENY_PAUSING, deny_unsaved
 from wal_agent.recovery.format import clock_time, duration, moment, plural
 from wal_agent.recovery.inflight import InFlight, Unannounced
+from wal_agent.recovery.plan_model import Alert
 from wal_agent.recovery.templates import FOLDER, Templates
 from wal_agent.redact import redact_head
 from wal_agent.shell.quote import fenced, inline, show_input
 from wal_agent.shell.rules import OURS
 
-__all__ = [
-    "DENY_DRAINING",
-    "DENY_ENDED",
-    "DENY_FENCED",
-    "DENY_LATE",
-    "DENY_PAUSING",
-    "MAX_TOKENS",
-    "TREE_NOT_SAVED",
-    "FinishedCall",
-    "PromptInput",
-    "deny_unsaved",
-    "render_prompt",
-    "estimate_tokens",
-]
+_STOP = "Nothing was changed. Do not try other ways; stop here and say so."
+
+
+def deny_unsaved(seconds: float) -> str:
+    """The intent could not be saved for `seconds` (0: at once)."""
+    since = f" for {seconds:.0f} s" if seconds >= 1 else ""
+    return f"wal-agent did not run this: its intent could not be saved (bucket unreachable{since}). {_STOP}"
+
+
+DENY_FENCED = f"wal-agent did not run this: another host has taken this job over, and this run is being ended. {_STOP}"
+DENY_LATE = f"wal-agent did not run this: its lease could not be renewed in time (bucket unreachable). {_STOP}"
+DENY_DRAINING = (
+    "wal-agent did not run this: this machine is being given up, and the job goes on elsewhere from here. "
+    "Nothing was changed. Start nothing new; say in one line where you are and stop."
+)
+DENY_PAUSING = (
+    "wal-agent did not run this: the job is being paused; this run ends now, and goes on by itself after the pause. "
+    "Nothing was changed. Start nothing new; say in one line where you are and stop."
+)
+DENY_HUNG = f"wal-agent did not run this: it came after too long a silence, and this run is being ended. {_STOP}"
+DENY_ENDED = f"wal-agent did not run this: this run has ended. {_STOP}"
+
 
 MAX_TOKENS = 4000
 EARLY = 60.0  # seconds by which two hosts' clocks may differ and nothing is said of it

@@ -1,30 +1,113 @@
-"""What a restore of the working tree replaces is kept first: a small bare repository for each restore, whole in itself,
-out of which plain git commands get it back.
+"""Decide whether a captured working tree is restored here, mark restores in progress, and back up what they replace.
 
-Its branch `local` is the files of the folder as they were; `local-2` and so on are what came to be there while the
-restore went on, or before it was done again. Its HEAD, where there is one, is the user's commit that the captured tree
-stood on, for a clone that lacks it.
+The folder that the newest capture came from is the truth and is not changed; another folder that looks like it is no
+such folder. Markers beside the shadow of a workspace outlive it; each is one small file that is replaced whole.
+
+A backup is a small bare repository for each restore, whole in itself, which plain git commands read. Its branch `local`
+is the files of the folder as they were; `local-2` and so on are what appeared there while the restore ran, or before it
+was run again. Its HEAD, if any, is the user's commit that the captured tree was based on, for a clone that lacks it.
 """
 
 from __future__ import annotations
 
 import calendar
+import errno
+import hashlib
+import os
 import shlex
 import shutil
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import msgspec
+
+from wal_agent import msgspec_compat
 from wal_agent.capture.candidates import Caps
-from wal_agent.capture.git import GitDirs, GitFailed
-from wal_agent.capture.location import Location
+from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing
+from wal_agent.capture.location import MARK_NAME, Location, find_location, read_marks
 from wal_agent.capture.repository import RepositoryReader
 from wal_agent.capture.scan import Scanner
-from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow
-from wal_agent.records import Repository
+from wal_agent.capture.shadow import ATTRIBUTES, Contents, Shadow, is_object_id
+from wal_agent.errors import ConfigError, Newer
+from wal_agent.records import Repository, Workspace
 from wal_agent.recovery.restore_tree import Tree, list_tree, sync_filesystem
+from wal_agent.safefs import read_plain
+from wal_agent.wal.lease_doc import find_format
+
+MAX_MARKER = 4096  # bytes of a note
+MARKER_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreMarker:
+    """A restore of `commit`. `kept`: name of the folder with what was here before the first of the restores that were
+    cut, "" while there is none. `mode`: the workspace's own, where it was closed to others meanwhile, else 0."""
+
+    commit: str
+    kept: str = ""
+    mode: int = 0
+    format: int = MARKER_FORMAT
+
+
+_MARKER_DECODER = msgspec_compat.of_json(RestoreMarker)
+
+
+def read_marker(shadow: Shadow) -> RestoreMarker | None:
+    """The restore that was cut here, whichever capture it was of: the folder may hold a part of each. Newer."""
+    data = read_plain(_marker_path(shadow), MAX_MARKER)
+    if data is None:
+        return None
+    if (newer := find_format(data)) > MARKER_FORMAT:
+        raise Newer.of(f"The note {_marker_path(shadow)}", f"format {newer}")
+    try:
+        found = _MARKER_DECODER.decode(data)
+    except (msgspec.DecodeError, ValueError):
+        return RestoreMarker("")
+    return found if Path(found.kept).name == found.kept else RestoreMarker(found.commit)
+
+
+def write_marker(shadow: Shadow, begun: RestoreMarker) -> None:
+    _write_marker_file(_marker_path(shadow), msgspec.json.encode(begun))
+
+
+def clear_markers(shadow: Shadow, job: str) -> None:
+    """The restore for `job` has come to its end."""
+    _marker_path(shadow).unlink(missing_ok=True)
+    _request_path(shadow, job).unlink(missing_ok=True)
+
+
+def request_restore(shadow: Shadow, job: str, commit: str) -> None:
+    """`job` needs `commit` put back here, though this folder may have had it once."""
+    shadow.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write_marker_file(_request_path(shadow, job), commit.encode())
+
+
+def is_requested(shadow: Shadow, job: str, commit: str) -> bool:
+    return read_plain(_request_path(shadow, job), MAX_MARKER) == commit.encode()
+
+
+def _marker_path(shadow: Shadow) -> Path:
+    return shadow.folder.with_name(f"{shadow.folder.name}-restoring")
+
+
+def _request_path(shadow: Shadow, job: str) -> Path:
+    return shadow.folder.with_name(f"{shadow.folder.name}-wanted-{hashlib.sha256(job.encode()).hexdigest()[:16]}")
+
+
+def _write_marker_file(path: Path, data: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+    new.replace(path)
+
 
 KEEP_BACKUPS = 5  # restores; older ones are dropped where they are older than YOUNG as well
 MIN_BACKUP_AGE = 14 * 86400.0  # seconds
@@ -138,3 +221,115 @@ def drop_old_backups(folder: Path, now: float) -> None:
             with suppress(ValueError):  # somebody else's
                 if now - calendar.timegm(time.strptime(old.name[:16], STAMP)) > MIN_BACKUP_AGE:
                     shutil.rmtree(old, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTree:
+    """The workspace folder here, as a look tells. `known`: the newest capture was made from this very folder, or was
+    put back into it. `empty`: nothing is in it. `repository`: there is one that the tree belongs into, or `.git` is
+    something that git cannot read."""
+
+    known: bool
+    empty: bool
+    repository: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The folder stays as it is. `home`: it is the user's home folder or above it, where nothing is put back."""
+
+    why: Literal["not_saved", "newest", "home"]
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """Make the folder's files those of the capture. `make_repository`: the lost one again, as there is none."""
+
+    make_repository: bool
+
+
+def decide_restore(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
+    """Pure. What changed in the newest capture's own folder after it is newer than the log, and stands; but a folder
+    that is empty now is another one under the same name."""
+    if captured is None:
+        return Keep("not_saved")
+    if here.known and not (here.empty and captured.files):
+        return Keep("newest")
+    lost = captured.repository
+    return PutBack(lost is not None and not lost.prefix and not here.repository)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTarget:
+    """Where a tree is put back: `folder`, a real path; our own things in `state_dir`. `env`: the user's, for git.
+    `private`: folders that are never captured, and so never saved nor replaced (`state_dir` always). `job`: whose."""
+
+    folder: Path
+    state_dir: Path
+    env: Mapping[str, str]
+    private: tuple[Path, ...] = ()
+    job: str = ""
+
+    def shadow(self) -> Shadow:
+        return Shadow.of(self.state_dir, self.folder, Git(self.env), self.job)
+
+    def kept(self, now: float) -> Path:
+        """The folder for what this restore replaces."""
+        shadow = self.shadow().folder
+        return shadow.with_name(f"{shadow.name}-kept") / time.strftime(STAMP, time.gmtime(now))
+
+
+def inspect_target(target: RestoreTarget, captured: Workspace | None) -> LocalTree:
+    """Reads only."""
+    try:
+        with os.scandir(target.folder) as entries:
+            empty = next(entries, None) is None
+    except FileNotFoundError:
+        empty = True
+    if captured is None:
+        return LocalTree(False, empty, False)
+    shadow = target.shadow()
+    try:
+        known = is_object_id(captured.commit) and _is_known_folder(shadow, target, captured.commit)
+        return LocalTree(known, empty, _has_repository(shadow.git, target.folder, captured.repository))
+    except GitMissing:
+        raise ConfigError(
+            "A working tree is saved for this job, and there is no git here to put it back with.", "Install git."
+        ) from None
+
+
+def _is_known_folder(shadow: Shadow, target: RestoreTarget, commit: str) -> bool:
+    """It was made here, also where we were killed before `SAVED` said so; or it was put back here to the end. A folder
+    that could be marked and is not is another one of the same name."""
+    if read_marker(shadow) is not None or is_requested(shadow, target.job, commit):
+        return False
+    if commit in read_marks(target.folder):
+        return True
+    return not _can_be_marked(target.folder) and shadow.has(commit)
+
+
+def _can_be_marked(folder: Path) -> bool:
+    """Whether `mark` works here, as far as can be told without changing anything."""
+    try:
+        os.getxattr(folder, MARK_NAME, follow_symlinks=False)
+    except AttributeError:
+        return False
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            return False
+    info = folder.stat()
+    ours = not info.st_mode & stat.S_ISVTX or os.geteuid() in (0, info.st_uid)
+    return ours and os.access(folder, os.W_OK)
+
+
+def _has_repository(git: Git, folder: Path, lost: Repository | None) -> bool:
+    """A repository around the folder that has no file in it is none for a tree that stood at the top of its own."""
+    if os.path.lexists(folder / ".git"):
+        return True
+    place = find_location(git, folder)
+    if place.git_dir is None or lost is None or lost.prefix or not place.prefix:
+        return place.git_dir is not None
+    try:
+        return bool(git.run("ls-files", "-z", "--", place.prefix, at=place.at))
+    except GitFailed:
+        return True

@@ -1,26 +1,39 @@
-"""Makes a folder's files equal to a captured tree, through git's own plumbing and never outside of the folder.
+"""Make a folder's files equal to a captured tree, through git's own plumbing and never outside of the folder.
 
-Files that neither the tree nor the save of what was here knows (ignored ones) are left alone. A crash leaves a mixture;
-doing it again mends that.
+- Packs come from the bucket, which is hostile: sizes are bounded and checked before the disk fills, the hash is checked
+  before git reads a byte, and git itself checks each object against its id.
+- What the tree would replace and no save holds is renamed beside its place, never removed. Files that neither the tree
+  nor the save of what was here knows (ignored ones) are left alone.
+- A crash leaves a mixture; another restore mends that.
+- Evidence rests on which paths a capture covers, so what is not sure is not covered.
 """
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
+import shutil
 import stat
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.capture.git import GitDirs, GitFailed
-from wal_agent.capture.shadow import Shadow
+from wal_agent.capture.candidates import FULL, IGNORED
+from wal_agent.capture.git import GitDirs, GitFailed, GitMissing
+from wal_agent.capture.location import find_location
+from wal_agent.capture.scan import IGNORE_FILE
+from wal_agent.capture.shadow import Shadow, is_object_id
+from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
+from wal_agent.records import Pack, Workspace
 from wal_agent.safefs import open_plain
 from wal_agent.sanitize import shorten
+from wal_agent.wal.blobs import Blobs
 
 MAX_LISTING = 512 << 20  # bytes of a tree's listing
 MAX_FILES = 5_000_000
@@ -182,3 +195,212 @@ def sync_filesystem(folder: Path) -> None:
             ctypes.CDLL(None).syncfs(fd)
     finally:
         os.close(fd)
+
+
+MAX_PACK_BYTES = 256 << 30  # of all packs together
+MAX_PART = 256 << 20  # bytes of one part, which is held in memory
+_STREAM = "core.bigFileThreshold=1m"  # bytes: what is bigger is not unpacked in memory
+
+
+def fetch_packs(shadow: Shadow, captured: Workspace, blobs: Blobs, *alternates: Path) -> None:
+    """Unpack all packs of `captured` in `shadow`. Under its lock. Damaged; ConfigError where the disk cannot hold them;
+    BucketError."""
+    check_packs(captured)
+    size = sum(pack.size for pack in captured.packs)
+    free = shutil.disk_usage(shadow.folder).free
+    if 2 * size > free:
+        raise ConfigError(
+            f"The working tree needs {2 * size} bytes in {shadow.folder}, and {free} are free.", "Make room there."
+        )
+    for number, pack in enumerate(captured.packs, 1):
+        path = shadow.tmp / "part.pack"
+        _download_pack(pack, blobs, path, f"{number} of {len(captured.packs)}")
+        try:
+            _index_pack(shadow, path, pack.sha256, *alternates)
+        except GitFailed as error:
+            raise Damaged(f"Pack {number} of the captured working tree cannot be read: {error}.") from error
+
+
+def check_packs(captured: Workspace) -> None:
+    """Damaged for what no capture says. Reads nothing."""
+    if not is_object_id(captured.commit):
+        raise Damaged("The log names a captured working tree by what is no commit's id.")
+    for pack in captured.packs:
+        parts = [part.size for part in pack.parts]
+        if pack.size != sum(parts) or not all(0 < size <= MAX_PART for size in parts):
+            raise Damaged("The log names a pack of the working tree whose parts cannot make it up.")
+    if sum(pack.size for pack in captured.packs) > MAX_PACK_BYTES:
+        raise Damaged("The log names packs of the working tree that are bigger than any that was saved.")
+
+
+def _download_pack(pack: Pack, blobs: Blobs, path: Path, which: str) -> None:
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for data in _fetch_parts(pack, blobs):
+            digest.update(data)
+            file.write(data)
+    if digest.hexdigest() != pack.sha256:
+        raise Damaged(f"Pack {which} of the captured working tree is damaged: its bytes have another hash.")
+
+
+def _fetch_parts(pack: Pack, blobs: Blobs) -> Iterator[bytes]:
+    return prefetch_map(blobs.fetch, pack.parts, blobs.parallel)
+
+
+def _index_pack(shadow: Shadow, path: Path, name: str, *alternates: Path) -> None:
+    """Index the pack file, where each object is checked against its id, and move it to the others. GitFailed."""
+    shadow.git.run("-c", _STREAM, "index-pack", str(path), at=shadow.at(*alternates))
+    target = shadow.objects / "pack" / f"pack-{name}.pack"
+    for suffix in (".pack", ".rev", ".idx"):  # a pack is one from when its index is there
+        if path.with_suffix(suffix).exists():
+            path.with_suffix(suffix).replace(target.with_suffix(suffix))
+
+
+ASIDE_MARK = ".wal-agent-aside-"
+
+
+@dataclass(frozen=True, slots=True)
+class MovedAside:
+    """`moved`: the new names, relative. `same`: paths that are not in the save and hold what is wanted already."""
+
+    moved: tuple[str, ...]
+    same: tuple[str, ...]
+
+
+def move_aside(folder: Path, here: Tree, tree: Tree, now: float) -> MovedAside:
+    """Rename what `tree` would replace in `folder` and what is not in `here`, the save of it. OSError where that cannot
+    be."""
+    return _Mover(folder, here, tree, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))).clear()
+
+
+class _Mover:
+    def __init__(self, folder: Path, here: Tree, tree: Tree, stamp: str) -> None:
+        self.folder, self.here, self.tree, self.stamp = folder, here, tree, stamp
+        self.saved_folders = {parent for path in here for parent in parent_paths(path)}
+        self.folders: dict[str, bool] = {}  # paths above: whether they are folders that may be written into
+        self.moved: list[str] = []
+        self.same: list[str] = []
+
+    def clear(self) -> MovedAside:
+        for path in sorted(p for p, e in self.tree.items() if p not in self.here or _hides(self.here[p], e)):
+            # below what is no folder nothing can stand; what it is itself is in the save, or has just been moved
+            if all(self._is_folder(parent) for parent in parent_paths(path)):
+                self._look(path, self.tree[path])
+        return MovedAside(tuple(self.moved), tuple(self.same))
+
+    def _look(self, path: str, wanted: TreeEntry) -> None:
+        info = self._lstat(path)
+        if info is None:
+            return
+        if stat.S_ISDIR(info.st_mode):
+            stays = wanted.mode == NESTED_REPOSITORY or (path in self.saved_folders and self._only_saved(path))
+        else:
+            stays = path not in self.here and _is_same(self.folder / path, info, wanted)
+            self.same += [path] if stays else []
+        if not stays:
+            self._aside(path)
+
+    def _is_folder(self, path: str) -> bool:
+        if path not in self.folders:
+            info = self._lstat(path)
+            inside = path in self.here and self.here[path].mode == NESTED_REPOSITORY
+            self.folders[path] = info is not None and stat.S_ISDIR(info.st_mode) and not inside
+            if info is not None and not self.folders[path] and (inside or path not in self.here):
+                self._aside(path)
+        return self.folders[path]
+
+    def _only_saved(self, path: str) -> bool:
+        """Whether all below a folder is in the save."""
+        for base, folders, files in os.walk(self.folder / path, followlinks=False):
+            at = Path(base)
+            links = [name for name in folders if (at / name).is_symlink()]
+            inside = at.relative_to(self.folder)
+            if any(str(inside / name) not in self.here for name in (*files, *links)) or not (folders or files):
+                return False
+        return True
+
+    def _aside(self, path: str) -> None:
+        wanted = f"{path}{ASIDE_MARK}{self.stamp}"
+        name, n = wanted, 1
+        while self._lstat(name) is not None:
+            n += 1
+            name = f"{wanted}-{n}"
+        (self.folder / path).rename(self.folder / name)
+        self.moved.append(name)
+
+    def _lstat(self, path: str) -> os.stat_result | None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return (self.folder / path).lstat()
+        return None
+
+
+def _hides(old: TreeEntry, new: TreeEntry) -> bool:
+    """The save names a repository inside without its files, and something else is to stand there."""
+    return old.mode == NESTED_REPOSITORY and new.mode != NESTED_REPOSITORY
+
+
+def _is_same(path: Path, info: os.stat_result, wanted: TreeEntry) -> bool:
+    """Whether a plain file already is what the tree wants there, by the id that git gives to its bytes."""
+    size, mode = info.st_size, "100755" if info.st_mode & 0o100 else "100644"
+    if not stat.S_ISREG(info.st_mode) or (size, mode) != (wanted.size, wanted.mode):
+        return False
+    digest = hashlib.new("sha1" if len(wanted.id) == 40 else "sha256", b"blob %d\0" % size)
+    try:
+        file = open_plain(path)
+    except OSError:
+        return False
+    with file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest() == wanted.id
+
+
+def coverage_check(shadow: Shadow, folder: Path, captured: Workspace) -> Callable[[str], bool]:
+    """Whether an absolute path is of the tree that was put back into `folder`, and would be in it if it were there."""
+    if captured.pending is not None:  # any file may be older than the capture
+        return lambda path: False
+    try:
+        tree = list_tree(shadow, shadow.contents(captured.commit).work)
+    except (Damaged, GitMissing):
+        return lambda path: False
+    return lambda path: _covers(shadow, folder, captured, tree, path)
+
+
+def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, path: str) -> bool:
+    at = Path(os.path.normpath(path))
+    if not at.is_absolute() or at == folder or not at.is_relative_to(folder):
+        return False
+    name = str(at.relative_to(folder))
+    if any(parent in tree or (folder / parent).is_symlink() for parent in parent_paths(name)):
+        return False
+    if name in tree:
+        return tree[name].mode in FILE_MODES
+    return (
+        _nothing_left_out(captured, name) and not (folder / IGNORE_FILE).exists() and not _ignored(shadow, folder, name)
+    )
+
+
+def _nothing_left_out(captured: Workspace, name: str) -> bool:
+    """Nothing but what is ignored can have been left out at this path. What is ignored stands last in the list."""
+    lines = [line.rpartition(": ") for line in captured.left_out]
+    if any(why == FULL for _, _, why in lines) or (captured.left_out_more and lines and lines[-1][2] != IGNORED):
+        return False
+    paths = {*parent_paths(name), name}
+    return not any(left in {shorten(path, 160) for path in paths} for left, _, _ in lines)
+
+
+def _ignored(shadow: Shadow, folder: Path, name: str) -> bool:
+    """By the rules of the folder as it is now; also where that cannot be told."""
+    try:
+        place = find_location(shadow.git, folder)
+        at = shadow.at(*place.alternates, work_tree=place.top)
+        path = f"./{place.prefix}/{name}" if place.prefix else f"./{name}"
+        words = (
+            "check-ignore",
+            "--no-index",
+            "-z",
+            "--stdin",
+        )  # it knows no literal paths; "./" leaves no room for magic
+        return bool(shadow.git.run(*words, at=at, input=os.fsencode(path) + b"\0", ok=(0, 1), literal=False))
+    except (GitFailed, GitMissing):
+        return True

@@ -19,7 +19,7 @@ from wal_agent import msgspec_compat
 from wal_agent.records import Class, Finding
 
 if TYPE_CHECKING:
-    from wal_agent.recovery.declared import ProjectRule
+    from wal_agent.shell.project_rules import ProjectRule
 
 OURS = "wal-agent"
 # Commands of two words and more that run another command; what they are called is looked up like a rule.

@@ -14,8 +14,16 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import LeaseHeld, Unavailable, UsageError
 from wal_agent.records import End
 from wal_agent.recovery.damage import damaged_log_error, missing_lease_error
-from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, paused_until, replays_spool
-from wal_agent.recovery.settled import classify_stop
+from wal_agent.recovery.lease_policy import (
+    Acquire,
+    Decline,
+    Wait,
+    admit,
+    classify_stop,
+    pause_left,
+    paused_until,
+    replays_spool,
+)
 from wal_agent.supervise import machine
 from wal_agent.supervise.hook_server import ACK, ask_run
 from wal_agent.supervise.machine import probe_holder

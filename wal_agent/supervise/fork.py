@@ -27,13 +27,12 @@ from wal_agent.config import MAX_JOB
 from wal_agent.errors import ConfigError, LeaseHeld, Unavailable, UsageError
 from wal_agent.paths import state_dir
 from wal_agent.records import AgentStarted, AnyRecord, Host, Pack, Payload, Turn, Workspace
-from wal_agent.recovery.begun import request_restore
 from wal_agent.recovery.damage import damaged_log_error
+from wal_agent.recovery.export import replay_at
 from wal_agent.recovery.format import timestamp
 from wal_agent.recovery.lease_policy import Decline, admit
 from wal_agent.recovery.plan_model import PriorLog, prior_args
-from wal_agent.recovery.point import replay_at
-from wal_agent.recovery.target import RestoreTarget
+from wal_agent.recovery.restore_target import RestoreTarget, request_restore
 from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
 from wal_agent.supervise.options import RunOptions, Screen
@@ -72,7 +71,7 @@ class Source:
 
 
 def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
-    """Fork the job of `wish` at a place as a person names it (recovery/point.py); the same wish for the new job.
+    """Fork the job of `wish` at a place as a person names it (recovery/export.py); the same wish for the new job.
 
     UsageError: no such place; ConfigError: nobody vouches for its arguments; LeaseHeld, Denied, Damaged, BucketError.
     """

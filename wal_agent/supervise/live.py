@@ -32,8 +32,8 @@ from wal_agent.errors import BucketError, ConfigError, Fenced, UsageError, WalAg
 from wal_agent.events import AgentBegan, DrainStarted, Emit, HookAnswered, HungUp, LeaseLost, NoticeReceived, Ready
 from wal_agent.failpoints import failpoint
 from wal_agent.records import AgentStarted, AnyRecord
-from wal_agent.recovery.deny import DENY_DRAINING, DENY_HUNG
 from wal_agent.recovery.project_rules import load_all
+from wal_agent.recovery.prompt import DENY_DRAINING, DENY_HUNG
 from wal_agent.sanitize import quote
 from wal_agent.supervise import exits, hook_server, processes
 from wal_agent.supervise.acknowledge import acknowledged_end

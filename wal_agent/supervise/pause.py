@@ -19,7 +19,6 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import LeaseHeld, UsageError
 from wal_agent.recovery.damage import missing_lease_error
-from wal_agent.recovery.deny import DENY_PAUSING
 from wal_agent.recovery.format import duration, moment
 from wal_agent.recovery.lease_policy import (
     END_PAUSE,
@@ -32,6 +31,7 @@ from wal_agent.recovery.lease_policy import (
     pause_left,
     pause_text,
 )
+from wal_agent.recovery.prompt import DENY_PAUSING
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
 from wal_agent.supervise.processes import MARKER

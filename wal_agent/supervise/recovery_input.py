@@ -34,16 +34,15 @@ from wal_agent.config import Settings, load
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
-from wal_agent.recovery.decided import Plan, Resume, StartAgain
 from wal_agent.recovery.format import yield_reason
 from wal_agent.recovery.inflight import Unannounced, group_calls
 from wal_agent.recovery.plan import decide
-from wal_agent.recovery.plan_model import LocalFacts, Policy, PriorLog
+from wal_agent.recovery.plan_model import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, Pause, PromptInput, render_prompt
+from wal_agent.recovery.report import MissingEffects
 from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.recovery.templates import Templates
-from wal_agent.recovery.tree_words import MissingEffects
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
 from wal_agent.wal import lease as leases

@@ -19,7 +19,7 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.clock import Clock, SystemClock
 from wal_agent.errors import NOT_DONE, CrashLoop, PersonNeeded, Unavailable, WalAgentError
 from wal_agent.events import AgentBegan, Event, Halted, LeaseTaken, Restarting
-from wal_agent.recovery.settled import classify_stop
+from wal_agent.recovery.lease_policy import classify_stop
 from wal_agent.supervise import run as runs
 from wal_agent.supervise.acquire import sleep_unless_signalled
 from wal_agent.supervise.exits import RESTARTED

@@ -40,7 +40,7 @@ from wal_agent.events import DrainFinished, DrainStarted, LeaseLost, LeaseSettle
 from wal_agent.hookwire import client_command
 from wal_agent.limits import exhausted
 from wal_agent.records import AnyRecord, End
-from wal_agent.recovery.settle import Resolver
+from wal_agent.recovery.inflight import Resolver
 from wal_agent.recovery.templates import read_protocol
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import machine, processes, provenance, systemd

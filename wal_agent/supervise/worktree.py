@@ -34,18 +34,19 @@ from wal_agent.errors import BucketError, WalAgentError
 from wal_agent.events import Emit, Saved
 from wal_agent.paths import state_dir
 from wal_agent.records import Host, Pending, Workspace
-from wal_agent.recovery.covered import coverage_check
 from wal_agent.recovery.format import clock_time, plural, size
-from wal_agent.recovery.report import one_line, row
-from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
-from wal_agent.recovery.target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
-from wal_agent.recovery.tree_words import (
+from wal_agent.recovery.report import (
     HOME_FOLDER_NOTE,
     MissingEffects,
     describe_pending,
     describe_tree,
     missing_effects,
+    one_line,
+    row,
 )
+from wal_agent.recovery.restore_target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
+from wal_agent.recovery.restore_tree import coverage_check
+from wal_agent.recovery.restore_workspace import TreeResult, read_note, restore_files
 from wal_agent.supervise import machine
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.session_capture import MAX_BACKLOG

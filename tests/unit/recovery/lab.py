@@ -12,8 +12,8 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
 from wal_agent.records import Workspace
+from wal_agent.recovery.restore_target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
 from wal_agent.recovery.restore_workspace import TreeResult, restore_files
-from wal_agent.recovery.target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import State, apply

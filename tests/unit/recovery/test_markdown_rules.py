@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_agent.records import Class
-from wal_agent.recovery.declared import MOST_TEXT, ProjectRule, parse_pattern
 from wal_agent.recovery.markdown_rules import parse_answer, section_rules, table_rules
+from wal_agent.shell.project_rules import MOST_TEXT, ProjectRule, parse_pattern
 
 # ---- as the prior art writes them ---------------------------------------------------------------------------------
 

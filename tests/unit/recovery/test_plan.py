@@ -25,10 +25,9 @@ from tests.unit.recovery.cases import (
 )
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
 from wal_agent.records import AnyRecord, Cause, Opening, Repository, Workspace
-from wal_agent.recovery.decided import Plan, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.plan import TABLE, render_table
 from wal_agent.recovery.plan import decide as plan
-from wal_agent.recovery.plan_model import LocalFacts, Policy, PriorLog
+from wal_agent.recovery.plan_model import LocalFacts, Plan, Policy, PriorLog, Refuse, Resume, Start, StartAgain
 from wal_agent.wal.reader import Damage
 
 LOCAL = LocalFacts(main_file=MAIN)

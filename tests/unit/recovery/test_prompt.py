@@ -13,10 +13,10 @@ from markdown_it import MarkdownIt
 from tests.unit.recovery.cases import end, intent, opening, state_of
 from wal_agent.evidence.model import folder_fact
 from wal_agent.records import Verdict
-from wal_agent.recovery import deny
-from wal_agent.recovery.decided import Alert
+from wal_agent.recovery import prompt as deny
 from wal_agent.recovery.format import yield_reason
 from wal_agent.recovery.inflight import InFlight, Unannounced, group_calls
+from wal_agent.recovery.plan_model import Alert
 from wal_agent.recovery.prompt import (
     MAX_TOKENS,
     FinishedCall,

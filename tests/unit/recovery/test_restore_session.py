@@ -21,7 +21,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Edit, FileDelta, Payload
-from wal_agent.recovery import moves, restore_session
+from wal_agent.recovery import restore_session
 from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
@@ -239,7 +239,7 @@ def test_what_is_no_plain_file_is_not_replaced(machine: Machine, kind: str, tmp_
     with pytest.raises(ConfigError, match="is not a plain file"):
         machine.restore(FILES)
     assert not machine.main.exists() and (tmp_path / "outside").read_bytes() == b"theirs"
-    assert [p for p in machine.home.rglob("*") if p.name.startswith(moves.STAGED)] == []
+    assert [p for p in machine.home.rglob("*") if p.name.startswith(restore_session.STAGED)] == []
 
 
 def test_a_file_where_a_folder_belongs(machine: Machine) -> None:
@@ -294,7 +294,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, wanted: str, visit: int, how: Calla
         if name == wanted and seen == visit:
             how()
 
-    monkeypatch.setattr(moves, "failpoint", visited)
+    monkeypatch.setattr(restore_session, "failpoint", visited)
     monkeypatch.setattr(restore_session, "failpoint", visited)
 
 
@@ -313,13 +313,13 @@ def test_after_a_crash_anywhere_the_next_restore_makes_it_whole(
     machine.main.parent.mkdir(parents=True)
     machine.main.write_bytes(b"mine")
     stop_at(monkeypatch, point, visit, die)
-    monkeypatch.setattr(moves, "discard_staged", lambda moves: None)  # a killed process cleans nothing
+    monkeypatch.setattr(restore_session, "discard_staged", lambda moves: None)  # a killed process cleans nothing
     with pytest.raises(Killed):
         machine.restore(FILES)
     monkeypatch.undo()
     got = machine.restore(FILES)
     assert machine.tree()["chats/s1.jsonl"] == b"one\ntwo\ncall 1\nnotice\n" and got.extended == ()
-    assert [n for n in machine.tree() if moves.STAGED in n] == []
+    assert [n for n in machine.tree() if restore_session.STAGED in n] == []
     kept = [
         p for n in (1, 2) for p in (machine.ours / f"{n:03}" / "replaced").glob("chats/*") if p.read_bytes() == b"mine"
     ]
@@ -343,7 +343,7 @@ def test_a_failure_between_the_moves_puts_everything_back(
 
 
 def test_a_full_disk_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, left = moves.write_new_file, [2]
+    write, left = restore_session.write_new_file, [2]
 
     def full(path: Path, data: bytes) -> None:
         left[0] -= 1
@@ -351,7 +351,7 @@ def test_a_full_disk_changes_nothing(machine: Machine, monkeypatch: pytest.Monke
             raise OSError(28, "No space left on device")
         write(path, data)
 
-    monkeypatch.setattr(moves, "write_new_file", full)
+    monkeypatch.setattr(restore_session, "write_new_file", full)
     raises_and_changes_nothing(machine, FILES, ConfigError, "No space left")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, write
-from wal_agent.recovery.target import Keep, PutBack
+from wal_agent.recovery.restore_target import Keep, PutBack
 
 
 @pytest.fixture

@@ -18,11 +18,20 @@ from wal_agent.capture.location import read_marks
 from wal_agent.capture.shadow import SAVED, Contents, Shadow
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.recovery import restore_tree, restore_workspace
-from wal_agent.recovery.begun import RestoreMarker, request_restore, write_marker
-from wal_agent.recovery.restore_target import KEEP_BACKUPS, MIN_BACKUP_AGE
+from wal_agent.recovery.report import describe_tree, tree_lines
+from wal_agent.recovery.restore_target import (
+    KEEP_BACKUPS,
+    MIN_BACKUP_AGE,
+    Keep,
+    PutBack,
+    RestoreMarker,
+    RestoreTarget,
+    decide_restore,
+    inspect_target,
+    request_restore,
+    write_marker,
+)
 from wal_agent.recovery.restore_workspace import TreeResult
-from wal_agent.recovery.target import Keep, PutBack, RestoreTarget, decide_restore, inspect_target
-from wal_agent.recovery.tree_words import describe_tree, tree_lines
 
 
 @pytest.fixture

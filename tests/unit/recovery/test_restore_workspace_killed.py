@@ -17,8 +17,8 @@ from tests.conftest import TESTS
 from tests.unit.recovery.lab import Lab, Machine, files, git, raw, repository, write
 from wal_agent import failpoints
 from wal_agent.capture.git import Git
-from wal_agent.recovery import rebuild
-from wal_agent.recovery.target import PutBack
+from wal_agent.recovery import restore_workspace
+from wal_agent.recovery.restore_target import PutBack
 
 
 def killed(machine: Machine, moment: str) -> None:
@@ -68,10 +68,10 @@ def while_git(*words: str) -> Callable[[], None]:
 
 def before_the_repository_stands() -> None:
     def die(folder: Path) -> None:
-        if (folder / rebuild.BUILT).exists():
+        if (folder / restore_workspace.BUILT).exists():
             os.kill(os.getpid(), signal.SIGKILL)
 
-    rebuild.remove_half_built = die
+    restore_workspace.remove_half_built = die
 
 
 MOMENTS = {

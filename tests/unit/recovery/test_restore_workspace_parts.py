@@ -12,8 +12,8 @@ import pytest
 from tests.unit.recovery.lab import Lab, Machine, files, git, repository, write
 from wal_agent.capture import workspace as module
 from wal_agent.capture.candidates import Caps
-from wal_agent.recovery.covered import coverage_check
-from wal_agent.recovery.tree_words import describe_tree, tree_lines
+from wal_agent.recovery.report import describe_tree, tree_lines
+from wal_agent.recovery.restore_tree import coverage_check
 
 PART = 40_000
 

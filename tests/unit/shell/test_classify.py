@@ -12,9 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wal_agent.records import Class
-from wal_agent.recovery.declared import ProjectRule
 from wal_agent.shell.classify import NO_RULE, UNREADABLE, classify, classify_command, worse_class
-from wal_agent.shell.project_rules import match_command
+from wal_agent.shell.project_rules import ProjectRule, match_command
 from wal_agent.shell.rules import load_rules, with_project
 
 RULES = load_rules()

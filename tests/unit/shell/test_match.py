@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wal_agent.recovery.declared import ProjectRule
 from wal_agent.shell.classify import classify_command
 from wal_agent.shell.match import command_levels, match_rule
+from wal_agent.shell.project_rules import ProjectRule
 from wal_agent.shell.rules import Rules, parse_rules, with_project
 from wal_agent.shell.syntax import Word
 

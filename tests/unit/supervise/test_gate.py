@@ -16,8 +16,8 @@ from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.records import AnyRecord, End
-from wal_agent.recovery.deny import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.recovery.project_rules import load_all
+from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.write_queue import AckStatus, Ticket

@@ -10,9 +10,9 @@ from tests.unit.recovery.cases import HOST, OTHER, opening
 from tests.unit.recovery.lab import Lab, Machine, git, repository, write
 from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
-from wal_agent.recovery.identity import is_other_project
-from wal_agent.recovery.target import Keep, PutBack
-from wal_agent.recovery.tree_words import tree_lines
+from wal_agent.recovery.plan import is_other_project
+from wal_agent.recovery.report import tree_lines
+from wal_agent.recovery.restore_target import Keep, PutBack
 from wal_agent.supervise.recovery_input import Situation
 from wal_agent.supervise.worktree import WorktreePlan, identity_here, plan_worktree
 

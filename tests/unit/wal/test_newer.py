@@ -21,7 +21,7 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
 from wal_agent.fleet import results
-from wal_agent.recovery.begun import RestoreMarker, read_marker, write_marker
+from wal_agent.recovery.restore_target import RestoreMarker, read_marker, write_marker
 from wal_agent.wal import codec
 from wal_agent.wal import codec as packing
 from wal_agent.wal import lease as leases
