@@ -109,8 +109,8 @@ def refuse_foreign(c: PlanInputs) -> Plan:
 def halt_crash_loop(c: PlanInputs) -> Plan:
     found, minutes = c.crashes, c.policy.crash_window / 60
     what = (
-        f"{len(found)} crashes in {minutes:.0f} minutes{crash_history.describe_place(c.state, found)} ({crash_history.describe_classes(found)}). "
-        "Stopped; a person is needed."
+        f"{len(found)} crashes in {minutes:.0f} minutes{crash_history.describe_place(c.state, found)} "
+        f"({crash_history.describe_classes(found)}). Stopped; a person is needed."
     )
     return Refuse(CrashLoop, what, "See: wal-agent log --crashes")
 

@@ -7,8 +7,8 @@ the arguments. Nothing from the bucket chooses what a note says. Without one the
 has said beforehand that whoever writes the bucket may choose.
 
 A fork goes on in its source's session. A local copy that is longer than the log's is what was not captured any more
-(recovery/restore_session.py), but only where the job itself wrote it; what another job of the same session wrote is no part of
-this one. Without a note the files are the job's own.
+(recovery/restore_session.py), but only where the job itself wrote it; what another job of the same session wrote is no
+part of this one. Without a note the files are the job's own.
 """
 
 from __future__ import annotations
