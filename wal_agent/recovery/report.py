@@ -211,10 +211,8 @@ def tree_lines(done: TreeResult) -> list[str]:
     if done.unread:
         lines.append(row("git", "no repository was made: git cannot read the .git that is here"))
     if busy := _in_progress(done):
-        lines.append(
-            commands = _describe_rebase_commands(done, one_line)
-            row("git", f"a {one_line(busy, 20)} is in progress in the repository that was made{commands}")
-        )
+        commands = _describe_rebase_commands(done, one_line)
+        lines.append(row("git", f"a {one_line(busy, 20)} is in progress in the repository that was made{commands}"))
     if done.put_back and done.captured is not None and (pending := done.captured.pending) is not None:
         lines.append(row("not saved", describe_pending(pending, one_line)))
     if left := _left_out(done.captured) if done.put_back else ():
