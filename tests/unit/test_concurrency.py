@@ -66,7 +66,7 @@ def test_what_was_begun_has_ended_when_the_user_leaves() -> None:
 
 
 HANGS = {
-    "ahead": "from wal_agent.concurrency import ahead; use = lambda: [*ahead(hang, range(4), 2)]",
+    "ahead": "from wal_agent.concurrency import prefetch_map; use = lambda: [*prefetch_map(hang, range(4), 2)]",
     "deletes in gs://": (
         "from wal_agent.bucket.gcs import GcsBucket; GcsBucket._delete = hang; "
         "use = lambda: GcsBucket('gs://shop-bucket/x', 'http://127.0.0.1:9').delete('a', 'b', 'c')"

@@ -1,4 +1,4 @@
-"""decoders.py: threads that decode into a class for the first time, all at once."""
+"""msgspec_compat.py: threads that decode into a class for the first time, all at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STORM = """
 import sys, threading
 from typing import Optional
 import msgspec
-from wal_agent import decoders
+from wal_agent import msgspec_compat
 
 sys.setswitchinterval(1e-6)
 RAW = b'{"a":[{"a":1,"b":{"x":[1]}}],"b":{"k":{"a":2}},"c":[{"a":3}],"d":{"a":["x","y"]}}'
@@ -39,7 +39,7 @@ print("done")
 
 def test_threads_that_are_first_at_once_crash_nothing() -> None:
     storm = STORM.replace(
-        "DECODE", "decoders.of_json(Outer).decode(RAW); decoders.of_values(Outer)(msgspec.json.decode(RAW))"
+        "DECODE", "msgspec_compat.of_json(Outer).decode(RAW); msgspec_compat.of_values(Outer)(msgspec.json.decode(RAW))"
     )
     done = subprocess.run([sys.executable, "-c", storm], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
@@ -52,7 +52,7 @@ def test_nobody_else_decodes_into_a_type_that_may_not_be_known_yet() -> None:
     calls = [
         f"{path.relative_to(folder)}: {line.strip()}"
         for path in folder.rglob("*.py")
-        if path.name != "decoders.py"
+        if path.name != "msgspec_compat.py"
         for line in path.read_text().splitlines()
         if "msgspec" in line and by_itself.search(line)
     ]

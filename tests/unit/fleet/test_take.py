@@ -22,11 +22,11 @@ from pathlib import Path
 from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.fleet.claim_run import Allowed
-from wal_agent.fleet.jobs import Eyes
+from wal_agent.fleet.jobs import Reader
 from wal_agent.fleet.claim_run import Wanted, child, claim
 root, stub = Path(sys.argv[1]), sys.argv[2]
 run = lambda argv, place: child(argv, place, os.environ)
-eyes = Eyes.of(FileBucket(root / "bucket"), os.environ)
+eyes = Reader.of(FileBucket(root / "bucket"), os.environ)
 say = lambda text: print(text, flush=True)
 program = [sys.executable, stub]
 allowed, wanted = Allowed(("gemini",), root), Wanted(loop=True, every=0.1)
@@ -42,8 +42,8 @@ from wal_agent.supervise.machine import this_host
 from wal_agent.wal import lease as leases
 from wal_agent.wal.keys import Keys
 bucket, keys = FileBucket(Path(os.environ["ROOT"]) / "bucket"), Keys(sys.argv[3].removeprefix("--job="))
-claim = leases.Claim(secrets.token_hex(8), this_host(os.environ, Path("/dev/null")), "gemini", os.getcwd(), 30.0)
-seen = leases.read(bucket, keys)
+claim = leases.LeaseRequest(secrets.token_hex(8), this_host(os.environ, Path("/dev/null")), "gemini", os.getcwd(), 30.0)
+seen = leases.read_lease(bucket, keys)
 if seen.doc.epoch != 3:
     sys.exit(75)
 try:

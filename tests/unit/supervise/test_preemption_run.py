@@ -148,11 +148,11 @@ runs.prepare_start = prepared
 STOPPED = """
 import os, signal
 import wal_agent.wal.job as openings
-place = openings.place
+place = openings.place_opening
 def placed(*args, **named):
     os.kill(os.getpid(), signal.SIGTERM)
     return place(*args, **named)
-openings.place = placed
+openings.place_opening = placed
 """
 FENCED = """
 import wal_agent.supervise.live as lives
