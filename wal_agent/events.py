@@ -267,26 +267,26 @@ Emit = Callable[[Event], None]
 
 
 class LostOnce:
-    """A `Tell` that tells of one `LeaseLost`: the renewer, the log's writer and the run itself may each find it."""
+    """An `Emit` that passes on only one `LeaseLost`: the renewer, the log's writer and the run itself may each find it."""
 
-    def __init__(self, tell: Emit) -> None:
-        self._tell = tell
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
         self._lock = threading.Lock()
         self._lost = False
 
-    def __call__(self, happening: Event) -> None:
-        if isinstance(happening, LeaseLost):
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, LeaseLost):
             with self._lock:
                 known, self._lost = self._lost, True
             if known:
                 return
-        self._tell(happening)
+        self._emit(event)
 
 
 class Listener(Protocol):
-    """Hears what happens, from any thread, and must not block: what takes time goes into a queue of its own."""
+    """Receive events, from any thread, and do not block: what takes time goes into a queue of its own."""
 
-    def hear(self, at: float, happening: Event) -> None:
+    def on_event(self, at: float, event: Event) -> None:
         """`at`: seconds since 1970."""
 
     def close(self) -> None:
@@ -297,7 +297,7 @@ LAST = 4.0  # seconds that the end of the process waits for all listeners togeth
 
 
 class EventBus:
-    """Tells every listener. A listener's failure is `failed`'s, never the run's; it is told once for each."""
+    """Passes each event to all listeners. A listener that raises is reported once to `failed`; the run goes on."""
 
     def __init__(
         self,
@@ -312,10 +312,10 @@ class EventBus:
         self._last = last
         self._broken: set[int] = set()
 
-    def tell(self, happening: Event) -> None:
+    def emit(self, event: Event) -> None:
         at = self._now()
         for listener in self._listeners:
-            self._guarded(listener, lambda heard=listener: heard.hear(at, happening))  # type: ignore[misc]
+            self._guarded(listener, lambda to=listener: to.on_event(at, event))  # type: ignore[misc]
 
     def add(self, *listeners: Listener) -> None:
         """They hear what happens from now on."""

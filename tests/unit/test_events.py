@@ -13,8 +13,8 @@ class Ear:
         self.closed = False
         self._broken = broken
 
-    def hear(self, at: float, happening: Event) -> None:
-        self.heard.append((at, happening))
+    def on_event(self, at: float, event: Event) -> None:
+        self.heard.append((at, event))
         if self._broken:
             raise RuntimeError("no disk")
 
@@ -25,10 +25,10 @@ class Ear:
 def test_every_listener_hears_and_a_broken_one_is_told_once() -> None:
     broken, sound = Ear(broken=True), Ear()
     failures: list[BaseException] = []
-    announcer = EventBus([broken, sound], lambda: 7.0, failures.append)
-    announcer.tell(Ready())
-    announcer.tell(LeaseRenewed(2))
-    announcer.close()
+    bus = EventBus([broken, sound], lambda: 7.0, failures.append)
+    bus.emit(Ready())
+    bus.emit(LeaseRenewed(2))
+    bus.close()
     assert sound.heard == broken.heard == [(7.0, Ready()), (7.0, LeaseRenewed(2))]
     assert [str(error) for error in failures] == ["no disk"]
     assert broken.closed and sound.closed
@@ -36,11 +36,11 @@ def test_every_listener_hears_and_a_broken_one_is_told_once() -> None:
 
 def test_who_comes_later_hears_from_then_on() -> None:
     first, later = Ear(), Ear()
-    announcer = EventBus([first], lambda: 7.0, lambda _: None)
-    announcer.tell(Ready())
-    announcer.add(later)
-    announcer.tell(LeaseRenewed(2))
-    announcer.close()
+    bus = EventBus([first], lambda: 7.0, lambda _: None)
+    bus.emit(Ready())
+    bus.add(later)
+    bus.emit(LeaseRenewed(2))
+    bus.close()
     assert len(first.heard) == 2 and later.heard == [(7.0, LeaseRenewed(2))] and later.closed
 
 
@@ -72,7 +72,7 @@ def test_one_that_hangs_at_its_end_is_left_behind() -> None:
 
 def test_a_lost_lease_is_told_once_whoever_finds_it() -> None:
     heard: list[Event] = []
-    tell = LostOnce(heard.append)
-    for happening in (Ready(), LeaseLost("epoch 9"), LeaseLost("the log"), Ready()):
-        tell(happening)
+    emit = LostOnce(heard.append)
+    for event in (Ready(), LeaseLost("epoch 9"), LeaseLost("the log"), Ready()):
+        emit(event)
     assert heard == [Ready(), LeaseLost("epoch 9"), Ready()]

@@ -57,7 +57,7 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
     def failed(error: BaseException) -> None:
         screen.say(str(exhausted(error) or report_bug(error, wish.env)))
 
-    announcer = EventBus(first, clock.now, failed)
+    bus = EventBus(first, clock.now, failed)
     try:
         try:
             lookout = observe.lookout(
@@ -71,12 +71,12 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
                 on_screen=on_screen(wish),
             )
         except WalAgentError as error:
-            _refuse(announcer, error)
+            _refuse(bus, error)
             raise
-        announcer.add(*lookout.listeners)
-        yield replace(wish, tell=announcer.tell, metered=lookout.metered, trace=lookout.trace)
+        bus.add(*lookout.listeners)
+        yield replace(wish, emit=bus.emit, metered=lookout.metered, trace=lookout.trace)
     finally:
-        announcer.close()
+        bus.close()
 
 
 @contextmanager
@@ -111,11 +111,11 @@ def _refused(
         attended=attended,
     )
     if people is not None:
-        announcer = EventBus([people], SystemClock().now, lambda _: None)
-        _refuse(announcer, error)
-        announcer.close()
+        bus = EventBus([people], SystemClock().now, lambda _: None)
+        _refuse(bus, error)
+        bus.close()
 
 
-def _refuse(announcer: EventBus, error: WalAgentError) -> None:
+def _refuse(bus: EventBus, error: WalAgentError) -> None:
     if error.exit_code in PERSON:
-        announcer.tell(Halted(error.exit_code, error.what, error.hint))
+        bus.emit(Halted(error.exit_code, error.what, error.hint))

@@ -79,13 +79,13 @@ def reaches(level: Level, wanted: Level) -> bool:
     return LEVELS.index(level) >= LEVELS.index(wanted)
 
 
-def message_of(facts: Facts, at: float, happening: Event) -> Message | None:
+def message_of(facts: Facts, at: float, event: Event) -> Message | None:
     """None for what people are not told. `at`: seconds since 1970."""
-    match happening:
+    match event:
         case Recovered():
-            return _recovered(facts, at, happening)
+            return _recovered(facts, at, event)
         case Halted():
-            return _halted(facts, at, happening)
+            return _halted(facts, at, event)
         case LeaseLost(why):
             return _message(
                 facts,
@@ -99,9 +99,9 @@ def message_of(facts: Facts, at: float, happening: Event) -> Message | None:
         case LeftOpen(calls):
             return _left_open(facts, at, calls)
         case TakesLong():
-            return _takes_long(facts, at, happening)
+            return _takes_long(facts, at, event)
         case HungUp():
-            return _hangs(facts, at, happening)
+            return _hangs(facts, at, event)
         case Restarting(attempt, delay, cls):
             return _message(
                 facts,
@@ -128,19 +128,19 @@ def message_of(facts: Facts, at: float, happening: Event) -> Message | None:
     return None
 
 
-def _recovered(facts: Facts, at: float, happening: Recovered) -> Message:
-    counts = Counter(happening.findings)
+def _recovered(facts: Facts, at: float, event: Recovered) -> Message:
+    counts = Counter(event.findings)
     findings = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
-    calls = plural(len(happening.findings), "tool call")
+    calls = plural(len(event.findings), "tool call")
     in_flight = f"In flight: {calls}: {findings}." if findings else "No tool call was in flight."
-    ended = {"preempted": "drained", "paused": "paused"}.get(happening.alert, "cut off")
+    ended = {"preempted": "drained", "paused": "paused"}.get(event.alert, "cut off")
     lines = [
-        f"It was {ended} on {happening.old_host or 'a machine'} (epoch {happening.from_epoch}) and carries on on "
-        f"{facts.host}; that took {happening.seconds:.1f} s.",
+        f"It was {ended} on {event.old_host or 'a machine'} (epoch {event.from_epoch}) and carries on on "
+        f"{facts.host}; that took {event.seconds:.1f} s.",
         in_flight,
     ]
-    if happening.put_back:
-        lines.append(f"Put back: {plural(happening.put_back, 'finished call')} that the agent had not saved.")
+    if event.put_back:
+        lines.append(f"Put back: {plural(event.put_back, 'finished call')} that the agent had not saved.")
     if counts["unknown"] or counts["partial"]:
         lines.append(f"The agent was told to verify before it goes on. What it had in flight: {facts.command('log')}")
     return _message(
@@ -150,32 +150,32 @@ def _recovered(facts: Facts, at: float, happening: Recovered) -> Message:
         f"{'recovered' if ended == 'cut off' else 'carries on'} on {facts.host}",
         *lines,
         _look(facts),
-        since=happening.stopped,
-        key=f"recovered:{happening.from_epoch}:{at}",
+        since=event.stopped,
+        key=f"recovered:{event.from_epoch}:{at}",
     )
 
 
-def _halted(facts: Facts, at: float, happening: Halted) -> Message | None:
-    if happening.code in NO_NEWS:
+def _halted(facts: Facts, at: float, event: Halted) -> Message | None:
+    if event.code in NO_NEWS:
         return None
-    passing = happening.code == Unavailable.exit_code  # whoever started it may well try again
+    passing = event.code == Unavailable.exit_code  # whoever started it may well try again
     return _message(
         facts,
         at,
         "recovery" if passing else "person_needed",
-        f"stopped with {happening.code}" + ("" if passing else ", a person is needed"),
-        happening.what,
-        happening.hint,
+        f"stopped with {event.code}" + ("" if passing else ", a person is needed"),
+        event.what,
+        event.hint,
         _look(facts),
         _run(facts),
-        key=f"halted:{happening.code}:{_same(happening)}",
+        key=f"halted:{event.code}:{_same(event)}",
         insists=not passing,
     )
 
 
-def _same(happening: Halted) -> str:
+def _same(event: Halted) -> str:
     """A crash loop counts on; it is the same one."""
-    return re.sub(r"[0-9]+", "#", happening.what) if happening.code == CrashLoop.exit_code else happening.what
+    return re.sub(r"[0-9]+", "#", event.what) if event.code == CrashLoop.exit_code else event.what
 
 
 def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> Message | None:
@@ -197,8 +197,8 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
     )
 
 
-def _takes_long(facts: Facts, at: float, happening: TakesLong) -> Message:
-    tool, lasted = happening.tool or "a tool", duration(happening.seconds)
+def _takes_long(facts: Facts, at: float, event: TakesLong) -> Message:
+    tool, lasted = event.tool or "a tool", duration(event.seconds)
     titles = {
         "model": f"no answer of the model for {lasted}",
         "approval": f"the agent waits for you, or runs what you allowed, since {lasted}: {tool}",
@@ -217,24 +217,24 @@ def _takes_long(facts: Facts, at: float, happening: TakesLong) -> Message:
     return _message(
         facts,
         at,
-        "person_needed" if happening.what in ("approval", "start", "exit") else "info",
-        titles[happening.what],
-        lines[happening.what],
+        "person_needed" if event.what in ("approval", "start", "exit") else "info",
+        titles[event.what],
+        lines[event.what],
         _look(facts),
-        since=at - happening.seconds,
-        key=f"long:{happening.what}:{happening.tool}:{at - happening.seconds:.0f}",
+        since=at - event.seconds,
+        key=f"long:{event.what}:{event.tool}:{at - event.seconds:.0f}",
     )
 
 
-def _hangs(facts: Facts, at: float, happening: HungUp) -> Message:
-    if happening.what == "exit":
+def _hangs(facts: Facts, at: float, event: HungUp) -> Message:
+    if event.what == "exit":
         lines = ["The agent is ended and not started again: its turn was done.", _look(facts)]
     elif facts.restarts:
         lines = ["The agent is ended and started again, unless it has died too often.", _look(facts)]
     else:
         lines = ["The agent is ended and not started again; the next start carries on.", _look(facts), _run(facts)]
-    title = f"hangs: {_HANGS[happening.what]} for {duration(happening.seconds)}"
-    return _message(facts, at, "recovery", title, *lines, since=at - happening.seconds, key=f"hung:{at}")
+    title = f"hangs: {_HANGS[event.what]} for {duration(event.seconds)}"
+    return _message(facts, at, "recovery", title, *lines, since=at - event.seconds, key=f"hung:{at}")
 
 
 def _drained(facts: Facts, at: float, seconds: float, in_time: bool) -> Message:

@@ -49,9 +49,9 @@ class Post:
         self._trouble: Exception | None = None
         self._thread = start_daemon("notify", self._work)
 
-    def hear(self, at: float, happening: Event) -> None:
-        if isinstance(happening, (LeaseTaken, LeaseSettled, Ready, *TOLD)):
-            self._heard.put((at, happening))
+    def on_event(self, at: float, event: Event) -> None:
+        if isinstance(event, (LeaseTaken, LeaseSettled, Ready, *TOLD)):
+            self._heard.put((at, event))
         self._raise()
 
     def close(self) -> None:
@@ -84,9 +84,9 @@ class Post:
             except Exception as error:  # noqa: BLE001
                 self._trouble = error
 
-    def _take(self, at: float, happening: Event | None) -> None:
+    def _take(self, at: float, event: Event | None) -> None:
         """None: it runs well."""
-        match happening:
+        match event:
             case None | LeaseSettled(state="closed"):
                 self._well = math.inf
                 outbox.acknowledge(self._env, self._about)
@@ -101,9 +101,9 @@ class Post:
             case LeaseSettled():
                 self._well = math.inf
                 return
-        if self._quiet and isinstance(happening, Halted):
+        if self._quiet and isinstance(event, Halted):
             return
-        message = message_of(self._facts, at, happening)
+        message = message_of(self._facts, at, event)
         if message is not None and any(reaches(message.level, target.level) for target in self._targets):
             self.leave(message)
 

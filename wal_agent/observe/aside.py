@@ -32,10 +32,10 @@ class Aside:
         self._error: Exception | None = None
         self._thread = start_daemon(f"observe-{name}", self._loop)
 
-    def hear(self, at: float, happening: Event) -> None:
+    def on_event(self, at: float, event: Event) -> None:
         """Never waits: what finds no room is dropped, and counted. A failure of the listener is raised here, once."""
         try:
-            self._queue.put_nowait((at, happening))
+            self._queue.put_nowait((at, event))
         except queue.Full:
             self._dropped += 1
         self._raise()
@@ -65,7 +65,7 @@ class Aside:
             self._error = error
         while (item := self._queue.get()) is not None:
             if listener is not None:
-                self._guarded(lambda to=listener, what=item: to.hear(*what))  # type: ignore[misc]
+                self._guarded(lambda to=listener, what=item: to.on_event(*what))  # type: ignore[misc]
         if listener is not None:
             self._guarded(listener.close)
 

@@ -59,20 +59,20 @@ class Line:
     call: int = 0
 
 
-def lines_of(happening: Event) -> list[Line]:
+def lines_of(event: Event) -> list[Line]:
     """One line for most; what a taken lease says of the run before is a line of its own."""
-    match happening:
+    match event:
         case LeaseTaken():
             more: dict[str, Value] = {
-                "cause": happening.cause,
-                "bucket": happening.bucket,
-                "agent": happening.agent,
-                "agent_version": happening.agent_version,
-                "workspace": happening.workspace,
-                "ttl": happening.ttl,
+                "cause": event.cause,
+                "bucket": event.bucket,
+                "agent": event.agent,
+                "agent_version": event.agent_version,
+                "workspace": event.workspace,
+                "ttl": event.ttl,
             }
-            taken = Line("info", "lease.acquired", f"the job is ours under epoch {happening.epoch}", more)
-            if happening.cause != "dead":
+            taken = Line("info", "lease.acquired", f"the job is ours under epoch {event.epoch}", more)
+            if event.cause != "dead":
                 return [taken]
             return [taken, Line("warning", "crash.detected", "the run before was cut off", {"cause": "dead"})]
         case LeaseRenewed(left=left):
@@ -83,10 +83,10 @@ def lines_of(happening: Event) -> list[Line]:
             return [Line("error", "lease.lost", why)]
         case LeaseSettled(state=state, reason=reason, until=until):
             level: Level = "warning" if state == "left" else "info"
-            event = "lease.left" if state == "left" else "lease.released"
-            return [Line(level, event, reason, {"state": state, "until": until})]
+            name = "lease.left" if state == "left" else "lease.released"
+            return [Line(level, name, reason, {"state": state, "until": until})]
         case Recovered():
-            return _recovered(happening)
+            return _recovered(event)
         case Halted(code=code, what=what, hint=hint):
             return [Line("error", "run.halted", what, {"code": code, "hint": hint})]
         case LeftOpen(calls=calls):
@@ -143,7 +143,7 @@ def lines_of(happening: Event) -> list[Line]:
             logged: dict[str, Value] = {"kinds": " ".join(kinds), "unsettled": unsettled}
             return [Line("debug", "records.acknowledged", f"{len(kinds)} records are in the bucket", logged)]
         case _:
-            assert_never(happening)
+            assert_never(event)
 
 
 def _recovered(it: Recovered) -> list[Line]:
@@ -195,15 +195,15 @@ class Log:
         self._head: dict[str, Value] = {"job": _clean(job), "host": "", "epoch": 0, "run": ""}
         self._lost, self._why = 0, ""
 
-    def hear(self, at: float, happening: Event) -> None:
-        if isinstance(happening, LeaseTaken):
+    def on_event(self, at: float, event: Event) -> None:
+        if isinstance(event, LeaseTaken):
             self._head = {
-                "job": _clean(happening.job),
-                "host": _clean(happening.host),
-                "epoch": happening.epoch,
-                "run": _clean(happening.run),
+                "job": _clean(event.job),
+                "host": _clean(event.host),
+                "epoch": event.epoch,
+                "run": _clean(event.run),
             }
-        for line in lines_of(happening):
+        for line in lines_of(event):
             if LEVELS.index(line.level) >= self._least:
                 self._write(self._shape(record(at, line, self._head)))
 

@@ -154,19 +154,19 @@ class Metrics:
     def close(self) -> None:
         return
 
-    def hear(self, at: float, happening: Event) -> None:
-        match happening:
+    def on_event(self, at: float, event: Event) -> None:
+        match event:
             case LeaseTaken():
                 self._enter("starting")
-                self._cause, self._recovering = happening.cause, happening.cause not in ("first", "closed")
-                self._expires = self._clock.boot() + happening.ttl
-                self._generation.set(happening.epoch)
-                versions = {"agent_version": happening.agent_version, "version": __version__}
-                self._info.info({"agent": happening.agent, **versions})
+                self._cause, self._recovering = event.cause, event.cause not in ("first", "closed")
+                self._expires = self._clock.boot() + event.ttl
+                self._generation.set(event.epoch)
+                versions = {"agent_version": event.agent_version, "version": __version__}
+                self._info.info({"agent": event.agent, **versions})
             case LeaseRenewed():
-                self._expires = self._clock.boot() + happening.left
+                self._expires = self._clock.boot() + event.left
             case RenewalFailed():
-                self._expires = self._clock.boot() + happening.left
+                self._expires = self._clock.boot() + event.left
                 self._renew_failures.inc()
             case LeaseLost():
                 self._expires = 0.0
@@ -176,44 +176,44 @@ class Metrics:
             case Recovered():
                 self._recovering = False
                 self._recoveries.labels(self._cause, "resumed").inc()
-                self._recovery.observe(happening.seconds)
-                self._dangling.inc(len(happening.findings))
+                self._recovery.observe(event.seconds)
+                self._dangling.inc(len(event.findings))
             case Halted():
                 if self._recovering:
                     self._recovering = False
                     self._recoveries.labels(self._cause, "halted").inc()
             case LeftOpen():
-                self._unsettled.set(len(happening.calls))
+                self._unsettled.set(len(event.calls))
             case AgentBegan():
                 self._recovering = False
             case AgentEnded():
-                self._exits.labels(happening.cls).inc()
+                self._exits.labels(event.cls).inc()
             case HookAnswered():
-                event, decision = self._events(happening.event), happening.decision or "none"
-                self._hooks.labels(event, decision).observe(happening.seconds)
-                if happening.decision == "deny":
-                    self._denied.labels(self._reasons(happening.reason)).inc()
+                hook, decision = self._events(event.event), event.decision or "none"
+                self._hooks.labels(hook, decision).observe(event.seconds)
+                if event.decision == "deny":
+                    self._denied.labels(self._reasons(event.reason)).inc()
             case PhaseChanged():
-                self._enter(happening.phase)
+                self._enter(event.phase)
             case NoticeReceived():
-                self._notices.labels(self._sources(happening.source)).inc()
+                self._notices.labels(self._sources(event.source)).inc()
             case Saved(what="snapshot"):
-                self._snapshot.set(happening.size)
+                self._snapshot.set(event.size)
             case Saved():
-                self._synced.labels(happening.what).set(at)
-                if happening.size:
-                    self._sync_bytes.labels(happening.what).inc(happening.size)
-                    self._sync.labels(happening.what).observe(happening.seconds)
+                self._synced.labels(event.what).set(at)
+                if event.size:
+                    self._sync_bytes.labels(event.what).inc(event.size)
+                    self._sync.labels(event.what).observe(event.seconds)
             case Logged():
-                self._unsettled.set(happening.unsettled)
-                for kind in happening.kinds:
+                self._unsettled.set(event.unsettled)
+                for kind in event.kinds:
                     self._records.labels(self._kinds(kind)).inc()
             case CallStarted() | CallEnded() | Ready() | TakesLong() | HungUp() | DrainStarted() | DrainFinished():
                 return
             case Paused() | Restarting():
                 return
             case _:
-                assert_never(happening)
+                assert_never(event)
 
     def _enter(self, phase: PhaseName) -> None:
         self._began = self._clock.boot()
@@ -271,7 +271,7 @@ class PromFile:
             raise ConfigError(f"--metrics-file {path} cannot be written: {error.strerror}. Nothing was run.") from None
         self._thread = start_daemon("promfile", self._loop)
 
-    def hear(self, at: float, happening: Event) -> None:
+    def on_event(self, at: float, event: Event) -> None:
         self._changed.set()
 
     def close(self) -> None:

@@ -83,9 +83,9 @@ class Health:
             return f"nothing could be saved for {now - self._saved:.0f} s"
         return self.alive()
 
-    def hear(self, at: float, happening: Event) -> None:
+    def on_event(self, at: float, event: Event) -> None:
         now = self._clock.boot()
-        match happening:
+        match event:
             case LeaseTaken(ttl=left) | LeaseRenewed(left=left) | RenewalFailed(left=left):
                 self._expires = now + left
             case LeaseLost() | LeaseSettled():
@@ -145,7 +145,7 @@ class Server:
         self._stop = threading.Event()
         self._thread = start_daemon("metrics", self._accept)
 
-    def hear(self, at: float, happening: Event) -> None:
+    def on_event(self, at: float, event: Event) -> None:
         return
 
     def close(self) -> None:

@@ -151,24 +151,24 @@ class Spans:
         self._drain: Span | None = None
         self._calls: OrderedDict[int, Span] = OrderedDict()
 
-    def hear(self, at: float, happening: Event) -> None:
+    def on_event(self, at: float, event: Event) -> None:
         self._last = max(self._last, at)
-        match happening:
+        match event:
             case LeaseTaken():
                 self._restarted(at)
                 self._root.set_attributes(
                     {
-                        "wal_agent.job": quote(happening.job),
-                        "wal_agent.run": happening.run,
-                        "wal_agent.epoch": happening.epoch,
-                        "wal_agent.cause": happening.cause,
-                        "host.name": quote(happening.host),
+                        "wal_agent.job": quote(event.job),
+                        "wal_agent.run": event.run,
+                        "wal_agent.epoch": event.epoch,
+                        "wal_agent.cause": event.cause,
+                        "host.name": quote(event.host),
                     }
                 )
             case Recovered():
-                self._recovered(at, happening)
+                self._recovered(at, event)
             case CallStarted():
-                self._called(at, happening)
+                self._called(at, event)
             case CallEnded(call=call, how=how):
                 if (span := self._calls.pop(call, None)) is not None:
                     self._ended(span, at, how)
@@ -185,14 +185,14 @@ class Spans:
                 if self._start is not None:
                     self._start.end(_nano(at))
                     self._start = None
-                self._event(at, happening)
+                self._event(at, event)
             case Halted(what=what):
                 self._root.set_status(Status(StatusCode.ERROR, quote(what)))
-                self._event(at, happening)
+                self._event(at, event)
             case AgentEnded() | LeaseLost() | RenewalFailed() | HungUp() | NoticeReceived():
-                self._event(at, happening)
+                self._event(at, event)
             case Paused() | Restarting() | TakesLong():
-                self._event(at, happening)
+                self._event(at, event)
             case _:
                 return
 
@@ -256,9 +256,9 @@ class Spans:
                 each.add_link(before, {"wal_agent.from_epoch": it.from_epoch})
         span.end(_nano(at))
 
-    def _event(self, at: float, happening: Event) -> None:
+    def _event(self, at: float, event: Event) -> None:
         """What the structured log says of it, on the root."""
-        for line in lines_of(happening):
+        for line in lines_of(event):
             told = {f"wal_agent.{key}": quote(v) if isinstance(v, str) else v for key, v in line.more.items()}
             self._root.add_event(line.event, {**told, "message": quote(line.msg)}, _nano(at))
 
@@ -277,8 +277,8 @@ class Traces:
         self.trace = f"{secrets.randbits(128) | 1:032x}"
         self._aside = Aside(lambda: _Sent(self.trace, agent, began, say), "traces", say)
 
-    def hear(self, at: float, happening: Event) -> None:
-        self._aside.hear(at, happening)
+    def on_event(self, at: float, event: Event) -> None:
+        self._aside.on_event(at, event)
 
     def close(self) -> None:
         self._aside.close()
@@ -295,8 +295,8 @@ class _Sent:
         logging.getLogger("opentelemetry").addHandler(self._trouble)  # else it writes on the agent's screen
         self._inner = tracing(OTLPSpanExporter(), trace, agent, began)
 
-    def hear(self, at: float, happening: Event) -> None:
-        self._inner.hear(at, happening)
+    def on_event(self, at: float, event: Event) -> None:
+        self._inner.on_event(at, event)
 
     def close(self) -> None:
         self._inner.close()

@@ -67,7 +67,7 @@ class Conversation:
         turn_open: bool,
         notice: str,
         by_file: bool = False,
-        tell: Emit = lambda _: None,
+        emit: Emit = lambda _: None,
         on_phase: Callable[[Sequence[Action]], None] = lambda _: None,
     ) -> None:
         """`by_file`: only the session's file tells which calls it has, and hooks only that a turn before is whole.
@@ -83,7 +83,7 @@ class Conversation:
         self._may_begin = may_begin
         self._on_completed = on_completed
         self._lock = threading.Lock()
-        self._tell = tell
+        self._emit = emit
         self._on_phase = on_phase
         self.phase: Phase = "starting"
         self.about = ""  # the tool that it is about, or the agent's words for what it asks
@@ -212,7 +212,7 @@ class Conversation:
                     record = PhaseChange(time=now, phase=self.phase, was=was, tool=tool[:MAX_TOOL])
                     self._writer.append(record, later=True)
         if changed:
-            self._tell(PhaseChanged(was, self.phase, tool, lasted))
+            self._emit(PhaseChanged(was, self.phase, tool, lasted))
         self._on_phase(actions)
 
     def _begin_session(self, session: str) -> None:

@@ -178,7 +178,7 @@ class Gate:
         append_deadline: float,
         *,
         sync: bool = False,
-        tell: Emit = lambda _: None,
+        emit: Emit = lambda _: None,
     ) -> None:
         """`sync`: also calls that only read wait for their intents, and each call's after-hook for its end."""
         self._writer = writer
@@ -189,7 +189,7 @@ class Gate:
         self._clock = clock
         self._deadline = append_deadline
         self._sync = sync
-        self._tell = tell
+        self._emit = emit
         self._lock = threading.Lock()
         self._calls = Calls()
         self._refusal = ""
@@ -266,7 +266,7 @@ class Gate:
             self.last = running
             self.begun[event.tool] += not nested
             draining = self._draining
-        self._tell(CallStarted(call, event.tool, found.cls, event.call_id))
+        self._emit(CallStarted(call, event.tool, found.cls, event.call_id))
         try:
             return self._answer(call, ticket, began, reads, draining, nested)
         finally:
@@ -342,7 +342,7 @@ class Gate:
             ),
             *settled,
         )
-        self._tell(CallEnded(running.call, running.tool, how, took))
+        self._emit(CallEnded(running.call, running.tool, how, took))
         if running.changes:
             self.changed()
         if self._sync:
@@ -358,7 +358,7 @@ class Gate:
         if running is not None:
             now = self._clock.now()
             self._writer.append(End(time=now, call=call, how=how, by=by, why=why, finding=finding))
-            self._tell(CallEnded(call, running.tool, how, self._clock.boot() - running.since))
+            self._emit(CallEnded(call, running.tool, how, self._clock.boot() - running.since))
             if running.changes and how != "denied":
                 self.changed()
 

@@ -78,8 +78,8 @@ class LeaseKeeper:
     out (not in a job that spools), since a tool that waited for a person may begin then, and `on_lost` once when the
     lease is found to be somebody else's (or cannot be read)."""
 
-    def __init__(self, timing: LeaseTiming, clock: Clock, lease: Lease, tell: Emit = lambda _: None) -> None:
-        self._tell = tell
+    def __init__(self, timing: LeaseTiming, clock: Clock, lease: Lease, emit: Emit = lambda _: None) -> None:
+        self._emit = emit
         self._timing = timing
         self._clock = clock
         self._lease = lease
@@ -129,18 +129,18 @@ class LeaseKeeper:
                 self._lease.renew(phase=told.phase, tool=told.tool, seq=told.seq, since=told.since)
             except BucketError as error:
                 wait = self._timing.period / 4
-                self._tell(RenewalFailed(str(error), self._left()))
+                self._emit(RenewalFailed(str(error), self._left()))
             except Exception as error:  # noqa: BLE001 - whatever ends the renewals must end the run, not only its allows
                 why = f"The lease could not be renewed: {error!r}."
                 lost = error if isinstance(error, WalAgentError) else WalAgentError(why)
                 self.lost = lost
-                self._tell(LeaseLost(lost.what))
+                self._emit(LeaseLost(lost.what))
                 self.on_lost(lost)
                 return
             else:
                 wait = self._timing.period
                 if self._lease.held:  # else it is being given up, and was not renewed
-                    self._tell(LeaseRenewed(self._lease.epoch, self._left()))
+                    self._emit(LeaseRenewed(self._lease.epoch, self._left()))
 
     def _left(self) -> float:
         return self._lease.sent + self._timing.ttl - self._clock.boot()
@@ -164,10 +164,10 @@ class Housekeeping:
         folder: Path,
         may_act: Callable[[], bool],
         failed: Callable[[BaseException], None],
-        tell: Emit = lambda _: None,
+        emit: Emit = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
-        self._tell = tell
+        self._emit = emit
         self._clock = clock or SystemClock()
         self._folder = folder
         self._snapshots = Snapshots(bucket, opened.keys, opened.writer, Mirror(self._folder, opened.blobs))
@@ -200,7 +200,7 @@ class Housekeeping:
                 with suppress(BucketError):
                     began = self._clock.boot()
                     if self._snapshots.take_if_due() is not None:
-                        self._tell(Saved("snapshot", self._snapshots.size, self._clock.boot() - began))
+                        self._emit(Saved("snapshot", self._snapshots.size, self._clock.boot() - began))
                         self._retention.run()
             except Newer:
                 return  # a newer wal-agent has the job by now: nothing of its is deleted; the writer ends this run

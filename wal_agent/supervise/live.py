@@ -95,7 +95,7 @@ class Live:
         settings: Settings,
         on_completed: Callable[[], list[AnyRecord]],
         tree: WorkspaceCapture | None = None,
-        tell: Emit = lambda _: None,
+        emit: Emit = lambda _: None,
         pulse: Liveness | None = None,
         oom: Path | None = None,
         on: ShowWait = show_no_wait,
@@ -104,7 +104,7 @@ class Live:
         """`tree`: captures of the working tree, None where they are off. `oom`: the file that counts OOM kills, if not
         our cgroup's. `progress`: takes a line for people, where the agent does not own the screen."""
         self._pulse = pulse or Liveness()
-        self._tell = tell
+        self._emit = emit
         self._on = on
         self._agent = agent
         self._env = dict(env)
@@ -136,7 +136,7 @@ class Live:
             clock,
             settings.append_deadline,
             sync=settings.durability == "sync",
-            tell=tell,
+            emit=emit,
         )
         self.saver = SessionSaver(
             agent,
@@ -151,7 +151,7 @@ class Live:
             frozenset(launch.skip),
             self._unseen,
             self._look,
-            tell,
+            emit,
         )
         self.autosave = Autosave(self._save, settings.autosave, self._fail)
         self.tree = tree and WorktreeSaver(
@@ -161,7 +161,7 @@ class Live:
             clock,
             settings.autosave,
             self._fail,
-            tell,
+            emit,
             self.gate.ended_beyond,
             progress,
         )
@@ -181,7 +181,7 @@ class Live:
             notice=launch.notice,
             by_file=agent.boundary == "file",
             turn_open=launch.turn_open,
-            tell=tell,
+            emit=emit,
             on_phase=self._entered,
         )
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
@@ -221,7 +221,7 @@ class Live:
         ruled: Literal["", "allow"] = "allow" if isinstance(parsed, ToolStarting) else ""
         denied = isinstance(decision, Deny)
         word = decision.word if isinstance(decision, Deny) else ""
-        self._tell(HookAnswered(asked.event, "deny" if denied else ruled, word, self._clock.boot() - began))
+        self._emit(HookAnswered(asked.event, "deny" if denied else ruled, word, self._clock.boot() - began))
         return said
 
     def _refuse(self, asked: HookRequest) -> None:
@@ -232,7 +232,7 @@ class Live:
                 f"a process that is no hook of {self._agent.name}'s called the hook socket ({quote(asked.event, 40)}) "
                 f"and was refused; nothing was changed by it: {who}"
             )
-            self._tell(HookAnswered(asked.event, "deny", "stranger", 0.0))
+            self._emit(HookAnswered(asked.event, "deny", "stranger", 0.0))
 
     def _control(self, event: str, question: dict[str, Any], by_agent: bool) -> dict[str, Any]:
         """`status` and `pause` of a person on this machine, or of a tool of this agent's (`by_agent`); `ack` of a
@@ -295,7 +295,7 @@ class Live:
         if not self._descent.begin(down, lambda: self.gate.drain(down.sentence)):
             return
         if down.kind == "drain":
-            self._tell(DrainStarted(down.source, down.until - down.began))
+            self._emit(DrainStarted(down.source, down.until - down.began))
         self.conversation.enter("pause_asked" if down.kind == "pause" else "drain_asked")
 
     def save_soon(self) -> None:
@@ -348,7 +348,7 @@ class Live:
     def _stop(self, error: WalAgentError) -> None:
         """End the agent's whole tree: first nothing is allowed any more, then the main thread kills."""
         if isinstance(error, Fenced):
-            self._tell(LeaseLost(error.what))
+            self._emit(LeaseLost(error.what))
         self._stopped = self._stopped or error
         self.gate.close()
         if self._child is not None:
@@ -385,7 +385,7 @@ class Live:
             writer.append(
                 AgentStarted(time=self._clock.now(), pid=child.pid, session=launch.session, resumed=launch.resumed)
             )
-            self._tell(AgentBegan(child.pid, launch.session, launch.resumed))
+            self._emit(AgentBegan(child.pid, launch.session, launch.resumed))
             self.autosave.start()
             if self.tree:
                 self.tree.start()
@@ -483,7 +483,7 @@ class Live:
     def _on_terminate(self, count: int) -> None:
         """SIGTERM: drain inside the budget; a second one hurries (facts/fleet.md 4.2)."""
         if count == 1:
-            self._tell(NoticeReceived("sigterm"))
+            self._emit(NoticeReceived("sigterm"))
         now = self._clock.boot()
         self.go_down(ShutdownPlan("drain", "sigterm", now, now + self._drain_budget, DENY_DRAINING))
         if count > 1:
@@ -502,7 +502,7 @@ class Live:
             self.autosave.poke()  # the session file may tell of a turn without hooks; nothing else wakes us then
         elif not self._ready:
             self._ready = True
-            self._tell(Ready())
+            self._emit(Ready())
         self._say_what_is_awaited()
         self._look_after()
         match self._descent.step(bool(self.gate.running()), bool(self.gate.changing())):
@@ -530,7 +530,7 @@ class Live:
         is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and fed()
         owed = waited_for(phase, self.conversation.turned)
         for found in self._watch.tick(self._clock.awake(), owed, about, self.gate.running(), is_fed):
-            self._tell(found)
+            self._emit(found)
             if isinstance(found, HungUp):
                 now = self._clock.boot()
                 self.go_down(ShutdownPlan("hang", found.what, now, now + self._drain_budget, DENY_HUNG))

@@ -110,7 +110,7 @@ class RunOptions:
     accept_loss: bool = False  # take the job over although its owner's spool may hold records that nobody else has (R9)
     exit_on_pause: bool = False  # while the job is paused, this process need not stay
     attended: bool = False  # a person typed this at a terminal
-    tell: Emit = lambda _: None  # who looks on: metrics, logs, notifications
+    emit: Emit = lambda _: None  # who looks on: metrics, logs, notifications
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
     trace: str = ""  # W3C trace id of this run, for its opening record
     pulse: Liveness = field(default_factory=Liveness)

@@ -190,13 +190,13 @@ class Preemption:
         settings: Settings,
         env: Mapping[str, str],
         clock: Clock,
-        tell: Emit,
+        emit: Emit,
         failed: Callable[[BaseException], None],
         detect: Callable[[], Cloud | None] = detect_cloud,
     ) -> None:
         self._drain = settings.drain
         self._clock = clock
-        self._tell = tell
+        self._emit = emit
         self._lock = threading.Lock()
         self._down: ShutdownPlan | None = None
         self._running: RunningAgent | None = None
@@ -240,7 +240,7 @@ class Preemption:
             self._running = None
 
     def _noticed(self, notice: Notice) -> None:
-        self._tell(NoticeReceived(notice.source, notice.left))
+        self._emit(NoticeReceived(notice.source, notice.left))
         now = self._clock.boot()
         until = now + drain_budget(notice.left, self._drain)
         with self._lock:

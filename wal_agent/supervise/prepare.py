@@ -361,7 +361,7 @@ class Preparation:
         if word == "undecided":
             raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
         failpoint("recovery.after_record")
-        self.wish.tell(
+        self.wish.emit(
             Recovered(
                 from_epoch=home.epoch if home else 0,
                 old_host=home.host.name if home else "",

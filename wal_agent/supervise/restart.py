@@ -112,20 +112,20 @@ class _Keeper:
     """The loop's memory. `wish`: what the next run is asked for."""
 
     def __init__(self, wish: RunOptions, screen: Screen, clock: Clock, rng: random.Random) -> None:
-        self.told, self.wish = wish.tell, replace(wish, tell=self._hear)
+        self.told, self.wish = wish.emit, replace(wish, emit=self._hear)
         self.screen, self.clock, self.rng, self.policy = screen, clock, rng, restart_policy(wish)
         self.history: list[float] = []
         self.rested = -math.inf
         self.begun = False  # a run has ended, and what follows it is ours to start
         self.away = 0  # how often in a row the bucket was
 
-    def _hear(self, happening: Event) -> None:
-        if isinstance(happening, LeaseTaken):
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, LeaseTaken):
             self.wish = replace(self.wish, accept_loss=False)  # it was for what that owner had spooled
             self.begun = self.begun or (self.policy.restart == "on" and not self.wish.attended)
-        elif isinstance(happening, AgentBegan):
+        elif isinstance(event, AgentBegan):
             self.wish = replace(self.wish, fresh=False)
-        self.told(happening)
+        self.told(event)
 
     def follow(self, finished: RunResult, unsaved: EndNotSaved | None) -> int | None:
         """The exit code, or None for another run, once that is due. `unsaved`: the bucket does not know of the end."""

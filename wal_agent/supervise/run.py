@@ -133,7 +133,7 @@ class _Run:
         key_id: str,
         screen: Screen,
     ) -> None:
-        self.wish = wish = replace(wish, tell=LostOnce(wish.tell))
+        self.wish = wish = replace(wish, emit=LostOnce(wish.emit))
         self.cli = cli
         self.timing = timing
         self.run_dir = run_dir
@@ -144,7 +144,7 @@ class _Run:
         self.clock: Clock = InterruptibleClock(self.early)
         self.rng = random.Random()
         self.trouble: BaseException | None = None
-        self.preemption = Preemption(wish.settings, wish.env, self.clock, wish.tell, self._failed)
+        self.preemption = Preemption(wish.settings, wish.env, self.clock, wish.emit, self._failed)
         self.hasty = False  # the machine goes away: nothing that may hang is waited for
         self.keys = Keys(wish.settings.job)
         self.here = machine.this_host(wish.env, run_dir.lock)
@@ -157,7 +157,7 @@ class _Run:
             opened = self._take()
             return self._go(opened)
         except Fenced as fenced:
-            self.wish.tell(LeaseLost(fenced.what))
+            self.wish.emit(LeaseLost(fenced.what))
             spool = opened.spool if opened is not None else None
             if spool is None or spool.empty:
                 raise
@@ -165,7 +165,7 @@ class _Run:
             raise Fenced(fenced.what, kept) from fenced
 
     def _go(self, opened: OpenedJob) -> RunResult:
-        heartbeat = LeaseKeeper(self.timing, self.clock, opened.lease, self.wish.tell)
+        heartbeat = LeaseKeeper(self.timing, self.clock, opened.lease, self.wish.emit)
         heartbeat.beat = lambda: RunProgress(seq=opened.writer.acked.seq)  # until there is an agent to report on
         with self._threads(opened, heartbeat) as start:
             try:
@@ -229,7 +229,7 @@ class _Run:
             self.screen.say(SPOOLING)
         opened.writer.on_ack = self._acked
         openings = opened.replay.state.openings  # none where the log is damaged before ours
-        self.wish.tell(
+        self.wish.emit(
             LeaseTaken(
                 job=self.keys.job,
                 bucket=self.wish.settings.bucket,
@@ -258,7 +258,7 @@ class _Run:
     def _acked(self, records: Sequence[AnyRecord], state: State) -> None:
         """Of a segment that the bucket has."""
         earlier = sum(o.epoch < state.openings[-1].opening.epoch for o in state.open)
-        self.wish.tell(Logged(tuple(str(type(r).__struct_config__.tag) for r in records), earlier))
+        self.wish.emit(Logged(tuple(str(type(r).__struct_config__.tag) for r in records), earlier))
 
     @contextmanager
     def _threads(self, opened: OpenedJob, heartbeat: LeaseKeeper) -> Iterator[Callable[[], None]]:
@@ -291,16 +291,16 @@ class _Run:
         self.early.armed = False
         self.hasty = isinstance(error, Stopped)
         if isinstance(error, Preempted) and not error.begun:
-            self.wish.tell(DrainStarted(error.down.source, error.down.until - error.down.began))
+            self.wish.emit(DrainStarted(error.down.source, error.down.until - error.down.began))
         settled: Settled = "left"
         try:
             reason, left = stopped_by(error), self._time_left(error)
             settled = call_with_timeout(left, lambda: close_job(opened, "released", reason, budget=left / 2), "left")
-            self.wish.tell(LeaseSettled(settled, reason))
+            self.wish.emit(LeaseSettled(settled, reason))
         except WalAgentError:
             pass  # the lease runs out by itself; the error that stopped us is the one to tell
         if isinstance(error, Preempted):
-            self.wish.tell(DrainFinished(self.clock.boot() - error.down.began, settled != "left"))
+            self.wish.emit(DrainFinished(self.clock.boot() - error.down.began, settled != "left"))
 
     def _give_back(self, lease: Lease, stopped: Stopped) -> None:
         """The same while the job was still being opened: nothing was written but the opening."""
@@ -329,7 +329,7 @@ class _Run:
         own = {processes.MARKER: self.run_dir.run, processes.CHAIN: runs, SOCKET: str(self.run_dir.socket)}
         env = {**kept, **own}
         mirror = machine.state_dir(env) / MIRRORS / self.run_dir.run
-        keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed, wish.tell, self.clock)
+        keeper = Housekeeping(self.bucket, opened, mirror, heartbeat.may_delete, self._failed, wish.emit, self.clock)
         injected = agent.inject(setup, env)
         try:
             keeper.start()
@@ -368,7 +368,7 @@ class _Run:
                     wish.settings,
                     lambda: self._settle(prepared, answers, opened),
                     tree,
-                    wish.tell,
+                    wish.emit,
                     wish.pulse,
                     on=self.screen.on,
                     progress=(lambda _: None) if self.interactive else self.screen.say,

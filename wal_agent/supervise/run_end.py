@@ -204,7 +204,7 @@ def end_run(
     with screen.on("the bucket, to end the job", 2 * SEAL_BUDGET):
         settled, until = closing.settle()
     failpoint("run.after_seal")
-    closing.tell(settled, until, watcher, screen.say)
+    closing.emit(settled, until, watcher, screen.say)
     if ended.stopped is not None:
         raise ended.stopped
     finished = closing.finished(until)
@@ -235,18 +235,18 @@ class _Closing:
 
     def settle(self) -> tuple[Settled, float]:
         """What the job was settled as, and until when it is paused (since 1970), if it is."""
-        ended, tell = self.ended, self.wish.tell
+        ended, emit = self.ended, self.wish.emit
         record, vain = self._record()
-        tell(AgentEnded(ended.exit.code, self.word.cls, self.word.why))
+        emit(AgentEnded(ended.exit.code, self.word.cls, self.word.why))
         if not self.crash:
             self.opened.writer.append(record)
         reason = record.reason or self.word.why
         settled = self._settled(None if self.crash else self._wanted(record.until), reason, record.until)
-        tell(LeaseSettled(settled, reason, record.until))
+        emit(LeaseSettled(settled, reason, record.until))
         if settled == "released" and record.until > 0:
-            tell(Paused(record.until, reason, vain))
+            emit(Paused(record.until, reason, vain))
         if ended.down is not None and ended.drained:
-            tell(DrainFinished(self.clock.boot() - ended.down.began, settled != "left"))
+            emit(DrainFinished(self.clock.boot() - ended.down.began, settled != "left"))
         return settled, record.until
 
     def _record(self) -> tuple[RunEnded, float]:
@@ -282,7 +282,7 @@ class _Closing:
 
     # ---- what is said
 
-    def tell(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
+    def emit(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
         ended, wish = self.ended, self.wish
         for problem in ended.problems[:3]:
             say(problem)
@@ -294,7 +294,7 @@ class _Closing:
             left = None if follows else left_open(open_calls)
             say(open_calls_line(open_calls, left, follows))
             if left is not None:
-                wish.tell(left)
+                wish.emit(left)
         if ended.trouble is not None:
             from wal_agent.cli.screen import report_bug
 

@@ -110,9 +110,9 @@ class SessionSaver:
         skip: frozenset[str],
         unseen: Callable[[str], None],
         look: Callable[[bytes], None],
-        tell: Emit = lambda _: None,
+        emit: Emit = lambda _: None,
     ) -> None:
-        self._tell = tell
+        self._emit = emit
         self._agent = agent
         self._env = env
         self._workspace = workspace
@@ -215,9 +215,9 @@ class SessionSaver:
                 raise
         size = sum(edit.data.size for r in records if isinstance(r, FileDelta) for edit in r.edits)
         if tickets:  # the log keeps their order: with the last one all are there
-            tickets[-1].then(lambda: self._tell(Saved("session", size, self._clock.boot() - began)))
+            tickets[-1].then(lambda: self._emit(Saved("session", size, self._clock.boot() - began)))
         elif idle:
-            self._tell(Saved("session", 0, self._clock.boot() - began))
+            self._emit(Saved("session", 0, self._clock.boot() - began))
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -37,9 +37,9 @@ EVERY = 10.0  # seconds between two words where systemd asks for no keep-alive
 MAX_STATUS = 200  # characters
 
 
-def status_line(happening: Event) -> str | None:
+def status_line(event: Event) -> str | None:
     """The line that `systemctl status` shows, where this changes it. Pure."""
-    match happening:
+    match event:
         case LeaseTaken(epoch=epoch, agent=agent):
             return f"{agent}: job taken (epoch {epoch}), restoring"
         case PhaseChanged(phase=phase, tool=tool):
@@ -68,11 +68,11 @@ def status_line(happening: Event) -> str | None:
             return None
 
 
-def notify_lines(happening: Event) -> list[str]:
+def notify_lines(event: Event) -> list[str]:
     """The lines to send for one happening. Pure."""
-    status = status_line(happening)
+    status = status_line(event)
     said = [] if status is None else [f"STATUS={shorten(redact(status), MAX_STATUS)}"]
-    match happening:
+    match event:
         case Ready():
             return ["READY=1"]
         case DrainStarted(budget=budget):
@@ -102,11 +102,11 @@ class ServiceManager:
         self._stop = threading.Event()
         start_daemon("systemd", self._keep)
 
-    def hear(self, at: float, happening: Event) -> None:
-        said = self._send(notify_lines(happening))
-        if isinstance(happening, Ready):
+    def on_event(self, at: float, event: Event) -> None:
+        said = self._send(notify_lines(event))
+        if isinstance(event, Ready):
             self._ready = True
-            self._unsaid = [] if said else notify_lines(happening)
+            self._unsaid = [] if said else notify_lines(event)
 
     def close(self) -> None:
         self._stop.set()

@@ -77,7 +77,7 @@ class WorktreeSaver:
         clock: Clock,
         interval: float,
         failed: Callable[[BaseException], None],
-        tell: Emit = lambda _: None,
+        emit: Emit = lambda _: None,
         ended_beyond: Callable[[], tuple[int, ...]] = tuple,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -92,7 +92,7 @@ class WorktreeSaver:
         self._clock = clock
         self._interval = interval
         self._failed = failed
-        self._tell = tell
+        self._emit = emit
         self._wanted = threading.Event()
         self._poked = 0.0  # when it was set
         self._stop = threading.Event()
@@ -239,11 +239,11 @@ class WorktreeSaver:
                 return
             if record is not None:
                 sent, ticket = sum(pack.size for pack in record.packs), self._writer.append(record)
-                ticket.then(lambda: self._tell(Saved("workspace", sent, self._clock.boot() - began)))
+                ticket.then(lambda: self._emit(Saved("workspace", sent, self._clock.boot() - began)))
                 self._newest = record
                 self._capture.commit()
             elif not self._writer.pending:
-                self._tell(Saved("workspace", 0, self._clock.boot() - began))
+                self._emit(Saved("workspace", 0, self._clock.boot() - began))
             if self._capture.pending is None:
                 self.whole = True
         self.problem = ""

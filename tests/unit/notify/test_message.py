@@ -87,11 +87,11 @@ TABLE: list[tuple[h.Event, str | None, str, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("happening", "level", "title", "parts"), TABLE)
-def test_each_happening_is_told_at_its_level_or_not_at_all(
-    happening: h.Event, level: str | None, title: str, parts: tuple[str, ...]
+@pytest.mark.parametrize(("event", "level", "title", "parts"), TABLE)
+def test_each_event_is_told_at_its_level_or_not_at_all(
+    event: h.Event, level: str | None, title: str, parts: tuple[str, ...]
 ) -> None:
-    message = message_of(FACTS, AT, happening)
+    message = message_of(FACTS, AT, event)
     if level is None:
         assert message is None
         return
@@ -101,7 +101,7 @@ def test_each_happening_is_told_at_its_level_or_not_at_all(
     assert "wal-agent " in message.body, "the command to type"
     for part in parts:
         assert part in message.body
-    assert isinstance(happening, TOLD), "what is told is heard"
+    assert isinstance(event, TOLD), "what is told is heard"
 
 
 def test_what_is_saved_in_a_folder_goes_on_where_that_is() -> None:
@@ -123,7 +123,7 @@ def test_only_a_halt_that_needs_a_person_insists() -> None:
 
 
 @pytest.mark.parametrize(
-    "happening",
+    "event",
     [
         h.Recovered(3, f"vm{EVIL}{SECRET}", AT - 5, "x", ("unknown",), 0, 1.0),
         h.Halted(78, f"token={SECRET}{EVIL}" * 200, f"password={SECRET}{EVIL}"),
@@ -133,9 +133,9 @@ def test_only_a_halt_that_needs_a_person_insists() -> None:
         h.LeaseLost(f"{SECRET}{EVIL}"),
     ],
 )
-def test_what_leaves_has_no_secret_no_escape_and_few_short_lines(happening: h.Event) -> None:
+def test_what_leaves_has_no_secret_no_escape_and_few_short_lines(event: h.Event) -> None:
     facts = Facts("shop", f"s3://key:{SECRET}@acme/jobs", f"gemini{EVIL}", f"vm{EVIL}{SECRET}", f"/w/{EVIL}")
-    message = message_of(facts, AT, happening)
+    message = message_of(facts, AT, event)
     assert message is not None
     lines = message.body.split("\n")
     for text in (message.title, *lines):
@@ -144,8 +144,8 @@ def test_what_leaves_has_no_secret_no_escape_and_few_short_lines(happening: h.Ev
 
 
 def test_a_message_again_has_the_same_key_and_another_has_not() -> None:
-    def key(happening: h.Event, at: float = AT) -> str:
-        message = message_of(FACTS, at, happening)
+    def key(event: h.Event, at: float = AT) -> str:
+        message = message_of(FACTS, at, event)
         assert message is not None
         return message.key
 

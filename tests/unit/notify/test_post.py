@@ -41,10 +41,10 @@ class Desk:
     def start(self) -> None:
         self.started += 1
 
-    def tell(self, *happenings: h.Event) -> list[str]:
+    def tell(self, *events: h.Event) -> list[str]:
         """And close; what waits then."""
-        for happening in happenings:
-            self.post.hear(2000.0, happening)
+        for event in events:
+            self.post.on_event(2000.0, event)
         self.post.close()
         return titles(self.box)
 
@@ -75,10 +75,10 @@ def test_nobody_waits_for_the_disk_or_for_a_process(tmp_path: Path, monkeypatch:
 
     env = {"HOME": str(tmp_path)}
     found = Post(FACTS, [TARGET], box_of(env, [TARGET]), env, start)
-    found.hear(1.0, RECOVERED)
+    found.on_event(1.0, RECOVERED)
     assert entered.wait(60)
     for _ in range(1000):
-        found.hear(2.0, HALTED)
+        found.on_event(2.0, HALTED)
     found.close()
     assert not stuck.is_set()
     stuck.set()
@@ -91,7 +91,7 @@ def test_a_start_ends_the_reminders_of_this_job_only(tmp_path: Path) -> None:
     desk.box.change(name, lambda known: letters.next_round(known, 0.0))
     other = Facts("other", "gs://acme", "gemini", "vm-22", "/w/other")
     second = Post(other, [TARGET], desk.box, desk.env, lambda: None)
-    second.hear(1.0, TAKEN)
+    second.on_event(1.0, TAKEN)
     second.close()
     assert titles(desk.box) != []
     assert desk.tell(TAKEN) == []
@@ -124,10 +124,10 @@ class Days:
     def monotonic(self) -> float:
         return time.monotonic()
 
-    def start(self, *happenings: h.Event) -> list[int]:
+    def start(self, *events: h.Event) -> list[int]:
         """The rounds that are told until five hours later."""
         desk, found = Desk(self.path), []
-        desk.tell(TAKEN, *happenings)
+        desk.tell(TAKEN, *events)
         for _ in range(20):
             for name, waiting in desk.box.letters().items():
                 if waiting.due <= self.now:
@@ -168,8 +168,8 @@ def test_a_job_that_works_for_a_while_runs_well(days: Days, monkeypatch: pytest.
         days.start(HALTED)
     monkeypatch.setattr(post, "WELL", 0.0)
     desk = Desk(days.path)
-    desk.post.hear(1.0, TAKEN)
-    desk.post.hear(1.0, h.Ready())
+    desk.post.on_event(1.0, TAKEN)
+    desk.post.on_event(1.0, h.Ready())
     until(lambda: not desk.box.known_halts(days.now), "it runs well")
     assert [w.round for w in desk.box.letters().values()] == []
     assert desk.tell(HALTED) != []
@@ -199,7 +199,7 @@ def test_where_the_sender_dies_with_us_it_is_waited_for_a_little(
 ) -> None:
     monkeypatch.setattr(post, "LINGER", 120.0)
     desk = Desk(tmp_path, linger=True)
-    desk.post.hear(1.0, RECOVERED)
+    desk.post.on_event(1.0, RECOVERED)
     (name,) = until(lambda: list(desk.box.letters()), "it waits")
     closing = threading.Thread(target=desk.post.close)
     closing.start()
@@ -258,7 +258,7 @@ def test_a_sink_that_is_down_is_told_once_at_a_start_and_in_status_while_it_last
     env = {"HOME": str(tmp_path), VARIABLE: nobody()}
     made = listener(**env)
     assert made is not None
-    made.hear(1.0, RECOVERED)
+    made.on_event(1.0, RECOVERED)
     made.close()
     line = until(lambda: notify.trouble(env), "it has failed")
     assert line.startswith("notifications do not reach URL 1 (json) since ") and "s3cret" not in line

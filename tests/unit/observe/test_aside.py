@@ -18,11 +18,11 @@ class Inner:
         self.go_on.set()
         self.closed = False
 
-    def hear(self, at: float, happening: Event) -> None:
+    def on_event(self, at: float, event: Event) -> None:
         self.go_on.wait(30)
-        if happening == Ready():
+        if event == Ready():
             raise OSError("broken")
-        self.heard.append(happening)
+        self.heard.append(event)
 
     def close(self) -> None:
         self.closed = True
@@ -33,7 +33,7 @@ def test_it_hears_all_in_order_and_is_closed() -> None:
     aside = Aside(lambda: inner, "log", said.append)
     told = [LeaseRenewed(n) for n in range(500)]
     for each in told:
-        aside.hear(0.0, each)
+        aside.on_event(0.0, each)
     aside.close()
     assert (inner.heard, inner.closed, said) == (told, True, [])
 
@@ -43,7 +43,7 @@ def test_one_that_blocks_delays_nobody_and_what_is_lost_is_told() -> None:
     inner.go_on.clear()
     aside = Aside(lambda: inner, "log", said.append, most=10, last=0.01)
     for n in range(100):
-        aside.hear(0.0, LeaseRenewed(n))
+        aside.on_event(0.0, LeaseRenewed(n))
     aside.close()
     assert said == ["log: what was left could not be handed over within 0.01 s."]
     inner.go_on.set()
@@ -54,7 +54,7 @@ def test_dropped_events_are_counted() -> None:
     inner.go_on.clear()
     aside = Aside(lambda: inner, "log", said.append, most=10, last=30)
     for n in range(100):
-        aside.hear(0.0, LeaseRenewed(n))
+        aside.on_event(0.0, LeaseRenewed(n))
     inner.go_on.set()
     aside.close()
     assert said[0].startswith("log: ") and said[0].endswith(" events were dropped, as they were not taken in time.")
@@ -71,12 +71,12 @@ def test_a_failure_is_the_announcers_once_and_the_others_hear_on(when: str) -> N
         return inner
 
     aside = Aside(make, "log", lambda _: None)
-    announcer = EventBus([aside, beside], lambda: 0.0, failed.append, last=60.0)
+    bus = EventBus([aside, beside], lambda: 0.0, failed.append, last=60.0)
     if when == "heard":
-        aside.hear(0.0, Ready())
+        aside.on_event(0.0, Ready())
     until(lambda: aside._error, "it failed")
     for n in range(3):
-        announcer.tell(LeaseRenewed(n))
-    announcer.close()
+        bus.emit(LeaseRenewed(n))
+    bus.close()
     assert [str(each) for each in failed] == ["broken"]
     assert len(beside.heard) == 3 and len(inner.heard) == (3 if when == "heard" else 0)

@@ -16,9 +16,9 @@ class Probe:
         self.hangs = False
         self.health = Health(self.clock, lambda now: self.hangs, 10.0)
 
-    def hear(self, *happenings: Event) -> Probe:
-        for happening in happenings:
-            self.health.hear(0.0, happening)
+    def on_event(self, *events: Event) -> Probe:
+        for event in events:
+            self.health.on_event(0.0, event)
         return self
 
 
@@ -29,38 +29,38 @@ def probe() -> Probe:
 
 def test_ready_once_the_agent_works_and_the_lease_is_held(probe: Probe) -> None:
     assert probe.health.ready() == "no agent is at work"
-    probe.hear(TAKEN)
+    probe.on_event(TAKEN)
     assert probe.health.ready() == "no agent is at work"
-    probe.hear(Ready())
+    probe.on_event(Ready())
     assert probe.health.ready() == ""
     probe.clock.sleep(30)
     assert probe.health.ready() == "the lease is not held"
-    probe.hear(LeaseRenewed(4, 30.0))
+    probe.on_event(LeaseRenewed(4, 30.0))
     assert probe.health.ready() == ""
 
 
 @pytest.mark.parametrize(
-    "happening",
+    "event",
     [LeaseLost("x"), LeaseSettled("closed", ""), AgentEnded(0, "completed", ""), RenewalFailed("away", 0.0)],
 )
-def test_not_ready_any_more(probe: Probe, happening: Event) -> None:
-    assert probe.hear(TAKEN, Ready(), happening).health.ready() != ""
+def test_not_ready_any_more(probe: Probe, event: Event) -> None:
+    assert probe.on_event(TAKEN, Ready(), event).health.ready() != ""
     assert probe.health.alive() == "", "no reason to restart it"
 
 
 def test_not_ready_while_nothing_can_be_saved_and_alive_all_the_same(probe: Probe) -> None:
-    probe.hear(TAKEN, Ready())
+    probe.on_event(TAKEN, Ready())
     for _ in range(4):
         probe.clock.sleep(OLDEST / 3)
-        probe.hear(LeaseRenewed(4, 30.0))
+        probe.on_event(LeaseRenewed(4, 30.0))
     assert probe.health.ready() == f"nothing could be saved for {OLDEST * 4 / 3:.0f} s"
     assert probe.health.alive() == ""
-    probe.hear(Saved("workspace", 1, 0.1))
+    probe.on_event(Saved("workspace", 1, 0.1))
     assert probe.health.ready() != "", "the conversation is what counts"
-    assert probe.hear(Saved("session", 0, 0.1)).health.ready() == ""
+    assert probe.on_event(Saved("session", 0, 0.1)).health.ready() == ""
 
 
 def test_a_loop_that_hangs_is_neither_alive_nor_ready(probe: Probe) -> None:
-    probe.hear(TAKEN, Ready())
+    probe.on_event(TAKEN, Ready())
     probe.hangs = True
     assert probe.health.alive() == probe.health.ready() == "the supervisor's loop hangs"

@@ -51,19 +51,19 @@ PROMISED: dict[str, tuple[Level, set[str]]] = {
 }
 
 
-def written(path: Path, form: str, level: Level, *happenings: Event) -> list[str]:
+def written(path: Path, form: str, level: Level, *events: Event) -> list[str]:
     log = Log(open_log(path), form, level, "shop-job", print)
-    for happening in happenings:
-        log.hear(AT, happening)
+    for event in events:
+        log.on_event(AT, event)
     log.close()
     return path.read_text().splitlines()
 
 
-def objects(path: Path, level: Level, *happenings: Event) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in written(path, "json", level, *happenings)]
+def objects(path: Path, level: Level, *events: Event) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in written(path, "json", level, *events)]
 
 
-def test_the_story_has_every_happening() -> None:
+def test_the_story_has_every_event() -> None:
     assert {type(each) for each in STORY} == set(get_args(Event))
 
 
@@ -130,7 +130,7 @@ def test_two_runs_may_share_a_file(tmp_path: Path) -> None:
     def write() -> None:
         log = Log(open_log(tmp_path / "log"), "json", "info", "j", print)
         for _ in range(300):
-            log.hear(AT, Ready())
+            log.on_event(AT, Ready())
         log.close()
 
     threads = [threading.Thread(target=write) for _ in range(2)]
@@ -160,6 +160,6 @@ def test_a_disk_that_refuses_is_told_once_at_the_end() -> None:
     fd = os.open("/dev/full", os.O_WRONLY)
     log = Log(fd, "json", "info", "j", said.append)
     for _ in range(3):
-        log.hear(AT, Ready())
+        log.on_event(AT, Ready())
     log.close()
     assert said == ["3 lines of the log could not be written: No space left on device."]

@@ -46,10 +46,10 @@ class Post:
 
     def live(self, found: Lookout) -> None:
         failed: list[BaseException] = []
-        announcer = EventBus(found.listeners, lambda: 0.0, failed.append, last=60.0)
-        for happening in STORY:
-            announcer.tell(happening)
-        announcer.close()
+        bus = EventBus(found.listeners, lambda: 0.0, failed.append, last=60.0)
+        for event in STORY:
+            bus.emit(event)
+        bus.close()
         assert failed == []
 
 

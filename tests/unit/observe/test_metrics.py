@@ -69,9 +69,9 @@ class Board:
         self.clock = FakeClock()
         self.metrics = Metrics(self.clock)
 
-    def hear(self, *happenings: Event) -> Board:
-        for happening in happenings:
-            self.metrics.hear(1_700_000_000.0, happening)
+    def on_event(self, *events: Event) -> Board:
+        for event in events:
+            self.metrics.on_event(1_700_000_000.0, event)
         return self
 
     def get(self, name: str, **labels: str) -> float:
@@ -85,7 +85,7 @@ def board() -> Board:
 
 def test_names_kinds_and_labels_are_the_promised_ones(board: Board) -> None:
     board.metrics.metered(MemoryBucket()).time()
-    board.hear(*STORY)
+    board.on_event(*STORY)
     families = list(text_string_to_metric_families(exposition(board.metrics.registry)().decode()))
     assert all(f.documentation for f in families)
     found = {f.name: (f.type, {k for s in f.samples for k in s.labels} - {"le"}) for f in families}
@@ -93,7 +93,7 @@ def test_names_kinds_and_labels_are_the_promised_ones(board: Board) -> None:
 
 
 def test_what_happened_is_counted(board: Board) -> None:
-    board.hear(*STORY)
+    board.on_event(*STORY)
     get = board.get
     assert get("info", agent="gemini", agent_version="0.61.0", version=__version__) == 1
     assert (get("lease_generation"), get("lease_renew_failures_total"), get("lease_lost_total")) == (4, 1, 1)
@@ -115,13 +115,13 @@ def test_what_happened_is_counted(board: Board) -> None:
 
 
 def test_no_id_no_tool_and_no_secret_is_in_it(board: Board) -> None:
-    board.hear(*STORY)
+    board.on_event(*STORY)
     text = exposition(board.metrics.registry)().decode()
     assert [word for word in (*IDS, SECRET, "_created", "gs://", "/home/me") if word in text] == []
 
 
 def test_the_job_is_on_every_sample_for_who_asks_for_it(board: Board) -> None:
-    board.hear(*STORY)
+    board.on_event(*STORY)
     plain = samples(exposition(board.metrics.registry)())
     named = samples(exposition(board.metrics.registry, 'odd "job"\n')())
     label = ("wal_job", 'odd "job"\n')
@@ -130,16 +130,16 @@ def test_the_job_is_on_every_sample_for_who_asks_for_it(board: Board) -> None:
 
 def test_what_is_left_of_the_lease_is_told_as_of_the_asking(board: Board) -> None:
     assert board.get("lease_seconds_remaining") == 0
-    board.hear(TAKEN)
+    board.on_event(TAKEN)
     board.clock.sleep(10)
     assert board.get("lease_seconds_remaining") == 20
-    board.hear(LeaseRenewed(4, 29.0))
+    board.on_event(LeaseRenewed(4, 29.0))
     board.clock.sleep(4)
     assert board.get("lease_seconds_remaining") == 25
-    board.hear(RenewalFailed("away", 24.0))
+    board.on_event(RenewalFailed("away", 24.0))
     board.clock.sleep(100)
     assert board.get("lease_seconds_remaining") == 0
-    board.hear(LeaseRenewed(4, 29.0), LeaseSettled("closed", "completed"))
+    board.on_event(LeaseRenewed(4, 29.0), LeaseSettled("closed", "completed"))
     assert board.get("lease_seconds_remaining") == 0
 
 
@@ -150,33 +150,33 @@ def test_exactly_one_phase_is_on(board: Board) -> None:
     assert on() == ["starting"]
     board.clock.sleep(5)
     assert board.get("phase_seconds") == 5
-    board.hear(PhaseChanged("starting", "awaiting_user", "", 5.0))
+    board.on_event(PhaseChanged("starting", "awaiting_user", "", 5.0))
     assert (on(), board.get("phase_seconds")) == (["awaiting_user"], 0)
 
 
 def test_a_recovery_that_needs_a_person_is_a_halted_one_and_a_refused_fresh_start_is_none(board: Board) -> None:
-    board.hear(TAKEN, Halted(79, "a person is needed", ""), Halted(79, "again", ""))
+    board.on_event(TAKEN, Halted(79, "a person is needed", ""), Halted(79, "again", ""))
     assert board.get("recoveries_total", cause="dead", result="halted") == 1
-    fresh = Board().hear(Halted(78, "no hooks", ""))
+    fresh = Board().on_event(Halted(78, "no hooks", ""))
     assert "recoveries_total{" not in exposition(fresh.metrics.registry)().decode()
 
 
 def test_what_an_earlier_run_left_open_goes_with_the_log(board: Board) -> None:
-    board.hear(Logged(("end",), 3))
+    board.on_event(Logged(("end",), 3))
     assert board.get("unsettled_calls") == 3
-    board.hear(Logged(("end",), 0))
+    board.on_event(Logged(("end",), 0))
     assert board.get("unsettled_calls") == 0
 
 
 def test_labels_take_few_values_whoever_sends_them(board: Board) -> None:
     for number in range(MOST_WORDS + 20):
-        board.hear(
+        board.on_event(
             HookAnswered(f"Event{number}", "deny", f"reason{number}", 0.1),
             NoticeReceived(f"source{number}"),
             Logged((f"kind{number}",)),
             CallStarted(number, f"tool{number}", "unknown"),
         )
-    board.hear(HookAnswered('x"}\n' + "y" * 999, "allow", "", 0.1))
+    board.on_event(HookAnswered('x"}\n' + "y" * 999, "allow", "", 0.1))
     text = exposition(board.metrics.registry)().decode()
     found = {labels for (name, labels) in samples(text.encode()) if name == "wal_agent_hook_seconds_count"}
     assert len(found) == MOST_WORDS + 2 and "tool1" not in text and "yyy" not in text
@@ -208,14 +208,14 @@ def test_requests_to_the_bucket_by_operation_and_result(board: Board) -> None:
 def test_a_restarted_agent_is_a_further_run_of_the_same_counters(board: Board) -> None:
     for _ in range(2):
         board.metrics.metered(MemoryBucket()).time()
-        board.hear(*STORY)
+        board.on_event(*STORY)
     assert (board.get("store_requests_total", op="time", result="ok"), board.get("lease_lost_total")) == (2, 2)
-    board.hear(PhaseChanged("starting", "stopped", "", 0.0), TAKEN)
+    board.on_event(PhaseChanged("starting", "stopped", "", 0.0), TAKEN)
     assert board.get("phase", phase="starting") == 1
 
 
 def test_a_save_that_found_nothing_new_says_that_all_is_there(board: Board) -> None:
-    board.hear(Saved("session", 0, 0.01))
+    board.on_event(Saved("session", 0, 0.01))
     assert board.get("last_sync_timestamp_seconds", what="session") == 1_700_000_000
     assert ("wal_agent_sync_bytes_total", frozenset({("what", "session")})) not in samples(
         exposition(board.metrics.registry)()

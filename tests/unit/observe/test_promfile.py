@@ -27,9 +27,9 @@ def test_the_file_stands_from_the_start_and_tells_the_end(tmp_path: Path) -> Non
     try:
         file = PromFile(path, exposition(metrics.registry), said.append)
         assert "wal_agent_lease_generation 0.0" in path.read_text()
-        for happening in STORY:
-            metrics.hear(0.0, happening)
-            file.hear(0.0, happening)
+        for event in STORY:
+            metrics.on_event(0.0, event)
+            file.on_event(0.0, event)
         file.close()
     finally:
         os.umask(before)
@@ -44,7 +44,7 @@ def test_many_changes_are_few_writes(tmp_path: Path) -> None:
     writes = itertools.count(1)
     file = PromFile(tmp_path / "a.prom", lambda: b"%d\n" % next(writes), print, rest=3600)
     for _ in range(50):
-        file.hear(0.0, LeaseRenewed(1))
+        file.on_event(0.0, LeaseRenewed(1))
         time.sleep(0.001)  # a chance to do it wrong
     file.close()
     assert (tmp_path / "a.prom").read_text() == "2\n"
@@ -63,7 +63,7 @@ def test_a_change_while_it_is_written_is_written_too(tmp_path: Path) -> None:
 
     file = PromFile(tmp_path / "a.prom", text, print, rest=0.0)
     state["value"] = 1
-    file.hear(0.0, Ready())
+    file.on_event(0.0, Ready())
     assert at_it.wait(30)
     state["value"] = 2
     closing = threading.Thread(target=file.close)
@@ -86,6 +86,6 @@ def test_a_folder_that_goes_is_told_at_the_end_and_once(tmp_path: Path) -> None:
     (folder / "a.prom").unlink()
     folder.rmdir()
     for _ in range(50):
-        file.hear(0.0, Ready())
+        file.on_event(0.0, Ready())
     file.close()
     assert said == [f"the metrics in {folder}/a.prom are old: No such file or directory."]

@@ -30,8 +30,8 @@ TIMEOUT = 30.0
 def server() -> Iterator[Server]:
     clock = FakeClock()
     metrics, health = Metrics(clock), Health(clock, lambda now: False, 10)
-    for happening in STORY:
-        metrics.hear(0.0, happening)
+    for event in STORY:
+        metrics.on_event(0.0, event)
     made = Server("127.0.0.1:0", answers(exposition(metrics.registry), health))
     yield made
     made.close()

@@ -22,14 +22,14 @@ from wal_agent.observe.traces import MOST_OPEN, Ids, Spans, Traces, root_of
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def told(*happenings: Event) -> dict[str, ReadableSpan]:
+def told(*events: Event) -> dict[str, ReadableSpan]:
     """Spans by name; the n-th happening comes at second 100 + n."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(id_generator=Ids(TRACE), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     spans = Spans(provider, "gemini", 100.0)
-    for number, happening in enumerate(happenings):
-        spans.hear(101.0 + number, happening)
+    for number, event in enumerate(events):
+        spans.on_event(101.0 + number, event)
     spans.close()
     return {span.name: span for span in exporter.get_finished_spans()}
 
@@ -131,8 +131,8 @@ def test_spans_arrive_at_a_collector_with_the_variables_honoured(
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     said: list[str] = []
     traces = Traces("gemini", 100.0, said.append)
-    for number, happening in enumerate(STORY):
-        traces.hear(101.0 + number, happening)
+    for number, event in enumerate(STORY):
+        traces.on_event(101.0 + number, event)
     until(lambda: collector.requests, "spans are sent while the run goes on")
     traces.close()
     until(lambda: "wal-agent run gemini" in {s.name for s in collector.spans}, "the root comes at the end")
@@ -150,7 +150,7 @@ def test_the_service_has_the_name_that_the_variables_give_it(
 ) -> None:
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     traces = Traces("gemini", 100.0, print)
-    traces.hear(101.0, AgentBegan(1, "s", False))
+    traces.on_event(101.0, AgentBegan(1, "s", False))
     traces.close()
     until(lambda: collector.requests, "spans are sent at the end")
     named = {a.key: a.value.string_value for a in collector.requests[0][2].resource_spans[0].resource.attributes}
@@ -160,8 +160,8 @@ def test_the_service_has_the_name_that_the_variables_give_it(
 def test_a_sampler_that_takes_nothing_sends_nothing(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     traces = Traces("gemini", 100.0, print)
-    for happening in STORY:
-        traces.hear(101.0, happening)
+    for event in STORY:
+        traces.on_event(101.0, event)
     traces.close()
     assert collector.requests == []
 
@@ -172,8 +172,8 @@ def test_a_collector_that_is_away_is_told_once_at_the_end_and_holds_nobody_up() 
 from tests.unit.observe.story import STORY
 from wal_agent.observe.traces import Traces
 traces = Traces("gemini", 100.0, lambda line: print(line, flush=True))
-for happening in STORY:
-    traces.hear(101.0, happening)
+for event in STORY:
+    traces.on_event(101.0, event)
 traces.close()
 """
     env = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "PYTHONPATH": str(TESTS.parent)}

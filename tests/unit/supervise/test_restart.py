@@ -133,7 +133,7 @@ class Play:
 
     def __init__(self, *runs: RunResult | Exception, restart: str = "on", **wish: Any) -> None:
         settings = Settings("file:///b", "j", restart=cast(Any, restart), sources={"restart": "flag"})
-        self.wish = RunOptions(AGENTS["gemini"], (), settings, Path("/w"), {}, tell=self._hear)
+        self.wish = RunOptions(AGENTS["gemini"], (), settings, Path("/w"), {}, emit=self._hear)
         self.wish = replace(self.wish, **{"attended": True, **wish})
         self.clock, self.happens = FakeClock(), list[tuple[Event, ...]]()
         self.began = self.clock.boot()
@@ -146,13 +146,13 @@ class Play:
     def waited(self) -> float:
         return self.clock.boot() - self.began
 
-    def _hear(self, happening: Event) -> None:
-        self.heard.append(happening)
+    def _hear(self, event: Event) -> None:
+        self.heard.append(event)
 
     def _run(self, wish: RunOptions, screen: Screen) -> RunResult:
         self.wishes.append(wish)
-        for happening in self.happens.pop(0) if self.happens else ():
-            wish.tell(happening)
+        for event in self.happens.pop(0) if self.happens else ():
+            wish.emit(event)
         got = self.runs.pop(0)
         if isinstance(got, Exception):
             raise got

@@ -32,7 +32,7 @@ def test_it_is_ready_once_and_fed_while_the_loop_turns(service: tuple[str, socke
     manager = service_manager(env, lambda now: hangs, SystemClock())
     assert manager is not None
     assert b"WATCHDOG=1\nEXTEND_TIMEOUT_USEC=" in heard.recv(4096), "a long restore is no failure"
-    manager.hear(0.0, Ready())
+    manager.on_event(0.0, Ready())
     while not heard.recv(4096).startswith(b"READY=1"):
         pass
     while heard.recv(4096) != b"WATCHDOG=1":
@@ -54,7 +54,7 @@ def test_that_it_is_ready_is_said_again_to_a_systemd_that_had_no_room(service: t
         with pytest.raises(BlockingIOError):
             while True:
                 other.sendto(b"full", address)
-        manager.hear(0.0, Ready())
+        manager.on_event(0.0, Ready())
     said = [heard.recv(4096)]
     while b"READY=1" not in said[-1]:
         said.append(heard.recv(4096))
@@ -72,7 +72,7 @@ def test_another_process_watchdog_is_not_ours_and_without_systemd_there_is_none(
 def test_a_systemd_that_is_gone_disturbs_nobody(tmp_path: Path) -> None:
     manager = service_manager({"NOTIFY_SOCKET": "/tmp/wal-agent-no-such-socket"}, lambda now: False, SystemClock())
     assert manager is not None
-    manager.hear(0.0, Ready())
+    manager.on_event(0.0, Ready())
     manager.close()
 
 
