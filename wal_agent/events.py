@@ -267,7 +267,7 @@ Emit = Callable[[Event], None]
 
 
 class LostOnce:
-    """An `Emit` that passes on only one `LeaseLost`: the renewer, the log's writer and the run itself may each find it."""
+    """Pass on only the first `LeaseLost`: the renewer, the log's writer and the run itself may each find it."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit

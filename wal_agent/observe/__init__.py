@@ -66,7 +66,7 @@ def lookout(
         if settings.log_format != "off" or (settings.log_file and unsaid):
             found.append(_log(settings, workspace, on_screen, say))
             undo.callback(found[-1].close)
-        from wal_agent.observe.traces import wanted
+        from wal_agent.observe.otel import wanted
 
         trace, why_not = "", ""
         if (asked := wanted(env)) is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import random
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.trace import TracerProvider
@@ -44,61 +42,6 @@ from wal_agent.sanitize import quote
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter
-
-
-EXTRA = "pip install 'wal-agent[otel]'"
-_NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Traces are asked for. `problem`: why none are sent all the same, in a sentence; "" for none."""
-
-    problem: str = ""
-
-    def start(self, agent: str, now: float, say: Callable[[str], None]) -> tuple[Traces | None, str]:
-        """The listener, at work; or None and a line that says what to do."""
-        problem = self.problem or missing()
-        if problem:
-            return None, problem
-
-        return Traces(agent, now, say), ""
-
-
-def wanted(env: Mapping[str, str]) -> Asked | None:
-    """None: no traces. By OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_[TRACES_]ENDPOINT and
-    _PROTOCOL."""
-    if _word(env, "OTEL_SDK_DISABLED") == "true":
-        return None
-    exporters = [word.strip() for word in _word(env, "OTEL_TRACES_EXPORTER").split(",") if word.strip()]
-    endpoint = env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or env.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    if "none" in exporters or not (exporters or endpoint):
-        return None
-    if exporters and "otlp" not in exporters:
-        return Asked(
-            "no traces are sent: OTEL_TRACES_EXPORTER names no exporter that wal-agent has. Known: otlp, none."
-        )
-    protocol = _word(env, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or _word(env, "OTEL_EXPORTER_OTLP_PROTOCOL")
-    if protocol not in ("", "http/protobuf"):
-        return Asked(
-            "no traces are sent: wal-agent speaks OTLP as http/protobuf only. Set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, "
-            "or OTEL_TRACES_EXPORTER=none."
-        )
-    return Asked()
-
-
-def missing() -> str:
-    """The line for who asks for traces without having the extra."""
-    try:
-        if all(importlib.util.find_spec(name) for name in _NEEDED):
-            return ""
-    except ImportError:  # of a parent
-        pass
-    return f"no traces are sent: OpenTelemetry is not installed. {EXTRA}, or set OTEL_TRACES_EXPORTER=none."
-
-
-def _word(env: Mapping[str, str], name: str) -> str:
-    return env.get(name, "").strip().lower()
 
 
 MOST_OPEN = 1000  # calls that run at a time; the oldest is let go beyond

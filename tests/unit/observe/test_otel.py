@@ -1,4 +1,4 @@
-"""observe/traces.py: OpenTelemetry's own variables say whether there are traces."""
+"""observe/otel.py: OpenTelemetry's own variables say whether there are traces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wal_agent.observe.traces import Asked, missing, wanted
+from wal_agent.observe.otel import Asked, missing, wanted
 
 AT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
