@@ -12,9 +12,9 @@ import pytest
 
 from tests.security.conftest import Clone
 from wal_agent.bucket.overlap import find_overlap, parse_mounts
-from wal_agent.config import load, wants_of
 from wal_agent.consent import Consents
 from wal_agent.errors import ConfigError
+from wal_agent.supervise.settings import load, wants_of
 
 Trick = Callable[[Path, Path], str]  # of the workspace and a folder beside it: the bucket's URL
 

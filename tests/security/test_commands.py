@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.security.conftest import Clone
-from wal_agent.config import load
 from wal_agent.consent import Consents
 from wal_agent.supervise import callers
 from wal_agent.supervise.machine import RunDir, runtime_dir
+from wal_agent.supervise.settings import load
 
 COMMANDS = {
     "run": ("run", "generic", "--", "true"),

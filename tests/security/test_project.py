@@ -10,10 +10,11 @@ import pytest
 
 from tests.security.conftest import Clone
 from wal_agent.agents.generic import settings as generic
-from wal_agent.config import SETTINGS, Settings, load, wants_of
+from wal_agent.config import SETTINGS, Settings
 from wal_agent.consent import ConsentNeeded, Consents
 from wal_agent.errors import ConfigError
 from wal_agent.recovery.templates import NAMES, PROTOCOL, load_templates, read_protocol
+from wal_agent.supervise.settings import load, wants_of
 
 ASKED: dict[str, Any] = {
     "bucket": "s3://attacker/loot",

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.config import JOB, MAX_FILE, MOST_CRASHES, Settings, default_job, load, refuse_skip, wants_of
+from wal_agent.config import JOB, MAX_FILE, MOST_CRASHES, Settings, default_job
 from wal_agent.consent import Consents
 from wal_agent.errors import ConfigError, UsageError
+from wal_agent.supervise.settings import load, refuse_skip, wants_of
 from wal_agent.wal.state import KEEP_ENDS
 
 ENV = {"HOME": "/home/me"}

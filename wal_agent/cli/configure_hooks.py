@@ -179,8 +179,9 @@ def configure_hooks(
 
 
 def _change(workspace: Path, agent: str, skip: Sequence[str], unskip: Sequence[str]) -> None:
-    from wal_agent.config import FILE, refuse_skip
+    from wal_agent.config import FILE
     from wal_agent.errors import UsageError
+    from wal_agent.supervise.settings import refuse_skip
 
     if both := sorted(set(skip) & set(unskip)):
         raise UsageError(f"--skip and --unskip both name {', '.join(both)}.")
@@ -215,8 +216,9 @@ def _list(workspace: Path, agent: str) -> tuple[Path, str | None, tuple[str, ...
     through that."""
     import tomllib
 
-    from wal_agent.config import FILE, read_file, skipped
+    from wal_agent.config import FILE, read_file
     from wal_agent.errors import ConfigError
+    from wal_agent.supervise.settings import skipped
 
     path = workspace / FILE
     if path.is_symlink():
@@ -294,8 +296,8 @@ def _standing(agent: str) -> HooksToInstall:
 
 def rows(agent: str, skip: Sequence[str]) -> list[Row]:
     """Every tool that wal-agent knows, the skipped ones first."""
-    from wal_agent.config import refuse_skip
     from wal_agent.shell.rules import load_rules
+    from wal_agent.supervise.settings import refuse_skip
 
     tools = load_rules().of(agent).tools
     found = [Row(tool, False, f"{tools[tool].why}, and is skipped" if tool in tools else "is skipped") for tool in skip]

@@ -17,10 +17,11 @@ from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket
 from wal_agent.cli.screen import say
 from wal_agent.clock import SystemClock
-from wal_agent.config import Settings, load
+from wal_agent.config import Settings
 from wal_agent.consent import ConsentNeeded
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
+from wal_agent.supervise.settings import load
 from wal_agent.wal.keys import Keys
 
 AgentName = Annotated[

@@ -26,9 +26,9 @@ def trust(
     A consent is for this folder and for these values: what changes is asked again. It is kept in your own state folder.
     Not for agents: inside a run it is refused (79).
     """
-    from wal_agent.config import wants_of
     from wal_agent.errors import ConfigError, UsageError
     from wal_agent.supervise.callers import require_person
+    from wal_agent.supervise.settings import wants_of
 
     if show + revoke + yes > 1:
         raise UsageError("--show, --revoke and --yes go alone.")

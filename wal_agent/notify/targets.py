@@ -86,14 +86,6 @@ def from_tables(value: object, path: Path) -> tuple[Target, ...]:
     return _few(found, f"[[notify]] in {path}", ConfigError)
 
 
-def refuse_in_project(path: Path, env: Mapping[str, str]) -> ConfigError:
-    """For a project's file, `path`, that has a `notify`."""
-    return ConfigError(
-        f"notify in {path} is not a project's to choose: it would say where your messages go.",
-        f"Say it yourself, in {own_file(env)} or in {VARIABLE}.",
-    )
-
-
 def _target(url: object, level: object, where: str, kind: type[WalAgentError]) -> Target:
     if level not in LEVELS:
         raise kind(f"{where} has a level that there is not.", f"Allowed: {', '.join(LEVELS)}.")

@@ -30,7 +30,7 @@ from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
 from wal_agent.bucket.retry import RetryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.concurrency import call_with_timeout
-from wal_agent.config import Settings, load
+from wal_agent.config import Settings
 from wal_agent.errors import Damaged, WalAgentError
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
@@ -45,6 +45,7 @@ from wal_agent.recovery.restore_session import MOST_MAIN
 from wal_agent.recovery.templates import Templates
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
+from wal_agent.supervise.settings import load
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file

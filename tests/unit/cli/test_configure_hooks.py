@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from wal_agent.cli.configure_hooks import configure_hooks
-from wal_agent.config import load
 from wal_agent.errors import ConfigError, UsageError
+from wal_agent.supervise.settings import load
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,13 @@ from tests.unit.notify.sink import nobody
 from wal_agent.agents import AGENTS
 from wal_agent.cli import listeners
 from wal_agent.cli.listeners import looked_at, refusals_told
-from wal_agent.config import load
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.events import EventBus
 from wal_agent.notify import send
 from wal_agent.notify.outbox import boxes
 from wal_agent.notify.targets import VARIABLE
 from wal_agent.supervise.options import RunOptions, Screen
+from wal_agent.supervise.settings import load
 
 
 @pytest.fixture

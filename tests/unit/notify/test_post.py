@@ -234,7 +234,7 @@ def test_without_a_url_there_is_no_listener_and_nothing_is_loaded(tmp_path: Path
     import sys
 
     code = """
-import sys, pathlib, wal_agent.config
+import sys, pathlib, wal_agent.supervise.settings
 from wal_agent import notify
 made = notify.listener({"HOME": sys.argv[1]}, job="x", bucket="y", agent="z", workspace=pathlib.Path("/"))
 heavy = [n for n in sys.modules if n.split(".")[0] in ("apprise", "requests") or n.startswith("wal_agent.notify.p")]

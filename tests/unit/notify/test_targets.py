@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent import config
 from wal_agent.agents.generic import settings as generic
 from wal_agent.errors import ConfigError, UsageError, WalAgentError
 from wal_agent.notify.targets import MOST, MOST_URL, REFUSED, VARIABLE, Target, load, parse
+from wal_agent.supervise import settings as config
 
 URL = "json://127.0.0.1:9/s3cret"
 

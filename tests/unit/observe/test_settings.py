@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.config import load
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.supervise.run import OURS
+from wal_agent.supervise.settings import load
 
 ENV = {"HOME": "/home/me"}
 OWN = ("metrics_addr", "metrics_file", "metrics_job_label", "log_format", "log_file", "log_level")

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.recovery.test_prompt import TOLD
-from wal_agent.config import prompt_wants
 from wal_agent.consent import Consents
 from wal_agent.recovery.prompt import MAX_TOKENS, estimate_tokens, render_prompt
 from wal_agent.recovery.templates import FOLDER, MAX_SIZE, NAMES, Templates, find_fault, load_templates, read_protocol
 from wal_agent.resources import shipped
+from wal_agent.supervise.settings import prompt_wants
 
 OWN = """\
 {{ what_happened }} Ours:

@@ -24,7 +24,7 @@ RUN = """\
 import os, sys
 from pathlib import Path
 from wal_agent.agents import AGENTS
-from wal_agent.config import load
+from wal_agent.supervise.settings import load
 from wal_agent.supervise.run import run
 from wal_agent.supervise.options import Screen, RunOptions
 

@@ -20,7 +20,6 @@ from wal_agent.agents.base import Reconciled
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
-from wal_agent.config import load
 from wal_agent.evidence import collector
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.evidence.running import judge_nested_run
@@ -41,6 +40,7 @@ from wal_agent.supervise.recovery_input import (
     task_text,
     write_prompt,
 )
+from wal_agent.supervise.settings import load
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job

@@ -19,12 +19,13 @@ from wal_agent.capture.candidates import Caps
 from wal_agent.capture.git import OWN, Git
 from wal_agent.capture.workspace import WorkspaceCapture
 from wal_agent.clock import SystemClock
-from wal_agent.config import Settings, load
+from wal_agent.config import Settings
 from wal_agent.errors import UsageError
 from wal_agent.paths import CREDENTIALS
 from wal_agent.records import End, Payload, Workspace
 from wal_agent.supervise import processes
 from wal_agent.supervise.processes import Child
+from wal_agent.supervise.settings import load
 from wal_agent.supervise.worktree import (
     BEHIND,
     DEBOUNCE,

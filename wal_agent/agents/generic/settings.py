@@ -8,9 +8,9 @@ The person's own file, `$XDG_CONFIG_HOME/wal-agent/wal-agent.toml`, may name fil
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env
-from wal_agent.config import FILE, generic_want, known_keys, own_document, read_file
-from wal_agent.consent import Consents
+from wal_agent.config import FILE, known_keys, own_document, read_document
+from wal_agent.consent import Consents, Want, digest
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir, home, in_a_secret_place, secret_name
+from wal_agent.sanitize import shorten
 
+GENERIC_MEANS = "these files are saved to the bucket, and written from it at a recovery"
 Root = Literal["home", "workspace"]
 DEEP = 12  # folders
 MOST_NAMED = 100
@@ -104,7 +106,7 @@ def _load_cached(workspace: Path, home: str, config: str, state: str) -> Generic
     env = {"HOME": home, "XDG_CONFIG_HOME": config, "XDG_STATE_HOME": state}
     own, path = _own(env), workspace / FILE
     project: tuple[Named, ...] = ()
-    if "generic" in (document := _document(path)):
+    if "generic" in (document := read_document(path)[0]):
         table = document["generic"]
         project = project_table(table, path, env)
         if not Consents(workspace.resolve(), env).allows(generic_want(table, path, env)):
@@ -137,12 +139,12 @@ def project_table(value: object, path: Path, env: Env) -> tuple[Named, ...]:
     return tuple(_named(text, path, env, trusted=False) for text in _texts(table, "session", path))
 
 
-def _document(path: Path) -> dict[str, object]:
-    text = read_file(path)
-    try:
-        return {} if text is None else tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}.") from None
+def generic_want(table: object, path: Path, env: Env) -> Want:
+    """What the `[generic]` table of a project's file, `path`, asks the person for. ConfigError as project_table."""
+    named = project_table(table, path, env)
+    text = json.dumps(table, sort_keys=True)
+    shown = shorten(f"session {[*map(str, named)]}", 1000)
+    return Want("generic", digest(text.encode()), path, shown, GENERIC_MEANS)
 
 
 def _table(value: object, path: Path) -> Mapping[str, object]:
