@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,10 +15,10 @@ import msgspec
 import typer
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, Place
 from wal_agent.cli.screen import lines, say
 from wal_agent.cli.view import preview
-from wal_agent.errors import Damaged
+from wal_agent.errors import Damaged, Unavailable
 from wal_agent.records import (
     AgentStarted,
     AnyRecord,
@@ -180,6 +181,7 @@ def _outcome(end: End | None) -> str:
 
 
 CRASHES = ("opening", "recovery", "run_ended")
+FOLLOW = 1.0  # seconds between two reads of new records
 
 
 def log(
@@ -203,7 +205,6 @@ def log(
     records cannot be read or are missing the others are shown, and the exit code is 73.
     """
     from wal_agent.cli.options import place
-    from wal_agent.errors import Damaged
     from wal_agent.wal.browse import read_newest
 
     at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
@@ -228,6 +229,30 @@ def log(
         what = " ".join(f"{found.what[:1].upper()}{found.what[1:]}" for found in damaged[:3])
         raise Damaged(f"{what}{more}", f"What can still be had: wal-agent status{at.options(agent)}")
     if follow:
-        from wal_agent.cli.status import following
+        follow_log(at, page.last, CRASHES if crashes else None, json=json)
 
-        following(at, page.last, CRASHES if crashes else None, json=json)
+
+def follow_log(at: Place, seen: int, kinds: Collection[str] | None, json: bool = False) -> None:
+    """Show each record behind segment `seen` as it comes, until Ctrl-C. Damaged; Denied."""
+    waiting = False
+    while True:
+        try:
+            new, waiting = list(entries(at.bucket, at.keys, start=seen + 1)), False
+        except Unavailable as error:
+            new = []  # the bucket is asked again; nothing is passed over
+            if not waiting:
+                lines([f"wal-agent: waiting: {error}"])
+            waiting = True
+        for entry in new:
+            seen = entry.seq
+            if kinds is None or entry.kind in kinds:
+                _show(entry, json)
+        time.sleep(FOLLOW)
+
+
+def _show(entry: Entry, json: bool) -> None:
+    if json:
+        sys.stdout.write(as_json(entry) + "\n")
+        sys.stdout.flush()
+    else:
+        lines([as_line(entry)])

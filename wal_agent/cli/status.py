@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from wal_agent.cli.log import Entry, as_json, as_line, entries
 from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, Place
 from wal_agent.cli.screen import lines, say
 from wal_agent.cli.view import View, looked
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 SHORTEST, LONGEST = 0.2, 86_400.0  # seconds between two looks
 Look = Callable[[Replay], tuple[View | None, Replay, str]]
-FOLLOW = 1.0  # seconds between two looks for new records
 
 
 def watching(at: Place, every: float, env: Mapping[str, str], options: str = "", json: bool = False) -> NoReturn:
@@ -92,32 +90,6 @@ def _in_place(look: Look, every: float) -> NoReturn:
             rows = f"{shown}\n\nwaiting: {trouble}" if trouble else shown
             live.update(Text(f"{rows}\n\nevery {every:g} s; Ctrl-C ends it"), refresh=True)
             time.sleep(every)
-
-
-def following(at: Place, seen: int, kinds: Collection[str] | None, json: bool = False) -> None:
-    """Show each record behind segment `seen` as it comes, until Ctrl-C. Damaged; Denied."""
-    waiting = False
-    while True:
-        try:
-            new, waiting = list(entries(at.bucket, at.keys, start=seen + 1)), False
-        except Unavailable as error:
-            new = []  # the bucket is asked again; nothing is passed over
-            if not waiting:
-                lines([f"wal-agent: waiting: {error}"])
-            waiting = True
-        for entry in new:
-            seen = entry.seq
-            if kinds is None or entry.kind in kinds:
-                _show(entry, json)
-        time.sleep(FOLLOW)
-
-
-def _show(entry: Entry, json: bool) -> None:
-    if json:
-        sys.stdout.write(as_json(entry) + "\n")
-        sys.stdout.flush()
-    else:
-        lines([as_line(entry)])
 
 
 WIDEST = 500  # characters of one row
