@@ -5,16 +5,17 @@ A `Letter` is one message to one target: when it is due, tried again, merged wit
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import hashlib
 import os
 import secrets
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -181,23 +182,23 @@ def body(waiting: Letter) -> str:
 _ORDINAL = {2: "second", 3: "third", 4: "fourth"}
 
 
-T = TypeVar("T")
-
 FOLDER = "notify"
-SENDER = "sender.lock"  # held by the one sender
-_EDIT = "edit.lock"
-_SAID = "said"
-_HALTS = "halts"
-_FAILED = "failed"
-_SUFFIX = ".json"
+SENDER = "queue.lock"  # held by the one sender
+QUEUE = "queue.sqlite3"
 MOST_LETTERS = 100
-MOST_BYTES = 32_768  # of one file
+MOST_BYTES = 32_768  # of one file of the outbox before
 MOST_SAID = 200
 IDLE = 2 * 86_400.0  # seconds after which a box that nobody uses is removed
+_BUSY = 30.0  # seconds to wait for another process's transaction
+_BROKEN = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
+# The outbox before the queue: a file a letter, a file a table, and another name for the sender's lock.
+_OLD_SENDER = "sender.lock"
+_OLD_TABLES = {"said": "said", "halts": "halt", "failed": "failure"}
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A URL that has not taken its last message. `told`: the person has seen it."""
+    """A URL that did not take its last message. `told`: the person has seen it."""
 
     since: float
     last: float
@@ -205,10 +206,13 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     told: bool = False
 
 
-_LETTER = msgspec_compat.of_json(Letter)
-_TIMES = msgspec_compat.of_json(dict[str, float])
-_KNOWN = msgspec_compat.of_json(dict[str, Halt])
-_FAILURES = msgspec_compat.of_json(dict[str, Failure])
+T = TypeVar("T")
+_KINDS: dict[str, msgspec.json.Decoder[Any]] = {
+    "letter": msgspec_compat.of_json(Letter),
+    "said": msgspec_compat.of_json(float),  # when the message of this key was enqueued
+    "halt": msgspec_compat.of_json(Halt),
+    "failure": msgspec_compat.of_json(Failure),
+}
 
 
 def root(env: Mapping[str, str]) -> Path:
@@ -216,190 +220,281 @@ def root(env: Mapping[str, str]) -> Path:
 
 
 def about(bucket: str, job: str) -> str:
-    """Names a job in all boxes, without its words."""
+    """Name a job in all boxes, without its words."""
     return hashlib.sha256(f"{bucket}\n{job}".encode()).hexdigest()[:16]
 
 
 def box_of(env: Mapping[str, str], targets: Sequence[Target]) -> Box:
-    """The box of just these URLs and levels."""
+    """Return the box of exactly these URLs and levels."""
     words = sorted(f"{target.level} {target.url}" for target in targets)
     return Box(root(env) / hashlib.sha256("\n".join(words).encode()).hexdigest()[:16])
 
 
+class Queue:
+    """One open transaction on a box's table of JSON values, each with a kind and a key."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def all(self, kind: str) -> dict[str, Any]:
+        """By key, sorted. What cannot be decoded is removed."""
+        found = {}
+        rows = self._db.execute("SELECT key, value FROM item WHERE kind = ? ORDER BY key", (kind,)).fetchall()
+        for key, value in rows:
+            try:
+                found[key] = _KINDS[kind].decode(value)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                self.remove(kind, key)
+        return found
+
+    def set(self, kind: str, key: str, value: object) -> None:
+        self._db.execute("INSERT OR REPLACE INTO item VALUES (?, ?, ?)", (kind, key, msgspec.json.encode(value)))
+
+    def remove(self, kind: str, key: str) -> None:
+        self._db.execute("DELETE FROM item WHERE kind = ? AND key = ?", (kind, key))
+
+    def keep(self, kind: str, values: Mapping[str, object]) -> None:
+        """Keep exactly these of a kind."""
+        self._db.execute("DELETE FROM item WHERE kind = ?", (kind,))
+        for key, value in values.items():
+            self.set(kind, key, value)
+
+
 class Box:
+    """The messages to one set of URLs: an SQLite database (WAL mode) in a private folder of its own.
+
+    Every method is one transaction on a connection of its own, so threads and processes may share a box, and a kill
+    leaves either all or nothing of a change. OSError: the disk or the database failed.
+    """
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     # ---- letters
 
     def put(self, key: str, make: Callable[[bool, Halt | None], Letter | None], now: float) -> bool:
-        """Leave the letter that `make` gives; it is told whether `key` was said within the last `WINDOW`, and what is
-        known of a halt of this key. Whether there is a new one: nothing is added to one of the same key that insists
-        already, and of one job just one does."""
-        with self._edit():
-            digest, found = hashlib.sha256(key.encode()).hexdigest()[:16], self.letters()
-            if any(known.key == digest and known.insists for known in found.values()):
+        """Enqueue the letter that `make` returns. It gets whether `key` was enqueued within the last `WINDOW`, and what
+        is known of a halt of this key. Return whether there is a new one: nothing is added to one of the same key that
+        insists already, and of one job just one does."""
+        with self._transaction() as queue:
+            digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+            if any(known.key == digest and known.insists for known in queue.all("letter").values()):
                 return False
-            said = {k: at for k, at in self._table(_SAID, _TIMES).items() if 0 <= now - at < WINDOW}
-            halts = self.known_halts(now)
+            said = {k: at for k, at in queue.all("said").items() if 0 <= now - at < WINDOW}
+            halts = _known_halts(queue, now)
             made = make(digest in said, halts.get(digest))
             if digest in halts:
-                self._remember({**halts, digest: msgspec.structs.replace(halts[digest], heard=now)})
+                _remember(queue, {**halts, digest: msgspec.structs.replace(halts[digest], heard=now)})
             said.setdefault(digest, now)
-            self._write(_SAID, dict(sorted(said.items(), key=lambda entry: entry[1])[-MOST_SAID:]))
+            queue.keep("said", dict(sorted(said.items(), key=lambda entry: entry[1])[-MOST_SAID:]))
             if made is None:
                 return False
             if made.insists:
-                self._cancel(made.about, now)
-            self._make_room()
-            made = msgspec.structs.replace(made, key=digest)
-            self._write(f"{time.time_ns():020d}-{secrets.token_hex(4)}{_SUFFIX}", made)
+                _cancel(queue, made.about, now)
+            waiting = queue.all("letter")
+            if len(waiting) >= MOST_LETTERS:
+                least = min(waiting, key=lambda name: (LEVELS.index(waiting[name].level), name))
+                queue.remove("letter", least)
+            name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+            queue.set("letter", name, msgspec.structs.replace(made, key=digest))
             return True
 
     def letters(self) -> dict[str, Letter]:
-        """By name, the oldest first. What is no letter is removed."""
-        found = {}
-        for name in self._names():
-            waiting = self._read(name)
-            if waiting is None:
-                (self.folder / name).unlink(missing_ok=True)
-            else:
-                found[name] = waiting
-        return found
+        """By name, the oldest first."""
+        return self._all("letter", Letter)
 
     def change(self, name: str, change: Callable[[Letter], Letter | None]) -> None:
-        """Replace the letter by what `change` makes of it (None: remove), unless somebody has cancelled it."""
-        with self._edit():
-            waiting = self._read(name)
-            changed = change(waiting) if waiting is not None else None
-            if waiting is not None and changed is None and (halt := told(waiting, now := time.time())):
-                self._remember({**self.known_halts(now), waiting.key: halt})
-            if changed is None:
-                (self.folder / name).unlink(missing_ok=True)
-            else:
-                self._write(name, changed)
+        """Replace the letter by what `change` returns (None: remove), unless it was cancelled meanwhile."""
+        with self._transaction() as queue:
+            waiting = queue.all("letter").get(name)
+            if waiting is None:
+                return
+            changed = change(waiting)
+            if changed is not None:
+                queue.set("letter", name, changed)
+                return
+            if halt := told(waiting, now := time.time()):
+                _remember(queue, {**_known_halts(queue, now), waiting.key: halt})
+            queue.remove("letter", name)
 
     def cancel(self, whose: str | None) -> int:
-        """Let nothing insist any more, of one job or (None) of all, and forget its halts: the next one is news. How
-        many insisted. What nobody was told yet is told once."""
-        if not self._names() and not self._table(_HALTS, _KNOWN):
+        """End all reminders of one job or (None) of all, and forget its halts: the next one is news. Return how many
+        there were. A first message that was not sent yet is sent once."""
+        if not self._exists():
             return 0
-        with self._edit():
-            number, now = self._cancel(whose, time.time()), time.time()
-            known = {k: halt for k, halt in self.known_halts(now).items() if whose not in (None, halt.about)}
-            self._remember(known)
+        with self._transaction() as queue:
+            now = time.time()
+            number = _cancel(queue, whose, now)
+            known = _known_halts(queue, now)
+            _remember(queue, {k: halt for k, halt in known.items() if whose not in (None, halt.about)})
             return number
 
     def suspend(self, whose: str, now: float) -> None:
-        """The job was started again: nothing insists while it runs. A halt of the same key goes on where this was."""
-        if self._names():
-            with self._edit():
-                self._cancel(whose, now)
+        """The job was started again: end its reminders while it runs. A halt of the same key continues their count."""
+        if self._exists():
+            with self._transaction() as queue:
+                _cancel(queue, whose, now)
 
     def known_halts(self, now: float) -> dict[str, Halt]:
         """By the message's key; what did not come again for a day is forgotten."""
-        known = self._table(_HALTS, _KNOWN)
-        return {k: halt for k, halt in known.items() if abs(now - halt.heard) <= STALE}
-
-    def _remember(self, halts: Mapping[str, Halt]) -> None:
-        self._write(_HALTS, dict(sorted(halts.items(), key=lambda entry: entry[1].heard)[-MOST_SAID:]))
-
-    def _cancel(self, whose: str | None, now: float) -> int:
-        number = 0
-        for name, waiting in self.letters().items():
-            if waiting.insists and whose in (None, waiting.about):
-                number += 1
-                self._remember({**self.known_halts(now), waiting.key: cut_short(waiting)})
-                if waiting.round > 1:
-                    (self.folder / name).unlink(missing_ok=True)
-                else:
-                    self._write(name, msgspec.structs.replace(waiting, later=()))
-        return number
-
-    def _make_room(self) -> None:
-        waiting = self.letters()
-        if len(waiting) >= MOST_LETTERS:
-            least = min(waiting, key=lambda name: (LEVELS.index(waiting[name].level), name))
-            (self.folder / least).unlink(missing_ok=True)
+        return _fresh(self._all("halt", Halt), now)
 
     # ---- what failed
 
     def failures(self) -> dict[str, Failure]:
         """By the target's id."""
-        return self._table(_FAILED, _FAILURES)
+        return self._all("failure", Failure)
 
     def fail(self, target: Target, why: str, now: float) -> None:
-        with self._edit():
-            known = self.failures()
-            before = known.get(target.id)
+        with self._transaction() as queue:
+            before = queue.all("failure").get(target.id)
             failure = msgspec.structs.replace(before, last=now, why=why) if before else Failure(now, now, why)
-            self._write(_FAILED, {**known, target.id: failure})
+            queue.set("failure", target.id, failure)
 
     def clear(self, target: Target) -> None:
-        """It has taken a message."""
-        with self._edit():
-            known = self.failures()
-            if known.pop(target.id, None):
-                self._write(_FAILED, known)
+        """The target took a message."""
+        if self._exists():
+            with self._transaction() as queue:
+                queue.remove("failure", target.id)
 
     def told(self) -> None:
-        with self._edit():
-            known = {k: msgspec.structs.replace(f, told=True) for k, f in self.failures().items()}
-            self._write(_FAILED, known)
+        with self._transaction() as queue:
+            for key, failure in queue.all("failure").items():
+                queue.set("failure", key, msgspec.structs.replace(failure, told=True))
 
-    # ---- files
+    # ---- the database
 
     @property
     def served(self) -> bool:
         """Whether a sender lives."""
         return flock_state(self.folder / SENDER) == "held"
 
-    def stamp(self) -> int:
-        """Changes whenever a letter comes, goes or is changed."""
-        try:
-            return self.folder.stat().st_mtime_ns
-        except OSError:
-            return 0
+    def stamp(self) -> tuple[int, ...]:
+        """Return a value that changes whenever a letter comes, goes or is changed; without opening the database."""
+        return self._size_and_time(QUEUE) + self._size_and_time(f"{QUEUE}-wal")[:1]
 
-    def make(self) -> None:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def used(self) -> float:
+        """Return when the box was last changed, in seconds since 1970."""
+        path = self.folder / QUEUE
+        return (path if path.exists() else self.folder).stat().st_mtime
+
+    def _size_and_time(self, name: str) -> tuple[int, int]:
+        try:
+            info = (self.folder / name).stat()
+        except OSError:
+            return 0, 0
+        return info.st_size, info.st_mtime_ns
+
+    def _exists(self) -> bool:
+        return (self.folder / QUEUE).exists() or bool(self._old_files())
+
+    def _all(self, kind: str, _: type[T]) -> dict[str, T]:
+        if not self._exists():
+            return {}
+        with self._transaction() as queue:
+            return queue.all(kind)
 
     @contextmanager
-    def _edit(self) -> Iterator[None]:
-        self.make()
-        fd = os.open(self.folder / _EDIT, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    def _transaction(self) -> Iterator[Queue]:
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+            db = self._open()
+            with closing(db), db:  # commits, or rolls back where something is raised
+                db.execute("BEGIN IMMEDIATE")
+                imported = self._import(db)
+                yield Queue(db)
+        except sqlite3.Error as error:
+            raise OSError(errno.EIO, f"{self.folder / QUEUE}: {error}") from error
+        for path in imported:
+            path.unlink(missing_ok=True)
 
-    def _names(self) -> list[str]:
+    def _open(self) -> sqlite3.Connection:
+        """A damaged database is replaced by an empty one: messages are no log, and must not stop a run."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.folder / QUEUE
+        for last in (False, True):
+            _create_private(path)
+            db = sqlite3.connect(path, timeout=_BUSY, isolation_level=None)
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                db.execute("PRAGMA synchronous = NORMAL")
+                if db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                    raise sqlite3.DatabaseError("the database is damaged")
+                db.execute("CREATE TABLE IF NOT EXISTS item (kind TEXT, key TEXT, value BLOB, PRIMARY KEY (kind, key))")
+                return db
+            except sqlite3.DatabaseError as error:
+                db.close()
+                if last or getattr(error, "sqlite_errorcode", _BROKEN[0]) not in _BROKEN:
+                    raise
+                for suffix in ("", "-wal", "-shm"):
+                    path.with_name(path.name + suffix).unlink(missing_ok=True)
+        raise AssertionError
+
+    # ---- the outbox before: files, which are imported once no sender of that version lives
+
+    def _old_files(self) -> list[Path]:
         try:
-            return sorted(path.name for path in self.folder.iterdir() if path.name.endswith(_SUFFIX))
+            names = sorted(path.name for path in self.folder.iterdir())
         except OSError:
             return []
+        found = [name for name in names if name.endswith(".json") or name in _OLD_TABLES]
+        if not found or flock_state(self.folder / _OLD_SENDER) == "held":
+            return []
+        return [self.folder / name for name in found]
 
-    def _read(self, name: str) -> Letter | None:
-        data = read_plain(self.folder / name, MOST_BYTES)
-        try:
-            return None if data is None else _LETTER.decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return None
+    def _import(self, db: sqlite3.Connection) -> list[Path]:
+        """Return the files whose content is in the database, once it is committed."""
+        files = self._old_files()
+        for path in files:
+            data = read_plain(path, MOST_BYTES)
+            kind = _OLD_TABLES.get(path.name)
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                found = {path.stem: data or b""} if kind is None else _RAW.decode(data or b"{}")
+                for key, value in found.items():
+                    row = (kind or "letter", key, bytes(value))
+                    db.execute("INSERT OR IGNORE INTO item VALUES (?, ?, ?)", row)
+        return files
 
-    def _table(self, name: str, decoder: msgspec.json.Decoder[dict[str, T]]) -> dict[str, T]:
-        data = read_plain(self.folder / name, MOST_BYTES)
-        try:
-            return decoder.decode(data or b"{}")
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return {}
 
-    def _write(self, name: str, value: object) -> None:
-        temp = self.folder / ".new"  # one suffices, under the lock
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(msgspec.json.encode(value))
-        temp.replace(self.folder / name)
+_RAW = msgspec_compat.of_json(dict[str, msgspec.Raw])
+
+
+def _create_private(path: Path) -> None:
+    """Create an empty 0600 file, unless there is one. It is linked into place: closing a descriptor of a database that
+    another thread has open would drop that thread's locks (POSIX)."""
+    if path.exists():
+        return
+    new = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    try:
+        with suppress(FileExistsError):
+            os.link(new, path)
+    finally:
+        new.unlink()
+
+
+def _fresh(known: Mapping[str, Halt], now: float) -> dict[str, Halt]:
+    return {k: halt for k, halt in known.items() if abs(now - halt.heard) <= STALE}
+
+
+def _known_halts(queue: Queue, now: float) -> dict[str, Halt]:
+    return _fresh(queue.all("halt"), now)
+
+
+def _remember(queue: Queue, halts: Mapping[str, Halt]) -> None:
+    queue.keep("halt", dict(sorted(halts.items(), key=lambda entry: entry[1].heard)[-MOST_SAID:]))
+
+
+def _cancel(queue: Queue, whose: str | None, now: float) -> int:
+    number = 0
+    for name, waiting in queue.all("letter").items():
+        if waiting.insists and whose in (None, waiting.about):
+            number += 1
+            _remember(queue, {**_known_halts(queue, now), waiting.key: cut_short(waiting)})
+            if waiting.round > 1:
+                queue.remove("letter", name)
+            else:
+                queue.set("letter", name, msgspec.structs.replace(waiting, later=()))
+    return number
 
 
 def boxes(env: Mapping[str, str]) -> list[Box]:
@@ -424,7 +519,7 @@ def sweep(env: Mapping[str, str], but: Box, now: float) -> None:
     """Remove the boxes of URLs that are not used any more."""
     for box in boxes(env):
         with suppress(OSError):
-            if box.folder != but.folder and now - box.folder.stat().st_mtime > IDLE and not box.served:
+            if box.folder != but.folder and now - box.used() > IDLE and not box.served:
                 shutil.rmtree(box.folder)
 
 

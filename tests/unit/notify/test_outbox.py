@@ -1,8 +1,14 @@
-"""The folder in which messages wait: private, bounded, whole."""
+"""Check the queue of messages: private, bounded, whole."""
 
 from __future__ import annotations
 
+import fcntl
+import sqlite3
 import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,7 +84,7 @@ def test_after_a_start_the_same_halt_within_the_window_comes_later(box: Box) -> 
 def test_what_was_cancelled_meanwhile_does_not_come_back(box: Box) -> None:
     put(box, "x")
     (name,) = box.letters()
-    (box.folder / name).unlink()
+    box.change(name, lambda _: None)
     box.change(name, lambda known: letters.taken(known, TARGET))
     assert titles(box) == []
 
@@ -92,16 +98,90 @@ def test_it_is_bounded_and_the_least_goes_first(box: Box, monkeypatch: pytest.Mo
     assert titles(box) == ["halt", "n2", "n3"]
 
 
-def test_what_is_no_letter_is_removed(box: Box) -> None:
+def query(box: Box, sql: str, *values: object) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(box.folder / outbox.QUEUE)) as db, db:
+        return db.execute(sql, values).fetchall()
+
+
+def test_what_cannot_be_decoded_is_removed(box: Box) -> None:
     put(box, "x")
-    (box.folder / "0.json").write_bytes(b"\xff{")
-    (box.folder / "1.json").write_text('{"about": 1}')
-    (box.folder / "2.json").write_text("x" * (outbox.MOST_BYTES + 1))
-    (box.folder / "3.json").symlink_to(next(iter(box.letters())))
-    (box.folder / "said").write_text("[[[")
-    (box.folder / "failed").write_bytes(b"\xff")
+    for kind, value in (("letter", b"\xff{"), ("letter", b'{"about": 1}'), ("said", b"[[["), ("failure", b"\xff")):
+        query(box, "INSERT INTO item VALUES (?, ?, ?)", kind, f"junk {value!r}", value)
     assert titles(box) == ["x"] and box.failures() == {} and put(box, "y")
-    assert {path.name for path in box.folder.glob("*.json")} == set(box.letters())
+    assert query(box, "SELECT * FROM item WHERE key LIKE 'junk%'") == []
+
+
+@pytest.mark.parametrize("data", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 9000])
+def test_a_damaged_database_is_replaced(box: Box, data: bytes) -> None:
+    put(box, "x")
+    (box.folder / outbox.QUEUE).write_bytes(data)
+    assert titles(box) == [] and put(box, "y") and titles(box) == ["y"]
+
+
+def test_a_disk_that_fails_is_an_oserror(box: Box) -> None:
+    put(box, "x")
+    query(box, "DROP TABLE item")
+    query(box, "CREATE VIEW item AS SELECT 1")
+    with pytest.raises(OSError, match=r"queue\.sqlite3"):
+        box.letters()
+
+
+OLD_LETTER = (
+    b'{"about":"a","level":"person_needed","title":"old","body":"b","made":5.0,"due":5.0,"later":[900.0],"key":"k"}'
+)
+
+
+def test_the_files_of_the_outbox_before_are_imported_once_its_sender_is_gone(box: Box) -> None:
+    box.folder.mkdir(parents=True)
+    (box.folder / "00000000000000000001-aa.json").write_bytes(OLD_LETTER)
+    (box.folder / "00000000000000000002-bb.json").write_bytes(b"\xff{")
+    (box.folder / "00000000000000000003-cc.json").write_text("x" * (outbox.MOST_BYTES + 1))
+    (box.folder / "00000000000000000004-dd.json").symlink_to("00000000000000000001-aa.json")
+    (box.folder / "said").write_text("[[[")
+    (box.folder / "failed").write_text('{"t": {"since": 1.0, "last": 2.0, "why": "w", "told": true}}')
+    (box.folder / "halts").write_text('{"k": {"about": "a", "rounds": 1, "due": 3.0, "heard": 4.0}}')
+    with (box.folder / "sender.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert titles(box) == [] and put(box, "new"), "the sender of that version delivers its own"
+        assert titles(box) == ["new"]
+    assert titles(box) == ["old", "new"]
+    assert box.failures() == {"t": outbox.Failure(1.0, 2.0, "w", told=True)}
+    assert box.known_halts(4.0) == {"k": letters.Halt("a", 1, 3.0, 4.0)}
+    assert not [*box.folder.glob("*.json"), *box.folder.glob("said"), *box.folder.glob("halts")]
+    assert box.cancel("a") == 1
+
+
+def test_a_killed_writer_leaves_all_or_nothing(box: Box) -> None:
+    put(box, "before")
+    code = """
+import os, sys, pathlib
+from wal_agent.notify.outbox import Box
+box = Box(pathlib.Path(sys.argv[1]))
+(name,) = box.letters()
+with box._transaction() as queue:
+    queue.remove("letter", name)
+    print("removed", flush=True)
+    os.kill(os.getpid(), 9)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(box.folder)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("removed\n", -9)
+    assert titles(box) == ["before"] and put(box, "after") and titles(box) == ["before", "after"]
+
+
+def test_threads_and_processes_share_a_box(box: Box) -> None:
+    code = """
+import sys, pathlib
+from wal_agent.notify import outbox
+box = outbox.Box(pathlib.Path(sys.argv[1]))
+for n in range(15):
+    box.put(f"{sys.argv[2]} {n}", lambda *_: outbox.Letter("a", "info", sys.argv[2], "", 0.0, 0.0), 0.0)
+"""
+    box.folder.mkdir(parents=True)
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(box.folder), word]) for word in "xy"]
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(lambda n: put(box, f"mine {n}"), range(20)))
+    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert len(titles(box)) == 50
 
 
 def test_a_failure_keeps_its_beginning_until_the_url_takes_one(box: Box) -> None:
@@ -120,9 +200,9 @@ def test_boxes_of_urls_that_are_not_used_any_more_go(tmp_path: Path) -> None:
     put(old, "x", halt=True)
     put(new, "y", halt=True)
     assert outbox.acknowledge(env, "a") == 2, "whatever the URLs are"
-    outbox.sweep(env, new, old.folder.stat().st_mtime + outbox.IDLE - 60)
+    outbox.sweep(env, new, old.used() + outbox.IDLE - 60)
     assert old.folder.exists()
-    outbox.sweep(env, new, old.folder.stat().st_mtime + outbox.IDLE + 60)
+    outbox.sweep(env, new, old.used() + outbox.IDLE + 60)
     assert not old.folder.exists() and new.folder.exists()
 
 
