@@ -165,65 +165,197 @@ def _never(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`who`: `person`: no project's file may name it; `consent`: one may, where the person has allowed its value for
-    the folder, or where `tightens` says that it only makes a promise stricter than the default does. `means`: what
-    allowing it does, in one clause."""
+    """One row of the table: from it come the option of `run`, the variable, the TOML key, and the reference page.
+
+    `help`: what it does, for a person. `option`: how `run` has it: with a value, as `--x/--no-x`, as `--x` for "on", or
+    not at all. `metavar`: of the option's value, where its type says too little. `shows`: whether the help shows the
+    default. `who`: `person`: no project's file may name it; `consent`: one may, where the person has allowed its value
+    for the folder, or where `tightens` says that the value only makes a promise stricter than the default does.
+    `means`: what allowing it does, in one clause.
+    """
 
     read: Callable[[Any, Origin], Any]
+    help: str
+    option: Literal["value", "switch", "on", ""] = "value"
+    metavar: str | None = None
+    shows: bool = True
     who: Literal["person", "consent"] = "person"
     means: str = ""
     tightens: Callable[[Any], bool] = _never
 
 
-def _advice(read: Callable[[Any, Origin], Any], means: str, tightens: Callable[[Any], bool] = _never) -> Setting:
-    return Setting(read, "consent", means, tightens)
+def _advice(
+    read: Callable[[Any, Origin], Any],
+    help: str,
+    means: str,
+    tightens: Callable[[Any], bool] = _never,
+    option: Literal["value", "switch", "on", ""] = "value",
+    metavar: str | None = None,
+    shows: bool = True,
+) -> Setting:
+    return Setting(read, help, option, metavar, shows, "consent", means, tightens)
 
 
 DEFAULTS = Settings("", "")
-SETTINGS: dict[str, Setting] = {
+SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
     "bucket": _advice(
-        _bucket, "conversation, commands and files go there with your credentials, and jobs come from there"
+        _bucket,
+        "Where the log is: gs://, s3:// or file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
+        "conversation, commands and files go there with your credentials, and jobs come from there",
+        metavar="URL",
+        shows=False,
     ),
-    "job": _advice(_job, "the run goes on with the job of that name, whoever began it"),
-    "ttl": _advice(_seconds(1, 3600), "it changes how soon another machine takes the job over"),
-    "durability": _advice(_one_of("intent", "sync"), "tools wait less for the log", lambda value: value == "sync"),
-    "on_outage": Setting(_one_of("deny", "spool")),
-    "encryption_key_file": Setting(_text),
-    "encryption_key_command": Setting(_text),
+    "job": _advice(
+        _job,
+        "Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>).",
+        "the run goes on with the job of that name, whoever began it",
+        metavar="NAME",
+        shows=False,
+    ),
+    "ttl": _advice(
+        _seconds(1, 3600),
+        "Lease TTL in seconds: how long a dead machine blocks takeover.",
+        "it changes how soon another machine takes the job over",
+    ),
     "autosave": _advice(
-        _seconds(0.05, 3600), "more work is lost with the machine", lambda value: value <= DEFAULTS.autosave
+        _seconds(0.05, 3600),
+        "Maximum seconds between session saves.",
+        "more work is lost with the machine",
+        lambda value: value <= DEFAULTS.autosave,
     ),
-    "drain": _advice(_seconds(0, 600), "it changes the time to save when the machine goes away"),
-    "preemption": Setting(_one_of("auto", "off", "gcp", "aws")),
+    "drain": _advice(
+        _seconds(0, 600),
+        "Seconds to save and stop after SIGTERM.",
+        "it changes the time to save when the machine goes away",
+    ),
+    "preemption": Setting(
+        _one_of("auto", "off", "gcp", "aws"),
+        "Watch the cloud metadata service for preemption notices: gcp, aws, off, or auto (detect the provider).",
+    ),
     "idle_soft": _advice(
-        _seconds(0, 86_400), "you hear later that the model is silent", lambda v: 0 < v <= DEFAULTS.idle_soft
+        _seconds(0, 86_400),
+        "Report a model that has not answered for this many seconds (0 = never).",
+        "you hear later that the model is silent",
+        lambda v: 0 < v <= DEFAULTS.idle_soft,
+        option="",
     ),
     "approval_soft": _advice(
-        _seconds(0, 86_400), "you hear later that it waits for you", lambda v: 0 < v <= DEFAULTS.approval_soft
+        _seconds(0, 86_400),
+        "Report an agent that has waited for a person for this many seconds (0 = never).",
+        "you hear later that it waits for you",
+        lambda v: 0 < v <= DEFAULTS.approval_soft,
+        option="",
     ),
     "tool_soft": _advice(
-        _seconds(0, 86_400), "you hear later that a tool hangs", lambda v: 0 < v <= DEFAULTS.tool_soft
+        _seconds(0, 86_400),
+        "Report a reading tool that has run for this many seconds, other tools after several times as long "
+        "(0 = never).",
+        "you hear later that a tool hangs",
+        lambda v: 0 < v <= DEFAULTS.tool_soft,
+        option="",
     ),
-    "hang_timeout": _advice(_seconds(0, 86_400), "the agent is ended when its model is silent for that long"),
-    "restart": _advice(_one_of("off", "on"), "an agent that died is started again without you"),
-    "restart_limit": Setting(_whole(0, MOST_CRASHES)),
-    "restart_window": Setting(_seconds(1, 86_400)),
-    "append_deadline": _advice(_seconds(0.1, APPEND_DEADLINE), "it changes how long a tool waits for the bucket"),
+    "hang_timeout": _advice(
+        _seconds(0, 86_400),
+        "End the agent when the model has not answered for this many seconds.",
+        "the agent is ended when its model is silent for that long",
+    ),
+    "restart": _advice(
+        _one_of("off", "on"),
+        "Restart an agent that died; wait for its quota.",
+        "an agent that died is started again without you",
+        option="switch",
+    ),
+    "restart_limit": Setting(
+        _whole(0, MOST_CRASHES), "Exit 80 after this many crashes within --restart-window (0 = no limit)."
+    ),
+    "restart_window": Setting(_seconds(1, 86_400), "Seconds in which crashes are counted."),
+    "append_deadline": _advice(
+        _seconds(0.1, APPEND_DEADLINE),
+        "Maximum seconds that a tool call waits for the bucket before it is denied.",
+        "it changes how long a tool waits for the bucket",
+        option="",
+    ),
     "on_ambiguity": _advice(
         _one_of("ask", "halt", "resume"),
+        "What follows a crash that left a call with an unknown outcome: the agent verifies it and then asks a person "
+        "(ask) or decides by itself (resume); or nothing is started, exit 79 (halt).",
         "after a crash the agent decides itself about calls that may have happened",
         lambda value: value == "halt",
     ),
-    "workspace": _advice(_one_of("save", "off"), "the working tree is not saved"),
-    "workspace_cap": _advice(_number(1, 1 << 20, "MiB"), "it changes how much of the working tree is saved"),
-    "metrics_addr": Setting(_address),
-    "metrics_file": Setting(_text),
-    "metrics_job_label": Setting(_one_of("off", "on")),
-    "log_format": Setting(_one_of("off", "json", "text")),
-    "log_file": Setting(_text),
-    "log_level": Setting(_one_of("debug", "info", "warning", "error")),
-    "accept_logged_args": Setting(_one_of("off", "on")),
+    "durability": _advice(
+        _one_of("intent", "sync"),
+        "Wait for the bucket: intent (before calls that change something) or sync (before every call).",
+        "tools wait less for the log",
+        lambda value: value == "sync",
+    ),
+    "on_outage": Setting(
+        _one_of("deny", "spool"),
+        "While the bucket is unreachable: deny calls that change something, or spool their records on this disk.",
+    ),
+    "encryption_key_file": Setting(
+        _text, "File with the key that the job is encrypted with.", metavar="FILE", shows=False
+    ),
+    "encryption_key_command": Setting(_text, "Command that prints that key.", metavar="COMMAND", shows=False),
+    "workspace": _advice(
+        _one_of("save", "off"),
+        "Whether the working tree is saved: save or off.",
+        "the working tree is not saved",
+        option="",
+    ),
+    "workspace_cap": _advice(
+        _number(1, 1 << 20, "MiB"),
+        "Maximum MiB of the working tree that are saved; of one file, a twentieth.",
+        "it changes how much of the working tree is saved",
+        option="",
+    ),
+    "metrics_addr": Setting(
+        _address,
+        "Serve /metrics (Prometheus), /healthz and /readyz at this address; a port alone means 127.0.0.1.",
+        metavar="HOST:PORT",
+    ),
+    "metrics_file": Setting(_text, "Write metrics to this .prom file (node_exporter).", metavar="FILE"),
+    "metrics_job_label": Setting(_one_of("off", "on"), "Put the job's name on each metric.", option="on"),
+    "log_format": Setting(
+        _one_of("off", "json", "text"), "Structured log on stderr: json or text, one line per event."
+    ),
+    "log_file": Setting(
+        _text,
+        "Write the structured log to this file (json unless --log-format says text).",
+        metavar="FILE",
+        shows=False,
+    ),
+    "log_level": Setting(
+        _one_of("debug", "info", "warning", "error"),
+        "Lowest level in the structured log: debug, info, warning or error.",
+    ),
+    "accept_logged_args": Setting(
+        _one_of("off", "on"),
+        "Where no ARGS are typed: take them from the log, also if another machine wrote them. Whoever can write the "
+        "bucket then chooses what the agent runs here.",
+        option="on",
+        shows=False,
+    ),
 }
+
+
+def variable_of(key: str) -> str:
+    """Name the environment variable of a setting: WAL_AGENT_TTL."""
+    return f"WAL_AGENT_{key.upper()}"
+
+
+def option_of(key: str) -> str:
+    """Name the option of a setting: --ttl. `Setting.option` says whether `run` has one."""
+    return f"--{key.replace('_', '-')}"
+
+
+def default_text(key: str) -> str:
+    """The default of a setting for people; "" where it depends, or there is none to show."""
+    value, setting = getattr(DEFAULTS, key), SETTINGS[key]
+    if not setting.shows:
+        return ""
+    if setting.option in ("switch", "on"):
+        return "yes" if value == "on" else "no"
+    return "off" if value in ("", 0) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def default_job(agent: str, workspace: Path) -> str:

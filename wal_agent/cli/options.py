@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
+from typer.models import OptionInfo
 
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket
 from wal_agent.cli.screen import say
 from wal_agent.clock import SystemClock
-from wal_agent.config import Settings
+from wal_agent.config import DEFAULTS, SETTINGS, Settings, default_text, option_of
 from wal_agent.consent import ConsentNeeded
 from wal_agent.errors import UsageError
 from wal_agent.redact import redact
@@ -32,26 +34,51 @@ AgentName = Annotated[
         metavar="NAME",
     ),
 ]
-BucketUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--bucket",
-        help="Where the log is: gs://, s3:// or file:///folder (env WAL_AGENT_BUCKET; default: a local folder).",
-        metavar="URL",
-    ),
-]
-JobName = Annotated[
-    str | None,
-    typer.Option("--job", help="Name of the job (env WAL_AGENT_JOB; default: <agent>-<folder>).", metavar="NAME"),
-]
-KeyFile = Annotated[
-    str | None,
-    typer.Option("--encryption-key-file", help="File with the key that the job is encrypted with.", metavar="FILE"),
-]
-KeyCommand = Annotated[
-    str | None,
-    typer.Option("--encryption-key-command", help="Command that prints that key.", metavar="COMMAND"),
-]
+
+
+def setting_option(key: str) -> OptionInfo:
+    """Make the option of a setting, as config.SETTINGS describes it."""
+    setting, name = SETTINGS[key], option_of(key)
+    names = f"{name}/--no-{name[2:]}" if setting.option == "switch" else name
+    default = default_text(key)
+    help = f"{setting.help} [{default}]" if default else setting.help
+    return cast(OptionInfo, typer.Option(names, help=help, metavar=setting.metavar))
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all settings that have an option, in place of its parameter `flags`: a mapping of each setting's
+    name to the value as a configuration file would have it, None where the option is not given."""
+
+    def wrapper(**given: Any) -> None:
+        flags = {key: given.pop(key) for key in rows}
+        for key, value in flags.items():
+            if SETTINGS[key].option == "on":
+                flags[key] = "on" if value else None
+            elif SETTINGS[key].option == "switch" and value is not None:
+                flags[key] = "on" if value else "off"
+        command(flags=flags, **given)
+
+    rows = [key for key, setting in SETTINGS.items() if setting.option]
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name != "flags":
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        for key in rows:
+            kind = bool if SETTINGS[key].option != "value" else type(getattr(DEFAULTS, key))
+            annotation = Annotated[kind | None, setting_option(key)]  # type: ignore[valid-type]
+            parameters.append(
+                inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            )
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
+    return wrapper
+
+
+BucketUrl = Annotated[str | None, setting_option("bucket")]
+JobName = Annotated[str | None, setting_option("job")]
+KeyFile = Annotated[str | None, setting_option("encryption_key_file")]
+KeyCommand = Annotated[str | None, setting_option("encryption_key_command")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 NAMES = frozenset(("bucket", "job"))  # the settings that say which job is meant
 

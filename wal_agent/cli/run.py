@@ -4,106 +4,27 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wal_agent.cli.options import BucketUrl, JobName, KeyCommand, KeyFile, settings_for
+from wal_agent.cli.options import settings_for, with_settings
 from wal_agent.cli.screen import lines, say
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": False}
 
 
+@with_settings
 def run(
     context: typer.Context,
     agent: Annotated[str, typer.Argument(help="The agent to run (see: wal-agent agents).", metavar="AGENT")],
-    bucket: BucketUrl = None,
-    job: JobName = None,
-    ttl: Annotated[
-        float | None, typer.Option("--ttl", help="Lease time in seconds: so long a dead machine keeps the job. [30]")
-    ] = None,
-    autosave: Annotated[
-        float | None, typer.Option("--autosave", help="Save at least so often, in seconds. [10]")
-    ] = None,
-    drain: Annotated[
-        float | None, typer.Option("--drain", help="Seconds that SIGTERM gives to save and stop. [20]")
-    ] = None,
-    preemption: Annotated[
-        str | None,
-        typer.Option(
-            "--preemption", help="Ask gcp or aws whether this machine is about to go; auto: where it is one. [auto]"
-        ),
-    ] = None,
-    hang_timeout: Annotated[
-        float | None,
-        typer.Option("--hang-timeout", help="End the agent when the model has not answered for so many seconds. [off]"),
-    ] = None,
-    restart: Annotated[
-        bool | None,
-        typer.Option("--restart/--no-restart", help="Start an agent that died again; wait for its quota. [no]"),
-    ] = None,
-    restart_limit: Annotated[
-        int | None,
-        typer.Option("--restart-limit", help="So many crashes in --restart-window: exit 80 (0: never). [5]"),
-    ] = None,
-    restart_window: Annotated[
-        float | None, typer.Option("--restart-window", help="Seconds in which crashes are counted. [600]")
-    ] = None,
-    on_ambiguity: Annotated[
-        str | None,
-        typer.Option(
-            "--on-ambiguity",
-            help="After a crash, a call whose fate cannot be told: the agent looks and then asks a person (ask), or "
-            "decides by itself (resume); or nothing is started, exit 79 (halt). [ask]",
-        ),
-    ] = None,
-    durability: Annotated[
-        str | None,
-        typer.Option(
-            "--durability", help="Wait for the bucket: intent (before what changes something) or sync. [intent]"
-        ),
-    ] = None,
-    on_outage: Annotated[
-        str | None,
-        typer.Option("--on-outage", help="While the bucket is away: deny what changes something, or spool. [deny]"),
-    ] = None,
-    encryption_key_file: KeyFile = None,
-    encryption_key_command: KeyCommand = None,
-    metrics_addr: Annotated[
-        str | None,
-        typer.Option(
-            "--metrics-addr",
-            help="Serve /metrics (Prometheus), /healthz and /readyz there; a port alone is of 127.0.0.1. [off]",
-            metavar="HOST:PORT",
-        ),
-    ] = None,
-    metrics_file: Annotated[
-        str | None,
-        typer.Option("--metrics-file", help="Write metrics to this .prom file (node_exporter). [off]", metavar="FILE"),
-    ] = None,
-    metrics_job_label: Annotated[
-        bool | None, typer.Option("--metrics-job-label", help="Put the job's name on each metric. [no]")
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        typer.Option("--log-format", help="Structured log: json or text, a line an event, to stderr. [off]"),
-    ] = None,
-    log_file: Annotated[
-        str | None, typer.Option("--log-file", help="... into this file (json unless said).", metavar="FILE")
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option("--log-level", help="... from this level on: debug, info, warning or error. [info]")
-    ] = None,
+    flags: Mapping[str, object],
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Take over a job whose owner spooled, without what only it has.")
-    ] = False,
-    accept_logged_args: Annotated[
         bool,
         typer.Option(
-            "--accept-logged-args",
-            help="Where no ARGS are typed: take them from the log, also if another machine wrote them. Whoever can "
-            "write the bucket then chooses what the agent runs here.",
+            "--accept-loss", help="Take over a job whose owner spooled, without the records that only that machine has."
         ),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait while another machine holds the job.")] = False,
@@ -111,21 +32,21 @@ def run(
         bool, typer.Option("--exit-on-pause", help="While the job is paused: exit 75 instead of waiting.")
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin a new session although the last one was cut off.")
+        bool, typer.Option("--fresh", help="Start a new session although the last one was cut off.")
     ] = False,
     from_: Annotated[
         str | None,
         typer.Option(
             "--from",
-            help="Fork: begin a new job where this one was at a record or a time (UTC).",
+            help="Fork: start a new job where this one was at a record or a time (UTC).",
             metavar="RECORD|TIME",
         ),
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Run nothing, and end with 0, if the job has come to its end already.")
+        bool, typer.Option("--once", help="Exit 0 without running if the job is already complete.")
     ] = False,
     continue_: Annotated[
-        bool, typer.Option("--continue", help="Go on with the last session although it came to its end.")
+        bool, typer.Option("--continue", help="Resume the last session although it is complete.")
     ] = False,
 ) -> None:
     """Run an agent under the log; after a crash, on any machine, the same command carries on.
@@ -149,30 +70,6 @@ def run(
     if any("\udc80" <= c <= "\udcff" for text in context.args for c in text):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
     workspace = Path.cwd().resolve()
-    flags = {
-        "bucket": bucket,
-        "job": job,
-        "ttl": ttl,
-        "autosave": autosave,
-        "drain": drain,
-        "preemption": preemption,
-        "hang_timeout": hang_timeout,
-        "restart": None if restart is None else "on" if restart else "off",
-        "restart_limit": restart_limit,
-        "restart_window": restart_window,
-        "on_ambiguity": on_ambiguity,
-        "durability": durability,
-        "on_outage": on_outage,
-        "encryption_key_file": encryption_key_file,
-        "encryption_key_command": encryption_key_command,
-        "metrics_addr": metrics_addr,
-        "metrics_file": metrics_file,
-        "metrics_job_label": "on" if metrics_job_label else None,
-        "log_format": log_format,
-        "log_file": log_file,
-        "log_level": log_level,
-        "accept_logged_args": "on" if accept_logged_args else None,
-    }
     screen = Screen(say, lines, Waiting(say).on)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with refusals_told(os.environ, flags, agent, workspace, attended):

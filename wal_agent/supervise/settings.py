@@ -24,8 +24,10 @@ from wal_agent.config import (
     Source,
     default_job,
     known_keys,
+    option_of,
     own_document,
     read_document,
+    variable_of,
 )
 from wal_agent.consent import ConsentNeeded, Consents, Want, digest
 from wal_agent.errors import ConfigError
@@ -63,9 +65,9 @@ def load(
         places[key] = origin.words if origin.source in ("flag", "environment") else origin.words.partition(" in ")[2]
 
     for key, setting in SETTINGS.items():
-        variable = "WAL_AGENT_" + key.upper()
+        variable = variable_of(key)
         if flags.get(key) is not None:
-            take(key, flags[key], Origin("flag", "--" + key.replace("_", "-")))
+            take(key, flags[key], Origin("flag", option_of(key)))
         elif env.get(variable):
             take(key, env[variable], Origin("environment", variable))
         elif key in own:
