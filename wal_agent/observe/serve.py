@@ -7,6 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
@@ -105,17 +108,16 @@ class Health:
 
 MOST = 8  # connections at a time
 PATIENCE = 5.0  # seconds for a request and its answer together
-LONGEST = 8192  # bytes of a request
+_LOOK = 0.5  # seconds between two looks for connections that are over their time
 
 Answer = tuple[int, str, bytes]
 """Status, content type, body."""
 
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 _PLAIN = "text/plain; charset=utf-8"
 
 
 def answers(metrics: Callable[[], bytes], health: Health) -> Callable[[str], Answer]:
-    """What stands at each path."""
+    """Return what answers a request for a path."""
 
     def at(path: str) -> Answer:
         match path:
@@ -130,112 +132,129 @@ def answers(metrics: Callable[[], bytes], health: Health) -> Callable[[str], Ans
     return at
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """One request a connection; http.server bounds a line at 64 KiB and the headers at 100."""
+
+    server: _Connections
+    raw_requestline: bytes
+    protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # 0.9 would get no status line
+    error_content_type = _PLAIN
+    error_message_format = "%(message)s\n"
+
+    def parse_request(self) -> bool:
+        if not self.raw_requestline.strip():
+            self.requestline, self.request_version, self.command = "", "HTTP/1.0", ""
+            self.send_error(400)
+            return False
+        if not super().parse_request():
+            return False
+        if self.command in ("GET", "HEAD"):
+            return True
+        self.send_error(405, "GET or HEAD")
+        return False
+
+    def do_GET(self) -> None:
+        status, kind, body = self.server.answer(self.path.partition("?")[0])
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+        self.close_connection = True
+
+    do_HEAD = do_GET
+
+    def end_headers(self) -> None:
+        self.send_header("Allow", "GET, HEAD")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        super().end_headers()
+
+    def version_string(self) -> str:
+        return "wal-agent"
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+class _Connections(ThreadingMixIn, TCPServer):  # HTTPServer would look up the host's name at a start
+    """At most MOST connections, each for `patience` seconds at most; the oldest gives way to a new one."""
+
+    allow_reuse_address = True  # of an earlier run's connections, not of a listener
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, host: str, port: int, answer: Callable[[str], Answer], patience: float) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.answer = answer
+        self._patience = patience
+        self._open: dict[socket.socket, float] = {}  # oldest first; until when
+        self._lock = threading.Lock()
+        super().__init__((host, port), _Handler)
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError:  # closed, or no descriptor is left: do not spin
+            time.sleep(0.1)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._open[request] = now + self._patience
+            self._cut(list(self._open)[:-MOST])
+        threading.Thread(
+            target=self.process_request_thread, args=(request, client_address), name="scrape", daemon=True
+        ).start()
+
+    def service_actions(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._cut([client for client, until in self._open.items() if until <= now])
+
+    def _cut(self, clients: list[socket.socket]) -> None:
+        for client in clients:
+            del self._open[client]
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)  # its thread closes it
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        return  # the client went away, or was cut off
+
+
 class Server:
-    """Listens from the moment it is made until `close`. The socket is closed in what the agent runs (PEP 446)."""
+    """Serve from the moment it is made until `close`. The socket is closed in what the agent runs (PEP 446)."""
 
     def __init__(self, address: str, answer: Callable[[str], Answer], patience: float = PATIENCE) -> None:
-        """`address`: host:port, port 0 for any. ConfigError: it cannot be had."""
-        self._answer = answer
-        self._patience = patience
-        self._socket = _listen(address)
-        host, port = self._socket.getsockname()[:2]
+        """`address`: host:port, port 0 for any. ConfigError: it cannot be served there."""
+        host, _, port = address.rpartition(":")
+        try:
+            self._server = _Connections(host.strip("[]"), int(port), answer, patience)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no address of this machine"
+            raise ConfigError(
+                f"metrics cannot be served at {address}: {why}. Nothing was run.",
+                "Is another run there? Name another port with --metrics-addr, or 127.0.0.1:0 for any.",
+            ) from None
+        host, port = self._server.server_address[:2]  # type: ignore[assignment]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._open: dict[socket.socket, None] = {}  # oldest first
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = start_daemon("metrics", self._accept)
+        self._thread = start_daemon("metrics", lambda: self._server.serve_forever(_LOOK))
 
     def on_event(self, at: float, event: Event) -> None:
         return
 
     def close(self) -> None:
-        self._stop.set()
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._socket.close()
-
-    def _accept(self) -> None:
-        while not self._stop.is_set():
-            try:
-                client, _ = self._socket.accept()
-            except OSError:  # closed, or no descriptor is left
-                self._stop.wait(0.1)
-                continue
-            with self._lock:
-                self._open[client] = None
-                oldest = next(iter(self._open)) if len(self._open) > MOST else None
-                if oldest is not None:
-                    del self._open[oldest]
-                    with suppress(OSError):
-                        oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
-            try:
-                threading.Thread(target=self._talk, args=(client,), name="scrape", daemon=True).start()
-            except RuntimeError:  # no thread is to be had
-                self._drop(client)
-
-    def _talk(self, client: socket.socket) -> None:
-        try:
-            until = time.monotonic() + self._patience
-            request = _request(client, until)
-            if request is not None:
-                client.settimeout(max(0.001, until - time.monotonic()))
-                client.sendall(_reply(request, self._answer))
-                client.shutdown(socket.SHUT_WR)
-        except OSError:
-            return
-        finally:
-            self._drop(client)
-
-    def _drop(self, client: socket.socket) -> None:
-        with self._lock:
-            self._open.pop(client, None)
-        client.close()
-
-
-def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # of an earlier run's connections, not of a listener
-        made.bind((host, int(port)))
-        made.listen(128)
-    except (OSError, UnicodeError) as error:
-        made.close()
-        why = getattr(error, "strerror", None) or "it is no address of this machine"
-        raise ConfigError(
-            f"metrics cannot be served at {address}: {why}. Nothing was run.",
-            "Is another run there? Name another port with --metrics-addr, or 127.0.0.1:0 for any.",
-        ) from None
-    return made
-
-
-def _request(client: socket.socket, until: float) -> bytes | None:
-    """The head of the request; None: it did not come in time, or is too long."""
-    data = b""
-    while b"\r\n\r\n" not in data and b"\n\n" not in data:
-        left = until - time.monotonic()
-        if left <= 0 or len(data) > LONGEST:
-            return None
-        client.settimeout(left)
-        more = client.recv(LONGEST)
-        if not more:
-            return None
-        data += more
-    return data
-
-
-def _reply(request: bytes, answer: Callable[[str], Answer]) -> bytes:
-    words = request.split(b"\n", 1)[0].decode("latin-1").split()
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        status, kind, body = 400, _PLAIN, b"not HTTP/1\n"
-    elif words[0] not in ("GET", "HEAD"):
-        status, kind, body = 405, _PLAIN, b"GET or HEAD\n"
-    else:
-        status, kind, body = answer(words[1].partition("?")[0])
-    head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        f"{'Allow: GET, HEAD' + chr(13) + chr(10) if status == 405 else ''}"
-        "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
-    ).encode()
-    return head if words[:1] == ["HEAD"] else head + body
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the loop
+        self._server.shutdown()
+        self._server.server_close()
