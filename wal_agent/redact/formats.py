@@ -1,9 +1,17 @@
-"""Keys of known formats: private keys in PEM, tokens of known issuers, JWTs."""
+"""Find keys of known formats: private keys in PEM, tokens of known issuers, JWTs.
+
+key_formats.json has the formats of gitleaks' public rule set (scripts/update_key_formats.py). The table here has what
+that set lacks, and what it knows more narrowly: of one length, or with a threshold of entropy.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from functools import partial
+from collections import Counter
+from functools import cache, partial
+from importlib.resources import files
+from math import log2
 
 from wal_agent.redact.find import MARK, Hit, at_edge, compiled, each
 
@@ -73,9 +81,7 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     # Packages: npm, PyPI, RubyGems, NuGet, Clojars, crates.io, Docker Hub, Artifactory
     (rf"{_W}{{30,}}+", "npm_"),
     (rf"{_B}{{40,}}+", "pypi-"),
-    (r"[0-9a-f]{48}", "rubygems_"),
     (rf"[0-9a-z]{{43}}{_END}", "oy2"),
-    (r"[0-9a-z]{60}", "CLOJARS_"),
     (rf"(?=[A-Za-z]{{0,31}}[0-9]){_W}{{32}}{_END}", "cio"),
     (rf"{_B}{{20,}}+", "dckr_pat_ dckr_oat_"),
     (rf"{_W}{{69,}}+", "AKCp"),
@@ -83,7 +89,6 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     # CI and hosting: CircleCI, Buildkite, Netlify, Vercel, Render, Pulumi, Terraform's modules, Tailscale, Contentful
     (rf"{_B}{{30,}}+", "CCIPAT_ CCIPRJ_ vercel_blob_rw_ tskey- CFPAT-"),
     (rf"{_W}{{24,}}+", "bkua_ nfp_ vcp_ vca_ vck_ rnd_"),
-    (r"[0-9a-f]{40}", "pul-"),
     # Models: OpenAI, Anthropic, OpenRouter, DeepSeek and others; Groq, Replicate, Perplexity, xAI, Hugging Face, ...
     (
         rf"(?=[A-Za-z_-]{{0,80}}[0-9])(?:(?=[0-9a-z_-]{{0,80}}[A-Z])|(?=(?:[0-9a-z]{{2,12}}-){{0,3}}[0-9a-z]{{20}}))"
@@ -101,33 +106,27 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     (rf"{_B}{{20,}}+", "sbp_ sb_secret_ mdb_sa_sk_"),
     (r"[0-9a-z]{60,}+", "napi_"),
     (rf"(?=[A-Za-z]{{0,40}}[0-9]){_W}{{12,}}+", "npg_"),
-    (r"[0-9A-Za-z]{14}\.[0-9a-f]{64}", "pat"),
     # Money and shops: Stripe, Square, Shopify, Shippo, Razorpay, Plaid, Braintree, Flutterwave
     (rf"{_W}{{10,}}+", "sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_ rzp_live_ rzp_test_"),
     (r"[0-9A-Za-z+/=_-]{20,}+", "whsec_"),
     (rf"{_B}{{22,}}+", "sq0atp- sq0csp- sq0idp- EAAA EAAC EAAM"),
-    (r"[0-9a-fA-F]{32}", "shpat_ shpca_ shppa_ shpss_"),
-    (r"[0-9a-f]{40}", "shippo_live_ shippo_test_"),
     (_UUID, "access-production- access-sandbox- access-development- pat-na1- pat-eu1-"),
     (r"[0-9a-z]{16}\$[0-9a-f]{32}", "access_token$production$ access_token$sandbox$"),
     # Messages: Slack, Telegram (below), SendGrid, Mailgun, Mailchimp (below), Brevo, Twilio, Resend
     (rf"{_B}{{10,}}+", "xoxa- xoxb- xoxc- xoxd- xoxe- xoxe.xoxb- xoxe.xoxp- xoxo- xoxp- xoxr- xoxs- xapp-"),
     (rf"{_B}{{16,}}+\.{_B}{{16,}}+", "SG."),
-    (rf"[0-9a-f]{{64}}-{_W}{{16}}", "xkeysib- xsmtpsib-"),
+    (rf"[0-9a-f]{{64}}-{_W}{{16}}", "xsmtpsib-"),
     (rf"[0-9a-f]{{32}}{_END}", "SK"),
     (rf"{_W}{{8}}_{_W}{{24}}{_END}", "re_"),
     # Watching: New Relic, Grafana, Sentry, Honeycomb, PostHog, Dynatrace, Datadog
     (rf"{_B}{{20,}}+", "NRAK- NRJS- NRII- NRRA- NRSP- hcaik_ hcbik_ hcxik_ phx_ ddapp_ ddpat_"),
-    (rf"{_W}{{32}}_[0-9A-Fa-f]{{8}}", "glsa_"),
     (r"[0-9A-Za-z+/_-]{32,}+={0,3}", "glc_ eyJrIjoi"),
     (r"[0-9A-Za-z+/_=-]{40,}+", "sntrys_ sntryu_"),
     (rf"{_W}{{24}}\.{_W}{{64}}", "dt0c01. dt0s01. dt0s02. dt0s16."),
     # Work: Linear, Notion, Figma, Postman, Typeform, Frame.io, ReadMe, LaunchDarkly
     (rf"{_W}{{32,}}+", "lin_api_ lin_oauth_ secret_ ntn_"),
     (rf"{_B}{{36,}}+", "figd_ figdr_ figo_ figor_ tfp_ fio-u-"),
-    (r"[0-9a-f]{24}-[0-9a-f]{34}", "PMAK-"),
     (rf"{_W}{{32,}}+", "PMAT-"),
-    (r"[0-9a-z]{70}", "rdme_"),
     (_UUID, "sdk- mob-"),
     # Secrets' own stores: Vault, Terraform Cloud (below), Doppler, 1Password, Infisical, age
     (rf"{_D}{{20,}}+", "hvs. hvb. hvr."),
@@ -164,6 +163,9 @@ def without_keys(text: str) -> str:
     for regex, start in _RULES:
         if start in text:
             text = each(text, {start: partial(_key, compiled(regex))})
+    for start, regex, entropy in _public_formats():
+        if start in text:
+            text = each(text, {start: partial(_key, compiled(regex), entropy=entropy)})
     for middle, regex in _AROUND:
         if middle in text:
             text = compiled(regex).sub(_at_edge, text)
@@ -175,9 +177,21 @@ def _at_edge(m: re.Match[str]) -> str:
     return MARK if at_edge(m.string, m.start()) else m[0]
 
 
-def _key(regex: re.Pattern[str], text: str, at: int) -> Hit | None:
+def _key(regex: re.Pattern[str], text: str, at: int, entropy: float = 0.0) -> Hit | None:
     m = regex.match(text, at) if at_edge(text, at) else None
-    return (at, m.end(), MARK) if m else None
+    return (at, m.end(), MARK) if m and (not entropy or _entropy(m[0]) > entropy) else None
+
+
+def _entropy(text: str) -> float:
+    """Shannon's, in bits a character, as gitleaks counts it."""
+    return -sum(n / len(text) * log2(n / len(text)) for n in Counter(text).values())
+
+
+@cache
+def _public_formats() -> list[tuple[str, str, float]]:
+    """What a key begins with, its pattern, and the entropy that it has at least."""
+    rows = json.loads(files("wal_agent.redact").joinpath("key_formats.json").read_bytes())["formats"]
+    return [(start, row["regex"], row.get("entropy", 0.0)) for row in rows for start in row["starts"]]
 
 
 def _jwt(text: str, at: int) -> Hit | None:
