@@ -78,14 +78,53 @@ def check(
 
 
 @app.command("lint")
-def lint() -> None:
+def lint(
+    builtin: Annotated[bool, typer.Option("--builtin", help="Check the rules that wal-agent ships instead.")] = False,
+    examples: Annotated[
+        str | None,
+        typer.Option(
+            "--examples",
+            help='With --builtin: JSON Lines of commands and the class that they must have: {"cmd": "...",'
+            ' "class": "..."}.',
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
     """Check this project's own rules.
 
     They stand in wal-agent.toml, in tables in GEMINI.md, CLAUDE.md and AGENTS.md, and in the Recovery sections of
     skills and tool docs. What could not be read is told with its place, and what will not do what it says.
 
-    Exit code 78 when something could not be read; warnings alone are 0.
+    Exit code 78 when something could not be read; warnings alone are 0. With --builtin: 78 for each kind of problem.
     """
+    from wal_agent.errors import UsageError
+
+    if examples is not None and not builtin:
+        raise UsageError("--examples is for --builtin.", "See: wal-agent rules lint -h")
+    raise typer.Exit(_lint_builtin(examples) if builtin else _lint_project())
+
+
+def _lint_builtin(examples: str | None) -> int:
+    from wal_agent.errors import ConfigError, UsageError
+    from wal_agent.recovery.format import plural
+    from wal_agent.shell.rules import load_rules
+    from wal_agent.shell.rules_format import read_texts
+    from wal_agent.shell.rules_lint import check_examples, lint_builtin
+
+    texts = read_texts()
+    problems = lint_builtin(texts)
+    if examples is not None and not problems:
+        try:
+            with open(examples, "rb") as file:  # noqa: PTH123
+                problems = check_examples(file, load_rules())
+        except OSError as error:
+            raise UsageError(f"{examples} cannot be read: {error.strerror}.") from None
+    lines(problems)
+    say(f"{plural(len(texts), 'file')} of built-in rules, {plural(len(problems), 'problem')}.")
+    return ConfigError.exit_code if problems else 0
+
+
+def _lint_project() -> int:
     from collections import Counter
     from dataclasses import replace
 
@@ -111,7 +150,7 @@ def lint() -> None:
     files = Counter(rule.source for rule in rules)
     each = ", ".join(f"{n} of {name}" for name, n in files.items())
     say(f"{plural(len(rules), 'rule')} of this project in force{f' ({each})' if each else ''}.")
-    raise typer.Exit(ConfigError.exit_code if problems else 0)
+    return ConfigError.exit_code if problems else 0
 
 
 # ---- one call -----------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ _GIT_SETTING = re.compile(
 
 # Long options that name something to run, load or send to, keep what they replace under a new name each time, or draw
 # anew each time. A rule that says "can be done again" covers one of them only where it names it.
-_ACTS_TEXT = """
+_ACTING_TEXT = """
     upload-pack receive-pack uploadpack receivepack exec execute execdir toolexec command cmd script to-command
     rsh-command ssh-command remote-command new-volume-script info-script use-compress-program checkpoint-action rsh
     rsync-path unzip-command filter-program filter-process lua-filter plugin plugins plugin-dir plugin-path
@@ -50,7 +50,7 @@ _ACTS_TEXT = """
     random-source ext-diff strip-program config-command credential-helper output-plugin build-backend
     script-shell from-module migrate-state fplugin specs processor processorpath processor-path daemon
 """
-_ACTS = frozenset(_ACTS_TEXT.split())
+ACTING_OPTIONS = frozenset(_ACTING_TEXT.split())
 # Words that do the same: values of git -c, ssh -o, go -ldflags, apt -o, docker --output and of compilers.
 _ACTING_VALUE = re.compile(
     r"(?i)\b(?:proxycommand|localcommand|knownhostscommand|pkcs11provider|securitykeyprovider|sshcommand|hookspath|fsmonitor)\b"
@@ -221,9 +221,9 @@ def _acts(read: _Read, rule: Command) -> bool:
     if read.kind != "option" or text in rule.any or f"{text}=" in rule.any:
         return False
     name = text.lstrip("-")
-    if name in _ACTS:
+    if name in ACTING_OPTIONS:
         return True
-    return text.startswith("--") and len(name) >= _ACTS_SHORTEST and any(a.startswith(name) for a in _ACTS)
+    return text.startswith("--") and len(name) >= _ACTS_SHORTEST and any(a.startswith(name) for a in ACTING_OPTIONS)
 
 
 def _matches(word: Word, pattern: re.Pattern[str]) -> bool:
@@ -287,5 +287,4 @@ def _classified(rule: Command, operands: Sequence[Word]) -> Classified:
         filled(rule.why, "may change something"),
         filled(rule.verify, GENERAL_VERIFY),
         filled(rule.ambiguous, ""),
-        rule.source,
     )

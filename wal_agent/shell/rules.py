@@ -1,27 +1,24 @@
-"""The classification rules as data, read from rules.d (00-about.toml explains the fields)."""
+"""The classification rules, compiled from the rows of rules.d (rules_format.py says what the fields mean)."""
 
 from __future__ import annotations
 
 import re
 import threading
-import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as default
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
-from wal_agent import msgspec_compat
 from wal_agent.records import Class, Finding
+from wal_agent.shell.rules_format import CommandRow, RulesFile, expand_programs, join, parse_file, read_texts
 
 if TYPE_CHECKING:
     from wal_agent.shell.project_rules import ProjectRule
 
 OURS = "wal-agent"
+NOTHING = "(?!)"  # a regular expression that matches nothing
 # Commands of two words and more that run another command; what they are called is looked up like a rule.
 CONTAINERS = (
     "docker exec",
@@ -53,7 +50,7 @@ class Classified:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A rule for the commands that begin with the words of `program`.
+    """A rule for commands, by the words that follow its program.
 
     `listed`: it holds only for commands whose every option is in `short` and `long`, whose first operand matches
     `first`, and whose other operands match `operands`. `line`: what all operands, one space between them, must match.
@@ -62,12 +59,10 @@ class Command:
     """
 
     rule: str
-    program: str
     cls: Class
     why: str
     verify: str = ""
     ambiguous: str = ""
-    source: str = OURS
     listed: bool = False
     free: bool = False
     short: frozenset[str] = frozenset()
@@ -166,137 +161,83 @@ class Rules:
         return self.shells[self.shell_tool].field
 
 
-class _Tool(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class"}):
-    rule: str
-    cls: Class
-    why: str
-    names: list[str] = []
-    agents: dict[str, list[str]] = {}
-    verify: str = ""
-    ambiguous: str = ""
-
-    def all_names(self) -> set[str]:
-        return {*self.names, *(name for names in self.agents.values() for name in names)}
-
-
-class _Program(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    like: str = ""
-    flags: list[str] = []
-    values: list[str] = []
-
-
-class _Command(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "class"}):
-    rule: str
-    program: str | list[str]
-    cls: Class
-    why: str
-    verify: str = ""
-    ambiguous: str = ""
-    short: str | None = None
-    long: list[str] | None = None
-    first: str | None = None
-    operands: str | None = None
-    line: str | None = None
-    options: str = ""
-    values: list[str] = []
-    any: list[str] = []
-    none: list[str] = []
-    value: dict[str, str] = {}
-    sql: Literal["", "query", "constant", "name or query", "name or constant"] = ""
-
-
-class _Shell(msgspec.Struct, forbid_unknown_fields=True):
-    tool: str
-    agents: list[str]
-    field: str
-    ignore: list[str]
-    only: dict[str, str] = {}
-    folder: list[str] = []
-    wanders: bool = False
-
-
-class _FileTool(msgspec.Struct, forbid_unknown_fields=True):
-    tool: str
-    kind: Literal["write", "edit", "patch"]
-    path: str = ""
-    content: str = ""
-    old: str = ""
-    new: str = ""
-    ignore: list[str] = []
-    keeps: bool = False
-    creates: bool = False
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    tool: list[_Tool]
-    shell: list[_Shell]
-    next: dict[Class, dict[Finding, str]]
-    file: list[_FileTool] = []
-    program: list[_Program] = []
-    command: list[_Command] = []
-
-
-_file = msgspec_compat.of_values(_File)
 _reading = threading.Lock()
 
 
 def parse_rules(text: str) -> Rules:
-    """Rules from TOML. Raises tomllib.TOMLDecodeError, msgspec.ValidationError, re.error or ValueError: the file is
-    ours."""
-    file = _file(tomllib.loads(text))
-    names = Counter([*(t.rule for t in file.tool), *(c.rule for c in file.command)])
+    """Rules from the TOML of one file. Raises as `parse_file` and `compile_rules` do."""
+    return compile_rules([parse_file(text)])
+
+
+def compile_rules(parsed: Sequence[RulesFile]) -> Rules:
+    """Rules from files, in their order. Raises ValueError or re.error for rules that contradict themselves."""
+    tools = [row for file in parsed for row in file.tool]
+    names = Counter([*(row.id for row in tools), *(row.id for file in parsed for row in file.command)])
     if twice := [name for name, times in names.items() if times > 1]:
-        raise ValueError(f"rules with the same name: {', '.join(twice)}")
-    options: dict[str, Options] = {}
-    likes: dict[str, str] = {}
-    for p in file.program:
-        if p.like:
-            likes[p.name] = p.like
-        if p.flags or p.values or not p.like:
-            options[p.name] = Options(frozenset(p.flags), frozenset(p.values))
-    commands: dict[str, list[Command]] = {}
-    for c in file.command:
-        for program in [c.program] if isinstance(c.program, str) else c.program:
-            commands.setdefault(program, []).append(_command(c, program))
-    for name, like in likes.items():
-        options.setdefault(name, options.get(like, Options()))
-        for program in [p for p in commands if p == like or p.startswith(like + " ")]:
-            commands.setdefault(name + program[len(like) :], []).extend(commands[program])
+        raise ValueError(f"rules with the same id: {', '.join(twice)}")
+    commands, options = _compile_commands(parsed)
+    shells = [(file, row) for file in parsed for row in file.shell]
+    own: dict[str, set[str]] = {}
+    compiled_tools: dict[str, Classified] = {}
+    for file in parsed:
+        for tool in file.tool:
+            if (tool.cls == "read_only") == bool(tool.names):
+                raise ValueError(f"{tool.id}: names that only read are given by agent, others are not")
+            by_agent = {agent: file.words_of(words) for agent, words in tool.agents.items()}
+            found = Classified(tool.cls, tool.id, join(tool.why), join(tool.verify), join(tool.ambiguous))
+            compiled_tools |= dict.fromkeys(file.words_of(tool.names).union(*by_agent.values()), found)
+            for agent, words in by_agent.items():
+                own.setdefault(agent, set()).update(words)
+    for file, shell in shells:
+        for agent in file.words_of(shell.agents):
+            own.setdefault(agent, set()).add(shell.tool)
     return Rules(
-        tools={
-            name: Classified(t.cls, t.rule, t.why, t.verify, t.ambiguous) for t in file.tool for name in t.all_names()
+        tools=compiled_tools,
+        shells={
+            row.tool: Shell(
+                row.field, file.words_of(row.ignore), row.only, tuple(join(row.folder).split()), row.wanders
+            )
+            for file, row in shells
         },
-        shells={s.tool: Shell(s.field, frozenset(s.ignore), s.only, tuple(s.folder), s.wanders) for s in file.shell},
         options=options,
         commands={program: tuple(rules) for program, rules in commands.items()},
         begins=frozenset(
             " ".join(w[:n]) for p in [*commands, *CONTAINERS] for w in [p.split()] for n in range(1, len(w) + 1)
         ),
-        next=file.next,
-        files=_file_tools(file.file),
-        own=_own(file),
+        next={cls: steps for file in parsed for cls, steps in file.next.items()},
+        files=_compile_file_tools(parsed),
+        own={agent: frozenset(names) for agent, names in own.items()},
     )
 
 
-def _own(file: _File) -> Mapping[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
-    for tool in file.tool:
-        if (tool.cls == "read_only") == bool(tool.names):
-            raise ValueError(f"{tool.rule}: names that only read are given by agent, others are not")
-        for agent, names in tool.agents.items():
-            found.setdefault(agent, set()).update(names)
-    for shell in file.shell:
-        for agent in shell.agents:
-            found.setdefault(agent, set()).add(shell.tool)
-    return {agent: frozenset(names) for agent, names in found.items()}
+def _compile_commands(parsed: Iterable[RulesFile]) -> tuple[dict[str, list[Command]], dict[str, Options]]:
+    options: dict[str, Options] = {}
+    likes: dict[str, str] = {}
+    commands: dict[str, list[Command]] = {}
+    for file in parsed:
+        for p in file.program:
+            for name in expand_programs(p.name):
+                if p.like:
+                    likes[name] = p.like
+                if p.flags or p.values or not p.like:
+                    options[name] = Options(file.words_of(p.flags), file.words_of(p.values))
+        for c in file.command:
+            rule = _compile_command(c, file)
+            for program in expand_programs(c.program):
+                commands.setdefault(program, []).append(rule)
+    for name, like in likes.items():
+        options.setdefault(name, options.get(like, Options()))
+        for program in [p for p in commands if p == like or p.startswith(like + " ")]:
+            commands.setdefault(name + program[len(like) :], []).extend(commands[program])
+    return commands, options
 
 
-def _file_tools(given: Iterable[_FileTool]) -> Mapping[str, tuple[FileTool, ...]]:
+def _compile_file_tools(parsed: Iterable[RulesFile]) -> Mapping[str, tuple[FileTool, ...]]:
     found: dict[str, tuple[FileTool, ...]] = {}
-    for f in given:
-        one = FileTool(f.kind, f.path, f.content, f.old, f.new, frozenset(f.ignore), f.keeps, f.creates)
-        found[f.tool] = (*found.get(f.tool, ()), one)
+    for file in parsed:
+        for f in file.file:
+            one = FileTool(f.kind, f.path, f.content, f.old, f.new, file.words_of(f.ignore), f.keeps, f.creates)
+            found[f.tool] = (*found.get(f.tool, ()), one)
     return found
 
 
@@ -305,28 +246,34 @@ def with_project(rules: Rules, extra: Iterable[ProjectRule]) -> Rules:
     return replace(rules, project=(*extra, *rules.project))
 
 
-def _command(c: _Command, program: str) -> Command:
-    if c.options not in ("", "any"):
-        raise ValueError(f"{c.rule}: options is {c.options!r}")
+def _compile_command(row: CommandRow, file: RulesFile) -> Command:
+    wanted, long, operands = row.any, row.long, row.operands
+    if row.alone is not None:
+        if wanted or long is not None or operands is not None:
+            raise ValueError(f"{row.id}: alone stands for any, long and operands = false")
+        wanted, long, operands = row.alone, row.alone, False
+    if isinstance(operands, bool):
+        if operands:
+            raise ValueError(f"{row.id}: operands is a regular expression or false")
+        operands = NOTHING
     return Command(
-        rule=c.rule,
-        program=program,
-        cls=c.cls,
-        why=c.why,
-        verify=c.verify,
-        ambiguous=c.ambiguous,
-        listed=any(x is not None for x in (c.short, c.long, c.first, c.operands)),
-        free=c.options == "any",
-        short=frozenset(c.short or ""),
-        long=frozenset(c.long or ()),
-        first=_pattern(c.first),
-        operands=_pattern(c.operands),
-        line=_pattern(c.line),
-        values=frozenset(c.values),
-        any=frozenset(c.any),
-        none=frozenset(c.none),
-        sql=c.sql,
-        value={option: _compiled(pattern) for option, pattern in c.value.items()},
+        rule=row.id,
+        cls=row.cls,
+        why=join(row.why),
+        verify=join(row.verify),
+        ambiguous=join(row.ambiguous),
+        listed=any(x is not None for x in (row.short, long, row.first, operands)),
+        free=row.options == "any",
+        short=frozenset(join(row.short or "", "")),
+        long=file.words_of(long or ""),
+        first=_pattern(row.first),
+        operands=_pattern(operands),
+        line=_pattern(row.line),
+        values=file.words_of(row.values),
+        any=file.words_of(wanted),
+        none=file.words_of(row.none),
+        sql=row.sql,
+        value={option: _compiled(join(pattern, "")) for option, pattern in row.value.items()},
     )
 
 
@@ -335,22 +282,17 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
+def _pattern(text: str | list[str] | None) -> re.Pattern[str] | None:
     """None where anything goes."""
-    return None if text in (None, ".*") else _compiled(text)
+    return None if text in (None, ".*") else _compiled(join(text, ""))
 
 
 def load_rules() -> Rules:
+    """The built-in rules, read once."""
     with _reading:  # who comes meanwhile waits for them instead of reading them again
         return _load_rules()
 
 
 @cache
 def _load_rules() -> Rules:
-    return parse_rules(rules_text())
-
-
-def rules_text() -> str:
-    """All files of rules.d in the order of their names, which is the order of the rules."""
-    folder = files("wal_agent.shell").joinpath("rules.d")
-    return "\n".join(file.read_text("utf-8") for file in sorted(folder.iterdir(), key=lambda file: file.name))
+    return compile_rules([parse_file(text) for text in read_texts().values()])

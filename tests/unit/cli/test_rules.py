@@ -153,8 +153,8 @@ def test_the_worst_part_of_a_command_counts(project: Run) -> None:
 @pytest.mark.parametrize(
     ("command", "cls", "rule"),
     [
-        ("git push", "mutation", "git-push"),
-        ("git commit -m x && ls", "mutation", "git-commit"),
+        ("git push", "mutation", "git.push"),
+        ("git commit -m x && ls", "mutation", "git.commit"),
         ("rm x", "mutation", "rm"),
         ("./deploy.sh", "unknown", "script"),
         ("sudo ./deploy.sh", "unknown", "script"),

@@ -17,7 +17,7 @@ NEXT = "\n".join(
 TEXT = (
     """
 [[tool]]
-rule = "shell"
+id = "shell"
 class = "unknown"
 names = ["sh_tool"]
 why = "runs a command"
@@ -37,7 +37,7 @@ like = "vc"
 name = "vc deep"
 values = ["-p"]
 [[command]]
-rule = "vc-list"
+id = "vc-list"
 program = "vc branch"
 short = "al"
 long = ["--list", "--merged="]
@@ -49,7 +49,7 @@ class = "read_only"
 why = "only lists"
 verify = "vc branch --list {operands}"
 [[command]]
-rule = "vc-branch-delete"
+id = "vc-branch-delete"
 program = "vc branch"
 any = ["-d", "--delete"]
 values = ["-m"]
@@ -58,19 +58,19 @@ why = "deletes {first}"
 verify = "vc branch --list {operands}"
 ambiguous = "Ask before you delete {last}."
 [[command]]
-rule = "vc-branch"
+id = "vc-branch"
 program = "vc branch"
 class = "idempotent"
 why = "sets a branch"
 verify = "vc branch --list {first} {last}"
 [[command]]
-rule = "vc-deep-get"
+id = "vc-deep-get"
 program = "vc deep get"
 options = "any"
 class = "read_only"
 why = "only gets"
 [[command]]
-rule = "vc-version"
+id = "vc-version"
 program = "vc"
 long = ["--version"]
 operands = "(?!)"
@@ -78,12 +78,12 @@ any = ["--version"]
 class = "read_only"
 why = "only prints"
 [[command]]
-rule = "vc"
+id = "vc"
 program = "vc"
 class = "unknown"
 why = "may do anything"
 [[command]]
-rule = "show"
+id = "show"
 program = "show"
 short = ""
 first = "all|some"
@@ -91,7 +91,7 @@ operands = "(?!)"
 class = "read_only"
 why = "only shows"
 [[command]]
-rule = "say"
+id = "say"
 program = "say"
 options = "any"
 class = "read_only"
@@ -184,7 +184,7 @@ def test_a_word_that_is_not_known_is_no_subcommand() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        TEXT.replace('rule = "vc-branch"', 'rule = "vc-list"'),
+        TEXT.replace('id = "vc-branch"', 'id = "vc-list"'),
         TEXT.replace('options = "any"', 'options = "all"'),
         TEXT.replace('class = "mutation"', 'class = "harmless"'),
         TEXT.replace('short = "al"', 'shorts = "al"'),
@@ -212,7 +212,7 @@ def test_a_rule_of_the_project_is_tried_first_and_keeps_its_name() -> None:
 
 VALUES = """
 [[command]]
-rule = "send-local"
+id = "send-local"
 program = "send"
 short = "qo"
 long = ["--output", "--output="]
@@ -222,14 +222,14 @@ why = "writes"
 verify = "look"
 
 [[command]]
-rule = "loose"
+id = "loose"
 program = "loose"
 class = "idempotent"
 why = "writes"
 verify = "look"
 
 [[command]]
-rule = "named"
+id = "named"
 program = "named"
 any = ["--push"]
 class = "idempotent"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import resource
 import subprocess
 import sys
-import tomllib
-from functools import cache
-from typing import Any
+from importlib.resources import files
 
 import pytest
 
 from wal_agent.shell.classify import classify, classify_command
-from wal_agent.shell.rules import load_rules, rules_text
+from wal_agent.shell.rules import load_rules
+from wal_agent.shell.rules_format import SCHEMA, CommandRow, ToolRow, join, json_schema, parse_file, read_texts
+from wal_agent.shell.rules_lint import lint_builtin
 
 # The programs that agents are known to run; the rest of the file is more than this.
 PROGRAMS = """
@@ -32,43 +31,14 @@ PROGRAMS = """
 """
 
 
-@cache
-def document() -> dict[str, Any]:
-    return tomllib.loads(rules_text())
-
-
-def rules() -> list[dict[str, Any]]:
-    return [*document()["command"], *document()["tool"]]
-
-
-def programs(rule: dict[str, Any]) -> list[str]:
-    found: str | list[str] = rule["program"]
-    return [found] if isinstance(found, str) else found
-
-
-def first_words() -> set[str]:
-    return {p.split()[0] for c in document()["command"] for p in programs(c)}
-
-
-def filled(verify: str) -> str:
-    for place, words in {"operands": "alpha beta", "first": "alpha", "last": "beta"}.items():
-        verify = verify.replace(f"{{{place}}}", words)
-    return verify
-
-
-def verifying() -> list[tuple[str, str]]:
-    """The commands that rules give to verify with, whole or in back quotes, with the names of the rules."""
-    found = []
-    for rule in rules():
-        verify = rule.get("verify", "")
-        if verify and verify.split()[0] in first_words():
-            found.append((rule["rule"], filled(verify)))
-        found += [(rule["rule"], filled(c)) for c in re.findall(r"`([^`]+)`", verify)]
-    return found
+PARSED = [parse_file(text) for text in read_texts().values()]
+ROWS: list[CommandRow | ToolRow] = []
+for _file in PARSED:
+    ROWS += [*_file.command, *_file.tool]
 
 
 def test_there_are_enough_rules() -> None:
-    assert len(rules()) >= 150
+    assert len(ROWS) >= 150
 
 
 def test_every_program_that_agents_are_known_to_run_has_a_rule() -> None:
@@ -76,68 +46,29 @@ def test_every_program_that_agents_are_known_to_run_has_a_rule() -> None:
     assert [p for p in PROGRAMS.split() if p not in known] == []
 
 
-def test_names_are_words_and_stand_once() -> None:
-    names = [r["rule"] for r in rules()]
-    assert len(names) == len(set(names))
-    assert [n for n in names if not re.fullmatch(r"[a-z0-9]+([-_][a-z0-9]+)*", n)] == []
+def test_the_built_in_rules_have_no_problem() -> None:
+    assert [p for p in lint_builtin(read_texts()) if "never wins" not in p] == []
 
 
-def test_every_rule_says_why_in_words_that_complete_it() -> None:
-    assert [r["rule"] for r in rules() if not re.fullmatch(r"[a-z](?:.*[^.\s])?", r["why"])] == []
+def test_enough_rules_say_how_to_verify_by_a_command() -> None:
+    programs = {p.split()[0] for p in load_rules().commands}
+    assert sum(bool(row.verify) and join(row.verify).split()[0] in programs for row in ROWS) > 100
 
 
-def test_what_may_change_something_says_how_to_verify() -> None:
-    assert [r["rule"] for r in rules() if r["class"] != "read_only" and not r.get("verify")] == []
-    assert [r["rule"] for r in rules() if r["class"] == "read_only" and r.get("verify")] == []
+def test_rows_are_short_and_name_their_schema() -> None:
+    for name, text in read_texts().items():
+        assert text.startswith(f"#:schema ../{SCHEMA}\n"), name
+        assert max(map(len, text.splitlines())) <= 160, name
 
 
-def test_what_to_do_in_doubt_is_a_sentence() -> None:
-    texts = [(r["rule"], r["ambiguous"]) for r in rules() if "ambiguous" in r]
-    assert texts and [name for name, text in texts if not re.fullmatch(r"[A-Z`].*\.", text)] == []
-
-
-def test_what_only_reads_is_a_whitelist_or_free_of_options_that_change() -> None:
-    listed = {"short", "long", "operands", "first"}
-    loose = [c["rule"] for c in document()["command"] if c["class"] == "read_only" and not listed & c.keys()]
-    free = {c["rule"] for c in document()["command"] if c.get("options") == "any"}
-    assert [name for name in loose if name not in free] == []
-    assert [c["rule"] for c in document()["command"] if "options" in c and c["class"] in ("mutation", "unknown")] == []
-
-
-@pytest.mark.parametrize("option", ["--output", "--output=", "--ext-diff", "--exec", "-exec", "-delete", "-fls"])
-def test_options_that_write_or_run_stand_in_no_whitelist_of_programs_that_have_them(option: str) -> None:
-    writers = {"git", "find", "fd", "rg", "sort", "tree", "curl", "wget", "shuf", "go"}
-    assert [
-        c["rule"]
-        for c in document()["command"]
-        if c["class"] == "read_only" and option in c.get("long", ()) and writers & {p.split()[0] for p in programs(c)}
-    ] in ([], ["curl-get-status"])  # to /dev/null
-
-
-def test_what_is_given_to_verify_with_only_reads() -> None:
-    found = verifying()
-    assert len(found) > 100
-    wrong = [(n, c) for n, c in found if classify_command(c, load_rules()).cls != "read_only"]
-    assert wrong == []
-
-
-def test_what_is_no_command_begins_with_a_word_that_is_no_program() -> None:
-    """A reader tells the two apart by the first word."""
-    sentences = {v for r in rules() if (v := r.get("verify", "")) and v.split()[0] not in first_words()}
-    assert {s.split()[0] for s in sentences} <= {"look", "read", "if", "the"}
-
-
-def test_a_name_that_two_agents_share_has_one_rule() -> None:
-    named = [
-        {*t.get("names", ()), *(n for own in t.get("agents", {}).values() for n in own)} for t in document()["tool"]
-    ]
-    names = [n for one in named for n in one]
-    assert [n for n in names if names.count(n) > 1] == []
+def test_the_schema_is_that_of_the_rows() -> None:
+    shipped = files("wal_agent.shell").joinpath(SCHEMA).read_text("utf-8")
+    assert shipped == json_schema(), "python -m wal_agent.shell.rules_format >wal_agent/shell/rules.schema.json"
 
 
 def test_every_shell_tool_has_a_rule_for_what_cannot_be_read() -> None:
-    tools = load_rules().tools
-    assert [s["tool"] for s in document()["shell"] if tools[s["tool"]].cls != "unknown"] == []
+    rules = load_rules()
+    assert [name for name in rules.shells if rules.tools[name].cls != "unknown"] == []
 
 
 # Written from the manuals; each has an option or operand that changes something beside forms that only read.
@@ -298,6 +229,6 @@ def test_forms_that_change_something_are_not_taken_for_those_that_read(command: 
 
 
 def test_an_input_of_every_shell_tool_is_looked_into() -> None:
-    for shell in document()["shell"]:
-        text = json.dumps({shell["field"]: "git status"}).encode()
-        assert classify(shell["tool"], text, load_rules()).cls == "read_only"
+    for name, shell in load_rules().shells.items():
+        text = json.dumps({shell.field: "git status"}).encode()
+        assert classify(name, text, load_rules()).cls == "read_only"
