@@ -31,11 +31,12 @@ demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real CLI in the middle of a task 
 test: have-all lint $(CLIS) $(SERVERS) ## Everything: lint, unit, contract, faults, e2e.
 	$(PYTEST) tests
 
-lint: $(DEV) ## Style, format, types, and imports that go one way.
+lint: $(DEV) ## Style, format, types, imports that go one way, and the built-in rules.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/wal-agent rules lint --builtin --examples tests/unit/shell/commands.jsonl
 
 unit: have-agents have-cc have-systemd $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
 	$(PYTEST) tests/unit
