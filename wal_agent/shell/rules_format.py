@@ -85,7 +85,7 @@ class CommandRow(msgspec.Struct, forbid_unknown_fields=True, rename={"cls": "cla
     options: Annotated[
         Literal["", "any"], Meta(description="any: no option or operand of the program can change anything.")
     ] = ""
-    values: Annotated[Words, Meta(description="Options that take the next word, which is no operand then.")] = ""
+    values: Annotated[Words, Meta(description="Options that take the next word; a whitelist names them, too.")] = ""
     any: Annotated[Words, Meta(description="At least one of these words is there.")] = ""
     none: Annotated[Words, Meta(description="None of these words is there, nor in a cluster of short options.")] = ""
     value: Annotated[
