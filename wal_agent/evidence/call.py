@@ -4,25 +4,39 @@ and the finding for the whole.
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from wal_agent.evidence.file_commands import COPIES, MAKES, MOVES, REMOVES
-from wal_agent.evidence.files import FILES
-from wal_agent.evidence.git import GIT
-from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, paths_overlap, resolve_reach
-from wal_agent.evidence.outputs import OUTPUTS, judge_opening, output_facts, output_files
-from wal_agent.evidence.packages import PACKAGES
-from wal_agent.evidence.running import RUNS, starts_run
-from wal_agent.evidence.sed import SEDS
-from wal_agent.evidence.steps import output_redirects, split_call
+from wal_agent.evidence import messages
+from wal_agent.evidence.file_commands import Copies, Makes, Moves, Removes
+from wal_agent.evidence.files import FileTools, Outputs, judge_opening, output_facts, output_files, read_changes
+from wal_agent.evidence.git import GitKind
+from wal_agent.evidence.model import (
+    Budget,
+    Context,
+    Kind,
+    Outcome,
+    Reach,
+    Step,
+    output_redirects,
+    paths_overlap,
+    program_name,
+    resolve_path,
+    resolve_reach,
+)
+from wal_agent.evidence.packages import PACKAGE_TOOLS, Packages
+from wal_agent.evidence.running import Runs, starts_run
+from wal_agent.evidence.sed import SedEdits
 from wal_agent.records import Fact
-from wal_agent.shell.classify import classify_command, read_input
+from wal_agent.shell.classify import FOLDERS, classify_command, read_input
 from wal_agent.shell.quote import inline
 from wal_agent.shell.rules import load_rules
+from wal_agent.shell.wrappers import literal_commands
 
 _WORDS = {  # of one, of several
     "completed": ("completed", "completed"),
@@ -43,24 +57,24 @@ def combine_outcomes(steps: Sequence[NamedOutcome]) -> Outcome:
     """One finding for a call whose changing steps are all here, in their order.
 
     Steps whose `completed` holds either way fit to whatever the others say. Steps run one after the other, so what has
-    begun must stand in front of what has not; anything else is unknown.
+    begun must come before what has not; anything else is unknown.
     """
     if not steps:
         return Outcome("unknown")
     if len(steps) == 1:
         return steps[0].found
-    told = [s for s in steps if not s.found.either] or list(steps)
-    findings = [s.found.finding for s in told]
+    counted = [s for s in steps if not s.found.either] or list(steps)
+    findings = [s.found.finding for s in counted]
     if len(set(findings)) == 1 and findings[0] in ("completed", "not_started"):
-        whys = list(dict.fromkeys(s.found.why for s in told if s.found.why))
-        return Outcome(findings[0], " ".join(whys[:3]), either=all(s.found.either for s in told))
+        whys = list(dict.fromkeys(s.found.why for s in counted if s.found.why))
+        return Outcome(findings[0], " ".join(whys[:3]), either=all(s.found.either for s in counted))
     if "unknown" not in findings and _in_order(findings):
-        return Outcome("partial", _said(told))
-    known = [s for s in told if s.found.finding != "unknown"]
+        return Outcome("partial", _said(counted))
+    known = [s for s in counted if s.found.finding != "unknown"]
     if not known:
-        return Outcome("unknown", next((s.found.why for s in told if s.found.why), ""))
-    dark = [s.name for s in told if s.found.finding == "unknown"]
-    return Outcome("unknown", f"{_said(known)}{f' Of {_join(dark)} nothing can be told.' if dark else ''}")
+        return Outcome("unknown", next((s.found.why for s in counted if s.found.why), ""))
+    dark = [s.name for s in counted if s.found.finding == "unknown"]
+    return Outcome("unknown", f"{_said(known)}{messages.OF_OTHERS_UNKNOWN.format(_join(dark)) if dark else ''}")
 
 
 def _in_order(findings: Sequence[str]) -> bool:
@@ -83,35 +97,102 @@ def _join(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-KINDS: tuple[Kind, ...] = (
-    FILES,
-    OUTPUTS,
-    GIT,
-    REMOVES,
-    MOVES,
-    COPIES,
-    MAKES,
-    SEDS,
-    PACKAGES,
-)  # the first that knows a step tells of it
+_MOST_STEPS = 16
+_NOWHERE = Path("/")  # for the first `cd` of a command whose folder is not known
+_ELSEWHERE = frozenset(FOLDERS)
+# These change what later words of the same shell mean, or whether they are reached.
+_BUILTINS = re.compile(
+    "alias|bg|break|builtin|command|continue|declare|disown|dirs|enable|eval|exec|exit|export|fg|getopts|hash|jobs|let|"
+    "local|logout|mapfile|popd|pushd|read|readarray|readonly|return|select|set|shift|shopt|source|[.]|suspend|trap|"
+    "typeset|ulimit|umask|unalias|unset|wait"
+)
+
+
+def split_call(
+    tool: str,
+    fields: Mapping[str, object],
+    workspace: Path,
+    moved: tuple[Path, Path] | None = None,
+    cwd: Path | None = None,
+) -> tuple[Step, ...] | None:
+    """What a call does, step by step; None where its words do not show that. `cwd`: where the agent reports that it
+    runs, absolute, on this machine.
+
+    A `cd` is no step: it moves what follows, and its folder must be there."""
+    step = Step(tool, (), (), cwd or workspace, moved)
+    shell = load_rules().shells.get(tool)
+    if shell is None:
+        changes = read_changes(tool, fields, sure=cwd is not None)
+        return None if changes is None else tuple(replace(step, file=c) for c in changes)
+    text = fields.get(shell.field)
+    at = next((v for name in shell.folder if (v := fields.get(name))), ".")
+    strange = shell.strange({k: v for k, v in fields.items() if v != ""}) or fields.keys() & _ELSEWHERE - {
+        *shell.folder
+    }
+    if not isinstance(text, str) or not isinstance(at, str) or strange or "CDPATH" in os.environ:
+        return None
+    commands = literal_commands(text)
+    here = None if at.startswith("~") else resolve_path(step, at)
+    if not commands or len(commands) > _MOST_STEPS or here is None:
+        return None
+    step = replace(step, cwd=Path(here))
+    if cwd is None and shell.wanders:
+        first = [w.text or "" for w in commands[0].words]
+        if len(first) != 2 or first[0] != "cd" or not first[1].startswith("/"):
+            return None
+        step = replace(step, cwd=_NOWHERE)
+    steps: list[Step] = []
+    for one in commands:
+        words = tuple(w.text for w in one.words if w.text is not None)
+        if (
+            len(words) != len(one.words)
+            or one.assigns
+            or any(r.to is not None and r.to.text is None for r in one.redirects)
+        ):
+            return None
+        name = words[0] if words else ""
+        if name == "cd":
+            folder = resolve_path(step, words[1]) if len(words) == 2 and words[1][:1] not in ("-", "~") else None
+            if folder is None or one.redirects or not Path(folder).is_dir():
+                return None
+            step = replace(step, cwd=Path(folder))
+            continue
+        if _BUILTINS.fullmatch(name):
+            return None
+        steps.append(replace(step, words=words, redirects=one.redirects, input=one.input))
+    return tuple(steps)
+
+
+_OUTPUTS, _TOOLS, _RUNS = Outputs(), FileTools(), Runs()
+# By program. What is no program here has no evidence but that of its output file.
+_KINDS: Mapping[str, Kind[Any]] = {
+    "git": GitKind(),
+    "mv": Moves(),
+    "cp": Copies(),
+    "sed": SedEdits(),
+    **dict.fromkeys(("rm", "rmdir", "unlink"), Removes()),
+    **dict.fromkeys(("mkdir", "touch", "truncate", "ln"), Makes()),
+    **dict.fromkeys(PACKAGE_TOOLS, Packages()),
+}
 MOST_FACTS = 40  # of one call: an intent stays small
 MOST_VALUE = 400  # characters of one fact
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A changing step, the kinds that may know it, and what it reaches; None where that is not known. `outputs`: it has
-    files for its output, beside what it does."""
+    """A changing step, the kind of evidence that knows it with what that made of its words, and what it reaches; None
+    where that is not known. `outputs`: it has files for its output, beside what it does."""
 
     step: Step
-    kinds: tuple[Kind, ...]
-    reach: Reach | None
+    kind: Kind[Any] | None = None
+    how: Any = None
+    reach: Reach | None = None
     outputs: bool = False
 
     @property
     def only_reads(self) -> bool:
         """Apart from its output."""
-        return self.outputs and not self.kinds and self.reach is not None
+        return self.outputs and self.kind is None and self.reach is not None
 
 
 def read_parts(
@@ -121,44 +202,45 @@ def read_parts(
     moved: tuple[Path, Path] | None = None,
     cwd: Path | None = None,
 ) -> tuple[Part, ...]:
-    """The steps of a call that may change anything; empty where the call cannot be read. `cwd`: as in `steps_of`."""
+    """The steps of a call that may change anything; empty where the call cannot be read. `cwd`: as in `split_call`."""
     fields = read_input(input)
     steps = None if fields is None else split_call(tool, fields, workspace, moved, cwd)
-    return tuple(_part(s) for s in steps or () if not _only_reads(s))
+    return tuple(_read_part(s) for s in steps or () if s.file or output_redirects(s) or not _reads(s))
 
 
-def _part(step: Step) -> Part:
-    if starts_run(step):  # its own log tells of it, whatever file takes its output
-        return Part(step, (RUNS,), None, outputs=bool(output_redirects(step)))
-    kinds: tuple[Kind, ...] = KINDS
-    reach = None
-    for kind in KINDS:
-        if (reach := kind.reach(step)) is not None:
-            kinds = (kind,)
-            break
-    if kinds == (OUTPUTS,) or not output_redirects(step):
-        return Part(step, kinds, reach)
+def _read_part(step: Step) -> Part:
+    if step.file is not None:
+        return _part_of_kind(step, _TOOLS)
+    redirected = bool(output_redirects(step))
+    name = "git" if step.words and step.words[0].rpartition("/")[2] == "git" else program_name(step)
+    if name == "wal-agent" and starts_run(step):  # its own log records it, whatever file takes its output
+        return Part(step, _RUNS, step, outputs=redirected)
+    if (redirected or name == "tee") and (how := _OUTPUTS.parse(step)) is not None:
+        return Part(step, _OUTPUTS, how, _OUTPUTS.reach(step, how))
+    part = _part_of_kind(step, _KINDS.get(name))
+    if not redirected:
+        return part
+    reach = part.reach
     if reach is None and _reads(step):
-        kinds, reach = (), Reach(())
+        part, reach = Part(step), Reach(())
     paths = output_files(step)
     if reach is None or not paths or _touch((*reach.changes, *reach.reads), paths):  # `rm x > x`
-        return Part(step, (), None, outputs=True)
-    return Part(step, kinds, Reach((*reach.changes, *paths), reach.reads), outputs=True)
+        return Part(step, outputs=True)
+    return replace(part, reach=Reach((*reach.changes, *paths), reach.reads), outputs=True)
 
 
-def _only_reads(step: Step) -> bool:
-    return step.file is None and not output_redirects(step) and _reads(step)
+def _part_of_kind(step: Step, kind: Kind[Any] | None) -> Part:
+    how = None if kind is None else kind.parse(step)
+    return Part(step) if kind is None or how is None else Part(step, kind, how, kind.reach(step, how))
 
 
 def _reads(step: Step) -> bool:
     """Whether the command itself changes nothing, whatever its redirections do."""
-    if step.file is not None or not step.words:
-        return step.file is None
-    return classify_command(shlex.join(step.words), load_rules()).cls == "read_only"
+    return not step.words or classify_command(shlex.join(step.words), load_rules()).cls == "read_only"
 
 
 def are_entangled(parts: Sequence[Part]) -> bool:
-    """Whether a step works on what an earlier one changes, so that what stands there before the call says nothing of
+    """Whether a step works on what an earlier one changes, so that the state before the call proves nothing for
     it. A folder that was made is no such thing for what is made in it."""
     for n, later in enumerate(parts):
         for earlier in parts[:n]:
@@ -184,7 +266,7 @@ def facts_before(parts: Sequence[Part], budget: Budget) -> tuple[Fact, ...]:
     for part in parts:
         if budget.over:
             break
-        facts = _first(k.before(part.step, budget) for k in part.kinds) or ()
+        facts = () if part.kind is None else part.kind.facts_before(part.step, part.how, budget)
         if part.outputs:
             facts = (*facts, *output_facts(part.step, budget))
         if any(len(f.value) > MOST_VALUE for f in facts) or len(found) + len(facts) > MOST_FACTS:
@@ -198,10 +280,10 @@ def judge_call(
 ) -> Outcome:
     """What became of a call. `covers`: whether a path is in the working tree here that was put back from a capture."""
     if around.running:
-        return Outcome("partial", "It still ran when this recovery began, and was ended then.")
+        return Outcome("partial", messages.STILL_RAN)
     if are_entangled(parts):
-        return Outcome("unknown", "Its steps work on the same files, so what they look like now says nothing for sure.")
-    told = []
+        return Outcome("unknown", messages.ENTANGLED)
+    outcomes = []
     for part in parts:
         paths = part.reach.changes if part.reach is not None else output_files(part.step)
         back = [covers(p) for p in paths]
@@ -209,25 +291,19 @@ def judge_call(
         here = replace(around, same_place=around.same_place and not any(back))
         if part.reach is not None and back and all(back):
             here = replace(here, restored=True)
-        told.append(NamedOutcome(describe_step(part.step), _judge_part(part, facts, here, budget)))
-    return combine_outcomes(told)
+        outcomes.append(NamedOutcome(describe_step(part.step), _judge_part(part, facts, here, budget)))
+    return combine_outcomes(outcomes)
 
 
 def _judge_part(part: Part, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
     out = judge_opening(part.step, facts, around, part.only_reads) if part.outputs else Outcome("unknown")
     if out.finding == "not_started":
         return out
-    found = _first(k.judge(part.step, facts, around, budget) for k in part.kinds) or Outcome("unknown")
+    kind = part.kind
+    found = Outcome("unknown") if kind is None else kind.judge_step(part.step, part.how, facts, around, budget)
     if part.outputs and found.finding == "not_started":
-        return Outcome("unknown", out.why or f"{found.why[:-1]}, but its output file may have been opened.")
+        return Outcome("unknown", out.why or messages.OUTPUT_MAYBE_OPENED.format(found.why[:-1]))
     return found if found.finding != "unknown" or found.why else out
-
-
-_T = TypeVar("_T")
-
-
-def _first(answers: Iterable[_T | None]) -> _T | None:
-    return next((a for a in answers if a is not None), None)
 
 
 def describe_step(step: Step) -> str:

@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from wal_agent.clock import Clock, SystemClock
-from wal_agent.evidence.call import KINDS, change_apart, changed_paths, facts_before, judge_call, read_parts
+from wal_agent.evidence import messages
+from wal_agent.evidence.call import change_apart, changed_paths, facts_before, judge_call, read_parts
 from wal_agent.evidence.file_state import have_other_names, share_a_file
 from wal_agent.evidence.model import Budget, Context, NestedRun, Outcome, Step, call_folder, folder_fact, relocate
 from wal_agent.evidence.running import find_running_calls
-from wal_agent.evidence.steps import is_shell_tool
 from wal_agent.records import Fact, Host, Intent, Opening, Verdict
 from wal_agent.shell.classify import classify
 from wal_agent.shell.rules import load_rules
 from wal_agent.wal.state import OpenCall, State
-
-__all__ = ["BEFORE_WAIT", "BEFORE_WORK", "KINDS", "collect_facts", "find_running_calls"]
-
 
 BEFORE_WORK = 0.05  # seconds of this thread's work
 BEFORE_WAIT = 1.0  # seconds in all, with what the thread waits for its turn or a slow disk
@@ -39,25 +37,21 @@ def collect_facts(
     cwd: str = "",
     work: Callable[[], float] = time.thread_time,
 ) -> tuple[Fact, ...]:
-    """What is true before a call of what it may change: small facts, empty where nothing safe and quick can be said.
+    """What is true before a call of what it may change: small facts, empty where nothing safe is known in time.
     `cwd`: where the agent says that it runs; an absolute one is a fact itself. `work`: seconds that this thread has
     worked."""
     load_rules()  # reading them the first time takes longer than all the rest may
     budget = Budget(clock, clock.boot() + BEFORE_WAIT, work=work, most_work=work() + BEFORE_WORK)
-    told = folder_fact(cwd)
-    return (*told, *facts_before(read_parts(tool, input, workspace, cwd=call_folder(told)), budget))
+    folder = folder_fact(cwd)
+    return (*folder, *facts_before(read_parts(tool, input, workspace, cwd=call_folder(folder)), budget))
 
 
 NOW_BUDGET = 2.0  # seconds, for all calls of a recovery
-_UNLOGGED = Outcome("unknown", "No hook announced it, so it was not logged before it could begin; it may have run.")
+_UNLOGGED = Outcome("unknown", messages.UNLOGGED)
 
 
 LookUp = Callable[[Step, str, float], NestedRun | None]
 """A run that a step starts, by the id of the run that made the call, and when it did."""
-
-
-def _nothing(path: str) -> bool:
-    return False
 
 
 def decide_verdicts(
@@ -68,7 +62,7 @@ def decide_verdicts(
     running: Sequence[str],
     gone: bool,
     clock: Clock = _SYSTEM,
-    covers: Callable[[str], bool] = _nothing,
+    covers: Callable[[str], bool] = lambda path: False,
     verify: Callable[[str, bytes], str] | None = None,
     inner: LookUp = lambda step, run, since: None,
 ) -> tuple[Verdict, ...]:
@@ -83,46 +77,41 @@ def decide_verdicts(
     agent = state.openings[-1].opening.agent if state.openings else ""
     ended_now = find_running_calls(agent, state, inputs, running)
     until = clock.boot() + NOW_BUDGET
-    beside = _Beside(state, inputs, workspace, Budget(clock, until - NOW_BUDGET / 2))
+    calls = CallOverlap(state, inputs, workspace, Budget(clock, until - NOW_BUDGET / 2))
     found: list[Verdict] = []
     for n, o in enumerate(state.open):
         data, run = inputs.get(o.intent.call), runs.get(o.epoch)
         now = clock.boot()
         share = Budget(clock, now + max(0.0, until - now) / (len(state.open) - n))
-        said = Outcome("unknown")
+        outcome = Outcome("unknown")
         if data is not None and now < until:
-            way = _way(run, workspace)
+            same = run is not None and run.workspace == str(workspace)
+            way = None if run is None or same else (Path(run.workspace), workspace)
             around = Context(
-                same_place=_same_place(run, here, workspace),
+                same_place=same and run is not None and (run.host.boot, run.host.pidns) == (here.boot, here.pidns),
                 gone=gone,
-                alone=beside.alone(o),
-                contested=beside.contested(o),
+                alone=calls.ran_alone(o),
+                contested=calls.is_contested(o),
                 running=o.intent.call in ended_now,
-                inner=_inner(inner, run, o.intent.time),
+                inner=partial(_find_inner_run, inner, run, o.intent.time),
             )
-            facts = [_here(f, way) for f in o.intent.before]
+            facts = [Fact(what=f.what, where=relocate(way, f.where), value=f.value) for f in o.intent.before]
             parts = read_parts(o.intent.tool, data, workspace, way, call_folder(facts))
-            said = judge_call(parts, facts, around, covers, share)
-            if said == Outcome("unknown") and around.same_place and gone and is_shell_tool(o.intent.tool):
-                said = Outcome("unknown", "Nothing of it runs any more; how it ended was not kept.")
+            outcome = judge_call(parts, facts, around, covers, share)
+            if outcome == Outcome("unknown") and around.same_place and gone and o.intent.tool in load_rules().shells:
+                outcome = Outcome("unknown", messages.ENDING_NOT_KEPT)
         elif o.intent.call in ended_now:
-            said = judge_call((), (), Context(running=True), covers, share)
-        if o.intent.unlogged and said.finding != "completed":
-            said = _UNLOGGED
+            outcome = judge_call((), (), Context(running=True), covers, share)
+        if o.intent.unlogged and outcome.finding != "completed":
+            outcome = _UNLOGGED
         look = "" if verify is None or data is None else verify(o.intent.tool, data)
-        found.append(Verdict(call=o.intent.call, finding=said.finding, why=said.why, verify=look))
+        found.append(Verdict(call=o.intent.call, finding=outcome.finding, why=outcome.why, verify=look))
     return tuple(found)
 
 
-def ran_alone(o: OpenCall, state: State, inputs: Mapping[int, bytes], workspace: Path) -> bool:
-    """Whether no other call can have touched what this one changes since it began: every call that was open with it,
-    ended after it began or began later only reads, or is known to change other things."""
-    return _Beside(state, inputs, workspace).alone(o)
-
-
-class _Beside:
-    """What calls change, read once for each call, and which calls ran beside others. `budget`: what is not read in its
-    time may change anything."""
+class CallOverlap:
+    """Tells which calls may have changed what others change. What a call changes is read once. `budget`: what is not
+    read in its time may change anything."""
 
     def __init__(
         self, state: State, inputs: Mapping[int, bytes], workspace: Path, budget: Budget | None = None
@@ -130,12 +119,14 @@ class _Beside:
         self._state, self._inputs, self._workspace, self._budget = state, inputs, workspace, budget
         self._known: dict[int, tuple[str, ...] | None] = {}
         calls = {x.intent.call for x in state.open} | {e.intent.call for e in state.unsettled}
-        # A call that has ended and is no longer told by the state may have done anything.
+        # A call that has ended and is no longer in the state may have done anything.
         self._forgotten = state.next_call - 1
         while self._forgotten in calls:
             self._forgotten -= 1
 
-    def alone(self, o: OpenCall) -> bool:
+    def ran_alone(self, o: OpenCall) -> bool:
+        """Whether no other call can have touched what this one changes since it began: every call that was open with
+        it, ended after it began or began later only reads, or is known to change other things."""
         mine = self._changes(o.intent)
         if mine is None or self._forgotten > o.intent.call:
             return False
@@ -144,7 +135,7 @@ class _Beside:
             return False  # any of them may change it by its other name
         return all(change_apart(mine, its) for its in others)
 
-    def contested(self, o: OpenCall) -> bool:
+    def is_contested(self, o: OpenCall) -> bool:
         """Whether another call since this one began is known to change what it changes."""
         mine = self._changes(o.intent)
         if mine is None:
@@ -163,29 +154,16 @@ class _Beside:
         if call.call not in self._known:
             data = self._inputs.get(call.call)
             late = self._budget is not None and self._budget.over
-            self._known[call.call] = None if data is None or late else self._read(call, data)
+            if data is None or late:
+                self._known[call.call] = None
+            # Where a rule of the project made it read-only, that proves nothing.
+            elif call.cls == "read_only" and classify(call.tool, data, load_rules()).cls == "read_only":
+                self._known[call.call] = ()
+            else:
+                parts = read_parts(call.tool, data, self._workspace, cwd=call_folder(call.before))
+                self._known[call.call] = changed_paths(parts)
         return self._known[call.call]
 
-    def _read(self, call: Intent, data: bytes) -> tuple[str, ...] | None:
-        # A rule of the project may have said that it only reads, which makes nothing else sure.
-        if call.cls == "read_only" and classify(call.tool, data, load_rules()).cls == "read_only":
-            return ()
-        return changed_paths(read_parts(call.tool, data, self._workspace, cwd=call_folder(call.before)))
 
-
-def _same_place(run: Opening | None, here: Host, workspace: Path) -> bool:
-    if run is None:
-        return False
-    return (run.host.boot, run.host.pidns, run.workspace) == (here.boot, here.pidns, str(workspace))
-
-
-def _inner(look_up: LookUp, run: Opening | None, since: float) -> Callable[[Step], NestedRun | None]:
-    return lambda step: look_up(step, run.run, since) if run is not None else None
-
-
-def _way(run: Opening | None, workspace: Path) -> tuple[Path, Path] | None:
-    return None if run is None or run.workspace == str(workspace) else (Path(run.workspace), workspace)
-
-
-def _here(fact: Fact, way: tuple[Path, Path] | None) -> Fact:
-    return Fact(what=fact.what, where=relocate(way, fact.where), value=fact.value)
+def _find_inner_run(look_up: LookUp, run: Opening | None, since: float, step: Step) -> NestedRun | None:
+    return None if run is None else look_up(step, run.run, since)

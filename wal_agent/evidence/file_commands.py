@@ -1,6 +1,6 @@
 """Evidence for commands that move, copy, remove and make files: mv, cp, rm, unlink, rmdir, mkdir, touch, ln, truncate.
 
-After mv the source is gone and the very same file or folder stands at the target; after cp the target holds what the
+After mv the source is gone and the very same file or folder is at the target; after cp the target holds what the
 source held; after rm what was there is gone; mkdir and the like leave what was not there, or not so, before.
 """
 
@@ -10,7 +10,9 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from wal_agent.evidence.argv import Argv, parse_argv, parse_options
 from wal_agent.evidence.file_state import (
     MOST_ENTRIES,
     MOST_PATHS,
@@ -28,30 +30,99 @@ from wal_agent.evidence.file_state import (
     read_file,
     stat_entry,
 )
-from wal_agent.evidence.model import Argv, Budget, Context, Outcome, Reach, Step, parse_argv, program_name, resolve_path
+from wal_agent.evidence.model import (
+    Budget,
+    Context,
+    Kind,
+    Outcome,
+    Reach,
+    Step,
+    fact_value,
+    program_name,
+    resolve_paths,
+)
 from wal_agent.records import Fact
 
+_MOVE = parse_options("-f|--force -v|--verbose -T")
+_COPY = parse_options("-f|--force -v|--verbose -r|-R|--recursive -a|--archive -p -T|--no-target-directory")
+_REMOVE = {
+    "rm": parse_options("-f|--force -r|-R|--recursive -d|--dir -v|--verbose"),
+    "rmdir": parse_options("-v|--verbose"),
+    "unlink": parse_options(""),
+}
+_MAKE = {
+    "mkdir": parse_options("-p|--parents -v|--verbose"),
+    "touch": parse_options(""),
+    "truncate": parse_options("", "-s"),
+    "ln": parse_options("-s|--symbolic -f|--force -n|--no-dereference -v|--verbose -T"),
+}
+_DOTS = ("", ".", "..")
 
-class Moves:
-    def reach(self, step: Step) -> Reach | None:
-        way = _move_operands(step)
-        return None if way is None else Reach((*way[0], way[1]))
 
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        way = _move_operands(step)
-        if way is None:
+@dataclass(frozen=True, slots=True)
+class _Operands:
+    argv: Argv
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    """A copy or a move of sources to a target."""
+
+    argv: Argv
+    sources: tuple[str, ...]
+    target: str
+
+    def pairs(self, there: Entry | None) -> tuple[tuple[str, str], ...] | None:
+        """Where each source goes, by what stood at the target: into a folder, or to that name. None where that is
+        open."""
+        if self.argv.has("no-target-directory"):
+            return ((self.sources[0], self.target),) if there is not None and len(self.sources) == 1 else None
+        if there is None or there.kind in ("link", "other") or (len(self.sources) > 1 and there.kind != "dir"):
             return None
-        pairs = move_targets(*way, stat_entry(way[1]))
-        if pairs is None:
-            return ()
-        return path_facts(tuple(dict.fromkeys((way[1], *(p for pair in pairs for p in pair)))), budget, content=True)
+        if there.kind != "dir":
+            return ((self.sources[0], self.target),)
+        pairs = tuple((s, f"{self.target}/{os.path.basename(s)}") for s in self.sources)  # noqa: PTH119
+        return None if len({b for _, b in pairs}) != len(pairs) else pairs
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        way = _move_operands(step)
-        if way is None:
-            return None
-        target = read_facts(facts, way[1])
-        pairs = None if target is None else move_targets(*way, target.entry)
+
+def _read_transfer(step: Step, how: Argv) -> _Transfer | None:
+    words = how.operands
+    if len(words) < 2 or any(w.endswith("/") or w.rpartition("/")[2] in _DOTS for w in words[:-1]):
+        return None
+    paths = resolve_paths(step, words)
+    # "name/" must be a folder: where it is none, the program may refuse.
+    if paths is None or (words[-1].endswith("/") and not os.path.isdir(paths[-1])):  # noqa: PTH112
+        return None
+    return _Transfer(how, paths[:-1], paths[-1])
+
+
+def _facts_of_pairs(how: _Transfer, pairs: Sequence[tuple[str, str]], budget: Budget) -> tuple[Fact, ...]:
+    return path_facts(tuple(dict.fromkeys((how.target, *(p for pair in pairs for p in pair)))), budget, content=True)
+
+
+def _tree_facts(paths: Sequence[str], budget: Budget) -> tuple[Fact, ...]:
+    """A hash over each of the paths that is a folder."""
+    folders = [p for p in paths if (e := stat_entry(p)) is not None and e.kind == "dir"]
+    trees = ((p, hash_listing(p, budget)) for p in folders)
+    return tuple(Fact(what="tree", where=p, value=value) for p, value in trees if value is not None)
+
+
+class Moves(Kind["_Transfer"]):
+    def parse(self, step: Step) -> _Transfer | None:
+        how = parse_argv(step.words[1:], _MOVE)
+        return None if how is None or how.has("T") else _read_transfer(step, how)
+
+    def reach(self, step: Step, how: _Transfer) -> Reach | None:
+        return Reach((*how.sources, how.target))
+
+    def facts_before(self, step: Step, how: _Transfer, budget: Budget) -> tuple[Fact, ...]:
+        pairs = how.pairs(stat_entry(how.target))
+        return _facts_of_pairs(how, pairs, budget) if pairs is not None else ()
+
+    def judge_step(self, step: Step, how: _Transfer, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        there = read_facts(facts, how.target)
+        pairs = None if there is None else how.pairs(there.entry)
         if pairs is None:
             return Outcome("unknown")
         states: list[tuple[str, PathState]] = [(a, self._one(a, b, facts, around, budget)) for a, b in pairs]
@@ -82,63 +153,23 @@ def _copied(was: PathFacts, target: str, here: Entry, budget: Budget) -> bool:
     return read_file(target, budget).value == was.content.value
 
 
-def _move_operands(step: Step) -> tuple[tuple[str, ...], str] | None:
-    if program_name(step) != "mv" or (how := parse_argv(step.words, "fvT", ("--force", "--verbose", "--"))) is None:
-        return None
-    if len(how.operands) < 2 or (how.has("T") and len(how.operands) != 2):
-        return None
-    if any(w.endswith(("/", "/.", "/..")) or w in (".", "..") for w in how.operands[:-1]):
-        return None
-    paths = [resolve_path(step, w) for w in how.operands]
-    if None in paths or len(set(paths)) != len(paths) or how.has("T"):
-        return None
-    found = [p for p in paths if p is not None]
-    # "name/" must be a folder: where it is none, mv may refuse.
-    if how.operands[-1].endswith("/") and not os.path.isdir(found[-1]):  # noqa: PTH112
-        return None
-    return tuple(found[:-1]), found[-1]
+class Copies(Kind["_Transfer"]):
+    def parse(self, step: Step) -> _Transfer | None:
+        how = parse_argv(step.words[1:], _COPY)
+        return None if how is None or len(how.operands) > MOST_PATHS else _read_transfer(step, how)
 
+    def reach(self, step: Step, how: _Transfer) -> Reach | None:
+        return Reach((how.target,), how.sources)
 
-def move_targets(sources: tuple[str, ...], target: str, there: Entry | None) -> tuple[tuple[str, str], ...] | None:
-    """Where each source goes, by what stood at the target: into a folder, or to that name. None where that is open."""
-    if there is None or there.kind in ("link", "other") or (len(sources) > 1 and there.kind != "dir"):
-        return None
-    if there.kind != "dir":
-        return ((sources[0], target),)
-    pairs = tuple((s, f"{target}/{os.path.basename(s)}") for s in sources)  # noqa: PTH119
-    return None if len({b for _, b in pairs}) != len(pairs) else pairs
-
-
-MOVES = Moves()
-
-
-_COPY_LONG = ("--force", "--recursive", "--archive", "--verbose", "--no-target-directory")
-
-
-class Copies:
-    def reach(self, step: Step) -> Reach | None:
-        way = _copy_operands(step)
-        return None if way is None else Reach((way[2],), way[1])
-
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        way = _copy_operands(step)
-        if way is None:
-            return None
-        how, sources, target = way
-        pairs = _pairs(how, sources, target, stat_entry(target))
+    def facts_before(self, step: Step, how: _Transfer, budget: Budget) -> tuple[Fact, ...]:
+        pairs = how.pairs(stat_entry(how.target))
         if pairs is None:
             return ()
-        found = path_facts(tuple(dict.fromkeys((target, *(p for pair in pairs for p in pair)))), budget, content=True)
-        trees = [(s, hash_listing(s, budget)) for s in sources if (e := stat_entry(s)) is not None and e.kind == "dir"]
-        return (*found, *(Fact(what="tree", where=s, value=value) for s, value in trees if value is not None))
+        return (*_facts_of_pairs(how, pairs, budget), *_tree_facts(how.sources, budget))
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        way = _copy_operands(step)
-        if way is None:
-            return None
-        how, sources, target = way
-        there = read_facts(facts, target)
-        pairs = None if there is None else _pairs(how, sources, target, there.entry)
+    def judge_step(self, step: Step, how: _Transfer, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        there = read_facts(facts, how.target)
+        pairs = None if there is None else how.pairs(there.entry)
         if pairs is None:
             return Outcome("unknown")
         states: list[tuple[str, PathState]] = []
@@ -147,9 +178,10 @@ class Copies:
             if was is None or then is None or now is None:
                 states.append((end, "unknown"))
             elif was.entry.kind == "dir":
-                states.append((end, _judge_copied_tree(how, was, then, now, facts, around, budget)))
+                tree = fact_value(facts, "tree", source)
+                states.append((end, _judge_copied_tree(how.argv, was, then, now, tree, around, budget)))
             else:
-                states.append((end, _judge_copied_file(how, was, then, now, around, budget)))
+                states.append((end, _judge_copied_file(how.argv, was, then, now, around, budget)))
         return judge_paths(states, around, f"{'holds' if len(states) == 1 else 'hold'} what was to be copied", "copied")
 
 
@@ -160,7 +192,7 @@ def _judge_copied_file(
         return "unknown"
     if now.absent:
         return "untouched" if then.entry.absent else "unknown"
-    if was.content is None:  # too big to be read: only that nothing moved can be told
+    if was.content is None:  # too big to be read: only that nothing moved can be seen
         return "untouched" if then.unmoved(now) and around.same_place else "unknown"
     found = read_file(then.path, budget)
     if found.value == was.content.value:
@@ -175,11 +207,10 @@ def _judge_copied_file(
 
 
 def _judge_copied_tree(
-    how: Argv, was: PathFacts, then: PathFacts, now: Entry, facts: Sequence[Fact], around: Context, budget: Budget
+    how: Argv, was: PathFacts, then: PathFacts, now: Entry, tree: str | None, around: Context, budget: Budget
 ) -> PathState:
-    """A folder, to a place where nothing was before."""
-    tree = next((f.value for f in facts if (f.what, f.where) == ("tree", was.path)), None)
-    if not how.has("r", "R", "a", "--recursive", "--archive") or not then.entry.absent or not around.same_place:
+    """A folder, to a place where nothing was before. `tree`: a hash over what it held."""
+    if not how.has("recursive", "archive") or not then.entry.absent or not around.same_place:
         return "unknown"
     if now.absent:
         return "untouched"
@@ -231,85 +262,53 @@ def _alike(how: Argv, one: str, other: str, budget: Budget) -> bool | None:
 
 
 def _keeps(how: Argv) -> bool:
-    return how.has("p", "a", "--archive")
+    return how.has("p", "archive")
 
 
 def _same_marks(one: Entry, other: Entry) -> bool:
     return (one.mode, one.mtime) == (other.mode, other.mtime)
 
 
-def _pairs(how: Argv, sources: tuple[str, ...], target: str, there: Entry | None) -> tuple[tuple[str, str], ...] | None:
-    if how.has("T", "--no-target-directory"):
-        return ((sources[0], target),) if there is not None and len(sources) == 1 else None
-    return move_targets(sources, target, there)
-
-
-def _copy_operands(step: Step) -> tuple[Argv, tuple[str, ...], str] | None:
-    if program_name(step) != "cp" or (how := parse_argv(step.words, "fvrRapT", _COPY_LONG)) is None:
-        return None
-    words = how.operands
-    if not 2 <= len(words) <= MOST_PATHS or any(w.endswith(("/", "/.", "/..")) or w in (".", "..") for w in words[:-1]):
-        return None
-    paths = [resolve_path(step, w) for w in words]
-    if None in paths or len(set(paths)) != len(paths):
-        return None
-    found = [p for p in paths if p is not None]
-    if words[-1].endswith("/") and not os.path.isdir(found[-1]):  # noqa: PTH112
-        return None
-    return how, tuple(found[:-1]), found[-1]
-
-
-COPIES = Copies()
-
-
-_REMOVE_OPTIONS = ("--force", "--recursive", "--dir", "--verbose")
-
-
-class Removes:
-    def reach(self, step: Step) -> Reach | None:
-        paths = _remove_operands(step)
-        return None if paths is None else Reach(paths)
-
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        paths = _remove_operands(step)
-        if paths is None:
+class Removes(Kind["_Operands"]):
+    def parse(self, step: Step) -> _Operands | None:
+        how = parse_argv(step.words[1:], _REMOVE[program_name(step)])
+        # rm refuses these; "link/" is not the link.
+        if how is None or not how.operands or any(w.rstrip("/").rpartition("/")[2] in _DOTS for w in how.operands):
             return None
-        found = path_facts(paths, budget, content=True)
-        trees = [
-            (p, hash_listing(p, budget)) for p in paths if (was := read_facts(found, p)) and was.entry.kind == "dir"
-        ]
-        return (*found, *(Fact(what="tree", where=p, value=value) for p, value in trees if value is not None))
-
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        paths = _remove_operands(step)
-        if paths is None:
+        paths = resolve_paths(step, how.operands)
+        if paths is None or "/" in paths:
             return None
-        how = _parse_remove(step)
-        forced = how is not None and how.has("f", "--force")
-        deep = how is not None and how.has("r", "R", "--recursive")
-        shallow = program_name(step) == "rmdir" or (how is not None and how.has("d", "--dir"))
+        followed = any(w.endswith("/") and os.path.islink(p) for w, p in zip(how.operands, paths, strict=True))  # noqa: PTH114
+        return None if followed else _Operands(how, paths)
+
+    def reach(self, step: Step, how: _Operands) -> Reach | None:
+        return Reach(how.paths)
+
+    def facts_before(self, step: Step, how: _Operands, budget: Budget) -> tuple[Fact, ...]:
+        found = path_facts(how.paths, budget, content=True)
+        return (*found, *(_tree_facts(how.paths, budget) if found else ()))
+
+    def judge_step(self, step: Step, how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        deep = how.argv.has("recursive")
+        shallow = program_name(step) == "rmdir" or how.argv.has("dir")
 
         def state(was: PathFacts, now: Entry) -> PathState:
             if was.entry.absent:
-                return "either" if forced and now.absent else "unknown"
+                return "either" if how.argv.has("force") and now.absent else "unknown"
             if was.entry.kind == "dir" and not deep and not shallow:
                 return "unknown"  # it cannot be removed so
             if now.absent:
                 return "done" if around.same_place else "unknown"
             if was.entry.kind == "dir" and deep:
-                return _judge_remaining_tree(was, facts, around, budget)
+                return _judge_remaining_tree(was, fact_value(facts, "tree", was.path), around, budget)
             return "untouched" if is_untouched(was, now, around, budget) else "unknown"
 
-        return judge_paths(compare_paths(paths, facts, state), around, "gone" if not paths else _gone(paths), "removed")
+        gone = "is gone" if len(how.paths) == 1 else "are gone"
+        return judge_paths(compare_paths(how.paths, facts, state), around, gone, "removed")
 
 
-def _gone(paths: Sequence[str]) -> str:
-    return "is gone" if len(paths) == 1 else "are gone"
-
-
-def _judge_remaining_tree(was: PathFacts, facts: Sequence[Fact], around: Context, budget: Budget) -> PathState:
+def _judge_remaining_tree(was: PathFacts, before: str | None, around: Context, budget: Budget) -> PathState:
     """A folder that is still there: is all in it as it was?"""
-    before = next((f.value for f in facts if (f.what, f.where) == ("tree", was.path)), None)
     now = hash_listing(was.path, budget)
     top = stat_entry(was.path)
     if before is None or now is None or top is None or not around.same_place:
@@ -319,99 +318,65 @@ def _judge_remaining_tree(was: PathFacts, facts: Sequence[Fact], around: Context
     return "partly" if top.same_one(was.entry) else "unknown"
 
 
-def _parse_remove(step: Step) -> Argv | None:
-    match program_name(step):
-        case "rm":
-            return parse_argv(step.words, "frRdv", _REMOVE_OPTIONS)
-        case "rmdir":
-            return parse_argv(step.words, "v", ("--verbose",))
-        case "unlink":
-            return parse_argv(step.words, "")
-    return None
-
-
-def _remove_operands(step: Step) -> tuple[str, ...] | None:
-    how = _parse_remove(step)
-    if how is None or not how.operands:
-        return None
-    paths = [_target(step, word) for word in how.operands]
-    if None in paths or len(set(paths)) != len(paths):
-        return None
-    return tuple(p for p in paths if p is not None)
-
-
-def _target(step: Step, word: str) -> str | None:
-    """The operand's path; None for what rm refuses, and for "link/", which is not the link."""
-    path = resolve_path(step, word)
-    if path is None or path == "/" or os.path.basename(word.rstrip("/")) in (".", "..", ""):  # noqa: PTH119
-        return None
-    return None if word.endswith("/") and os.path.islink(path) else path  # noqa: PTH114
-
-
-REMOVES = Removes()
-
-
-_MAKE_OPTIONS = {
-    "mkdir": ("pv", ("--parents", "--verbose"), ""),
-    "touch": ("", (), ""),
-    "truncate": ("", (), "s"),
-    "ln": ("sfnvT", ("--symbolic", "--force", "--no-dereference", "--verbose"), ""),
-}
-
-
-class Makes:
-    def reach(self, step: Step) -> Reach | None:
-        found = _parse_make(step)
-        if found is None:
+class Makes(Kind["_Operands"]):
+    def parse(self, step: Step) -> _Operands | None:
+        name = program_name(step)
+        how = parse_argv(step.words[1:], _MAKE[name])
+        if how is None or not how.operands:
             return None
-        paths = found[1]
+        words = how.operands
+        match name:
+            case "truncate" if len(sizes := how.every("s")) != 1 or not re.fullmatch(r"[0-9]{1,15}", sizes[0]):
+                return None
+            case "touch" if any(w == "-" or w.endswith("/") for w in words):
+                return None
+            case "ln":
+                if len(words) != 2 or words[1].endswith("/"):
+                    return None
+                words = (words[0].rstrip("/") or "/", words[1])
+        paths = resolve_paths(step, words)
+        return None if paths is None else _Operands(how, paths)
+
+    def reach(self, step: Step, how: _Operands) -> Reach | None:
         if program_name(step) == "ln":
-            return Reach(paths[1:], paths[:1])
-        above = [_above(p, step) for p in paths] if program_name(step) == "mkdir" and _parents(found[0]) else []
-        return Reach(tuple(dict.fromkeys((*paths, *(a for folders in above for a in folders)))))
+            return Reach(how.paths[1:], how.paths[:1])
+        above = [a for p in how.paths for a in _folders_above(p, step)] if how.argv.has("parents") else []
+        return Reach(tuple(dict.fromkeys((*how.paths, *above))))
 
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        found = _parse_make(step)
-        if found is None:
-            return None
-        how, paths = found
-        above = tuple(_topmost(p) for p in paths) if program_name(step) == "mkdir" and _parents(how) else ()
-        facts = path_facts(tuple(dict.fromkeys((*paths, *above))), budget)
-        if program_name(step) == "ln" and facts and _points(paths[1]) is not None:
-            facts = (*facts, Fact(what="link", where=paths[1], value=_points(paths[1]) or ""))
+    def facts_before(self, step: Step, how: _Operands, budget: Budget) -> tuple[Fact, ...]:
+        above = tuple(_topmost(p) for p in how.paths) if how.argv.has("parents") else ()
+        facts = path_facts(tuple(dict.fromkeys((*how.paths, *above))), budget)
+        if program_name(step) == "ln" and facts and (target := _link_target(how.paths[1])) is not None:
+            facts = (*facts, Fact(what="link", where=how.paths[1], value=target))
         return facts
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        found = _parse_make(step)
-        if found is None:
-            return None
-        how, paths = found
+    def judge_step(self, step: Step, how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        name = program_name(step)
+        if name == "ln":
+            states = [(how.paths[1], _judge_link(how, facts, around, budget))]
+            return judge_paths(states, around, "is the link that was to be made", "linked")
 
         def made(was: PathFacts, now: Entry) -> PathState:
-            if program_name(step) == "mkdir":
-                return _folder(was, now, how, facts, around)
-            if program_name(step) == "touch":
-                return _touched(was, now, around)
-            return _cut(was, now, int(how.values["s"]), around)
+            if name == "mkdir":
+                return _judge_folder(was, now, how.argv, facts, around)
+            if name == "touch":
+                return _judge_touched(was, now, around)
+            return _judge_truncated(was, now, int(how.argv.every("s")[0]), around)
 
-        if program_name(step) == "ln":
-            states = [(paths[1], _linked(step, how, paths, facts, around, budget))]
-            return judge_paths(states, around, "is the link that was to be made", "linked")
-        words = {"mkdir": "there", "touch": "touched", "truncate": "of that size"}[program_name(step)]
-        return judge_paths(
-            compare_paths(paths, facts, made), around, f"{'is' if len(paths) == 1 else 'are'} {words}", "done"
-        )
+        state = {"mkdir": "there", "touch": "touched", "truncate": "of that size"}[name]
+        done = f"{'is' if len(how.paths) == 1 else 'are'} {state}"
+        return judge_paths(compare_paths(how.paths, facts, made), around, done, "done")
 
 
-def _folder(was: PathFacts, now: Entry, how: Argv, facts: Sequence[Fact], around: Context) -> PathState:
+def _judge_folder(was: PathFacts, now: Entry, how: Argv, facts: Sequence[Fact], around: Context) -> PathState:
     here = around.same_place or around.restored
     if not was.entry.absent:
-        return "either" if _parents(how) and was.entry.kind == now.kind == "dir" else "unknown"
+        return "either" if how.has("parents") and was.entry.kind == now.kind == "dir" else "unknown"
     if now.kind == "dir":
         return "done" if here else "unknown"
     if not now.absent:
         return "unknown"
-    for fact in facts if _parents(how) else ():
+    for fact in facts if how.has("parents") else ():
         above = read_facts(facts, fact.where)
         if above is not None and above.entry.absent and was.path.startswith(f"{above.path}/"):
             top = stat_entry(above.path)
@@ -426,7 +391,7 @@ def _topmost(path: str) -> str:
     return path
 
 
-def _above(path: str, step: Step) -> list[str]:
+def _folders_above(path: str, step: Step) -> list[str]:
     """The folders on the way that mkdir -p may make, below the step's own folder."""
     own = str(step.cwd)
     found = []
@@ -435,11 +400,7 @@ def _above(path: str, step: Step) -> list[str]:
     return found
 
 
-def _parents(how: Argv) -> bool:
-    return how.has("p", "--parents")
-
-
-def _touched(was: PathFacts, now: Entry, around: Context) -> PathState:
+def _judge_touched(was: PathFacts, now: Entry, around: Context) -> PathState:
     if was.entry.absent:
         if now.absent:
             return "untouched"
@@ -452,7 +413,7 @@ def _touched(was: PathFacts, now: Entry, around: Context) -> PathState:
     return "done" if later and around.alone else "unknown"
 
 
-def _cut(was: PathFacts, now: Entry, size: int, around: Context) -> PathState:
+def _judge_truncated(was: PathFacts, now: Entry, size: int, around: Context) -> PathState:
     if not around.same_place:
         return "unknown"
     if was.entry.absent:
@@ -468,57 +429,35 @@ def _cut(was: PathFacts, now: Entry, size: int, around: Context) -> PathState:
     return "untouched" if was.entry == now else "unknown"
 
 
-def _linked(
-    step: Step, how: Argv, paths: Sequence[str], facts: Sequence[Fact], around: Context, budget: Budget
-) -> PathState:
-    was, now = read_facts(facts, paths[1]), stat_entry(paths[1])
+def _judge_link(how: _Operands, facts: Sequence[Fact], around: Context, budget: Budget) -> PathState:
+    source_path, path = how.paths
+    was, now = read_facts(facts, path), stat_entry(path)
     if was is None or now is None or not (was.entry.absent or was.entry.kind in ("link", "file")):
         return "unknown"
-    flat = how.has("n", "T", "--no-dereference")
-    if was.entry.kind == "link" and not flat:
+    if was.entry.kind == "link" and not how.argv.has("no-dereference", "T"):
         return "unknown"  # it may lead to a folder, and the new link goes in there
-    if not was.entry.absent and not how.has("f", "--force"):
+    if not was.entry.absent and not how.argv.has("force"):
         return "unknown"
-    if not how.has("s", "--symbolic"):
-        source, before = stat_entry(paths[0]), read_facts(facts, paths[0])
+    if not how.argv.has("symbolic"):
+        source, before = stat_entry(source_path), read_facts(facts, source_path)
         if source is None or before is None or before.entry.kind != "file" or before.entry.same_one(was.entry):
             return "unknown"
         if now.same_one(before.entry) and around.same_place:
             return "done"
         return "untouched" if is_untouched(was, now, around, budget) and source == before.entry else "unknown"
-    wanted = how.operands[0]
-    then = next((f.value for f in facts if (f.what, f.where) == ("link", paths[1])), None)
-    if _points(paths[1]) == wanted:
+    wanted = how.argv.operands[0]
+    then = fact_value(facts, "link", path)
+    if _link_target(path) == wanted:
         return "either" if then == wanted else "done"
     if now.absent and not was.entry.absent:
         return "partly" if around.same_place else "unknown"  # the old one is removed first
     if was.entry.kind == now.kind == "link":
-        return "untouched" if then is not None and _points(paths[1]) == then else "unknown"
+        return "untouched" if then is not None and _link_target(path) == then else "unknown"
     return "untouched" if is_untouched(was, now, around, budget) else "unknown"
 
 
-def _points(path: str) -> str | None:
+def _link_target(path: str) -> str | None:
     try:
         return os.readlink(path)  # noqa: PTH115
     except (OSError, ValueError):
         return None
-
-
-def _parse_make(step: Step) -> tuple[Argv, tuple[str, ...]] | None:
-    name = program_name(step)
-    if name not in _MAKE_OPTIONS or (how := parse_argv(step.words, *_MAKE_OPTIONS[name])) is None or not how.operands:
-        return None
-    if name == "truncate" and re.fullmatch(r"[0-9]{1,15}", how.values.get("s", "")) is None:
-        return None
-    if name == "ln" and (len(how.operands) != 2 or how.operands[1].endswith("/")):
-        return None
-    if name == "touch" and any(w == "-" or w.endswith("/") for w in how.operands):
-        return None
-    words = how.operands if name != "ln" else (how.operands[0].rstrip("/") or "/", how.operands[1])
-    paths = [resolve_path(step, w) for w in words]
-    if None in paths or len(set(paths)) != len(paths):
-        return None
-    return how, tuple(p for p in paths if p is not None)
-
-
-MAKES = Makes()

@@ -1,4 +1,4 @@
-"""Record what stands at paths before a step, within a budget (I9), and compare it with what stands there now.
+"""Record what is at paths before a step, within a budget (I9), and compare it with what is there now.
 
 Nothing here follows a link, opens a pipe or a device, or changes anything. `completed` and `not_started` are returned
 only with proof, since the agent acts on them; everything else is `unknown` (DESIGN 7, step 5). `not_started` needs more
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from wal_agent.evidence.model import Budget, Context, Outcome
+from wal_agent.evidence import messages
+from wal_agent.evidence.model import Budget, Context, Outcome, times_settled
 from wal_agent.records import Fact
 from wal_agent.shell.quote import inline
 
@@ -48,22 +49,22 @@ def judge_write(wanted: Sequence[bytes], before: Fact | None, now: FileNow, abso
     # A relative path may have meant another folder (plan mode); that the file changed to just this content proves it.
     changed = before is not None and before.value != now.value
     if now.data is not None and now.data in wanted and (absolute or changed):
-        return Outcome("completed", f"The file {path} holds exactly what the call was to write.", either=not changed)
+        return Outcome("completed", messages.FILE_WRITTEN.format(path), either=not changed)
     if before is None:
         return _not_known(path, now)
     if before.value == now.value:
         return judge_unchanged(path, absolute, around)
     begun = now.data is not None and any(w.startswith(now.data) for w in wanted)
     if begun and absolute and around.same_place and around.gone and around.alone:
-        return Outcome("partial", f"The file {path} holds only the beginning of what the call was to write.")
-    return Outcome("unknown", f"The file {path} is neither as it was before the call nor as the call would leave it.")
+        return Outcome("partial", messages.FILE_BEGUN.format(path))
+    return Outcome("unknown", messages.FILE_NEITHER_WRITTEN.format(path))
 
 
 def _not_known(path: str, now: FileNow) -> Outcome:
     """One of the two sides that would be compared is missing."""
     if now.value is None:
-        return Outcome("unknown", f"The file {path} could not be read.")
-    return Outcome("unknown", f"Nothing is known of the file {path} before the call.")
+        return Outcome("unknown", messages.FILE_UNREADABLE.format(path))
+    return Outcome("unknown", messages.FILE_NOT_KNOWN.format(path))
 
 
 def judge_replacement(
@@ -77,17 +78,14 @@ def judge_replacement(
         return judge_unchanged(path, absolute, around)
     if now.data is not None and any(sha256(d) == before.value for d in _undone(now.data, old, new)):
         if around.contested:
-            return Outcome("unknown", f"The file {path} has the new text, but another call may have put it there.")
-        why = f"The file {path} is what it was before the call, with the new text in place of the old."
-        return Outcome("completed", why)
-    return Outcome(
-        "unknown", f"The file {path} is neither as it was before the call nor plainly what the call would leave."
-    )
+            return Outcome("unknown", messages.FILE_CONTESTED.format(path))
+        return Outcome("completed", messages.FILE_REPLACED.format(path))
+    return Outcome("unknown", messages.FILE_NEITHER_REPLACED.format(path))
 
 
 def judge_append(added: bytes, before: Fact | None, size: int | None, now: FileNow, around: Context) -> Outcome:
     """What became of a step that was to put `added` at the end of a file, `size` bytes long before it where known. A
-    second call may add the same bytes, so nothing is said unless this one is alone."""
+    second call may add the same bytes, so nothing is concluded unless this one is alone."""
     path = inline(now.path)
     if before is None or now.value is None:
         return _not_known(path, now)
@@ -96,33 +94,31 @@ def judge_append(added: bytes, before: Fact | None, size: int | None, now: FileN
     if now.data is not None and added and around.alone:
         head = now.data[: len(now.data) - len(added)]
         if now.data.endswith(added) and _was(before, head):
-            return Outcome("completed", f"The file {path} is what it was before the call, with what was to be added.")
+            return Outcome("completed", messages.FILE_APPENDED.format(path))
         at = 0 if before.value == ABSENT else size
         sure = around.same_place and around.gone and at is not None and at <= len(now.data)
         if sure and _was(before, now.data[:at]) and added.startswith(now.data[at:]):
-            return Outcome("partial", f"Only the beginning of what was to be added is in the file {path}.")
-    return Outcome(
-        "unknown", f"The file {path} is neither as it was before the call nor plainly as the call would leave it."
-    )
+            return Outcome("partial", messages.APPEND_BEGUN.format(path))
+    return Outcome("unknown", messages.FILE_NEITHER_APPENDED.format(path))
 
 
 def judge_unchanged(path: str, absolute: bool, around: Context) -> Outcome:
     """The finding for a file that is as it was before; `path` is safe to show."""
-    return judge_as_before(f"The file {path} is as it was before the call", absolute, around)
+    return judge_as_before(messages.FILE_UNCHANGED.format(path), absolute, around)
 
 
 def judge_as_before(same: str, absolute: bool, around: Context) -> Outcome:
     """`not_started` where nothing can have hidden what the call did; else unknown, and why. `same`: the sentence that
     says what is as it was, without its full stop."""
     if not around.same_place and not around.restored:
-        return Outcome("unknown", f"{same}, but this is not the machine or folder that the call worked on.")
+        return Outcome("unknown", messages.OTHER_PLACE.format(same))
     if not around.gone:
-        return Outcome("unknown", f"{same}, but the process that ran the call may still be there.")
+        return Outcome("unknown", messages.NOT_GONE.format(same))
     if not around.alone:
-        return Outcome("unknown", f"{same}, but other calls may have changed it back.")
+        return Outcome("unknown", messages.NOT_ALONE.format(same))
     if not absolute:
-        return Outcome("unknown", f"{same}, but the call's path is relative and may mean another folder.")
-    return Outcome("not_started", f"{same}{' in the working tree that was put back' if around.restored else ''}.")
+        return Outcome("unknown", messages.RELATIVE_PATH.format(same))
+    return Outcome("not_started", messages.AS_BEFORE_RESTORED.format(same) if around.restored else f"{same}.")
 
 
 def _was(before: Fact, data: bytes) -> bool:
@@ -130,7 +126,7 @@ def _was(before: Fact, data: bytes) -> bool:
 
 
 def _undone(data: bytes, old: str, new: str) -> list[bytes]:
-    """What the file may have been before `old` was replaced by `new` in it; empty where that cannot be said."""
+    """What the file may have been before `old` was replaced by `new` in it; empty where that is not known."""
     found = []
     for was, became in zip(line_end_variants(old), line_end_variants(new), strict=True):
         if became and was != became:
@@ -198,7 +194,7 @@ def read_file(path: str, budget: Budget) -> FileNow:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What stands at a path: `kind` file, dir, link, other or absent; which one it is (`device`, `inode`, `links`:
+    """What is at a path: `kind` file, dir, link, other or absent; which one it is (`device`, `inode`, `links`:
     how many names it has), and its `state`: size, mode and times in ns, by which a change of it is seen."""
 
     kind: str
@@ -228,7 +224,7 @@ class Entry:
 
 
 def stat_entry(path: str) -> Entry | None:
-    """What stands at a path itself; None where it cannot be told (no permission, a file on the way, a bad name)."""
+    """Stat a path itself; None where that is not possible (no permission, a file on the way, a bad name)."""
     try:
         s = os.lstat(path)
     except FileNotFoundError:
@@ -240,7 +236,7 @@ def stat_entry(path: str) -> Entry | None:
 
 
 def parse_entry(value: str) -> Entry | None:
-    """The entry that a fact tells; None for anything else."""
+    """Parse the entry in a fact; None for anything else."""
     kind, _, rest = value.partition(":")
     if kind == "absent" and not rest:
         return Entry("absent")
@@ -250,13 +246,6 @@ def parse_entry(value: str) -> Entry | None:
     if not all(n.isascii() and n.isdigit() and len(n) < 21 for n in numbers):
         return None
     return Entry(kind, *map(int, numbers))
-
-
-def times_settled(found: Entry, now: int) -> bool:
-    """Whether a change from `now` (ns since 1970) on shows in the times of what was found. File systems count in ticks
-    of up to 10 ms, some in whole seconds: a change in the tick of the one before leaves no mark."""
-    tick = 2_000_000_000 if found.ctime % 1_000_000_000 == 0 else 20_000_000
-    return found.absent or now - found.ctime > tick
 
 
 def hash_listing(path: str, budget: Budget) -> str | None:
@@ -299,11 +288,12 @@ PathState = Literal["done", "untouched", "partly", "either", "unknown"]
 
 
 def entry_fact(path: str, budget: Budget) -> Fact | None:
-    """What stands at a path: "entry", or "fresh" where it changed so lately that its times prove nothing."""
+    """Record what is at a path: "entry", or "fresh" where it changed so lately that its times prove nothing."""
     found = stat_entry(path)
     if found is None or budget.over:
         return None
-    what = "entry" if times_settled(found, int(budget.clock.now() * 1e9)) else "fresh"
+    still = found.absent or times_settled(found.ctime, int(budget.clock.now() * 1e9))
+    what = "entry" if still else "fresh"
     return Fact(what=what, where=path, value=found.value)
 
 
@@ -327,7 +317,7 @@ def path_facts(paths: Sequence[str], budget: Budget, content: bool = False) -> t
 
 @dataclass(frozen=True, slots=True)
 class PathFacts:
-    """What the facts tell of one path. `fresh`: its times prove nothing."""
+    """What the facts hold about one path. `fresh`: its times prove nothing."""
 
     path: str
     entry: Entry
@@ -350,7 +340,7 @@ def read_facts(facts: Sequence[Fact], path: str) -> PathFacts | None:
 
 
 def is_untouched(was: PathFacts, now: Entry | None, around: Context, budget: Budget) -> bool:
-    """Whether what stands at a path is what stood there, as far as that can be seen: by its times on the machine of the
+    """Whether what is at a path is what was there, as far as that can be seen: by its times on the machine of the
     call, by its content in a tree that was put back."""
     if now is None:
         return False
@@ -370,26 +360,29 @@ def judge_paths(states: Sequence[tuple[str, PathState]], around: Context, done: 
     each, as in "`a` was removed"."""
     if not states or any(s == "unknown" for _, s in states):
         dark = next((p for p, s in states if s == "unknown"), "")
-        return Outcome("unknown", f"What became of {inline(dark)} cannot be told from how it is now." if dark else "")
+        return Outcome("unknown", messages.PATH_NOT_CLEAR.format(inline(dark)) if dark else "")
     open_ = [(p, s) for p, s in states if s != "either"]
     if not open_:
-        return Outcome("completed", f"{quote_paths([p for p, _ in states])} {done}, as before the call.", either=True)
+        return Outcome(
+            "completed", messages.PATHS_EITHER.format(quote_paths([p for p, _ in states]), done), either=True
+        )
     kinds = {s for _, s in open_}
     paths = [p for p, _ in open_]
+    shown = quote_paths(paths)
     if kinds == {"done"}:
         if around.contested:
-            return Outcome("unknown", f"{quote_paths(paths)} {done}, but another call may have done that.")
-        return Outcome("completed", f"{quote_paths(paths)} {done}.")
+            return Outcome("unknown", messages.PATHS_CONTESTED.format(shown, done))
+        return Outcome("completed", f"{shown} {done}.")
     if kinds == {"untouched"}:
-        are = "is as it was" if len(paths) == 1 else "are as they were"
-        return judge_as_before(f"{quote_paths(paths)} {are} before the call", True, around)
+        same = messages.PATH_UNCHANGED if len(paths) == 1 else messages.PATHS_UNCHANGED
+        return judge_as_before(same.format(shown), True, around)
     if around.same_place and around.gone and around.alone:
         ends: dict[PathState, str] = {"done": verb, "partly": f"{verb} in part", "untouched": "not yet"}
-        said = [
+        parts = [
             f"{quote_paths([p for p, s in open_ if s == state])} {end}" for state, end in ends.items() if state in kinds
         ]
-        return Outcome("partial", f"{'; '.join(said)}.")
-    return Outcome("unknown", f"Not all of {quote_paths(paths)} are as they were before the call.")
+        return Outcome("partial", f"{'; '.join(parts)}.")
+    return Outcome("unknown", messages.PATHS_MIXED.format(shown))
 
 
 def quote_paths(paths: Sequence[str]) -> str:
@@ -415,8 +408,12 @@ def parent(path: str) -> str:
 def have_other_names(paths: Sequence[str], facts: Iterable[Fact]) -> bool:
     """Whether a file at or noted below one of the paths has, or had before the call, another name besides. Folders are
     not searched."""
-    noted = [f for f in facts if f.what in ("entry", "fresh") and any(_within(f.where, p) for p in paths)]
-    return any(_several(e) for e in (*(parse_entry(f.value) for f in noted), *map(stat_entry, paths)))
+    noted = [
+        f
+        for f in facts
+        if f.what in ("entry", "fresh") and any(f.where == p or f.where.startswith(f"{p}/") for p in paths)
+    ]
+    return any(_has_names(e) for e in (*(parse_entry(f.value) for f in noted), *map(stat_entry, paths)))
 
 
 def share_a_file(one: Iterable[str], other: Iterable[str]) -> bool:
@@ -426,12 +423,8 @@ def share_a_file(one: Iterable[str], other: Iterable[str]) -> bool:
 
 def _files(paths: Iterable[str]) -> set[tuple[int, int]]:
     found = (stat_entry(p) for p in paths)
-    return {(e.device, e.inode) for e in found if e is not None and _several(e)}
+    return {(e.device, e.inode) for e in found if e is not None and _has_names(e)}
 
 
-def _several(found: Entry | None) -> bool:
+def _has_names(found: Entry | None) -> bool:
     return found is not None and found.kind not in ("dir", "absent") and found.links > 1
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")

@@ -1,13 +1,48 @@
-"""The agents' own file tools: a whole file written, or text replaced in one. Their fields are data (63-files.toml)."""
+"""Evidence for commands whose whole effect is the content of a file: file tools, redirected output, tee.
+
+The fields of file tools are data (63-files.toml). Output with content that is not known shows only whether its command
+began: the shell opens the file before it runs the command.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from wal_agent.evidence.file_state import ABSENT, judge_replacement, judge_write, line_end_variants, read_file
-from wal_agent.evidence.model import Budget, Context, FileChange, Outcome, Reach, Step, resolve_path
+from wal_agent.evidence import messages
+from wal_agent.evidence.argv import parse_argv, parse_options
+from wal_agent.evidence.file_state import (
+    ABSENT,
+    content_fact,
+    entry_fact,
+    judge_append,
+    judge_as_before,
+    judge_replacement,
+    judge_unchanged,
+    judge_write,
+    line_end_variants,
+    parent,
+    path_facts,
+    read_facts,
+    read_file,
+    stat_entry,
+)
+from wal_agent.evidence.model import (
+    Budget,
+    Context,
+    FileChange,
+    Kind,
+    Outcome,
+    Reach,
+    Step,
+    output_redirects,
+    program_name,
+    resolve_path,
+    resolve_paths,
+)
 from wal_agent.records import Fact
+from wal_agent.shell.quote import inline
 from wal_agent.shell.rules import load_rules
 
 _MOST_CHANGES = 16
@@ -58,40 +93,185 @@ def target_file(step: Step) -> str | None:
     return resolve_path(step, named)
 
 
-class Files:
-    def reach(self, step: Step) -> Reach | None:
-        path = target_file(step) if step.file is not None else None
+class FileTools(Kind[FileChange]):
+    def parse(self, step: Step) -> FileChange | None:
+        return step.file
+
+    def reach(self, step: Step, how: FileChange) -> Reach | None:
+        path = target_file(step)
         return None if path is None else Reach((path,))
 
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        if step.file is None:
-            return None
+    def facts_before(self, step: Step, how: FileChange, budget: Budget) -> tuple[Fact, ...]:
         path = target_file(step)
-        now = None if path is None else read_file(path, budget).value
-        return () if path is None or now is None else (Fact(what="file", where=path, value=now),)
+        fact = None if path is None else content_fact(path, budget)
+        return () if fact is None else (fact,)
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        if step.file is None:
-            return None
-        path, change = target_file(step), step.file
+    def judge_step(
+        self, step: Step, how: FileChange, facts: Sequence[Fact], around: Context, budget: Budget
+    ) -> Outcome:
+        path = target_file(step)
         if path is None:
             return Outcome("unknown")
         before = next((f for f in facts if (f.what, f.where) == ("file", path)), None)
-        absolute = change.sure or change.path.startswith("/")
+        absolute = how.sure or how.path.startswith("/")
         now = read_file(path, budget)
-        if change.content is not None:
-            wanted = line_end_variants(change.content)[: 1 if change.keeps else None]
-            return judge_write(wanted, before, now, absolute, around)
-        if change.old == change.new:
+        if how.content is not None:
+            wanted = line_end_variants(how.content)[: 1 if how.keeps else None]
+        elif how.old == "" and how.new and how.creates and before is not None and before.value == ABSENT:
+            wanted = line_end_variants(how.new)
+        elif how.old in ("", how.new):
             return Outcome("unknown")
-        if change.old == "":
-            created = change.creates and before is not None and before.value == ABSENT
-            return (
-                judge_write(line_end_variants(change.new), before, now, absolute, around)
-                if created
-                else Outcome("unknown")
-            )
-        return judge_replacement(change.old, change.new, before, now, absolute, around)
+        else:
+            return judge_replacement(how.old, how.new, before, now, absolute, around)
+        return judge_write(wanted, before, now, absolute, around)
 
 
-FILES = Files()
+_TEE = parse_options("-a|--append")
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    paths: tuple[str, ...]
+    content: bytes
+
+
+class Outputs(Kind["_Output"]):
+    """Commands all of whose effect is the file that they write: what they print is known, or they only read."""
+
+    def parse(self, step: Step) -> _Output | None:
+        paths, content = output_files(step), _written_bytes(step)
+        return _Output(paths, content) if paths and content is not None else None
+
+    def reach(self, step: Step, how: _Output) -> Reach | None:
+        return Reach(how.paths)
+
+    def facts_before(self, step: Step, how: _Output, budget: Budget) -> tuple[Fact, ...]:
+        return path_facts(how.paths, budget, content=True)
+
+    def judge_step(self, step: Step, how: _Output, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        path = how.paths[0]
+        was = read_facts(facts, path)
+        if len(how.paths) > 1 or was is None or was.entry.kind not in ("file", "absent"):
+            return Outcome("unknown")
+        now = read_file(path, budget)
+        if was.content is None:
+            return Outcome("unknown", messages.FILE_NOT_KNOWN.format(inline(path)))
+        if _appends(step):
+            return judge_append(how.content, was.content, was.entry.size, now, around)
+        return judge_write((how.content,), was.content, now, True, around)
+
+
+def output_files(step: Step) -> tuple[str, ...]:
+    """The files that a step's redirections write, and tee's; empty where one of them is not known."""
+    redirects = output_redirects(step)
+    words = tuple(r.to.text or "" for r in redirects if r.to is not None and r.op not in ("<>", ">&"))
+    if len(words) != len(redirects):
+        return ()
+    if program_name(step) == "tee":
+        how = parse_argv(step.words[1:], _TEE)
+        if how is None or words:
+            return ()
+        words = how.operands
+    return (not any(w.endswith("/") for w in words) and resolve_paths(step, words)) or ()
+
+
+def judge_opening(step: Step, facts: Sequence[Fact], around: Context, only_reads: bool) -> Outcome:
+    """Of any command with output files: `not_started` where the shell has not opened them, which it does before it runs
+    the command. That is seen by times, which no other call can put back: a file that was opened with > has other ones;
+    one that was not there may have been removed again by its command, so its folder must be as it was, too. Where the
+    command itself only reads, files that are as they were are enough."""
+    paths = output_files(step)
+    if not paths or not around.same_place:
+        return Outcome("unknown")
+    for path in paths:
+        was, now = read_facts(facts, path), stat_entry(path)
+        if was is None or now is None:
+            return Outcome("unknown")
+        if was.entry != now:
+            return Outcome("unknown", messages.OUTPUT_CHANGED.format(inline(path)))
+        if only_reads and (now.absent or was.unmoved(now)):
+            continue
+        if now.absent:
+            was, now = read_facts(facts, parent(path)), stat_entry(parent(path))
+        elif now.size == 0 or any(">>" in r.op for r in output_redirects(step)):
+            return Outcome("unknown")  # opening it may leave no mark
+        if was is None or now is None or not was.unmoved(now):
+            return Outcome("unknown")
+    if only_reads:
+        return judge_unchanged(inline(paths[0]), True, around)
+    return judge_as_before(messages.OUTPUT_NOT_OPENED.format(inline(paths[0])), True, replace(around, alone=True))
+
+
+def output_facts(step: Step, budget: Budget) -> tuple[Fact, ...]:
+    """What `judge_opening` needs."""
+    found = path_facts(output_files(step), budget)
+    above = (entry_fact(parent(f.where), budget) for f in found if f.value == ABSENT)
+    return tuple(dict.fromkeys((*found, *(f for f in above if f is not None))))
+
+
+def _appends(step: Step) -> bool:
+    if program_name(step) == "tee":
+        how = parse_argv(step.words[1:], _TEE)
+        return how is not None and how.has("append")
+    return any(">>" in r.op for r in output_redirects(step))
+
+
+def _written_bytes(step: Step) -> bytes | None:
+    """The bytes that a step writes to its one output; None where they are not known."""
+    redirects = output_redirects(step)
+    if program_name(step) != "tee" and (len(redirects) != 1 or redirects[0].fd not in (None, 1)):
+        return None
+    text = _printed(step)
+    try:
+        return None if text is None else text.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def _printed(step: Step) -> str | None:
+    ins = [r for r in step.redirects if r.op.startswith("<")]
+    match step.words:
+        case () | (":",) | ("true",):
+            return "" if not ins else None
+        case ("echo", *words) if not ins:
+            end = "\n"
+            if words[:1] == ["-n"]:
+                words, end = words[1:], ""
+            # Options further in, and backslashes where echo's xpg_echo is on, mean something else.
+            odd = any("\\" in w for w in words) or words[:1] in (["-e"], ["-E"], ["-n"]) or _is_flags(words)
+            return None if odd else " ".join(words) + end
+        case ("printf", form, *words) if not ins:
+            return _apply_format(form, words)
+        case ("cat",) | ("tee", *_):
+            return step.input if [r.op for r in ins] in (["<<"], ["<<-"]) else None
+    return None
+
+
+def _is_flags(words: Sequence[str]) -> bool:
+    return bool(words) and len(words[0]) > 1 and words[0][0] == "-" and set(words[0][1:]) <= set("neE")
+
+
+def _apply_format(form: str, words: Sequence[str]) -> str | None:
+    r"""printf with plain text, \n, \t, \\ and, where words follow, each %s for one of them."""
+    out, rest, at = [], list(words), 0
+    if form.startswith("-") or (words and "%s" not in form):
+        return None
+    while at < len(form):
+        two = form[at : at + 2]
+        if form[at] == "\\":
+            if two[1:] not in _ESCAPES:
+                return None
+            out.append(_ESCAPES[two[1:]])
+            at += 2
+        elif form[at] == "%":
+            if two not in ("%s", "%%"):
+                return None
+            out.append("%" if two == "%%" else rest.pop(0) if rest else "")
+            at += 2
+        else:
+            out.append(form[at])
+            at += 1
+        if at == len(form) and rest:
+            at = 0
+    return "".join(out)

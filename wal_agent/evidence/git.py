@@ -4,71 +4,56 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from wal_agent.evidence import git_commands
+from wal_agent.evidence import git_commands, messages
 from wal_agent.evidence.git_argv import GitCommand, parse_git
 from wal_agent.evidence.git_repo import Repo, UnreadableRepo, find_repo, is_ref, read_head
-from wal_agent.evidence.git_state import Comparison, read_snapshot, take_snapshot
-from wal_agent.evidence.git_state import snapshot_facts as told
-from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step, resolve_path
+from wal_agent.evidence.git_state import Comparison, read_snapshot, snapshot_facts, take_snapshot
+from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, resolve_path
 from wal_agent.records import Fact
 from wal_agent.shell.quote import inline
 
-_JUDGES: dict[str, Callable[[Comparison], Outcome | None]] = {
+_CHECKS: dict[str, Callable[[Comparison], Outcome | None]] = {
     "commit": git_commands.check_commit,
     "merge": git_commands.check_merge,
     "rebase": git_commands.check_rebase,
-    "checkout": git_commands.check_checkout,
-    "switch": git_commands.check_checkout,
     "reset": git_commands.check_reset,
-    "cherry-pick": git_commands.check_pick,
-    "revert": git_commands.check_pick,
     "stash": git_commands.check_stash,
     "pull": git_commands.check_pull,
     "tag": git_commands.check_tag,
     "branch": git_commands.check_branch,
     "push": git_commands.check_push,
-    "add": git_commands.check_index_command,
-    "rm": git_commands.check_index_command,
-    "mv": git_commands.check_index_command,
+    **dict.fromkeys(("checkout", "switch"), git_commands.check_checkout),
+    **dict.fromkeys(("cherry-pick", "revert"), git_commands.check_pick),
+    **dict.fromkeys(("add", "rm", "mv"), git_commands.check_index_command),
 }
 # Hooks that may run before the first write; "reference-transaction" has a state before the locks since git 2.54.
 _EARLY = {"rebase": {"pre-rebase"}, "pull": {"pre-rebase"}}
 _MOVES_REF = ("commit", "tag", "branch")  # all that is left of them is the value of a ref
-_STATES = {
-    "MERGE_HEAD": "A merge",
-    "CHERRY_PICK_HEAD": "A cherry-pick",
-    "REVERT_HEAD": "A revert",
-    "BISECT_LOG": "A bisection",
-    "MERGE_AUTOSTASH": "A merge with its autostash",
-    "rebase-merge": "A rebase",
-    "rebase-apply": "A rebase or an am",
-    "sequencer": "A cherry-pick or revert of several commits",
-}
 
 
-def judge_comparison(case: Comparison, tell: str) -> Outcome:
-    """What became of a command here. `tell`: what is known of a push in any case."""
-    command = case.command
-    if command.verb != "push" and untouched(case):
-        return Outcome("not_started", "Nothing in the repository was written since before the call.")
-    done = _done(case)
-    if case.new_locks or case.new_states:
-        return _left(case, done, tell)
+def _judge_comparison(c: Comparison, open_push: str) -> Outcome:
+    """What became of a command here. `open_push`: what is known of a push in any case."""
+    command = c.command
+    if command.verb != "push" and _is_untouched(c):
+        return Outcome("not_started", messages.REPO_UNTOUCHED)
+    check = _CHECKS.get(command.verb)
+    done = None if check is None else check(c)
+    if c.new_locks or c.new_states:
+        return _judge_left_over(c, done, open_push)
     if done is not None:
         return done
-    if tell:
-        return Outcome("unknown", tell)
-    if command.verb in _MOVES_REF and not command.has("force", "move", "M") and _as_before(case):
-        return Outcome(
-            "not_started", "HEAD and the refs are where they were before the call, and their logs are the same ones."
-        )
-    begun = git_commands.checkout_begun(case) if command.verb in ("checkout", "switch") else None
-    return begun or Outcome("unknown", _compared(case))
+    if open_push:
+        return Outcome("unknown", open_push)
+    if command.verb in _MOVES_REF and not command.has("force", "move", "M") and _is_as_before(c):
+        return Outcome("not_started", messages.REFS_AS_BEFORE)
+    begun = git_commands.checkout_begun(c) if command.verb in ("checkout", "switch") else None
+    return begun or Outcome("unknown", _explain_difference(c))
 
 
-def untouched(c: Comparison) -> bool:
+def _is_untouched(c: Comparison) -> bool:
     """Nothing was written, and no hook can have run before the first write."""
     if not c.then.whole.still or c.then.whole.still != c.now.whole.still:
         return False
@@ -76,7 +61,7 @@ def untouched(c: Comparison) -> bool:
     return hooks is not None and not hooks & {"reference-transaction", *_EARLY.get(c.command.verb, set())}
 
 
-def _as_before(c: Comparison) -> bool:
+def _is_as_before(c: Comparison) -> bool:
     """Something was written and all is as before, as git leaves it when a signal that it can answer to ends it. A hook
     may have done anything by then."""
     then, now = c.then, c.now
@@ -88,32 +73,26 @@ def _as_before(c: Comparison) -> bool:
     return same and c.hooks() == frozenset()
 
 
-def _done(c: Comparison) -> Outcome | None:
-    judge = _JUDGES.get(c.command.verb)
-    return None if judge is None else judge(c)
-
-
-def _left(c: Comparison, done: Outcome | None, tell: str) -> Outcome:
+def _judge_left_over(c: Comparison, done: Outcome | None, open_push: str) -> Outcome:
     """Locks or operations in progress that were not there before."""
-    said = [done.why] if done is not None else []
+    whys = [open_push] if open_push else []
+    if done is not None:
+        whys.append(done.why)
     if c.new_locks:
-        names = ", ".join(inline(str(c.repo.own.name + "/" + lock), 80) for lock in c.new_locks[:3])
-        said.append(f"Left behind: {names}; remove it once no git runs there, since git stops at it.")
+        names = ", ".join(inline(f"{c.repo.own.name}/{lock}", 80) for lock in c.new_locks[:3])
+        whys.append(messages.LOCKS_LEFT.format(names))
     if c.new_states:
-        said.append(f"{_STATES.get(c.new_states[0], 'Something')} is in progress that was not before the call.")
-    if tell:
-        return Outcome("unknown", " ".join([tell, *said]))
-    return Outcome("partial", " ".join(said))
+        state = messages.GIT_STATES.get(c.new_states[0], "Something")
+        whys.append(messages.IN_PROGRESS.format(state))
+    return Outcome("unknown" if open_push else "partial", " ".join(whys))
 
 
-def _compared(c: Comparison) -> str:
+def _explain_difference(c: Comparison) -> str:
     if c.then.oid != c.now.oid or c.then.head != c.now.head:
-        return "HEAD is not where it was before the call, but nothing says that this call moved it."
+        return messages.HEAD_MOVED
     if c.moved(c.now.head):
-        return "A ref has another value than before the call, but nothing says that this call is the reason."
-    if c.then.index != c.now.index:
-        return "The index was written and HEAD has not moved; whether files were changed is not known."
-    return "HEAD is where it was before the call; whether files or the index were changed is not known."
+        return messages.REF_MOVED
+    return messages.INDEX_WRITTEN if c.then.index != c.now.index else messages.HEAD_UNMOVED
 
 
 _LISTS = ("add", "rm", "mv")  # what they do shows in what the index lists
@@ -123,87 +102,73 @@ _ELSEWHERE = (  # in the environment: git then works elsewhere, or says other th
 )
 
 
-class GitKind:
-    def reach(self, step: Step) -> Reach | None:
-        try:
-            command, cwd = _command(step)
-            if command is None:
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """A git command, and the folder that it works in. `target`: the folder that it is to make."""
+
+    command: GitCommand
+    cwd: Path
+    target: str | None
+
+    @property
+    def makes(self) -> bool:
+        return self.command.verb in git_commands.MAKING_VERBS
+
+
+class GitKind(Kind[_Located]):
+    def parse(self, step: Step) -> _Located | None:
+        command = parse_git(step.words)
+        if command is None or any(name in os.environ for name in _ELSEWHERE):
+            return None
+        for folder in command.folders:
+            if (named := resolve_path(step, folder)) is None:
                 return None
-            if command.verb in git_commands.MAKING_VERBS:
-                path = _target(command, step, cwd)
-                return None if path is None else Reach((path, *_home_of_worktree(command, cwd)))
-            repo = find_repo(cwd)
-            return None if repo is None else Reach(_changes(command, repo))
+            step = replace(step, cwd=Path(named))
+        named = git_commands.made_folder(command) if command.verb in git_commands.MAKING_VERBS else None
+        return _Located(command, step.cwd, None if named is None else resolve_path(step, named))
+
+    def reach(self, step: Step, how: _Located) -> Reach | None:
+        try:
+            repo = find_repo(how.cwd) if not how.makes or how.command.verb == "worktree" else None
+            if how.target is not None and how.command.verb != "worktree":
+                return Reach((how.target,))
+            if repo is None or (how.makes and how.target is None):
+                return None
+            if how.target is not None:
+                return Reach((how.target, str(repo.common / "worktrees"), str(repo.common / "refs/heads")))
+            return Reach(_changed_paths(how.command, repo))
         except (UnreadableRepo, OSError, ValueError):
             return None
 
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
+    def facts_before(self, step: Step, how: _Located, budget: Budget) -> tuple[Fact, ...]:
+        command = how.command
         try:
-            command, cwd = _command(step)
-            if command is None:
-                return None
-            if command.verb in git_commands.MAKING_VERBS:
-                path = _target(command, step, cwd)
-                then = None if path is None else git_commands.made_folder_state(command, path)
-                if path is None or then is None:
-                    return ()
-                return (Fact(what="git.place", where=path, value=then), *_worktrees(command, cwd, budget))
-            repo = find_repo(cwd)
-            if repo is None:
+            repo = find_repo(how.cwd) if not how.makes or command.verb == "worktree" else None
+            if not how.makes:
+                return () if repo is None else self._repo_facts(command, repo, budget)
+            then = None if how.target is None else git_commands.made_folder_state(command, how.target)
+            if how.target is None or then is None:
                 return ()
-            return told(
-                repo, take_snapshot(repo, _refs(command, repo, read_head(repo)), command.verb in _LISTS, budget)
-            )
+            place = Fact(what="git.place", where=how.target, value=then)
+            return (place, *(() if repo is None else snapshot_facts(repo, take_snapshot(repo, (), False, budget))))
         except (UnreadableRepo, OSError, ValueError):
             return ()
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
+    @staticmethod
+    def _repo_facts(command: GitCommand, repo: Repo, budget: Budget) -> tuple[Fact, ...]:
+        refs = _compared_refs(command, repo, read_head(repo))
+        return snapshot_facts(repo, take_snapshot(repo, refs, command.verb in _LISTS, budget))
+
+    def judge_step(self, step: Step, how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
         try:
-            command, cwd = _command(step)
-            if command is None:
-                return None
-            found = _judge(command, step, cwd, facts, around, budget)
+            return (_judge_making if how.makes else _judge_command)(how, facts, around, budget)
         except (UnreadableRepo, OSError, ValueError):
-            return Outcome("unknown", "The repository could not be read.")
-        return found
+            return Outcome("unknown", messages.REPO_UNREADABLE)
 
 
-def _command(step: Step) -> tuple[GitCommand | None, Path]:
-    command = parse_git(step.words)
-    if command is None or any(name in os.environ for name in _ELSEWHERE):
-        return None, step.cwd
-    at = step.cwd
-    for folder in command.folders:
-        named = resolve_path(Step(step.tool, (), (), at, step.moved), folder)
-        if named is None:
-            return None, at
-        at = Path(named)
-    return command, at
-
-
-def _target(command: GitCommand, step: Step, cwd: Path) -> str | None:
-    named = git_commands.made_folder(command)
-    return None if named is None else resolve_path(Step(step.tool, (), (), cwd, step.moved), named)
-
-
-def _worktrees(command: GitCommand, cwd: Path, budget: Budget) -> tuple[Fact, ...]:
-    """Of the repository that gets a worktree, and maybe a branch."""
-    repo = find_repo(cwd) if command.verb == "worktree" else None
-    return () if repo is None else told(repo, take_snapshot(repo, (), False, budget))
-
-
-def _home_of_worktree(command: GitCommand, cwd: Path) -> tuple[str, ...]:
-    if command.verb != "worktree":
-        return ()
-    repo = find_repo(cwd)
-    if repo is None:
-        raise UnreadableRepo
-    return (str(repo.common / "worktrees"), str(repo.common / "refs/heads"))
-
-
-def _changes(command: GitCommand, repo: Repo) -> tuple[str, ...]:
+def _changed_paths(command: GitCommand, repo: Repo) -> tuple[str, ...]:
     """What the evidence of a command rests on. Where that is a line that only such a command leaves, it is a file that
-    only such a command writes, so that a commit after an add, or a push after a commit, can be told apart."""
+    only such a command writes, so that a commit after an add, or a push after a commit, can be distinguished."""
     own, common, verb = repo.own, repo.common, command.verb
     paths = [own / "index"] if verb == "add" or (verb == "rm" and command.has("cached")) else None
     if verb == "commit":
@@ -223,8 +188,8 @@ def _changes(command: GitCommand, repo: Repo) -> tuple[str, ...]:
     return tuple(map(str, paths if paths is not None else dict.fromkeys((repo.tree, own, common))))
 
 
-def _refs(command: GitCommand, repo: Repo, at: str) -> tuple[str, ...]:
-    """The refs that tell what became of the command, besides HEAD's."""
+def _compared_refs(command: GitCommand, repo: Repo, at: str) -> tuple[str, ...]:
+    """The refs that show what became of the command, besides HEAD's."""
     verb, names = command.verb, command.operands
     if verb == "tag":
         return tuple(f"refs/tags/{n}" for n in names[:1])
@@ -246,50 +211,41 @@ def _remotes(repo: Repo) -> tuple[str, ...]:
     return ("origin", *sorted(names - {"origin"})[:3])
 
 
-# ---- after a crash -------------------------------------------------------------------------------------------------
-
-
-def _judge(
-    command: GitCommand, step: Step, cwd: Path, facts: Sequence[Fact], around: Context, budget: Budget
-) -> Outcome:
-    push = command.verb == "push"
-    why = _not_here(around, alone=around.alone or (push and not around.contested))
-    if command.verb in git_commands.MAKING_VERBS:
-        return Outcome("unknown", why) if why else _judge_place(command, step, cwd, facts, budget)
-    repo = find_repo(cwd)
+def _judge_command(how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    command, push = how.command, how.command.verb == "push"
+    repo = find_repo(how.cwd)
     then = None if repo is None else read_snapshot(repo, facts)
-    tell = git_commands.explain_open_push(None, command, then.head if then else "") if push else ""
+    open_push = git_commands.explain_open_push(command, then.head if then else "") if push else ""
+    why = _explain_doubt(around, alone=around.alone or (push and not around.contested))
     if why or repo is None or then is None:
-        return Outcome("unknown", tell or why or "Nothing is known of the repository before the call.")
+        return Outcome("unknown", open_push or why or messages.REPO_NOT_KNOWN)
     now = take_snapshot(repo, tuple(then.refs), command.verb in _LISTS, budget)
     if push and not around.alone and not git_commands.sends_the_same(command, then, now):
-        return Outcome("unknown", tell)
-    return judge_comparison(Comparison(command, repo, cwd, then, now, budget), tell)
+        return Outcome("unknown", open_push)
+    return _judge_comparison(Comparison(command, repo, how.cwd, then, now, budget), open_push)
 
 
-def _not_here(around: Context, alone: bool) -> str:
+def _explain_doubt(around: Context, alone: bool) -> str:
     if around.restored or not around.same_place:
-        return "This is not the machine or folder that the call worked on."
+        return messages.REPO_OTHER_PLACE
     if not around.gone:
-        return "The process that ran the call may still be there."
-    return "" if alone else "Other calls may have changed the repository since."
+        return messages.REPO_NOT_GONE
+    return "" if alone else messages.REPO_NOT_ALONE
 
 
-def _judge_place(command: GitCommand, step: Step, cwd: Path, facts: Sequence[Fact], budget: Budget) -> Outcome:
-    path = _target(command, step, cwd)
-    then = {f.value for f in facts if (f.what, f.where) == ("git.place", path)}
-    if path is None or len(then) != 1:
-        return Outcome("unknown", "Nothing is known of the folder before the call.")
-    found = git_commands.judge_made_folder(command, path, then.pop(), budget)
-    if command.verb != "worktree" or found.finding != "not_started":
+def _judge_making(how: _Located, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+    if why := _explain_doubt(around, around.alone):
+        return Outcome("unknown", why)
+    then = {f.value for f in facts if (f.what, f.where) == ("git.place", how.target)}
+    if how.target is None or len(then) != 1:
+        return Outcome("unknown", messages.FOLDER_NOT_KNOWN)
+    found = git_commands.judge_made_folder(how.command, how.target, then.pop(), budget)
+    if how.command.verb != "worktree" or found.finding != "not_started":
         return found
-    repo = find_repo(cwd)
+    repo = find_repo(how.cwd)
     seen = None if repo is None else read_snapshot(repo, facts)
     if repo is not None and seen is not None:
-        case = Comparison(command, repo, cwd, seen, take_snapshot(repo, tuple(seen.refs), False, budget), budget)
-        if untouched(case):
+        now = take_snapshot(repo, tuple(seen.refs), False, budget)
+        if _is_untouched(Comparison(how.command, repo, how.cwd, seen, now, budget)):
             return found
-    return Outcome("unknown", f"{found.why} Whether a branch was made for it is not known.")
-
-
-GIT = GitKind()
+    return Outcome("unknown", messages.WORKTREE_BRANCH_NOT_KNOWN.format(found.why))

@@ -1,5 +1,4 @@
-"""The words of a git command: which one it is, with its options. Pure. Whatever is not listed here makes it unreadable,
-so that an option that nobody thought of never leads to a verdict."""
+"""Parse the words of a git command: which one it is, with its options. Pure."""
 
 from __future__ import annotations
 
@@ -7,45 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class GitOptions:
-    """`flags` and `valued` options by the name that they are told under; `optional`: a value only when attached."""
-
-    flags: dict[str, str]
-    valued: dict[str, str]
-    optional: dict[str, str]
+from wal_agent.evidence.argv import Argv, Options, parse_argv, parse_options
 
 
 @dataclass(frozen=True, slots=True)
-class GitCommand:
-    """`folders`: each -C, in order. `on`: flags given. `values`: of options that take one, in order. `operands`: the
-    words before a "--"; `paths`: those after it, None where there is no "--"."""
+class GitCommand(Argv):
+    """`paths`: the words after a "--", None where there is none. `folders`: each -C, in order."""
 
     verb: str
     folders: tuple[str, ...]
-    on: frozenset[str]
-    values: tuple[tuple[str, str], ...]
-    operands: tuple[str, ...]
-    paths: tuple[str, ...] | None
-
-    def every(self, name: str) -> tuple[str, ...]:
-        return tuple(v for k, v in self.values if k == name)
-
-    def last(self, name: str) -> str | None:
-        return next(iter(self.every(name)[::-1]), None)
-
-    def has(self, *names: str) -> bool:
-        return any(n in self.on or any(n == k for k, _ in self.values) for n in names)
-
-
-def _options(flags: str, valued: str = "", optional: str = "") -> GitOptions:
-    """Each word is the spellings of one option, "-m|--message"; it is told under its last one without dashes."""
-
-    def table(text: str) -> dict[str, str]:
-        return {spelling: word.split("|")[-1].lstrip("-") for word in text.split() for spelling in word.split("|")}
-
-    return GitOptions(table(flags), table(valued), table(optional))
 
 
 _MERGE = (
@@ -58,63 +27,63 @@ _FETCH = (
     "-6|--ipv6 -k|--keep --no-recurse-submodules --set-upstream"
 )
 
-VERBS: dict[str, GitOptions] = {
-    "commit": _options(
+VERBS: dict[str, Options] = {
+    "commit": parse_options(
         "-a|--all -q|--quiet -v|--verbose --amend --allow-empty --allow-empty-message -n|--no-verify --no-edit "
         "-s|--signoff --no-signoff --no-gpg-sign --no-post-rewrite --reset-author -o|--only --no-status --verify",
         "-m|--message --author --date -F|--file --cleanup --trailer -C|--reuse-message",
         "-S|--gpg-sign",
     ),
-    "add": _options("-A|--all -u|--update -f|--force -v|--verbose -N|--intent-to-add --ignore-errors --sparse"),
-    "rm": _options("-r -f|--force -q|--quiet --cached --ignore-unmatch"),
-    "mv": _options("-f|--force -v|--verbose -k"),
-    "merge": _options(_MERGE, "-m|--message -s|--strategy -X|--strategy-option --into-name", "-S|--gpg-sign"),
-    "rebase": _options(
+    "add": parse_options("-A|--all -u|--update -f|--force -v|--verbose -N|--intent-to-add --ignore-errors --sparse"),
+    "rm": parse_options("-r -f|--force -q|--quiet --cached --ignore-unmatch"),
+    "mv": parse_options("-f|--force -v|--verbose -k"),
+    "merge": parse_options(_MERGE, "-m|--message -s|--strategy -X|--strategy-option --into-name", "-S|--gpg-sign"),
+    "rebase": parse_options(
         "-q|--quiet -v|--verbose --autostash --no-autostash -f|--force-rebase --no-ff --keep-empty --no-keep-empty "
         "-m|--merge --apply --stat -n|--no-stat --signoff --no-verify --fork-point --no-fork-point --update-refs "
         "--autosquash --no-autosquash --no-gpg-sign --committer-date-is-author-date --reset-author-date",
         "--onto -s|--strategy -X|--strategy-option --empty",
         "-r|--rebase-merges -S|--gpg-sign",
     ),
-    "checkout": _options(
+    "checkout": parse_options(
         "-q|--quiet -f|--force --detach --no-track --progress --no-progress --no-guess --guess --no-overwrite-ignore",
         "-b -B",
         "-t|--track",
     ),
-    "switch": _options(
+    "switch": parse_options(
         "-q|--quiet -f|--force|--discard-changes -d|--detach --no-track --progress --no-progress --no-guess --guess",
         "-c|--create|-b -C|--force-create|-B",
         "-t|--track",
     ),
-    "restore": _options("-q|--quiet -S|--staged -W|--worktree --ours --theirs", "-s|--source"),
-    "reset": _options("-q|--quiet --soft --mixed --hard --keep --merge --no-refresh"),
-    "tag": _options(
+    "restore": parse_options("-q|--quiet -S|--staged -W|--worktree --ours --theirs", "-s|--source"),
+    "reset": parse_options("-q|--quiet --soft --mixed --hard --keep --merge --no-refresh"),
+    "tag": parse_options(
         "-a|--annotate -s|--sign -f|--force -d|--delete --no-sign --create-reflog",
         "-m|--message -F|--file -u --cleanup",
     ),
-    "branch": _options("-f|--force -q|--quiet -d|--delete -D -m|--move -M --no-track", "", "-t|--track"),
-    "push": _options(
+    "branch": parse_options("-f|--force -q|--quiet -d|--delete -D -m|--move -M --no-track", "", "-t|--track"),
+    "push": parse_options(
         "-q|--quiet -v|--verbose -u|--set-upstream -f|--force --force-if-includes --no-verify --verify --atomic "
         "--progress --no-progress --porcelain --no-recurse-submodules --thin --no-thin -4|--ipv4 -6|--ipv6 -d|--delete",
         "-o|--push-option",
         "--force-with-lease",
     ),
-    "pull": _options(
+    "pull": parse_options(
         f"{_FETCH} --ff --no-ff --ff-only --no-rebase --no-edit --no-stat --autostash --no-autostash --no-verify",
         "--depth -s|--strategy -X|--strategy-option -j|--jobs",
         "-r|--rebase",
     ),
-    "fetch": _options(f"{_FETCH} --no-write-fetch-head", "--depth -j|--jobs --shallow-since --shallow-exclude"),
-    "cherry-pick": _options(_PICK, "-m|--mainline -s|--strategy -X|--strategy-option", "-S|--gpg-sign"),
-    "revert": _options(_PICK, "-m|--mainline -s|--strategy -X|--strategy-option", "-S|--gpg-sign"),
-    "stash": _options("-q|--quiet -u|--include-untracked -a|--all --index", "-m|--message"),
-    "clone": _options(
+    "fetch": parse_options(f"{_FETCH} --no-write-fetch-head", "--depth -j|--jobs --shallow-since --shallow-exclude"),
+    "cherry-pick": parse_options(_PICK, "-m|--mainline -s|--strategy -X|--strategy-option", "-S|--gpg-sign"),
+    "revert": parse_options(_PICK, "-m|--mainline -s|--strategy -X|--strategy-option", "-S|--gpg-sign"),
+    "stash": parse_options("-q|--quiet -u|--include-untracked -a|--all --index", "-m|--message"),
+    "clone": parse_options(
         "-q|--quiet -v|--verbose --progress --single-branch --no-single-branch --no-tags -l|--local --no-hardlinks "
         "-s|--shared --no-local",
         "-b|--branch --depth -o|--origin -j|--jobs --shallow-since --filter",
     ),
-    "init": _options("-q|--quiet", "-b|--initial-branch --object-format"),
-    "worktree": _options("-q|--quiet -f|--force -d|--detach --no-track --guess-remote", "-b -B", "--track"),
+    "init": parse_options("-q|--quiet", "-b|--initial-branch --object-format"),
+    "worktree": parse_options("-q|--quiet -f|--force -d|--detach --no-track --guess-remote", "-b -B", "--track"),
 }
 
 _HARMLESS = frozenset({"--no-pager", "-P", "-p", "--paginate", "--no-optional-locks", "--no-replace-objects"})
@@ -140,55 +109,7 @@ def parse_git(words: Sequence[str]) -> GitCommand | None:
             return None
     if not rest or rest[0] not in VERBS:
         return None
-    return _arguments(rest[0], tuple(folders), rest[1:])
-
-
-def _arguments(verb: str, folders: tuple[str, ...], rest: list[str]) -> GitCommand | None:
-    known = VERBS[verb]
-    on: set[str] = set()
-    values: list[tuple[str, str]] = []
-    operands: list[str] = []
-    paths: tuple[str, ...] | None = None
-    while rest:
-        word = rest.pop(0)
-        if word == "--":
-            paths = tuple(rest)
-            break
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            if not equals and name in known.flags:
-                on.add(known.flags[name])
-            elif not equals and name in known.optional:
-                on.add(known.optional[name])
-            elif equals and name in known.optional:
-                values.append((known.optional[name], value))
-            elif name in known.valued and (equals or rest):
-                values.append((known.valued[name], value if equals else rest.pop(0)))
-            else:
-                return None
-        elif word.startswith("-") and word != "-":
-            if not _cluster(word[1:], known, on, values, rest):
-                return None
-        else:
-            operands.append(word)
-    return GitCommand(verb, folders, frozenset(on), tuple(values), tuple(operands), paths)
-
-
-def _cluster(letters: str, known: GitOptions, on: set[str], values: list[tuple[str, str]], rest: list[str]) -> bool:
-    """Short options in one word; the first that takes a value takes what follows it."""
-    while letters:
-        name, letters = f"-{letters[0]}", letters[1:]
-        if name in known.flags:
-            on.add(known.flags[name])
-        elif name in known.optional:
-            if letters:
-                values.append((known.optional[name], letters))
-            else:
-                on.add(known.optional[name])
-            return True
-        elif name in known.valued and (letters or rest):
-            values.append((known.valued[name], letters or rest.pop(0)))
-            return True
-        else:
-            return False
-    return True
+    found = parse_argv(rest[1:], VERBS[rest[0]], paths_apart=True)
+    if found is None:
+        return None
+    return GitCommand(found.on, found.values, found.operands, found.paths, rest[0], tuple(folders))

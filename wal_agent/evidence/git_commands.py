@@ -10,25 +10,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from wal_agent.evidence import git_repo, messages
 from wal_agent.evidence.git_argv import GitCommand
-from wal_agent.evidence.git_repo import (
-    IndexEntry,
-    LogLine,
-    Repo,
-    UnreadableRepo,
-    entries_below,
-    find_repo,
-    index_checksum,
-    is_ref,
-    is_staged,
-    lost_last_line,
-    mark_log,
-    read_head,
-    read_index,
-    read_small,
-    resolve_ref,
-    scan_git_dir,
-)
+from wal_agent.evidence.git_repo import IndexEntry, LogLine, Repo, UnreadableRepo, entries_below, is_ref
 from wal_agent.evidence.git_state import Comparison, RepoSnapshot, short_id
 from wal_agent.evidence.model import Budget, Outcome
 from wal_agent.shell.quote import inline
@@ -36,7 +20,6 @@ from wal_agent.shell.quote import inline
 _COMMIT = re.compile(r"commit(?: \(([a-z-]+)\))?: .*|commit(?: \(([a-z-]+)\))?:?")
 _CHECKOUT = re.compile(r"checkout: moving from (\S+) to (\S+)")
 _MERGED = r"(?:Fast-forward|Merge made by .*|In-index merge)"
-_AFTER = "What git runs after it (hooks, gc) may have been cut off."
 _IN_COMMIT = {"MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"}
 
 
@@ -53,17 +36,15 @@ def check_commit(c: Comparison) -> Outcome | None:
         return None
     if not _message_fits(c, made.message):
         return None
-    done = (
-        f"{_place(c)} moved from {short_id(c.then.oid) or 'nothing'} to {short_id(c.now.oid)}, the commit of this call"
-    )
+    done = messages.COMMITTED.format(_moved_ref(c), short_id(c.then.oid) or "nothing", short_id(c.now.oid))
     if c.command.has("all", "only") or c.command.operands or c.command.paths:
         # Here the index is written after the ref has moved.
         same = c.index_is_head((*c.command.operands, *(c.command.paths or ())))
         if same is None:
             return None
         if not same:
-            return Outcome("partial", f"{done}; but the index was not written: it differs from the commit.")
-    return Outcome("completed", f"{done}. {_AFTER}")
+            return Outcome("partial", messages.INDEX_NOT_WRITTEN.format(done))
+    return _completed_with_hooks(done)
 
 
 def not_committed(c: Comparison) -> bool:
@@ -125,16 +106,14 @@ def check_merge(c: Comparison) -> Outcome | None:
         made = c.commit(c.now.oid)
         if made is None or made.parents[:1] != (c.then.oid,) or len(made.parents) < 2:
             return None
-    return Outcome("completed", f"{_place(c)} moved to {short_id(c.now.oid)} by this merge. {_AFTER}")
+    return _moved_by(c, "merge")
 
 
 def check_pull(c: Comparison) -> Outcome | None:
     line = c.one_line()
     if line is not None and re.fullmatch(rf"pull\b[^:]*: {_MERGED}", line.message):
         fits = c.now.head == c.then.head and c.now.oid != c.then.oid
-        return (
-            Outcome("completed", f"{_place(c)} moved to {short_id(c.now.oid)} by this pull. {_AFTER}") if fits else None
-        )
+        return _moved_by(c, "pull") if fits else None
     return _rebased(c, "pull")
 
 
@@ -151,12 +130,12 @@ def _rebased(c: Comparison, action: str) -> Outcome | None:
     begun = [x for x in lines if re.match(rf"{action}\b.*(?:\(start\)|: checkout )", x.message)]
     if len(begun) != 1 or not first.startswith(action) or not re.fullmatch(end, last) or lines[-1].new != c.now.oid:
         return None
-    return Outcome("completed", f"{_place(c)} was rebased, to {short_id(c.now.oid)}. {_AFTER}")
+    return _completed_with_hooks(messages.REBASED.format(_moved_ref(c), short_id(c.now.oid)))
 
 
 def check_checkout(c: Comparison) -> Outcome | None:
     """A branch or commit, not paths: only that leaves a line."""
-    lines, name = c.lines(), check_new_branch(c)
+    lines, name = c.lines(), c.command.last("b") or c.command.last("B")
     target = name or (c.command.operands[0] if c.command.operands else "")
     mine = [x for x in lines or () if (m := _CHECKOUT.fullmatch(x.message)) and m[2] == target]
     others = [x for x in lines or () if x not in mine]
@@ -169,11 +148,7 @@ def check_checkout(c: Comparison) -> Outcome | None:
     here = c.now.head == f"refs/heads/{target}"
     if not here and (name or c.now.head.startswith("refs/") or c.now.oid != mine[0].new):
         return None
-    return Outcome("completed", f"HEAD is at {inline(target)}, as this call was to leave it. {_AFTER}")
-
-
-def check_new_branch(c: Comparison) -> str | None:
-    return c.command.last("b") or c.command.last("B")
+    return _completed_with_hooks(messages.CHECKED_OUT.format(inline(target)))
 
 
 def checkout_begun(c: Comparison) -> Outcome | None:
@@ -182,7 +157,7 @@ def checkout_begun(c: Comparison) -> Outcome | None:
     ref = f"refs/heads/{name}"
     if not name or c.then.refs.get(ref) != "" or not c.now.refs.get(ref) or c.now.head == ref:
         return None
-    return Outcome("partial", f"The branch {inline(name)} was made, but HEAD is not on it.")
+    return Outcome("partial", messages.CHECKOUT_BEGUN.format(inline(name)))
 
 
 def check_reset(c: Comparison) -> Outcome | None:
@@ -192,7 +167,7 @@ def check_reset(c: Comparison) -> Outcome | None:
         return None
     if c.now.head != c.then.head or _IN_COMMIT & set(c.now.whole.states):
         return None
-    return Outcome("completed", f"{_place(c)} was reset to {inline(target)}, which is {short_id(c.now.oid)}.")
+    return Outcome("completed", messages.RESET.format(_moved_ref(c), inline(target), short_id(c.now.oid)))
 
 
 def check_pick(c: Comparison) -> Outcome | None:
@@ -208,7 +183,7 @@ def check_pick(c: Comparison) -> Outcome | None:
         return None
     if any(a.new != b.old for a, b in pairwise(lines)):
         return None
-    return Outcome("completed", f"{_place(c)} moved to {short_id(c.now.oid)} by this {verb}. {_AFTER}")
+    return _moved_by(c, verb)
 
 
 def check_stash(c: Comparison) -> Outcome | None:
@@ -222,11 +197,11 @@ def check_stash(c: Comparison) -> Outcome | None:
     lines, head = c.lines("refs/stash"), c.lines()
     if not lines or len(lines) != 1 or lines[0].new != c.now.refs.get("refs/stash"):
         return None
-    kept = f"The changes are in the stash, as {short_id(lines[0].new)}"
+    kept = short_id(lines[0].new)
     # The files are put back by a reset of its own, after the stash was stored.
     if head is not None and [x.message for x in head] == ["reset: moving to HEAD"]:
-        return Outcome("completed", f"{kept}.")
-    return Outcome("partial", f"{kept}, but they may still be in the working tree, too.") if head == () else None
+        return Outcome("completed", messages.STASHED.format(kept))
+    return Outcome("partial", messages.STASH_BEGUN.format(kept)) if head == () else None
 
 
 def _unstashed(c: Comparison, what: str) -> Outcome | None:
@@ -234,16 +209,26 @@ def _unstashed(c: Comparison, what: str) -> Outcome | None:
     mark, was = c.then.logs.get("refs/stash"), c.then.refs.get("refs/stash")
     now = c.now.refs.get("refs/stash")
     try:
-        gone = mark is not None and bool(was) and now is not None and lost_last_line(c.repo, "refs/stash", mark)
+        gone = (
+            mark is not None and bool(was) and now is not None and git_repo.lost_last_line(c.repo, "refs/stash", mark)
+        )
     except UnreadableRepo:
         return None
     if not gone or mark is None or now == was or bool(now) != bool(mark.last) or c.lines():
         return None
-    return Outcome("completed", "The newest stash entry is gone, which is the last thing that this call does.")
+    return Outcome("completed", messages.UNSTASHED)
 
 
-def _place(c: Comparison) -> str:
+def _moved_ref(c: Comparison) -> str:
     return f"The branch {inline(c.now.head[11:])}" if c.now.head.startswith("refs/heads/") else "HEAD"
+
+
+def _moved_by(c: Comparison, verb: str) -> Outcome:
+    return _completed_with_hooks(messages.MOVED_BY.format(_moved_ref(c), short_id(c.now.oid), verb))
+
+
+def _completed_with_hooks(done: str) -> Outcome:
+    return Outcome("completed", messages.AFTERWARDS.format(done))
 
 
 _HEADS = "refs/heads/"
@@ -257,10 +242,10 @@ def check_tag(c: Comparison) -> Outcome | None:
         return None
     if c.command.has("delete"):
         gone = len(c.command.operands) == 1 and not c.now.refs[ref]
-        return Outcome("completed", f"The tag {inline(name)} is gone.") if gone else None
+        return Outcome("completed", messages.TAG_GONE.format(inline(name))) if gone else None
     if not c.now.refs[ref] or (c.then.refs[ref] and not c.command.has("force")):
         return None
-    return Outcome("completed", f"The tag {inline(name)} is there, at {short_id(c.now.refs[ref])}, and was not before.")
+    return Outcome("completed", messages.TAG_MADE.format(inline(name), short_id(c.now.refs[ref])))
 
 
 def check_branch(c: Comparison) -> Outcome | None:
@@ -279,9 +264,7 @@ def check_branch(c: Comparison) -> Outcome | None:
     followed = f"branch.{names[0]}.remote" in settings and f"branch.{names[0]}.merge" in settings
     if follows or ((len(names) > 1 or c.command.has("track")) and not followed and not c.command.has("no-track")):
         return None
-    return Outcome(
-        "completed", f"The branch {inline(names[0])} is there, at {short_id(c.now.refs[ref])}, as it was not before."
-    )
+    return Outcome("completed", messages.BRANCH_MADE.format(inline(names[0]), short_id(c.now.refs[ref])))
 
 
 def _branch_deleted(c: Comparison, settings: dict[str, list[str]]) -> Outcome | None:
@@ -289,8 +272,8 @@ def _branch_deleted(c: Comparison, settings: dict[str, list[str]]) -> Outcome | 
     if c.moved(f"{_HEADS}{name}") is not True or c.now.refs[f"{_HEADS}{name}"]:
         return None
     if _configured(name, settings):
-        return Outcome("partial", f"The branch {inline(name)} is gone, but its settings are still there.")
-    return Outcome("completed", f"The branch {inline(name)} is gone.")
+        return Outcome("partial", messages.BRANCH_SETTINGS_LEFT.format(inline(name)))
+    return Outcome("completed", messages.BRANCH_GONE.format(inline(name)))
 
 
 def _branch_renamed(c: Comparison, settings: dict[str, list[str]]) -> Outcome | None:
@@ -302,19 +285,14 @@ def _branch_renamed(c: Comparison, settings: dict[str, list[str]]) -> Outcome | 
     if not was or now != was or c.then.refs.get(f"{_HEADS}{new}") != "" or c.now.refs.get(old) != "":
         return None
     if c.now.head != (f"{_HEADS}{new}" if c.then.head == old else c.then.head):
-        return Outcome("partial", f"The branch {inline(new)} is there, but HEAD still names the old one.")
+        return Outcome("partial", messages.BRANCH_HEAD_LEFT.format(inline(new)))
     if _configured(old.removeprefix(_HEADS), settings):
-        return Outcome(
-            "partial", f"The branch {inline(new)} is there, but its settings are still those of the old name."
-        )
-    return Outcome("completed", f"The branch {inline(new)} is there, and the old name is gone.")
+        return Outcome("partial", messages.BRANCH_OLD_SETTINGS.format(inline(new)))
+    return Outcome("completed", messages.BRANCH_RENAMED.format(inline(new)))
 
 
 def _configured(name: str, settings: dict[str, list[str]]) -> bool:
     return any(key.startswith(f"branch.{name}.") for key in settings)
-
-
-# ---- push ----------------------------------------------------------------------------------------------------------
 
 
 def push_refspec(command: GitCommand, head: str) -> tuple[str, str] | None:
@@ -344,7 +322,7 @@ def tracking_refs(command: GitCommand, head: str, remotes: tuple[str, ...]) -> t
 def sends_the_same(command: GitCommand, then: RepoSnapshot, now: RepoSnapshot) -> bool:
     """Whether the branch that a push sends is what it was before the call. Then that the remote took it is true whoever
     sent it, and to send it again does nothing: calls beside it of which it is not known what they change (a script
-    whose end the session had not told yet) cast no doubt on it."""
+    whose end is not in the session yet) cast no doubt on it."""
     if (spec := push_refspec(command, then.head)) is None or then.head != now.head:
         return False
     sent = then.refs.get(spec[0])
@@ -352,7 +330,7 @@ def sends_the_same(command: GitCommand, then: RepoSnapshot, now: RepoSnapshot) -
 
 
 def check_push(c: Comparison) -> Outcome | None:
-    """git moves the remote-tracking ref once the remote has said that it took the branch (transport_push)."""
+    """git moves the remote-tracking ref once the remote has confirmed the branch (transport_push)."""
     spec = push_refspec(c.command, c.now.head)
     if spec is None:
         return None
@@ -374,7 +352,7 @@ def check_push(c: Comparison) -> Outcome | None:
         return None
     if not _goes_to_one(c, remote):
         return None
-    return Outcome("completed", f"{inline(remote)} took {short_id(sent)} as {inline(spec[1])}: {inline(ref)} says so.")
+    return Outcome("completed", messages.PUSHED.format(inline(remote), short_id(sent), inline(spec[1]), inline(ref)))
 
 
 def _goes_to_one(c: Comparison, remote: str) -> bool:
@@ -393,13 +371,13 @@ def _goes_to_one(c: Comparison, remote: str) -> bool:
     return True
 
 
-def explain_open_push(c: Comparison | None, command: GitCommand, head: str) -> str:
+def explain_open_push(command: GitCommand, head: str) -> str:
     """How to find out what became of a push of which nothing is known."""
     spec = push_refspec(command, head)
     if spec is None or (command.operands and not is_ref(f"refs/remotes/{command.operands[0]}")):
-        return "The remote may have taken it or not: `git ls-remote` tells."
+        return messages.PUSH_OPEN.format("`git ls-remote`")
     look = f"git ls-remote {command.operands[0] if command.operands else 'origin'} {_HEADS}{spec[1]}"
-    return f"The remote may have taken it or not: {inline(look)} tells."
+    return messages.PUSH_OPEN.format(inline(look))
 
 
 _MAGIC = frozenset("*?[\\:")
@@ -412,7 +390,7 @@ def check_index_command(c: Comparison) -> Outcome | None:
     if not then or not now or then == now or now == "absent" or paths is None:
         return None
     try:
-        all = read_index(c.repo, c.budget)
+        all = git_repo.read_index(c.repo, c.budget)
     except UnreadableRepo:
         return None
     if c.command.verb == "add":
@@ -444,11 +422,11 @@ def _added(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> 
             return None
     if not c.command.has("update") and c.untracked(paths) is not False:
         return None
-    return Outcome("completed", "The index lists what this call was to add, as it is in the working tree.")
+    return Outcome("completed", messages.INDEX_ADDED)
 
 
 def all_staged(c: Comparison, under: Sequence[IndexEntry]) -> bool:
-    return not c.budget.over and all(is_staged(c.repo, entry) for entry in under)
+    return not c.budget.over and all(git_repo.is_staged(c.repo, entry) for entry in under)
 
 
 def _removed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> Outcome | None:
@@ -456,7 +434,7 @@ def _removed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -
         return None
     if not c.command.has("cached") and any(os.path.lexists(c.repo.tree / path) for path in paths):
         return None
-    return Outcome("completed", f"The index lists {inline(paths[0])}{' and the others' if paths[1:] else ''} no more.")
+    return Outcome("completed", messages.INDEX_REMOVED.format(inline(paths[0]), " and the others" if paths[1:] else ""))
 
 
 def _renamed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -> Outcome | None:
@@ -467,14 +445,14 @@ def _renamed(c: Comparison, all: Sequence[IndexEntry], paths: tuple[str, ...]) -
         new = inside
     if entries_below(all, old) or not entries_below(all, new) or os.path.lexists(c.repo.tree / old):
         return None
-    return Outcome("completed", f"The index lists {inline(new)}, and {inline(old)} no more.")
+    return Outcome("completed", messages.INDEX_RENAMED.format(inline(new), inline(old)))
 
 
 MAKING_VERBS = ("clone", "init", "worktree")
 
 
 def made_folder(command: GitCommand) -> str | None:
-    """The folder that the command is to make, as named; None where that cannot be said."""
+    """The folder that the command is to make, as named; None where that is not known."""
     operands = (*command.operands, *(command.paths or ()))
     if command.verb == "init":
         return (operands or (".",))[0] if len(operands) < 2 else None
@@ -491,7 +469,7 @@ def made_folder(command: GitCommand) -> str | None:
 
 def made_folder_state(command: GitCommand, path: str) -> str | None:
     """ "absent" where nothing is there, "empty" for an empty folder, for init "none" for a folder without .git; None
-    for all else, of which nothing is said."""
+    for all else, of which nothing is concluded."""
     try:
         names = [p.name for p in Path(path).iterdir()]
     except FileNotFoundError:
@@ -507,40 +485,39 @@ def made_folder_state(command: GitCommand, path: str) -> str | None:
 def judge_made_folder(command: GitCommand, path: str, then: str, budget: Budget) -> Outcome:
     now = made_folder_state(command, path)
     if now == then:
-        what = {"none": "holds no repository", "absent": "is not there", "empty": "is empty"}[then]
-        return Outcome("not_started", f"{inline(path)} {what}, as before the call.")
+        return Outcome("not_started", messages.FOLDER_AS_BEFORE[then].format(inline(path)))
     unborn = False
     try:
-        repo = find_repo(Path(path))
+        repo = git_repo.find_repo(Path(path))
         if repo is None or str(repo.tree) != path:
             raise UnreadableRepo
-        made = scan_git_dir(repo, budget)
+        made = git_repo.scan_git_dir(repo, budget)
         if command.verb == "init":
             done = _is_new(repo)
         elif command.verb == "clone":
-            unborn = not resolve_ref(repo, read_head(repo))
-            done = not unborn and bool(mark_log(repo, "HEAD").size) and _has_index(repo)
+            unborn = not git_repo.resolve_ref(repo, git_repo.read_head(repo))
+            done = not unborn and bool(git_repo.mark_log(repo, "HEAD").size) and _has_index(repo)
         else:
-            done = read_small(repo.own, "locked", 4096) is None and _has_index(repo)
+            done = git_repo.read_small(repo.own, "locked", 4096) is None and _has_index(repo)
         if done and not made.locks and not made.states:
             kind = "worktree" if command.verb == "worktree" else "repository"
-            return Outcome("completed", f"{inline(path)} is a whole {kind}, and was none before the call.")
+            return Outcome("completed", messages.FOLDER_MADE.format(inline(path), kind))
     except (UnreadableRepo, OSError):
         pass
     if unborn:
-        return Outcome("unknown", f"{inline(path)} is a repository without a commit: of an empty remote, or cut off.")
-    rest = "the same command again makes it whole" if command.verb == "init" else "remove it before you repeat the call"
-    return Outcome("partial", f"{inline(path)} was begun and is not whole: {rest}.")
+        return Outcome("unknown", messages.FOLDER_UNBORN.format(inline(path)))
+    why = messages.INIT_BEGUN if command.verb == "init" else messages.FOLDER_BEGUN
+    return Outcome("partial", why.format(inline(path)))
 
 
 def _has_index(repo: Repo) -> bool:
     """The index is written last, when all files are there."""
-    return index_checksum(repo) != "absent"
+    return git_repo.index_checksum(repo) != "absent"
 
 
 def _is_new(repo: Repo) -> bool:
     """git makes the object folders last (init_db)."""
-    read_head(repo)
-    config = read_small(repo.common, "config", 1 << 16) or b""
+    git_repo.read_head(repo)
+    config = git_repo.read_small(repo.common, "config", 1 << 16) or b""
     folders = all((repo.common / "objects" / name).is_dir() for name in ("info", "pack"))
     return folders and b"repositoryformatversion" in config and b"bare" in config

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.evidence.model import Budget
+from wal_agent.evidence import messages
+from wal_agent.evidence.model import Budget, times_settled
 
 MOST_SMALL = 8192  # bytes of HEAD, a ref, a .git file
 MOST_PACKED = 4 << 20  # bytes of packed-refs
-MOST_CONFIG = 1 << 20
 MOST_WALKED = 4000  # files and folders below refs and logs
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
@@ -46,8 +46,8 @@ class Repo:
 
 
 def find_repo(cwd: Path) -> Repo | None:
-    """The repository that git would work in there; None where there is none. Unreadable: links, a bare repository, the
-    inside of a git dir, or anything that git may read in another way."""
+    """The repository that git would work in there; None where there is none. Raises UnreadableRepo
+    for links, a bare repository, the inside of a git dir, or anything that git may read in another way."""
     for folder in (cwd, *cwd.parents):
         try:
             s = os.lstat(folder / ".git")
@@ -116,7 +116,7 @@ def _open(folder: Path, name: str) -> int | None:
             at = deeper
         return os.open(last, _READ, dir_fd=at)
     except OSError as e:
-        # A folder that is a link gives ENOTDIR, too: not there is all that can be said then, and is what git would say
+        # A folder that is a link gives ENOTDIR, too: not there is all that is known then, and is what git would report
         # of a file in its place; links are found by `walk`.
         if e.errno in _GONE:
             return None
@@ -129,27 +129,13 @@ def _open(folder: Path, name: str) -> int | None:
 
 def read_small(folder: Path, name: str, most: int) -> bytes | None:
     """A small regular file whole."""
-    fd = _open(folder, name)
-    if fd is None:
-        return None
-    try:
-        s = os.fstat(fd)
-        if not stat.S_ISREG(s.st_mode) or s.st_size > most:
-            raise UnreadableRepo
-        parts: list[bytes] = []
-        while part := os.read(fd, most + 1):
-            parts.append(part)
-            if sum(map(len, parts)) > most:
-                raise UnreadableRepo
-        return b"".join(parts)
-    except OSError:
-        raise UnreadableRepo from None
-    finally:
-        os.close(fd)
+    found = read_from(folder, name, 0, most)
+    return None if found is None else found[0]
 
 
 def read_from(folder: Path, name: str, start: int, most: int) -> tuple[bytes, int] | None:
-    """Bytes from `start` (negative: from the end) on, and the file's size. Unreadable if more than `most` follow."""
+    """Bytes from `start` (negative: from the end) on, and the file's size. Raises UnreadableRepo if more than `most`
+    follow."""
     fd = _open(folder, name)
     if fd is None:
         return None
@@ -187,7 +173,7 @@ def read_head(repo: Repo) -> str:
 
 def resolve_ref(repo: Repo, ref: str) -> str:
     """The object that a ref (or an object's name itself) stands for; "" where there is none. A ref that names another
-    one, other than HEAD, is Unreadable."""
+    one, other than HEAD, raises UnreadableRepo."""
     if _OID.fullmatch(ref):
         return ref
     if not is_ref(ref):
@@ -206,20 +192,6 @@ def resolve_ref(repo: Repo, ref: str) -> str:
     if _OID.fullmatch(text) is None:
         raise UnreadableRepo
     return text
-
-
-# ---- the whole -----------------------------------------------------------------------------------------------------
-
-STATES = (
-    "MERGE_HEAD",
-    "CHERRY_PICK_HEAD",
-    "REVERT_HEAD",
-    "BISECT_LOG",
-    "MERGE_AUTOSTASH",
-    "rebase-merge",
-    "rebase-apply",
-    "sequencer",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +214,7 @@ def scan_git_dir(repo: Repo, budget: Budget) -> GitDirState:
     for root in dict.fromkeys((repo.own, repo.common)):
         s = os.lstat(root)
         lines.append(_stat_line("", s))
-        settled = settled and _settled(s, now)
+        settled = settled and times_settled(s.st_ctime_ns, now)
         todo = [""]
         while todo:
             inside = todo.pop()
@@ -261,22 +233,16 @@ def scan_git_dir(repo: Repo, budget: Budget) -> GitDirState:
                     raise UnreadableRepo
                 if path == "objects":
                     continue
-                if root == repo.own and path in STATES:
+                if root == repo.own and path in messages.GIT_STATES:
                     states.add(name)
                 if name.endswith(".lock"):
                     locks.add(path if root == repo.own else f"{root.name}/{path}")
                 lines.append(_stat_line(path, s))
-                settled = settled and _settled(s, now)
+                settled = settled and times_settled(s.st_ctime_ns, now)
                 if stat.S_ISDIR(s.st_mode) and (inside or name in ("refs", "logs")):
                     todo.append(path)
     text = "\n".join(lines).encode("utf-8", "surrogateescape")
     return GitDirState(tuple(sorted(states)), tuple(sorted(locks)), hashlib.sha256(text).hexdigest()[:32], settled)
-
-
-def _settled(s: os.stat_result, now: int) -> bool:
-    """Whether a change from now on shows in the times: file systems count in ticks, of up to 10 ms or in seconds."""
-    tick = 2_000_000_000 if s.st_ctime_ns % 1_000_000_000 == 0 else 20_000_000
-    return now - s.st_ctime_ns > tick
 
 
 def _stat_line(path: str, s: os.stat_result) -> str:
@@ -314,11 +280,18 @@ def hash_index(repo: Repo, budget: Budget) -> str:
         found = read_from(repo.own, "index", 0, MOST_INDEX)
     except UnreadableRepo:
         return ""
-    return "absent" if found is None else _listed(found[0], budget)
+    if found is None:
+        return "absent"
+    data = found[0]
+    width, spans = _spans(data, budget)
+    sha = hashlib.sha256()
+    for at, stop in spans:
+        sha.update(data[at + 24 : at + 28] + data[at + _TIMES : stop + 1])
+    return sha.hexdigest()[:32] if width else ""
 
 
 def read_index(repo: Repo, budget: Budget) -> tuple[IndexEntry, ...]:
-    """Unreadable for an index of which `listed` says nothing."""
+    """Raises UnreadableRepo for an index of which `hash_index` says nothing."""
     found = read_from(repo.own, "index", 0, MOST_INDEX)
     if found is None:
         return ()
@@ -355,18 +328,8 @@ def entries_below(all: Sequence[IndexEntry], path: str) -> list[IndexEntry]:
     return [e for e in all if not name or e.path == name or e.path.startswith(name + b"/")]
 
 
-def _listed(data: bytes, budget: Budget) -> str:
-    width, spans = _spans(data, budget)
-    if not width:
-        return ""
-    sha = hashlib.sha256()
-    for at, stop in spans:
-        sha.update(data[at + 24 : at + 28] + data[at + _TIMES : stop + 1])
-    return sha.hexdigest()[:32]
-
-
 def _spans(data: bytes, budget: Budget) -> tuple[int, list[tuple[int, int]]]:
-    """The width of an object's name, which the index does not tell, and where each entry begins and its path ends; a
+    """The width of an object's name, which is not in the index, and where each entry begins and its path ends; a
     width of 0 for what cannot be read."""
     for width in (20, 32):
         spans = _spans_of(data, width, budget)
@@ -405,7 +368,7 @@ def _spans_of(data: bytes, width: int, budget: Budget) -> list[tuple[int, int]] 
 
 MOST_LOG = 256 << 10  # bytes that a reflog may have grown by
 _END = 16 << 10  # bytes of its end that are read
-_TAIL = 1024  # bytes of it that tell whether it is still the same one
+_TAIL = 1024  # bytes of it that show whether it is still the same one
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,34 +13,15 @@ from pathlib import Path
 from wal_agent.capture.git import Git, GitDirs, GitFailed, GitMissing, GitStopped
 from wal_agent.evidence import git_repo
 from wal_agent.evidence.git_argv import GitCommand
-from wal_agent.evidence.git_repo import (
-    GitDirState,
-    LogLine,
-    LogMark,
-    Repo,
-    UnreadableRepo,
-    is_ref,
-    mark_log,
-    read_head,
-    read_log_since,
-    resolve_ref,
-    scan_git_dir,
-)
+from wal_agent.evidence.git_repo import GitDirState, LogLine, LogMark, Repo, UnreadableRepo
 from wal_agent.evidence.model import Budget
 from wal_agent.records import Fact
 
 ABSENT = "absent"
 _MOST_REFS = 10
 EARLY_HOOKS = frozenset(
-    [
-        "pre-commit",
-        "prepare-commit-msg",
-        "commit-msg",
-        "pre-merge-commit",
-        "pre-rebase",
-        "post-index-change",
-        "reference-transaction",
-    ]
+    {"pre-commit", "prepare-commit-msg", "commit-msg", "pre-merge-commit", "pre-rebase"}
+    | {"post-index-change", "reference-transaction"}
 )
 
 
@@ -61,26 +42,22 @@ class RepoSnapshot:
 
 
 def take_snapshot(repo: Repo, refs: Sequence[str], index: bool, budget: Budget) -> RepoSnapshot:
-    """Unreadable where anything of it cannot be read. `refs` that are no names of refs are left out."""
-    now = read_head(repo)
-    wanted = [r for r in dict.fromkeys((*((now,) if now.startswith("refs/") else ()), *refs)) if is_ref(r)]
+    """Raises UnreadableRepo where anything of it cannot be read. `refs` that are no names of refs are left out."""
+    now = git_repo.read_head(repo)
+    wanted = [r for r in dict.fromkeys((*((now,) if now.startswith("refs/") else ()), *refs)) if git_repo.is_ref(r)]
     if len(wanted) > _MOST_REFS or budget.over:
         raise UnreadableRepo
-    values = {ref: resolve_ref(repo, ref) for ref in wanted}
+    values = {ref: git_repo.resolve_ref(repo, ref) for ref in wanted}
     return RepoSnapshot(
         head=now,
         oid=values.get(now, now) if now.startswith("refs/") else now,
         refs=values,
-        logs={name: mark_log(repo, name) for name in ("HEAD", *wanted)},
+        logs={name: git_repo.mark_log(repo, name) for name in ("HEAD", *wanted)},
         index=git_repo.index_checksum(repo),
         listed=git_repo.hash_index(repo, budget) if index else "",
-        whole=scan_git_dir(repo, budget),
-        hooks=_hooks(repo),
+        whole=git_repo.scan_git_dir(repo, budget),
+        hooks=tuple(sorted(list_hooks(repo.common / "hooks"))),
     )
-
-
-def _hooks(repo: Repo) -> tuple[str, ...]:
-    return tuple(sorted(list_hooks(repo.common / "hooks")))
 
 
 def list_hooks(folder: Path) -> frozenset[str]:
@@ -94,45 +71,42 @@ def list_hooks(folder: Path) -> frozenset[str]:
         raise UnreadableRepo from None
 
 
-# ---- as facts ------------------------------------------------------------------------------------------------------
-
-
 def snapshot_facts(repo: Repo, seen: RepoSnapshot) -> tuple[Fact, ...]:
     own = str(repo.own)
     state = [*seen.whole.states, *(f"+{lock}" for lock in seen.whole.locks), *(f"*{hook}" for hook in seen.hooks)]
-    told = [
+    found = [
         ("git.head", own, f"{seen.head} {seen.oid}"),
         ("git.index", own, seen.index),
         ("git.state", own, "\n".join(state)),
     ]
     if seen.whole.settled:
-        told.append(("git.still", own, seen.whole.still))
+        found.append(("git.still", own, seen.whole.still))
     if seen.listed:
-        told.append(("git.listed", own, seen.listed))
+        found.append(("git.listed", own, seen.listed))
     for name, value in seen.refs.items():
         if name != seen.head:
-            told.append(("git.ref", f"{repo.at(name)}/{name}", value or ABSENT))
+            found.append(("git.ref", f"{repo.at(name)}/{name}", value or ABSENT))
     for name, log in seen.logs.items():
         value = f"{log.size} {log.end} {log.last} {log.front}" if log.size else ABSENT
-        told.append(("git.log", f"{repo.at(name)}/logs/{name}", value))
-    return tuple(Fact(what=what, where=where, value=value) for what, where, value in told)
+        found.append(("git.log", f"{repo.at(name)}/logs/{name}", value))
+    return tuple(Fact(what=what, where=where, value=value) for what, where, value in found)
 
 
 def read_snapshot(repo: Repo, facts: Sequence[Fact]) -> RepoSnapshot | None:
     """What the facts say of this repository; None where they say too little, or two things."""
-    told: dict[tuple[str, str], str] = {}
+    known: dict[tuple[str, str], str] = {}
     for fact in facts:
-        if told.setdefault((fact.what, fact.where), fact.value) != fact.value:
+        if known.setdefault((fact.what, fact.where), fact.value) != fact.value:
             return None
     own = str(repo.own)
     try:
-        now, value = told["git.head", own].split(" ")
-        state = told["git.state", own].split("\n")
-        index = told["git.index", own]
-        logs = {name: _mark(value) for name, value in _below(repo, told, "git.log", "logs/")}
+        now, value = known["git.head", own].split(" ")
+        state = known["git.state", own].split("\n")
+        index = known["git.index", own]
+        logs = {name: _mark(value) for name, value in _below(repo, known, "git.log", "logs/")}
     except (KeyError, ValueError):
         return None
-    refs = {name: "" if value == ABSENT else value for name, value in _below(repo, told, "git.ref", "")}
+    refs = {name: "" if value == ABSENT else value for name, value in _below(repo, known, "git.ref", "")}
     if now.startswith("refs/"):
         refs[now] = value
     return RepoSnapshot(
@@ -141,21 +115,21 @@ def read_snapshot(repo: Repo, facts: Sequence[Fact]) -> RepoSnapshot | None:
         refs=refs,
         logs=logs,
         index=index,
-        listed=told.get(("git.listed", own), ""),
+        listed=known.get(("git.listed", own), ""),
         whole=GitDirState(
             states=tuple(s for s in state if s and s[0] not in "+*"),
             locks=tuple(s[1:] for s in state if s.startswith("+")),
-            still=told.get(("git.still", own), ""),
+            still=known.get(("git.still", own), ""),
             settled=True,
         ),
         hooks=tuple(s[1:] for s in state if s.startswith("*")),
     )
 
 
-def _below(repo: Repo, told: Mapping[tuple[str, str], str], what: str, inside: str) -> list[tuple[str, str]]:
-    """By ref name, what is told of the files that are in the git dirs."""
+def _below(repo: Repo, known: Mapping[tuple[str, str], str], what: str, inside: str) -> list[tuple[str, str]]:
+    """By ref name, the facts about files in the git dirs."""
     found = []
-    for (kind, where), value in told.items():
+    for (kind, where), value in known.items():
         for root in dict.fromkeys((repo.own, repo.common)):
             name = where.removeprefix(f"{root}/{inside}")
             if kind == what and name != where and repo.at(name) == root:
@@ -190,10 +164,10 @@ class Comparison:
     budget: Budget
 
     def lines(self, ref: str = "HEAD") -> tuple[LogLine, ...] | None:
-        """What was added to a reflog; None where that cannot be told."""
+        """What was added to a reflog; None where that is not known."""
         mark = self.then.logs.get(ref)
         try:
-            return None if mark is None else read_log_since(self.repo, ref, mark)
+            return None if mark is None else git_repo.read_log_since(self.repo, ref, mark)
         except UnreadableRepo:
             return None
 
@@ -230,16 +204,8 @@ class Comparison:
         """Whether the index has what HEAD has (of those paths)."""
         if any(_UNSAFE_PATH & set(p) for p in paths):
             return None
-        ask = (
-            "diff-index",
-            "--cached",
-            "--ignore-submodules=all",
-            "--no-ext-diff",
-            "--no-textconv",
-            "--name-only",
-            "-z",
-        )
-        data = self._ask(*ask, "HEAD", "--", *paths)
+        ask = ("diff-index", "--cached", "--ignore-submodules=all", "--no-ext-diff", "--no-textconv", "--name-only")
+        data = self._ask(*ask, "-z", "HEAD", "--", *paths)
         return None if data is None else not data
 
     def untracked(self, paths: Sequence[str]) -> bool | None:

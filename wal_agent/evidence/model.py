@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Generic, Literal, TypeVar
 
 from wal_agent.clock import Clock
 from wal_agent.records import Fact, Finding
@@ -41,7 +43,7 @@ class Step:
     """One thing that a call does: what a file tool does to one file (`file`; `words` empty), or one plain command of a
     shell call, all of whose words are literal. `words` have no wrapper in front (sudo, env, timeout, ...). `cwd`:
     absolute, on this machine. `moved`: the workspace that the call worked in and the one here, where they differ: paths
-    in the first mean the same place in the second (`evidence.paths.place`); facts are told by the place here. `input`:
+    in the first mean the same place in the second (`resolve_path`); facts name the place here. `input`:
     the text of a heredoc, where it is literal."""
 
     tool: str
@@ -117,28 +119,44 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Absolute paths that a step may change and that its evidence rests on; a folder stands for all that is in it."""
+    """Absolute paths that a step may change and that its evidence rests on; a folder means all that is in it."""
 
     changes: tuple[str, ...]
     reads: tuple[str, ...] = ()
 
 
-class Kind(Protocol):
-    """One kind of evidence. It only reads, runs no program of the project's and follows no link out of its way."""
-
-    def reach(self, step: Step) -> Reach | None:
-        """What the step may change; None where that cannot be said, or when the step is not of this kind."""
-
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        """What is true before the step; None when the step is not of this kind. Facts of different steps of one call
-        are kept apart by their `where`: where two steps reach one thing, no kind is asked."""
-
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        """What became of the step, from the call's facts and what is true now; None when it is not of this kind.
-        `completed` and `not_started` only with proof."""
+How = TypeVar("How")
 
 
-CWD = "cwd"  # a fact: where the agent said that the call runs
+class Kind(ABC, Generic[How]):
+    """One kind of evidence. It only reads, runs no program of the project's and follows no link out of its way.
+
+    `how`: what `parse` made of the step."""
+
+    @abstractmethod
+    def parse(self, step: Step) -> How | None:
+        """What the step is to do; None when the step is not of this kind."""
+
+    @abstractmethod
+    def reach(self, step: Step, how: How) -> Reach | None:
+        """What the step may change; None where that is not known."""
+
+    @abstractmethod
+    def facts_before(self, step: Step, how: How, budget: Budget) -> tuple[Fact, ...]:
+        """What is true before the step. Facts of different steps of one call are kept apart by their `where`: where two
+        steps reach one thing, no kind is asked."""
+
+    @abstractmethod
+    def judge_step(self, step: Step, how: How, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        """What became of the step, from the call's facts and what is true now. `completed` and `not_started` only with
+        proof."""
+
+
+def fact_value(facts: Iterable[Fact], what: str, where: str | None) -> str | None:
+    return next((f.value for f in facts if (f.what, f.where) == (what, where)), None)
+
+
+CWD = "cwd"  # a fact: where the agent reports that the call runs
 
 
 def resolve_path(step: Step, named: str) -> str | None:
@@ -158,6 +176,12 @@ def resolve_path(step: Step, named: str) -> str | None:
     return relocate(step.moved, os.path.normpath(joined))
 
 
+def resolve_paths(step: Step, named: Sequence[str]) -> tuple[str, ...] | None:
+    """The absolute paths of operands; None where one of them cannot be resolved, or two are the same."""
+    paths = [p for word in named if (p := resolve_path(step, word)) is not None]
+    return tuple(paths) if len(set(paths)) == len(named) else None
+
+
 def folder_fact(cwd: str) -> tuple[Fact, ...]:
     """The fact of an agent's word on where a call runs; nothing for a word that is no plain absolute path."""
     plain = (
@@ -167,7 +191,7 @@ def folder_fact(cwd: str) -> tuple[Fact, ...]:
 
 
 def call_folder(facts: Sequence[Fact]) -> Path | None:
-    """Where the agent said that the call runs, if it did."""
+    """Where the agent reported that the call runs, if it did."""
     return next((Path(f.where) for f in facts if f.what == CWD), None)
 
 
@@ -195,6 +219,13 @@ def resolve_reach(reach: Reach) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*reach.changes, *map(os.path.realpath, reach.changes))))
 
 
+def times_settled(changed: int, now: int) -> bool:
+    """Whether a change from `now` on shows in the times of a file that changed last at `changed` (both ns since 1970).
+    File systems count in ticks of up to 10 ms, some in whole seconds: a change in the tick of the one before leaves no
+    mark."""
+    return now - changed > (2_000_000_000 if changed % 1_000_000_000 == 0 else 20_000_000)
+
+
 _BINS = ("/bin/", "/usr/bin/", "/usr/local/bin/")
 
 
@@ -202,50 +233,18 @@ def program_name(step: Step) -> str:
     """The name of a step's program; "" where it is some file of the project's."""
     name = step.words[0] if step.words else ""
     for folder in _BINS:
-        if name.startswith(folder):
-            name = name[len(folder) :]
+        name = name.removeprefix(folder)
     return "" if "/" in name else name
 
 
-@dataclass(frozen=True, slots=True)
-class Argv:
-    """`options`: short ones by letter, long ones by name, in their order; `values`: of options that take one."""
-
-    options: tuple[str, ...]
-    operands: tuple[str, ...]
-    values: dict[str, str]
-
-    def has(self, *names: str) -> bool:
-        return any(n in self.options for n in names)
+_OUTPUTS = frozenset({">", ">>", ">|", "&>", "&>>", "<>", ">&"})
 
 
-def parse_argv(words: tuple[str, ...], short: str, long: Collection[str] = (), valued: str = "") -> Argv | None:
-    """The words behind the program. None where an option stands that is not in `short`, `long` or, with a value behind
-    it, in `valued`: it may change what the command does."""
-    options: list[str] = []
-    operands: list[str] = []
-    values: dict[str, str] = {}
-    rest = list(words[1:])
-    while rest:
-        word = rest.pop(0)
-        if word == "--":
-            operands += rest
-            break
-        if word.startswith("--"):
-            if word not in long:
-                return None
-            options.append(word)
-        elif word.startswith("-") and len(word) > 1:
-            for at, letter in enumerate(word[1:], 1):
-                if letter in valued:
-                    value = word[at + 1 :] or (rest.pop(0) if rest else None)
-                    if value is None or letter in values:
-                        return None
-                    values[letter] = value
-                    break
-                if letter not in short:
-                    return None
-                options.append(letter)
-        else:
-            operands.append(word)
-    return Argv(tuple(options), tuple(operands), values)
+def output_redirects(step: Step) -> tuple[Redirect, ...]:
+    """The redirections of a step that may change a file."""
+    return tuple(r for r in step.redirects if r.op in _OUTPUTS and not _is_descriptor(r))
+
+
+def _is_descriptor(redirect: Redirect) -> bool:
+    text = redirect.to.text if redirect.to is not None else None
+    return text == "/dev/null" or (redirect.op == ">&" and text is not None and bool(re.fullmatch(r"\d+|-", text)))

@@ -1,14 +1,16 @@
 """Package installs. Only npm leaves a sound mark: it writes node_modules/.package-lock.json last (npm 7 and newer; its
 own source, lib/arborist/reify.js, and a kill at many places agree), before scripts of the project itself.
 
-Of the others (pip, uv, poetry, pnpm, yarn, cargo, go, bundle, composer) it is told which of their files have changed.
+Of the others (pip, uv, poetry, pnpm, yarn, cargo, go, bundle, composer) the verdict names the files that have changed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from wal_agent.evidence import messages
 from wal_agent.evidence.file_state import (
     entry_fact,
     hash_listing,
@@ -19,8 +21,8 @@ from wal_agent.evidence.file_state import (
     read_file,
     stat_entry,
 )
-from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step, program_name
-from wal_agent.records import Fact
+from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, fact_value, program_name
+from wal_agent.records import Fact, Finding
 from wal_agent.shell.quote import inline
 
 _NPM = frozenset({"ci", "clean-install", "install", "i", "add"})
@@ -36,8 +38,8 @@ _AFTER = frozenset(
 )
 _MARK = "node_modules/.package-lock.json"
 _PROJECT = ("package.json", "package-lock.json", "npm-shrinkwrap.json", "node_modules", _MARK)
-# Files of other tools that are told of, by program and the words behind it.
-_FILES: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
+# Files of other tools that are compared, by program and the words behind it.
+_TOOLS: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "pnpm": (frozenset({"install", "i", "add"}), ("package.json", "pnpm-lock.yaml", "node_modules/.modules.yaml")),
     "yarn": (frozenset({"", "install", "add"}), ("package.json", "yarn.lock", "node_modules/.yarn-integrity")),
     "uv": (frozenset({"sync", "add", "lock", "pip"}), ("pyproject.toml", "uv.lock", ".venv")),
@@ -54,89 +56,82 @@ _FILES: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {
 }
 
 
-class Packages:
-    def reach(self, step: Step) -> Reach | None:
-        if not _npm(step):
+@dataclass(frozen=True, slots=True)
+class _Install:
+    """`npm`: an npm install into this very folder. `paths`: the files that are compared."""
+
+    npm: bool
+    paths: tuple[str, ...]
+
+
+PACKAGE_TOOLS = ("npm", *_TOOLS)
+
+
+class Packages(Kind[_Install]):
+    def parse(self, step: Step) -> _Install | None:
+        paths = _compared_files(step)
+        return _Install(_installs_here(step), paths) if paths else None
+
+    def reach(self, step: Step, how: _Install) -> Reach | None:
+        if not how.npm:
             return None  # caches, virtual environments, build folders: no list of these is whole
         return Reach(tuple(f"{step.cwd}/{name}" for name in (*_PROJECT[:3], "node_modules")))
 
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        paths = _files(step)
-        if not paths:
-            return None
-        found = [f for path in paths if (f := entry_fact(path, budget)) is not None]
-        if not _npm(step):
-            return tuple(found)
+    def facts_before(self, step: Step, how: _Install, budget: Budget) -> tuple[Fact, ...]:
+        found = tuple(f for path in how.paths if (f := entry_fact(path, budget)) is not None)
         folder = f"{step.cwd}/node_modules"
-        tree = hash_listing(folder, budget)
-        return (*found, *(() if tree is None else (Fact(what="tree", where=folder, value=tree),)))
+        if not how.npm or (tree := hash_listing(folder, budget)) is None:
+            return found
+        return (*found, Fact(what="tree", where=folder, value=tree))
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        paths = _files(step)
-        if not paths:
-            return None
-        if around.same_place:
-            return _npm_found(step, facts, around, budget) if _npm(step) else _changed(paths, facts)
-        return Outcome("unknown")
+    def judge_step(self, step: Step, how: _Install, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        if not around.same_place:
+            return Outcome("unknown")
+        return _judge_npm(step, how.paths, facts, around, budget) if how.npm else _judge_changes(how.paths, facts)
 
 
-def _npm_found(step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+def _judge_npm(step: Step, paths: Sequence[str], facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
     folder, mark = f"{step.cwd}/node_modules", f"{step.cwd}/{_MARK}"
     was, now, tree = read_facts(facts, mark), stat_entry(mark), read_facts(facts, folder)
     here = stat_entry(folder)
     if was is None or now is None or tree is None or here is None:
         return Outcome("unknown")
-    shown = inline(_MARK)
+    shown, modules = inline(_MARK), inline("node_modules")
+    begun: Finding = "partial" if around.gone and around.alone else "unknown"
     if now.kind == "file" and not was.fresh and (now.mtime, now.ctime) != (was.entry.mtime, was.entry.ctime):
         if not around.alone:
-            return Outcome("unknown", f"npm has written {shown}, but that may have been for another call.")
+            return Outcome("unknown", messages.NPM_CONTESTED.format(shown))
         if not _is_json(mark, budget):
-            return _begun(f"npm was writing {shown}, which it does last", around)
-        if not _scripts(step, budget):
-            return Outcome("completed", f"npm has written {shown}, which it does when all packages are in place.")
-        return Outcome("unknown", f"npm has written {shown}, but scripts of the project run after that.")
-    moved = [p for p in _files(step) if (n := read_facts(facts, p)) is None or stat_entry(p) != n.entry]
-    if not moved:
-        before = next((f.value for f in facts if (f.what, f.where) == ("tree", folder)), None)
+            return Outcome(begun, messages.NPM_WRITING.format(shown))
+        if not _has_scripts(step, budget):
+            return Outcome("completed", messages.NPM_DONE.format(shown))
+        return Outcome("unknown", messages.NPM_SCRIPTS.format(shown))
+    noted = {p: read_facts(facts, p) for p in paths}
+    if all(n is not None and stat_entry(p) == n.entry for p, n in noted.items()):
+        before = fact_value(facts, "tree", folder)
         if here.absent or (before is not None and before == hash_listing(folder, budget)):
-            same = (
-                f"{inline('package.json')}, its lock file and {inline('node_modules')} are as they were before the call"
-            )
-            fresh = any(n is not None and n.fresh for n in (read_facts(facts, p) for p in _files(step)))
+            same = messages.NPM_UNCHANGED.format(inline("package.json"), modules)
+            fresh = any(n is not None and n.fresh for n in noted.values())
             return Outcome("unknown", f"{same}.") if fresh else judge_as_before(same, True, around)
         if before is None:
-            return Outcome(
-                "unknown",
-                f"npm has not written {shown} since the call; {inline('node_modules')} is too big to compare.",
-            )
-    return _begun(f"{inline('node_modules')} or the lock file has changed, and npm has not written {shown}", around)
+            return Outcome("unknown", messages.NPM_TOO_BIG.format(shown, modules))
+    return Outcome(begun, messages.NPM_BEGUN.format(modules, shown))
 
 
-def _begun(why: str, around: Context) -> Outcome:
-    return Outcome("partial" if around.gone and around.alone else "unknown", f"{why}.")
-
-
-def _changed(paths: Sequence[str], facts: Sequence[Fact]) -> Outcome:
-    """What can be told of tools that leave no sound mark."""
+def _judge_changes(paths: Sequence[str], facts: Sequence[Fact]) -> Outcome:
+    """Report what is known of tools that leave no sound mark."""
     known = [(p, n.entry == stat_entry(p)) for p in paths if (n := read_facts(facts, p)) is not None]
-    other = [p for p, same in known if not same]
-    if other:
-        return Outcome(
-            "unknown", f"{quote_paths(other)} changed since the call, so it began; whether it ended cannot be told."
-        )
+    if other := [p for p, same in known if not same]:
+        return Outcome("unknown", messages.PACKAGES_BEGUN.format(quote_paths(other)))
     if known:
-        return Outcome(
-            "unknown", f"{quote_paths([p for p, _ in known])} did not change since the call, but other files may have."
-        )
+        return Outcome("unknown", messages.PACKAGES_UNCHANGED.format(quote_paths([p for p, _ in known])))
     return Outcome("unknown")
 
 
-def _npm(step: Step) -> bool:
+def _installs_here(step: Step) -> bool:
     """Whether it is an install into this very folder. npm goes up to a folder whose workspaces hold this one."""
     words = step.words
-    if program_name(step) != "npm" or len(words) < 2 or words[1] not in _NPM:
-        return False
-    if any(w.startswith("-") and w not in _OPTIONS for w in words[2:]):
+    if program_name(step) != "npm" or any(w.startswith("-") and w not in _OPTIONS for w in words[2:]):
         return False
     here = stat_entry(f"{step.cwd}/package.json")
     above, links = parent(str(step.cwd)), stat_entry(f"{step.cwd}/node_modules")
@@ -147,12 +142,12 @@ def _npm(step: Step) -> bool:
     return here is not None and here.kind == "file" and links is not None and links.kind in ("dir", "absent")
 
 
-def _files(step: Step) -> tuple[str, ...]:
-    """Absolute paths of the files that are told of; empty for a step of another kind."""
+def _compared_files(step: Step) -> tuple[str, ...]:
+    """Absolute paths of the files that are compared; empty for a step of another kind."""
     name, second = program_name(step), step.words[1] if len(step.words) > 1 else ""
     if name == "npm":
         return tuple(f"{step.cwd}/{f}" for f in _PROJECT) if second in _NPM else ()
-    commands, files = _FILES.get(name, (frozenset[str](), ()))
+    commands, files = _TOOLS.get(name, (frozenset[str](), ()))
     return tuple(f"{step.cwd}/{f}" for f in files) if second in commands else ()
 
 
@@ -163,7 +158,7 @@ def _is_json(path: str, budget: Budget) -> bool:
         return False
 
 
-def _scripts(step: Step, budget: Budget) -> bool:
+def _has_scripts(step: Step, budget: Budget) -> bool:
     """Whether the project has scripts of its own that npm may run at the end."""
     if "--ignore-scripts" in step.words:
         return False
@@ -174,6 +169,3 @@ def _scripts(step: Step, budget: Budget) -> bool:
         return True
     scripts = project.get("scripts", {}) if isinstance(project, dict) else None
     return not isinstance(scripts, dict) or bool(_AFTER & scripts.keys()) or native is None or not native.absent
-
-
-PACKAGES = Packages()

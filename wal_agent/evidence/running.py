@@ -11,16 +11,17 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from wal_agent.evidence.model import Budget, Context, NestedRun, Outcome, Reach, Step, program_name
-from wal_agent.records import Fact, Intent
+from wal_agent.evidence import messages
+from wal_agent.evidence.model import Budget, Context, Kind, NestedRun, Outcome, Reach, Step, program_name
+from wal_agent.records import Fact, Finding, Intent
 from wal_agent.shell.classify import read_input
 from wal_agent.shell.quote import inline
 from wal_agent.shell.rules import load_rules
 from wal_agent.wal.state import State
 
-# An agent's shell around one command: `bash -c` and the text that is told; Gemini CLI has it in a subshell with a trap,
+# An agent's shell around one command: `bash -c` and the text; Gemini CLI has it in a subshell with a trap,
 # Claude Code as the word of an eval. `file` is another one for each call; the shell's forks have the same line. Without
-# a file (Codex, OpenCode, Copilot CLI, pi, Qwen Code) nothing tells two of them apart, and a single plain command has
+# a file (Codex, OpenCode, Copilot CLI, pi, Qwen Code) nothing distinguishes two of them, and a single plain command has
 # no shell around it any more: bash became it.
 _GEMINI = re.compile(
     r"(?:\S*/)?bash -c (?:shopt -u [a-z ]+;\s+)?_bgpids_file=(?P<file>'[^']*'|[^\s']+)\s+"
@@ -38,7 +39,7 @@ _PLAIN = re.compile(r"(?:\S*/)?(?:ba|z)?sh(?: --norc --noprofile)? -l?c (?P<comm
 def find_running_calls(agent: str, state: State, inputs: Mapping[int, bytes], running: Iterable[str]) -> frozenset[int]:
     """The shell calls whose shell is among the running processes, where that can mean only them: of identical calls as
     many must run, also of those that have ended but may have left theirs behind. A process that merely names the
-    command, or was started by it, tells nothing for sure."""
+    command, or was started by it, proves nothing."""
     shells = load_rules().shells
     open_calls = {o.intent.call: o.intent for o in state.open}
     texts = {n: _text(i, inputs) for n, i in open_calls.items()}
@@ -65,7 +66,7 @@ def _text(call: Intent, inputs: Mapping[int, bytes]) -> str:
 
 
 def _shells(agent: str, running: Iterable[str]) -> dict[str, set[str]]:
-    """By command the files that tell the shells around it apart; "" for one that has none."""
+    """By command the files that distinguish the shells around it; "" for one that has none."""
     found: dict[str, set[str]] = {}
     for line in running:
         if agent == "gemini" and (shell := _GEMINI.fullmatch(line)):
@@ -86,22 +87,30 @@ def _unquoted(word: str) -> str | None:
     return words[0] if len(words) == 1 else None
 
 
-class Runs:
-    def reach(self, step: Step) -> Reach | None:
+class Runs(Kind[Step]):
+    def parse(self, step: Step) -> Step | None:
+        return step if starts_run(step) else None
+
+    def reach(self, step: Step, how: Step) -> Reach | None:
         return None
 
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        return () if starts_run(step) else None
+    def facts_before(self, step: Step, how: Step, budget: Budget) -> tuple[Fact, ...]:
+        return ()
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        return judge_nested_run(around.inner(step), around.gone) if starts_run(step) else None
-
-
-RUNS = Runs()
+    def judge_step(self, step: Step, how: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
+        return judge_nested_run(around.inner(step), around.gone)
 
 
 def starts_run(step: Step) -> bool:
     return program_name(step) == "wal-agent" and step.words[1:2] == ("run",)
+
+
+_RUN_ENDS: dict[str, tuple[Finding, str]] = {
+    "closed": ("completed", messages.RUN_CLOSED),
+    "cut_off": ("partial", messages.RUN_CUT_OFF),
+    "released": ("partial", messages.RUN_RELEASED),
+    "held": ("unknown", messages.RUN_HELD),
+}
 
 
 def judge_nested_run(inner: NestedRun | None, gone: bool) -> Outcome:
@@ -110,14 +119,6 @@ def judge_nested_run(inner: NestedRun | None, gone: bool) -> Outcome:
         return Outcome("unknown")
     job = inline(inner.job)
     if not inner.began:
-        why = f"The log of job {job} has no run that this call began."
-        return Outcome("not_started", why) if gone else Outcome("unknown", why)
-    match inner.state:
-        case "closed":
-            return Outcome("completed", f"The log of job {job} says that this run came to the end of its task.")
-        case "cut_off":
-            return Outcome("partial", f"The log of job {job} says that this run was cut off.")
-        case "released":
-            return Outcome("partial", f"The log of job {job} says that this run stopped before the end of its task.")
-        case "held":
-            return Outcome("unknown", f"By its lease job {job} may still run.")
+        return Outcome("not_started" if gone else "unknown", messages.RUN_NOT_BEGUN.format(job))
+    finding, why = _RUN_ENDS[inner.state]
+    return Outcome(finding, why.format(job))

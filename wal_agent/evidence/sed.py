@@ -21,7 +21,7 @@ from wal_agent.evidence.file_state import (
     read_file,
     sha256,
 )
-from wal_agent.evidence.model import Budget, Context, Outcome, Reach, Step, program_name, resolve_path
+from wal_agent.evidence.model import Budget, Context, Kind, Outcome, Reach, Step, fact_value, resolve_paths
 from wal_agent.records import Fact
 
 MAX_TEXT = 256 << 10  # bytes: every line is looked at, on the way of a call
@@ -146,7 +146,7 @@ def _pattern(text: str, by: str, extended: bool, any_case: bool) -> re.Pattern[b
 
 
 def _new(text: str) -> list[bytes] | None:
-    """The new text, parted where the match itself stands in it."""
+    """The new text, split where it repeats the match."""
     parts, rest = [""], list(text)
     while rest:
         c = rest.pop(0)
@@ -171,15 +171,14 @@ class _Sed:
     extended: bool
 
 
-class Seds:
-    def reach(self, step: Step) -> Reach | None:
-        how = _parse_sed(step)
-        return None if how is None else Reach(how.paths)
+class SedEdits(Kind[_Sed]):
+    def parse(self, step: Step) -> _Sed | None:
+        return _parse_sed(step)
 
-    def before(self, step: Step, budget: Budget) -> tuple[Fact, ...] | None:
-        how = _parse_sed(step)
-        if how is None:
-            return None
+    def reach(self, step: Step, how: _Sed) -> Reach | None:
+        return Reach(how.paths)
+
+    def facts_before(self, step: Step, how: _Sed, budget: Budget) -> tuple[Fact, ...]:
         found = path_facts(how.paths, budget)
         for path in how.paths if found else ():
             was = read_file(path, budget)
@@ -190,11 +189,7 @@ class Seds:
                 found += (Fact(what="sed", where=path, value=sha256(after)),)
         return found
 
-    def judge(self, step: Step, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome | None:
-        how = _parse_sed(step)
-        if how is None:
-            return None
-
+    def judge_step(self, step: Step, how: _Sed, facts: Sequence[Fact], around: Context, budget: Budget) -> Outcome:
         def state(was: PathFacts, now: Entry) -> PathState:
             if was.entry.kind != "file":
                 return "unknown"
@@ -202,20 +197,16 @@ class Seds:
                 return "untouched"
             if not around.same_place or not around.alone or now.kind != "file":
                 return "unknown"
-            wanted = next((f.value for f in facts if (f.what, f.where) == ("sed", was.path)), None)
+            wanted = fact_value(facts, "sed", was.path)
             other = now.inode != was.entry.inode and now.device == was.entry.device and now.mtime >= was.entry.mtime
             return "done" if other and wanted is not None and read_file(was.path, budget).value == wanted else "unknown"
 
-        holds = "holds" if len(how.paths) == 1 else "hold"
-        return judge_paths(
-            compare_paths(how.paths, facts, state), around, f"{holds} what sed makes of the text before", "edited"
-        )
+        done = f"{'holds' if len(how.paths) == 1 else 'hold'} what sed makes of the text before"
+        return judge_paths(compare_paths(how.paths, facts, state), around, done, "edited")
 
 
 def _parse_sed(step: Step) -> _Sed | None:
     """`sed -i [-E|-r] (SCRIPT | -e SCRIPT...) FILE...`."""
-    if program_name(step) != "sed":
-        return None
     scripts: list[str] = []
     rest, files, inplace, extended = list(step.words[1:]), [], False, False
     while rest:
@@ -232,10 +223,5 @@ def _parse_sed(step: Step) -> _Sed | None:
         scripts.append(files.pop(0))
     if not inplace or not files or not all(SCRIPT.fullmatch(s) for s in scripts):
         return None
-    paths = [resolve_path(step, f) for f in files]
-    if None in paths or len(set(paths)) != len(paths):
-        return None
-    return _Sed(tuple(p for p in paths if p is not None), tuple(scripts), extended)
-
-
-SEDS = Seds()
+    paths = resolve_paths(step, files)
+    return None if paths is None else _Sed(paths, tuple(scripts), extended)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.clock import SystemClock
-from wal_agent.evidence.git import GIT
+from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.model import Budget, Context, Outcome, Step
 from wal_agent.records import Fact
 
@@ -144,12 +144,15 @@ class Stage:
     # ---- evidence ----
 
     def before(self, words: Sequence[str], seconds: float = 5.0) -> tuple[Fact, ...]:
-        return GIT.before(self._step(words), Budget(_CLOCK, _CLOCK.boot() + seconds)) or ()
+        step = self._step(words)
+        how = GitKind().parse(step)
+        return () if how is None else GitKind().facts_before(step, how, Budget(_CLOCK, _CLOCK.boot() + seconds))
 
     def judge(self, words: Sequence[str], facts: Sequence[Fact], around: Context = HERE) -> Outcome:
-        found = GIT.judge(self._step(words), facts, around, Budget(_CLOCK, _CLOCK.boot() + 20.0))
-        assert found is not None
-        return found
+        step = self._step(words)
+        how = GitKind().parse(step)
+        assert how is not None
+        return GitKind().judge_step(step, how, facts, around, Budget(_CLOCK, _CLOCK.boot() + 20.0))
 
     def _step(self, words: Sequence[str]) -> Step:
         return Step("run_shell_command", tuple(words), (), self.work)

@@ -16,7 +16,7 @@ from tests.faults.evidence.stage import Unhurried
 from tests.unit.recovery.cases import HOST, end, intent, opening, state_of
 from wal_agent.clock import SystemClock
 from wal_agent.evidence import call, collector
-from wal_agent.evidence.git import GIT
+from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.git_argv import parse_git
 from wal_agent.evidence.model import Budget, Context, Outcome, Step
 
@@ -130,11 +130,10 @@ def test_a_repository_of_the_other_hash_is_read(made: Path, tmp_path: Path) -> N
 
 
 def test_an_environment_that_sends_git_elsewhere_ends_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = stage.before(COMMIT)
-    monkeypatch.setenv("GIT_DIR", "elsewhere")
     step = Step("run_shell_command", COMMIT, (), stage.work)
-    budget = Budget(CLOCK, CLOCK.boot() + 5)
-    assert (GIT.reach(step), GIT.before(step, budget), GIT.judge(step, facts, HERE, budget)) == (None, None, None)
+    assert GitKind().parse(step) is not None
+    monkeypatch.setenv("GIT_DIR", "elsewhere")
+    assert GitKind().parse(step) is None
 
 
 def test_a_change_in_the_same_tick_is_not_taken_for_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,9 +284,7 @@ def test_a_push_is_seen_behind_a_call_whose_end_the_session_has_not_told(
 # ---- several steps -------------------------------------------------------------------------------------------------
 
 
-def whole_call(stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str, run: str) -> Outcome:
-    if GIT not in call.KINDS:
-        monkeypatch.setattr(call, "KINDS", (*call.KINDS, GIT))
+def whole_call(stage: Stage, command: str, run: str) -> Outcome:
     parts = call.read_parts("run_shell_command", json.dumps({"command": command}).encode(), stage.work)
     facts = call.facts_before(parts, Budget(CLOCK, CLOCK.boot() + 5))
     assert facts and sum(len(f.what) + len(f.where) + len(f.value) for f in facts) < 4096
@@ -304,12 +301,10 @@ def whole_call(stage: Stage, monkeypatch: pytest.MonkeyPatch, command: str, run:
         ("git add -A; git commit -q -m m; git push -q origin main", "completed"),
     ],
 )
-def test_add_commit_push(stage: Stage, monkeypatch: pytest.MonkeyPatch, run: str, finding: str) -> None:
+def test_add_commit_push(stage: Stage, run: str, finding: str) -> None:
     stage.sh("echo x > a; echo n > new")
     stage.settle()
-    assert (
-        whole_call(stage, monkeypatch, "git add -A && git commit -m m && git push origin main", run).finding == finding
-    )
+    assert whole_call(stage, "git add -A && git commit -m m && git push origin main", run).finding == finding
 
 
 @pytest.mark.parametrize(
@@ -321,9 +316,7 @@ def test_add_commit_push(stage: Stage, monkeypatch: pytest.MonkeyPatch, run: str
         ("git checkout -q -b fresh; git add -A; git commit -q -m m", "completed"),
     ],
 )
-def test_branch_add_commit(stage: Stage, monkeypatch: pytest.MonkeyPatch, run: str, finding: str) -> None:
+def test_branch_add_commit(stage: Stage, run: str, finding: str) -> None:
     stage.sh("echo x > a; echo n > new")
     stage.settle()
-    assert (
-        whole_call(stage, monkeypatch, "git checkout -b fresh && git add -A && git commit -m m", run).finding == finding
-    )
+    assert whole_call(stage, "git checkout -b fresh && git add -A && git commit -m m", run).finding == finding

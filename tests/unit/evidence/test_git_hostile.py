@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.faults.evidence.git_stage import Stage, make
 from wal_agent.evidence import call
-from wal_agent.evidence.git import GIT
+from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.model import Step
 
 COMMIT = ("git", "commit", "-q", "-m", "a message")
@@ -37,7 +37,7 @@ def test_before_starts_no_process(stage: Stage) -> None:
 import sys
 from pathlib import Path
 from wal_agent.clock import SystemClock
-from wal_agent.evidence.git import GIT
+from wal_agent.evidence.git import GitKind
 from wal_agent.evidence.model import Budget, Step
 
 def stop(event, args):
@@ -48,7 +48,8 @@ sys.addaudithook(stop)
 clock = SystemClock()
 for words in ("git commit -m m", "git push", "git add -A", "git worktree add x y", "git clone x z"):
     step = Step("run_shell_command", tuple(words.split()), (), Path.cwd())
-    assert GIT.reach(step) and GIT.before(step, Budget(clock, clock.boot() + 9)), words
+    git, how = GitKind(), GitKind().parse(step)
+    assert git.reach(step, how) and git.facts_before(step, how, Budget(clock, clock.boot() + 9)), words
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
@@ -177,7 +178,9 @@ def test_a_git_file_that_leads_elsewhere_is_not_followed(made: Path, tmp_path: P
     stage = Stage.copy(made, tmp_path / "s")
     spoil(stage.work, ".git", how)
     assert stage.before(COMMIT) == ()
-    assert GIT.reach(Step("run_shell_command", COMMIT, (), stage.work)) is None
+    step = Step("run_shell_command", COMMIT, (), stage.work)
+    found = GitKind().parse(step)
+    assert found is not None and GitKind().reach(step, found) is None
 
 
 def test_reftable_links_in_refs_and_a_bare_repository_are_left_alone(stage: Stage) -> None:
