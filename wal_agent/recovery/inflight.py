@@ -21,8 +21,8 @@ from wal_agent.evidence.model import call_folder, relocate
 from wal_agent.records import Class, End, Finding, Intent, Recovery, Verdict
 from wal_agent.shell.classify import AWAY, FOLDERS, NO_RULE, classify, classify_command, read_input, worse_class
 from wal_agent.shell.quote import inline, safe
+from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import OURS, Classified, Rules
-from wal_agent.shell.syntax import parse
 from wal_agent.wal.state import EndedCall, OpenCall
 
 ASK = " If that leaves doubt, stop and ask the operator."

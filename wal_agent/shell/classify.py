@@ -7,6 +7,7 @@ known is `unknown`. Read-only calls are logged too: recovery does not rest on th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
@@ -16,9 +17,10 @@ from wal_agent.shell import inline_code
 from wal_agent.shell.effects import builtin_effect, joint_effect, redirect_effects, variable_effects
 from wal_agent.shell.match import GENERAL_VERIFY, command_levels, match_rule, program_name
 from wal_agent.shell.project_rules import folder_after, match_command, match_tool
+from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import OURS, Classified, Rules, Shell
-from wal_agent.shell.syntax import Script, Simple, Word, parse
-from wal_agent.shell.wrappers import InnerRun, unwrap
+from wal_agent.shell.syntax import Script, Simple, Word
+from wal_agent.shell.wrappers import WRAPPERS, InnerRun, unwrap
 
 __all__ = ["AWAY", "Classified", "Rules", "classify", "classify_command", "read_input", "tighten", "worse_class"]
 
@@ -43,19 +45,21 @@ _CODE: Mapping[inline_code.Reads, Classified] = {
 }
 
 AWAY = " (there, not here"  # behind a `verify` that is for where the command ran
+_RUNS_CODE = re.compile("python|node")
 _BADNESS: Mapping[Class, int] = {"read_only": 0, "idempotent": 1, "unknown": 2, "mutation": 3}
 FOLDERS = ("dir_path", "directory", "workdir", "cwd")  # what agents call the folder that a command runs in
 _MOST_COMMANDS = 200
 _MOST_DEPTH = 8
 
 
-def classify(tool: str, input: bytes, rules: Rules) -> Classified:
-    """The class of a call. `input` is the agent's JSON object; anything else makes the call unknown."""
+def classify(tool: str, input: bytes, rules: Rules, explain: bool = True) -> Classified:
+    """The class of a call. `input` is the agent's JSON object; anything else makes the call unknown. `explain`: fill
+    the sentences of the rule with the words of the call, which takes a look for secrets in them."""
     fields = read_input(input)
-    return UNREADABLE if fields is None else _with_project(rules, lambda r: _call(tool, fields, r))
+    return UNREADABLE if fields is None else _with_project(rules, lambda r: _classify_call(tool, fields, r, explain))
 
 
-def _call(tool: str, fields: dict[str, object], rules: Rules) -> Classified:
+def _classify_call(tool: str, fields: dict[str, object], rules: Rules, explain: bool) -> Classified:
     declared: Classified | None = None
     if rules.project and (rule := match_tool(rules.project, tool, fields)) is not None:
         why = rule.why or "is a tool that the project's own rules name"
@@ -63,7 +67,7 @@ def _call(tool: str, fields: dict[str, object], rules: Rules) -> Classified:
     shell = rules.shells.get(tool)
     if shell is None:
         return declared or rules.tools.get(tool, NO_RULE)
-    found = _shell(fields, shell, rules)
+    found = _classify_shell(fields, shell, rules, explain)
     # A project's rule for the shell as such is for the commands that it has no rule for.
     return declared if declared is not None and found.source == OURS else found
 
@@ -102,17 +106,17 @@ def read_input(input: bytes) -> dict[str, object] | None:
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key is given twice")
     return found
 
 
-def _shell(fields: dict[str, object], shell: Shell, rules: Rules) -> Classified:
+def _classify_shell(fields: dict[str, object], shell: Shell, rules: Rules, explain: bool) -> Classified:
     command = fields.get(shell.field)
     folder = next((v for name in FOLDERS if isinstance(v := fields.get(name), str)), "")
     if isinstance(command, str):
-        found = _Parts(rules, folder).whole(command)
+        found = _Parts(rules, folder, explain).whole(command)
     elif isinstance(command, list) and command and all(isinstance(w, str) for w in command):
-        found = _Parts(rules, folder).words(tuple(Word(w, w) for w in command))
+        found = _Parts(rules, folder, explain).words(tuple(Word(w, w) for w in command))
     else:
         return UNREADABLE
     # A field that we do not know (is_background, additional_permissions) may change what is done.
@@ -131,9 +135,10 @@ def worse_class(one: Class, other: Class) -> Class:
 class _Parts:
     """Goes through the commands of a text, and those that they run, and keeps the worst."""
 
-    def __init__(self, rules: Rules, folder: str) -> None:
+    def __init__(self, rules: Rules, folder: str, explain: bool = True) -> None:
         self._rules = rules
-        self._folder = folder  # as far as `cd` tells; only rules of the project ask for it
+        self._explain = explain
+        self._folder = folder  # as far as `cd` shows; only rules of the project ask for it
         self._seen = 0
         self._now = Simple(())  # what is being looked at, with its wrappers
         self._ran: list[Simple] = []  # commands without their wrappers, in their order
@@ -186,10 +191,10 @@ class _Parts:
         declared = self._declared(c)
         if declared is not None:
             return declared
-        if (code := inline_code.classify_python(c) or inline_code.classify_node(c)) is not None:
+        if _RUNS_CODE.search(first.text or "") and (code := inline_code.classify_code(c)) is not None:
             return _CODE[code]
         named = command_levels(c.words, self._rules)
-        runs = unwrap(c, *named[0]) if named else None
+        runs = unwrap(c, *named[0]) if named and not WRAPPERS.isdisjoint((named[0][0], named[-1][0])) else None
         if runs is None:
             self._ran.append(Simple(c.words, redirects=self._now.redirects, sure=self._now.sure))
             return self._plain(c.words)
@@ -206,7 +211,7 @@ class _Parts:
             return own
         if program_name(words[0]) is None:
             return _SCRIPT
-        return match_rule(words, self._rules) or _PROGRAM
+        return match_rule(words, self._rules, self._explain) or _PROGRAM
 
     def _inner(self, r: InnerRun, depth: int) -> Classified:
         least = Classified(r.least, "wrapper", r.why or "runs a command that its words do not tell", GENERAL_VERIFY)

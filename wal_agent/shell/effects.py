@@ -7,12 +7,14 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from wal_agent.shell.expand import assigned_names
 from wal_agent.shell.match import is_live_file, program_name
 from wal_agent.shell.rules import Classified
 from wal_agent.shell.syntax import Redirect, Simple, Word
 
+_LOOK_WHAT, _LOOK_FILE = "look for what it was to change", "look at the file"
 READS = Classified("read_only", "shell-builtin", "only changes the shell that it runs in")
 _APPENDS = Classified(
     "mutation",
@@ -21,54 +23,29 @@ _APPENDS = Classified(
     "look at the end of the file",
 )
 _WRITES = Classified(
-    "idempotent",
-    "redirect-write",
-    "writes the whole of a file; the same again writes it again",
-    "look at the file",
+    "idempotent", "redirect-write", "writes the whole of a file; the same again writes it again", _LOOK_FILE
 )
-_DEVICE = Classified(
-    "mutation", "redirect-device", "writes to a device or a file of the kernel", "look for what it was to change"
+_DEVICE = Classified("mutation", "redirect-device", "writes to a device or a file of the kernel", _LOOK_WHAT)
+_LIVE = Classified("unknown", "redirect-live", "reads a device or a file of the kernel", _LOOK_WHAT)
+_SETS = Classified("unknown", "environment", "sets a variable that may change what programs do", _LOOK_WHAT)
+_BUILTIN = Classified("unknown", "shell-unknown", "uses the shell in a way that is not known here", _LOOK_WHAT)
+WRITES_BACK = Classified(
+    "mutation",
+    "writes-back",
+    "writes to a file what it made of that file; a second time it makes it of the result",
+    _LOOK_FILE,
 )
-_LIVE = Classified(
-    "unknown", "redirect-live", "reads a device or a file of the kernel", "look for what it was to change"
-)
-_SETS = Classified(
-    "unknown",
-    "environment",
-    "sets a variable that may change what programs do",
-    "look for what it was to change",
-)
-_BUILTIN = Classified(
-    "unknown", "shell-unknown", "uses the shell in a way that is not known here", "look for what it was to change"
+DRAWS = Classified(
+    "mutation", "writes-random", "writes what is drawn anew each time, in the place of what was there", _LOOK_FILE
 )
 
 # Variables that change how output looks and nothing else, though their names say otherwise to what follows.
-_SAFE = frozenset(
-    [
-        "LC_ALL",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "NO_COLOR",
-        "CI",
-        "FORCE_COLOR",
-        "CLICOLOR",
-        "CLICOLOR_FORCE",
-        "TERM",
-        "COLUMNS",
-        "LINES",
-        "NODE_ENV",
-        "DEBUG",
-        "PYTHONUNBUFFERED",
-        "PYTHONDONTWRITEBYTECODE",
-        "PYTHONIOENCODING",
-        "PYTHONUTF8",
-        "DEBIAN_FRONTEND",
-        "GIT_OPTIONAL_LOCKS",
-        "GIT_TERMINAL_PROMPT",
-        "PGPASSWORD",
-    ]
-)
+_SAFE_TEXT = """
+    LC_ALL LANG LANGUAGE TZ NO_COLOR CI FORCE_COLOR CLICOLOR CLICOLOR_FORCE TERM COLUMNS LINES NODE_ENV DEBUG
+    PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 DEBIAN_FRONTEND GIT_OPTIONAL_LOCKS
+    GIT_TERMINAL_PROMPT PGPASSWORD
+"""
+_SAFE = frozenset(_SAFE_TEXT.split())
 # Variables that name programs to run, files to read or write, options, or hosts to ask.
 _ACTS = re.compile(
     r".*(?:PATH|PAGER|EDITOR|VISUAL|BROWSER|OPT|FLAGS|ARGS|CONF|COMMAND|CMD|HOME|FILE|LOG|TRACE|PROXY|WRAPPER|HOOK|INIT|PROFILE"
@@ -88,12 +65,7 @@ _RUNS_LATER = re.compile(r"\$|`")
 _ALWAYS = frozenset(["cd", "pushd", "popd", "dirs", "true", "false", ":", "type", "times", "logout"])
 _COUNTS = frozenset(["exit", "return", "shift", "break", "continue", "wait"])  # a word of theirs is a number
 _PLAIN = {  # what their words may be: others may be evaluated (a name with a subscript) or run (jobs -x)
-    "exit": re.compile(r"\d+"),
-    "return": re.compile(r"\d+"),
-    "shift": re.compile(r"\d+"),
-    "break": re.compile(r"\d+"),
-    "continue": re.compile(r"\d+"),
-    "history": re.compile(r"\d+"),
+    **dict.fromkeys(("exit", "return", "shift", "break", "continue", "history"), re.compile(r"\d+")),
     "wait": re.compile(r"-[fn]+|\d+|%\w+"),
     "jobs": re.compile(r"-[lnprs]+|%\w+"),
     "disown": re.compile(r"-[ahr]+|\d+|%\w+"),
@@ -104,7 +76,7 @@ _PLAIN = {  # what their words may be: others may be evaluated (a name with a su
 _NAMES = frozenset(["export", "declare", "typeset", "local", "readonly", "read", "unset", "mapfile", "readarray"])
 
 
-_REFERS = frozenset(["declare", "typeset", "local"])  # -n: another variable is set by this one's name
+_REFERS = ("declare", "typeset", "local")  # -n: another variable is set by this one's name
 _VALUES = {"read": "adinNptu", "mapfile": "dnOsucC", "readarray": "dnOsucC"}  # options that take a value
 
 
@@ -137,11 +109,8 @@ def variable_effects(names: Iterable[str]) -> list[Classified]:
 
 
 def _harmless(name: str) -> bool:
-    if name in _SAFE:
-        return True
-    if _LOWER.fullmatch(name):
-        return _ACTS_LOWER.fullmatch(name) is None
-    return _ACTS.fullmatch(name) is None
+    acts = _ACTS_LOWER if _LOWER.fullmatch(name) else _ACTS
+    return name in _SAFE or acts.fullmatch(name) is None
 
 
 def _tests_variable(words: Sequence[Word], i: int) -> bool:
@@ -152,7 +121,7 @@ def _tests_variable(words: Sequence[Word], i: int) -> bool:
 
 
 def _valued(letters: str, values: str) -> tuple[str, str, str]:
-    """The letters of a word of options, the one of them that takes a value, and the value if it stands there too."""
+    """The letters of a word of options, the one of them that takes a value, and the value if it is attached."""
     at = next((i for i, c in enumerate(letters) if c in values), None)
     return (letters, "", "") if at is None else (letters[: at + 1], letters[at], letters[at + 1 :])
 
@@ -213,18 +182,6 @@ def builtin_effect(words: Sequence[Word]) -> Classified | None:
     return _SETS if variable_effects(names) else READS
 
 
-WRITES_BACK = Classified(
-    "mutation",
-    "writes-back",
-    "writes to a file what it made of that file; a second time it makes it of the result",
-    "look at the file",
-)
-DRAWS = Classified(
-    "mutation",
-    "writes-random",
-    "writes what is drawn anew each time, in the place of what was there",
-    "look at the file",
-)
 _COPIES = frozenset({"cp", "mv", "install", "ln", "scp", "rsync"})  # read all operands but the last, and write that
 _WRITES_ALL = frozenset({"tee", "sponge"})
 _TO_FILE = frozenset({"-o", "--output", "-O", "--out", "-out"})
@@ -253,45 +210,43 @@ def _name(c: Simple) -> str:
 
 
 def _operands(c: Simple) -> list[str]:
-    return [_path(w.text) for w in c.words[1:] if w.text and not w.text.startswith("-")]
-
-
-def _path(text: str) -> str:
-    return posixpath.normpath(text)
+    return [posixpath.normpath(w.text) for w in c.words[1:] if w.text and not w.text.startswith("-")]
 
 
 def _writes(c: Simple) -> Iterator[str]:
     for r in c.redirects:
         if r.op in (">", ">|", "&>", ">&") and r.to is not None and r.to.text and not r.to.text.startswith("/dev/"):
-            yield _path(r.to.text)
+            yield posixpath.normpath(r.to.text)
     name, operands = _name(c), _operands(c)
     if name in _COPIES and len(operands) > 1:
         yield operands[-1]
     elif name in _WRITES_ALL:
         yield from operands
-    for option, value in zip(c.words, c.words[1:], strict=False):
-        if option.text in _TO_FILE and value.text:
-            yield _path(value.text)
+    yield from _output_options(c)
     for w in c.words[1:]:
         if w.text and w.text.startswith(("of=", "--output=")):
-            yield _path(w.text.partition("=")[2])
+            yield posixpath.normpath(w.text.partition("=")[2])
+
+
+def _output_options(c: Simple) -> Iterator[str]:
+    for option, value in pairwise(c.words):
+        if option.text in _TO_FILE and value.text:
+            yield posixpath.normpath(value.text)
 
 
 def _reads(c: Simple) -> Iterator[str]:
     for r in c.redirects:
         if r.op == "<" and r.to is not None and r.to.text:
-            yield _path(r.to.text)
+            yield posixpath.normpath(r.to.text)
     name, operands = _name(c), _operands(c)
     if name in _SAYS_NOTHING_OF_IT or name in _WRITES_ALL:
         return
     if name in _COPIES:
         yield from operands[:-1]
         return
-    output = {
-        _path(v.text) for o, v in zip(c.words, c.words[1:], strict=False) if o.text in _TO_FILE and v.text is not None
-    }
+    output = set(_output_options(c))
     yield from (o for o in operands if o not in output or operands.count(o) > 1)
-    yield from (_path(o.removeprefix("if=")) for o in operands if o.startswith("if="))
+    yield from (posixpath.normpath(o.removeprefix("if=")) for o in operands if o.startswith("if="))
 
 
 def _draws(c: Simple) -> bool:

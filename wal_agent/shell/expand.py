@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from tree_sitter import Node
-
-from wal_agent.shell.lexer import Lexer, UnreadableText
+from wal_agent.shell.lexer import Lexer, UnreadableText, refuse_if
 from wal_agent.shell.syntax import Simple, Word
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*|(?<=\$)[0-9@*]|(?<=\$\{)[0-9@*]")
 _SET = re.compile(
@@ -25,16 +27,16 @@ _SUBSCRIPT = re.compile(rb"\[([^\]]*)\]\+?=")
 _RUNS = re.compile(rb"\$\((?!\()|`|[<>]\(")
 _GLUED = re.compile(rb"""[^\s=!<>~]=|['"][^'"=]*=""")
 POSITIONAL = b"1"
-_OUTPUT = b"$("  # what a command prints, where it stands in arithmetic itself
+_OUTPUT = b"$("  # what a command prints, used in arithmetic itself
 
 
-def identifiers(text: bytes) -> frozenset[bytes]:
-    """All names in a text; parameters that are numbers are one."""
+def names_in(text: bytes) -> frozenset[bytes]:
+    """List all names in a text; parameters that are numbers are one name."""
     return frozenset(POSITIONAL if m in b"0123456789@*" else m for m in _NAME.findall(text))
 
 
 def assigned_names(text: bytes) -> tuple[str, ...] | None:
-    """The variables that an arithmetic expression sets. None: cannot be told."""
+    """The variables that an arithmetic expression sets. None: not known."""
     found = []
     for m in _SET.finditer(text):
         name = m[1] or m[2]
@@ -60,7 +62,7 @@ class ValueSources:
 
     def computes(self, name: bytes, expression: bytes) -> None:
         """Arithmetic sets it."""
-        self._from.setdefault(name, set()).update(identifiers(expression))
+        self._from.setdefault(name, set()).update(names_in(expression))
 
     def fills(self, *names: bytes) -> None:
         """Something outside of the text gives them their values."""
@@ -68,7 +70,7 @@ class ValueSources:
 
     def evaluates(self, text: bytes) -> None:
         """A text in arithmetic."""
-        self._read |= identifiers(text)
+        self._read |= names_in(text)
         if _RUNS.search(text):
             self._read.add(_OUTPUT)
 
@@ -103,19 +105,43 @@ _GAP = re.compile(rb"(?:[ \t\n]|\\\n)*")
 ENDS = frozenset(b" \t\n;&|()<>`")
 
 
-def names(text: str) -> frozenset[str]:
+def split_names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-class Places:
-    """One text. Its methods raise Unread where something stands that they do not expect."""
+_MAX_DEPTH = 40
+_PLAIN_VARIABLE = re.compile(rb"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
+_IN_BRACES = re.compile(rb"""[^'"\\`{}$\n]*""")
+_ARITHMETIC = re.compile(rb"[A-Za-z0-9_ \t\n+\-*/%<>=!&|^~?:(),.#\[\]$]*")
+_EXPANSIONS = split_names("simple_expansion expansion command_substitution process_substitution arithmetic_expansion")
+_INSIDE = split_names(  # what may surround an expansion inside a word, a test or an arithmetic expression
+    """word concatenation string string_content raw_string ansi_c_string translated_string number command_name subscript
+    variable_name special_variable_name variable_assignment array brace_expression extglob_pattern regex test_operator
+    binary_expression unary_expression ternary_expression postfix_expression parenthesized_expression"""
+)
+_TEST_ARITHMETIC = re.compile(rb"-(?:eq|ne|lt|le|gt|ge|v)\b|\[[A-Za-z0-9_$]")
+
+
+class ExpansionReader:
+    """Reads the words of one text and what runs in them. Its methods raise UnreadableText for what they do not expect.
+
+    The reader of commands (reader.py) extends it: an expansion may hold commands, and a command expansions."""
 
     def __init__(self, source: bytes) -> None:
         self._b = source
         self._words = Lexer(source)
         self._values = ValueSources()
-        self._arithmetic = False  # something is evaluated that may run what stands in a variable
+        self._arithmetic = False  # something is evaluated that may run the value of a variable
         self._depth = 0
+
+    def _block(self, children: Sequence[Node], start: int, end: int, sure: bool) -> None:
+        raise NotImplementedError
+
+    def _hang(self, n: Node, hung: Iterable[Node]) -> None:
+        raise NotImplementedError
+
+    def _emit(self, n: Node, command: Simple) -> None:
+        raise NotImplementedError
 
     def _text(self, n: Node) -> bytes:
         return self._b[n.start_byte : n.end_byte]
@@ -133,77 +159,38 @@ class Places:
         return allowed.fullmatch(bytes(self._b[i] for i in self._bare(start, end, inner))) is not None
 
     def _gap(self, start: int, end: int, *, lines: bool = False, apart: bool = False) -> bool:
-        """Only blanks stand there (with `lines` ends of lines too; with `apart` at least one). Whether a line ends."""
+        """Require only blanks (`lines`: and ends of lines; `apart`: at least one). Return whether a line ends."""
         if start == end and not apart:
             return False
         gap = self._b[start:end]
-        if start > end or _GAP.fullmatch(gap) is None:
-            raise UnreadableText
+        refuse_if(start > end or _GAP.fullmatch(gap) is None)
         bare = gap.replace(b"\\\n", b"")
         blank = b" " in bare or b"\t" in bare
-        if (len(bare) != len(gap) or apart) and not blank:
-            raise UnreadableText
-        if b"\n" in bare and not lines:
-            raise UnreadableText
+        refuse_if((len(bare) != len(gap) or apart) and not blank)
+        refuse_if(b"\n" in bare and not lines)
         return b"\n" in bare
 
     def _same(self, n: Node) -> None:
-        """An operator or keyword is written as it is called (the grammar takes -<< for <<)."""
-        if not n.is_named and self._text(n) != n.type.encode():
-            raise UnreadableText
+        """Require that an operator or keyword is written as it is called (the grammar takes -<< for <<)."""
+        refuse_if(not n.is_named and self._text(n) != n.type.encode())
 
     def _edges(self, start: int, end: int) -> None:
-        if (start and self._b[start - 1] not in ENDS) or (end < len(self._b) and self._b[end] not in ENDS):
-            raise UnreadableText
-
-    def _alone(self, n: Node) -> bool:
-        self._edges(n.start_byte, n.end_byte)
-        return True
+        refuse_if((start and self._b[start - 1] not in ENDS) or (end < len(self._b) and self._b[end] not in ENDS))
 
     def _comment(self, n: Node) -> None:
         at = n.start_byte
         text = self._text(n)
-        if text[:1] != b"#" or b"\n" in text or (at and self._b[at - 1] not in b" \t\n;&|()"):
-            raise UnreadableText
-        if n.end_byte < len(self._b) and self._b[n.end_byte] != 0x0A:
-            raise UnreadableText
+        refuse_if(text[:1] != b"#" or b"\n" in text or (at and self._b[at - 1] not in b" \t\n;&|()"))
+        refuse_if(n.end_byte < len(self._b) and self._b[n.end_byte] != 0x0A)
 
     @staticmethod
     def _children(n: Node, count: int) -> list[Node]:
-        if len(n.children) != count:
-            raise UnreadableText
+        refuse_if(len(n.children) != count)
         return n.children
-
-
-_MAX_DEPTH = 40
-_PLAIN_VARIABLE = re.compile(rb"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
-_IN_BRACES = re.compile(rb"""[^'"\\`{}$\n]*""")
-_ARITHMETIC = re.compile(rb"[A-Za-z0-9_ \t\n+\-*/%<>=!&|^~?:(),.#\[\]$]*")
-_EXPANSIONS = names("simple_expansion expansion command_substitution process_substitution arithmetic_expansion")
-_INSIDE = names(  # what may stand around an expansion inside a word, a test or an arithmetic expression
-    """word concatenation string string_content raw_string ansi_c_string translated_string number command_name subscript
-    variable_name special_variable_name variable_assignment array brace_expression extglob_pattern regex test_operator
-    binary_expression unary_expression ternary_expression postfix_expression parenthesized_expression"""
-)
-_TEST_ARITHMETIC = re.compile(rb"-(?:eq|ne|lt|le|gt|ge|v)\b|\[[A-Za-z0-9_$]")
-
-
-class Expansions(Places):
-    """Reads the words of a text, and hands on what runs in them."""
-
-    def _block(self, children: Sequence[Node], start: int, end: int, sure: bool) -> None:
-        raise NotImplementedError
-
-    def _hang(self, n: Node, hung: Iterable[Node]) -> None:
-        raise NotImplementedError
-
-    def _emit(self, n: Node, command: Simple) -> None:
-        raise NotImplementedError
 
     def _enter(self) -> None:
         self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise UnreadableText
+        refuse_if(self._depth > _MAX_DEPTH)
 
     def _word(self, *nodes: Node) -> Word:
         """The one word that these nodes are."""
@@ -231,34 +218,24 @@ class Expansions(Places):
     def _expansion(self, n: Node) -> None:
         text = self._text(n)
         if n.type == "simple_expansion":
-            if _PLAIN_VARIABLE.fullmatch(text) is None:
-                raise UnreadableText
+            refuse_if(_PLAIN_VARIABLE.fullmatch(text) is None)
         elif n.type == "expansion":
             inner = self._inner(n.children)
-            if not self._outside(n.start_byte + 2, n.end_byte - 1, inner, _IN_BRACES) or text.endswith(b"@P}"):
-                raise UnreadableText
-            self._arithmetic = (
-                self._arithmetic
-                or b"[" in text
-                or re.match(rb"\$\{\w+:[^-=?+]", text) is not None
-                or text.startswith(b"${!")
-            )
+            refuse_if(not self._outside(n.start_byte + 2, n.end_byte - 1, inner, _IN_BRACES) or text.endswith(b"@P}"))
+            self._arithmetic |= b"[" in text or re.match(rb"\$\{\w+:[^-=?+]|\$\{!", text) is not None
             self._evaluated(text)
             if m := re.match(rb"\$\{([A-Za-z_][A-Za-z0-9_]*):?=", text):
                 self._values.sets(m[1], text[m.end() :])
                 self._emit(n, Simple((), (m[1].decode(),)))
         elif n.type == "arithmetic_expansion":
-            if text[:3] != b"$((" or text[-2:] != b"))":
-                raise UnreadableText
+            refuse_if(text[:3] != b"$((" or text[-2:] != b"))")
             self._arithmetic = True
             self._arithmetic_span(n, n.start_byte + 3, n.end_byte - 2)
         elif n.type == "process_substitution":
-            if text[:2] not in (b"<(", b">("):
-                raise UnreadableText
+            refuse_if(text[:2] not in (b"<(", b">("))
             self._block(n.children[1:], n.start_byte + 2, n.end_byte, False)
         elif text[:1] == b"`":
-            if b"\\" in text or b"#" in text or b"`" in text[1:-1] or b"<<" in text or text[-1:] != b"`":
-                raise UnreadableText
+            refuse_if(b"\\" in text or b"#" in text or b"`" in text[1:-1] or b"<<" in text or text[-1:] != b"`")
             self._substituted(n.children[1:-1], n.start_byte + 1, n.end_byte - 1)
         elif text[:2] == b"$(" and text[:3] != b"$((" and text[-1:] == b")":
             self._substituted(n.children[1:-1], n.start_byte + 2, n.end_byte - 1)
@@ -273,8 +250,7 @@ class Expansions(Places):
             self._values.evaluates(text)
         elif rest[:1] == b"[" or re.match(rb":[^-=?+]", rest):
             self._values.evaluates(rest)
-            if assigned_names(rest) != ():
-                raise UnreadableText
+            refuse_if(assigned_names(rest) != ())
 
     def _substituted(self, nodes: Sequence[Node], start: int, end: int) -> None:
         if len(nodes) == 1 and nodes[0].type == "file_redirect":
@@ -286,8 +262,7 @@ class Expansions(Places):
 
     def _arithmetic_text(self, n: Node) -> None:
         self._arithmetic = True
-        if self._b[n.end_byte - 2 : n.end_byte] != b"))":
-            raise UnreadableText
+        refuse_if(self._b[n.end_byte - 2 : n.end_byte] != b"))")
         self._arithmetic_span(n, n.start_byte + 2, n.end_byte - 2)
 
     def _arithmetic_span(self, n: Node, start: int, end: int, semicolons: bool = False) -> None:
@@ -296,12 +271,9 @@ class Expansions(Places):
         for i in self._bare(start, end, inner):
             c = self._b[i : i + 1]
             depth += (c == b"(") - (c == b")")
-            if depth < 0 or not (_ARITHMETIC.fullmatch(c) or (semicolons and c == b";")):
-                raise UnreadableText
-            if c == b"$" or self._b[i : i + 2] in (b"<(", b">("):
-                raise UnreadableText
-        if depth:
-            raise UnreadableText
+            refuse_if(depth < 0 or not (_ARITHMETIC.fullmatch(c) or (semicolons and c == b";")))
+            refuse_if(c == b"$" or self._b[i : i + 2] in (b"<(", b">("))
+        refuse_if(depth)
         text = self._b[start:end]
         self._values.evaluates(text)
         sets = assigned_names(text)
@@ -316,30 +288,25 @@ class Expansions(Places):
         """[[ ... ]]: words and operators; nothing in it runs but what is substituted."""
         inner = self._inner(n.children[1:-1])
         start, end = n.start_byte + 2, n.end_byte - 2
-        if self._b[end : n.end_byte] != b"]]" or self._b[start] not in b" \t" or self._b[end - 1] not in b" \t":
-            raise UnreadableText
+        refuse_if(self._b[end : n.end_byte] != b"]]" or self._b[start] not in b" \t" or self._b[end - 1] not in b" \t")
         self._edges(n.start_byte, n.end_byte)
-        self._arithmetic = self._arithmetic or _TEST_ARITHMETIC.search(self._b, start, end) is not None
-        if self._values.compares(self._b[start:end]):
-            raise UnreadableText
+        self._arithmetic |= _TEST_ARITHMETIC.search(self._b, start, end) is not None
+        refuse_if(self._values.compares(self._b[start:end]))
         i = start
         while i < end:
             c = self._b[i]
             if c in b" \t()|!<>&":
-                if c in b"<>" and self._b[i + 1 : i + 2] == b"(" and i not in inner:
-                    raise UnreadableText
+                refuse_if(c in b"<>" and self._b[i + 1 : i + 2] == b"(" and i not in inner)
                 if i in inner:
                     i = inner[i]
                 elif c == 0x26:
-                    if self._b[i : i + 2] != b"&&":
-                        raise UnreadableText
+                    refuse_if(self._b[i : i + 2] != b"&&")
                     i += 2
                 else:
                     i += 1
                 continue
             stop = self._test_word(i, end, inner)
-            if self._b[i:stop] == b"]]":
-                raise UnreadableText
+            refuse_if(self._b[i:stop] == b"]]")
             i = stop
 
     def _test_word(self, start: int, end: int, inner: dict[int, int]) -> int:
@@ -361,6 +328,5 @@ class Expansions(Places):
         j = i + 1
         while j < end and self._b[j] != quote:
             j = inner[j] if j in inner else j + 2 if quote == 0x22 and self._b[j] == 0x5C else j + 1
-        if j >= end or self._b[i - 1] == 0x24:  # $'..'
-            raise UnreadableText
+        refuse_if(j >= end or self._b[i - 1] == 0x24)  # $'..'
         return j + 1

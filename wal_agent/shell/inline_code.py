@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from wal_agent.shell.match import is_live_file
@@ -89,6 +89,10 @@ _ATTRIBUTES: Final = frozenset(_ATTRIBUTE_NAMES.split())
 Reads = Literal["read_only", "idempotent"]
 
 
+def classify_code(c: Simple) -> Reads | None:
+    return classify_python(c) or classify_node(c)
+
+
 def classify_python(c: Simple) -> Reads | None:
     """What a command that gives Python its code changes at worst, if that is known: "idempotent" where a module of the
     folder may take the place of one of Python's own; None for all else."""
@@ -137,7 +141,7 @@ _PLAIN: Final = (
 
 
 class _CodeReader:
-    """Goes through a tree; _NotKnown at the first thing that is in no list."""
+    """Walks a tree; raises _UnknownCode at the first thing that is in no list."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.shadowed = False
@@ -158,7 +162,9 @@ class _CodeReader:
                 self._bind(node.name)
         if self._modules.keys() & self._bound:
             raise _UnknownCode  # a name that is now a module and now something else
-        self._each(tree)
+        todo: list[ast.AST] = [tree]
+        while todo:
+            todo += self._children(todo.pop())
 
     def _bind(self, name: str) -> None:
         if name.startswith("__") or name in ("open", "print"):
@@ -188,10 +194,6 @@ class _CodeReader:
             raise _UnknownCode
         self.shadowed = True
         return _MODULES[f"*{module}"]
-
-    def _each(self, node: ast.AST) -> None:
-        for child in self._children(node):
-            self._each(child)
 
     def _children(self, node: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -236,8 +238,8 @@ class _CodeReader:
     def _call(self, node: ast.Call) -> Iterator[ast.AST]:
         func = node.func
         if isinstance(func, ast.Name) and func.id == "open":
-            _reading(node)
-        elif isinstance(func, ast.Attribute) and isinstance(func.value, ast.Attribute) and _stream(self, func):
+            _check_open(node)
+        elif isinstance(func, ast.Attribute) and self._is_stream(func):
             pass  # sys.stdout.write
         elif isinstance(func, ast.Name | ast.Attribute | ast.Call | ast.Lambda):
             yield func
@@ -246,15 +248,14 @@ class _CodeReader:
         yield from node.args
         yield from node.keywords
 
+    def _is_stream(self, func: ast.Attribute) -> bool:
+        of = func.value
+        known = isinstance(of, ast.Attribute) and self._module(of.value) == "sys" and of.attr in ("stdout", "stderr")
+        return known and func.attr in ("write", "flush")
 
-def _stream(seen: _CodeReader, func: ast.Attribute) -> bool:
-    value = func.value
-    assert isinstance(value, ast.Attribute)
-    return seen._module(value.value) == "sys" and value.attr in ("stdout", "stderr") and func.attr in ("write", "flush")
 
-
-def _reading(node: ast.Call) -> None:
-    """`open` of a plain file whose name stands there, for reading."""
+def _check_open(node: ast.Call) -> None:
+    """Allow `open` only for reading a plain file whose name is literal."""
     words = {k.arg: k.value for k in node.keywords}
     if not node.args or len(node.args) > 2 or words.keys() - {"mode", "encoding", "errors", "newline"}:
         raise _UnknownCode
@@ -267,103 +268,28 @@ def _reading(node: ast.Call) -> None:
 
 _MAX_NODE_CODE: Final = 2000  # characters
 _NODE_OPTIONS: Final = frozenset({"-p", "-e", "-pe", "--print", "--eval"})
-_TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<text>'[^'"`\\\n]*'|"[^'"`\\\n]*")|(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)
-    |(?P<mark>[-+*/()\[\],;.]))\s*""",
-    re.VERBOSE | re.ASCII,
+_TEXT: Final = r"""(?:'[^'"`\\\n]*+'|"[^'"`\\\n]*+")"""
+_NUMBER: Final = r"\d++(?:\.\d++)?+"
+_NAME: Final = r"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)*+"
+_FILE: Final = r"\.{1,2}/[\w./@-]+\.json"
+_CONSTANT: Final = r"process\.(?:versions?+|platform|arch|argv)(?:\.[A-Za-z_]\w*+)*+"
+_VALUE: Final = (
+    rf"(?:{_TEXT}|{_NUMBER}|{_CONSTANT}|require\s*\(\s*(?:'{_FILE}'|\"{_FILE}\")\s*\))"
+    rf"(?:\s*\.\s*{_NAME}|\s*\[\s*(?:{_TEXT}|{_NUMBER})\s*\])*+"
 )
-_CONSTANT: Final = re.compile(r"process\.(?:versions?|platform|arch|argv)(?:\.\w+)*")
-_FILE: Final = re.compile(r"\.{1,2}/[\w./@-]+\.json")
-_PRINTS: Final = frozenset({"JSON.stringify", "Object.keys", "Object.values", "Object.entries"})
+_SUM: Final = rf"(?:null|{_VALUE}(?:\s*[-+*/]\s*{_VALUE})*+)"
+_SHOWN: Final = rf"(?:(?:JSON\.stringify|Object\.(?:keys|values|entries))\s*\(\s*{_SUM}(?:\s*,\s*{_SUM})*+\s*\)|{_SUM})"
+_ONLY_PRINTS: Final = re.compile(
+    rf"\s*(?:console\.log\s*\(\s*{_SHOWN}(?:\s*,\s*{_SHOWN})*+\s*\)|{_SHOWN})\s*;?\s*", re.ASCII
+)
 
 
 def classify_node(c: Simple) -> Reads | None:
-    """As `python_code.reads`: "idempotent" where a module of the folder may take the place of the JSON file."""
+    """As `classify_python`: "idempotent" where a module of the folder may take the place of the JSON file."""
     texts = [w.text for w in c.words]
     if len(texts) != 3 or texts[0] not in ("node", "nodejs", "/usr/bin/node") or texts[1] not in _NODE_OPTIONS:
         return None
     code = texts[2]
-    if code is None or len(code) > _MAX_NODE_CODE or is_live_file(code):
+    if code is None or len(code) > _MAX_NODE_CODE or is_live_file(code) or _ONLY_PRINTS.fullmatch(code) is None:
         return None
-    tokens = _tokens(code)
-    if tokens is None or not _NodeReader(tokens).whole():
-        return None
-    return "idempotent" if ("name", "require") in tokens else "read_only"
-
-
-def _tokens(code: str) -> list[tuple[str, str]] | None:
-    found: list[tuple[str, str]] = []
-    at = 0
-    while at < len(code):
-        m = _TOKEN.match(code, at)
-        if m is None or m.lastgroup is None:
-            return None
-        found.append((m.lastgroup, m[m.lastgroup]))
-        at = m.end()
-    return found
-
-
-class _NodeReader:
-    def __init__(self, tokens: list[tuple[str, str]]) -> None:
-        self._tokens = tokens
-        self._at = 0
-
-    def whole(self) -> bool:
-        log = self._take("name", "console.log")
-        good = self._listed(self._shown) if log else self._shown()
-        self._take("mark", ";")
-        return good and self._at == len(self._tokens)
-
-    def _take(self, kind: str, value: str = "") -> str:
-        """The next token if it is this one, else ""."""
-        if self._at < len(self._tokens):
-            found, text = self._tokens[self._at]
-            if found == kind and value in ("", text):
-                self._at += 1
-                return text
-        return ""
-
-    def _listed(self, each: Callable[[], bool]) -> bool:
-        """`(a, b)`"""
-        if not self._take("mark", "(") or not each():
-            return False
-        while self._take("mark", ","):
-            if not each():
-                return False
-        return bool(self._take("mark", ")"))
-
-    def _shown(self) -> bool:
-        at = self._at
-        if self._take("name") in _PRINTS:
-            return self._listed(self._sum)
-        self._at = at
-        return self._sum()
-
-    def _sum(self) -> bool:
-        if self._take("name", "null") or not self._value():
-            return self._tokens[self._at - 1 : self._at] == [("name", "null")]
-        while any(self._take("mark", mark) for mark in "+-*/"):
-            if not self._value():
-                return False
-        return True
-
-    def _value(self) -> bool:
-        if name := self._take("name"):
-            if name == "require":
-                if not self._take("mark", "(") or _FILE.fullmatch(self._take("text")[1:-1]) is None:
-                    return False
-                if not self._take("mark", ")"):
-                    return False
-            elif _CONSTANT.fullmatch(name) is None:
-                return False
-        elif not self._take("text") and not self._take("number"):
-            return False
-        while True:
-            if self._take("mark", "."):
-                if not self._take("name"):
-                    return False
-            elif self._take("mark", "["):
-                if not (self._take("text") or self._take("number")) or not self._take("mark", "]"):
-                    return False
-            else:
-                return True
+    return "idempotent" if re.search(r"(?<![\w.])require\b", re.sub(_TEXT, "", code)) else "read_only"

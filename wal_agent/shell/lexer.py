@@ -1,17 +1,19 @@
 """Split shell text into words and heredocs by bash's own rules: where each ends, and its value without quotes.
 
 The grammar's own nodes are not trusted for this: it takes a line that is continued inside a word for two words, and
-some heredocs end elsewhere than it says. What cannot be read for certain raises `Unread`.
+some heredocs end elsewhere than it says. What cannot be read for certain raises `UnreadableText`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-
-from tree_sitter import Node
+from typing import TYPE_CHECKING
 
 from wal_agent.shell.syntax import Redirect, Word
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 _META = frozenset(b"|&;()<> \t\n")
 _NAME = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789@*#?$!-({['\"")
@@ -27,6 +29,11 @@ class UnreadableText(Exception):
     """The text cannot be read for certain."""
 
 
+def refuse_if(unclear: object) -> None:
+    if unclear:
+        raise UnreadableText
+
+
 class Lexer:
     """Reads words of one text. `hides`: a quoted text holds what would run if something expanded it again."""
 
@@ -35,8 +42,8 @@ class Lexer:
         self.hides = False
 
     def read(self, start: int, end: int, inner: Mapping[int, int]) -> list[tuple[int, int, Word]]:
-        """The words between two places. `inner`: where each expansion begins and ends, which something else has read.
-        Raises Unread for operators, comments and expansions that `inner` does not name."""
+        """Read the words between two places. `inner`: begin and end of each expansion, which something else has read.
+        Raises UnreadableText for operators, comments and expansions that `inner` does not name."""
         words = []
         i = start
         while i < end:
@@ -51,10 +58,9 @@ class Lexer:
         return words
 
     def one(self, start: int, end: int, inner: Mapping[int, int]) -> Word:
-        """The one word that stands there and nothing else."""
+        """Read the one word between two places, and nothing else."""
         words = self.read(start, end, inner)
-        if len(words) != 1 or words[0][:2] != (start, end):
-            raise UnreadableText
+        refuse_if(len(words) != 1 or words[0][:2] != (start, end))
         return words[0][2]
 
     def _word(self, start: int, end: int, inner: Mapping[int, int]) -> tuple[int, Word]:
@@ -67,8 +73,7 @@ class Lexer:
             c = b[i]
             if c == 0x27:  # '
                 stop = b.find(b"'", i + 1, end)
-                if stop < 0:
-                    raise UnreadableText
+                refuse_if(stop < 0)
                 done += self._quoted(b[i + 1 : stop])
                 i = stop + 1
             elif c == 0x22 or b[i : i + 2] == b'$"':
@@ -82,8 +87,7 @@ class Lexer:
                 known, splits = _first(known, done), splits or c in b"$`"
                 i = inner[i]
             elif c == 0x5C:
-                if i + 1 >= end:
-                    raise UnreadableText
+                refuse_if(i + 1 >= end)
                 if b[i + 1] != 0x0A:
                     self.hides |= b[i + 1] in b"$`"
                     done.append(b[i + 1])
@@ -181,10 +185,8 @@ class Lexer:
                 done.append(int(octal, 8) & 0xFF if octal else int(byte, 16))
             else:
                 done.append(min(int(short or long, 16), 0xFF))
-                if done[-1] >= 0x80:  # depends on the locale
-                    raise UnreadableText
-            if done[-1] == 0:  # ends the text
-                raise UnreadableText
+                refuse_if(done[-1] >= 0x80)  # depends on the locale
+            refuse_if(done[-1] == 0)  # ends the text
             self.hides |= done[-1] in b"$`"
             i = m.end()
         raise UnreadableText
@@ -201,38 +203,29 @@ _UNESCAPE = re.compile(rb"\\(?:\n|([$`\\]))")
 
 def read_heredoc(b: bytes, n: Node) -> tuple[Redirect, str | None, list[Node], list[Node], list[Node]]:
     """The redirection, its text where that is literal, the nodes of its expansions, more redirections and words of the
-    same command, and what follows the command in its line. Raises bash_words.Unread."""
+    same command, and what follows the command in its line. Raises UnreadableText."""
     kids = list(n.children)
     fd = None
     if kids[0].type == "file_descriptor":
         fd = int(b[kids[0].start_byte : kids[0].end_byte])
-        if kids[1].start_byte != kids[0].end_byte:
-            raise UnreadableText
+        refuse_if(kids[1].start_byte != kids[0].end_byte)
         kids.pop(0)
-    if len(kids) < 4 or kids[0].type not in ("<<", "<<-") or kids[1].type != "heredoc_start":
-        raise UnreadableText
+    refuse_if(len(kids) < 4 or kids[0].type not in ("<<", "<<-") or kids[1].type != "heredoc_start")
     op, start, *rest, body, end = kids
-    if b[op.start_byte : op.end_byte] != op.type.encode():
-        raise UnreadableText  # -<< is taken for <<
-    if body.type != "heredoc_body" or end.type != "heredoc_end":
-        raise UnreadableText
+    refuse_if(b[op.start_byte : op.end_byte] != op.type.encode())  # -<< is taken for <<
+    refuse_if(body.type != "heredoc_body" or end.type != "heredoc_end")
     mark = b[start.start_byte : start.end_byte]
-    if _MARK.fullmatch(mark) is None or b[op.end_byte : start.start_byte].strip(b" \t"):
-        raise UnreadableText
-    if start.end_byte < len(b) and b[start.end_byte] not in b" \t\n|&><;":
-        raise UnreadableText
+    refuse_if(_MARK.fullmatch(mark) is None or b[op.end_byte : start.start_byte].strip(b" \t"))
+    refuse_if(start.end_byte < len(b) and b[start.end_byte] not in b" \t\n|&><;")
     last = start.end_byte
     for c in rest:
-        if b[last : c.start_byte].strip(b" \t") or b"\n" in b[c.start_byte : c.end_byte]:
-            raise UnreadableText
+        refuse_if(b[last : c.start_byte].strip(b" \t") or b"\n" in b[c.start_byte : c.end_byte])
         last = c.end_byte
     line = b.find(b"\n", last)
-    if line < 0 or b[last:line].strip(b" \t"):
-        raise UnreadableText
+    refuse_if(line < 0 or b[last:line].strip(b" \t"))
     quoted = mark[:1] in b"'\"\\"
     first, stop = _heredoc_span(b, line + 1, mark.strip(b"'\"\\"), op.type == "<<-", not quoted)
-    if stop != end.end_byte or body.start_byte < first:
-        raise UnreadableText
+    refuse_if(stop != end.end_byte or body.start_byte < first)
     lines = b[first : b.rfind(b"\n", first - 1, stop) + 1]
     if op.type == "<<-":
         lines = re.sub(rb"(?m)^\t+", b"", lines)
@@ -240,23 +233,19 @@ def read_heredoc(b: bytes, n: Node) -> tuple[Redirect, str | None, list[Node], l
         c for c in rest if c.type.endswith("_redirect") or c.type in ("word", "string", "raw_string", "concatenation")
     ]
     follow = [c for c in rest if c not in more]
-    if any(c.type == "heredoc_redirect" for c in more) or (follow and rest[-len(follow) :] != follow):
-        raise UnreadableText
+    refuse_if(any(c.type == "heredoc_redirect" for c in more) or (follow and rest[-len(follow) :] != follow))
     if quoted:
         return Redirect(op.type, fd, None), _decode(lines), [], more, follow
     inside = [c for c in body.children if c.type != "heredoc_content"]
     if not inside:
-        if _unescaped(b, first, stop):
-            raise UnreadableText
+        refuse_if(_unescaped(b, first, stop))
         plain = _UNESCAPE.sub(lambda m: m[1] or b"", lines)
         return Redirect(op.type, fd, None), _decode(plain), [], more, follow
     at = first
     for c in inside:
-        if _unescaped(b, at, c.start_byte):
-            raise UnreadableText
+        refuse_if(_unescaped(b, at, c.start_byte))
         at = c.end_byte
-    if _unescaped(b, at, stop):
-        raise UnreadableText
+    refuse_if(_unescaped(b, at, stop))
     return Redirect(op.type, fd, None), None, inside, more, follow
 
 
@@ -270,8 +259,7 @@ def _heredoc_span(b: bytes, first: int, mark: bytes, tabs: bool, joins: bool) ->
         line = b[at:stop]
         if not joined and (line.lstrip(b"\t") if tabs else line) == mark:
             return first, stop
-        if joined and line.strip(b"\t") == mark:
-            raise UnreadableText
+        refuse_if(joined and line.strip(b"\t") == mark)
         joined = joins and (len(line) - len(line.rstrip(b"\\"))) % 2 == 1
         at = stop + 1
     raise UnreadableText

@@ -1,4 +1,4 @@
-"""Which rule holds for the words of one command. Pure.
+"""Find the rule that holds for the words of one command. Pure.
 
 A word that only the shell knows may be any number of words, and options. A rule that says that something only reads, or
 that it can be done again, holds only if that makes no difference to it.
@@ -66,7 +66,7 @@ def is_live_file(word: str) -> bool:
 
 
 def program_name(word: Word) -> str | None:
-    """The program that a command's first word names; None for scripts, and where it cannot be told."""
+    """The program that a command's first word names; None for scripts, and where it is not known."""
     text = word.text
     if not text:
         return None
@@ -99,13 +99,13 @@ def command_levels(words: Sequence[Word], rules: Rules) -> list[tuple[str, int]]
     return found[::-1]
 
 
-def match_rule(words: Sequence[Word], rules: Rules) -> Classified | None:
-    """The first rule that holds for a command without wrappers; None if none does."""
+def match_rule(words: Sequence[Word], rules: Rules, explain: bool = True) -> Classified | None:
+    """The first rule that holds for a command without wrappers; None if none does. `explain`: fill its sentences."""
     for name, taken in command_levels(words, rules):
         for rule in rules.commands.get(name, ()):
             operands = _holds(rule, words[taken:])
             if operands is not None:
-                return _classified(rule, operands)
+                return _classified(rule, operands if explain else None)
     return None
 
 
@@ -247,7 +247,7 @@ def _is(read: _Read, wanted: str, rule: Command, loosely: bool) -> bool:
 
 
 def _cluster(text: str, rule: Command) -> str:
-    """The letters of a word of short options, without what stands as the value of one."""
+    """The letters of a word of short options, without the value of one."""
     letters = text[1:]
     taker = next((i for i, c in enumerate(letters) if f"-{c}" in rule.values), None)
     return letters if taker is None else letters[: taker + 1]
@@ -265,12 +265,12 @@ def _listed(text: str, rule: Command) -> bool:
     return set(_cluster(text, rule)) <= rule.short
 
 
-def _classified(rule: Command, operands: Sequence[Word]) -> Classified:
-    texts = [w.text for w in operands]
+def _classified(rule: Command, operands: Sequence[Word] | None) -> Classified:
+    texts = None if operands is None else [w.text for w in operands]
 
     def filled(sentence: str, instead: str) -> str:
         asked = set(_PLACES.findall(sentence))
-        if not asked:
+        if not asked or texts is None:
             return sentence
         known = [t for t in texts if t is not None and _PLAIN.fullmatch(t) and not t.startswith("-")]
         if len(known) < len(texts) or (not known and asked != {"operands"}):

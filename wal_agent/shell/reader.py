@@ -11,22 +11,77 @@ import time
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING, cast
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
+from wal_agent.shell.expand import ENDS, POSITIONAL, ExpansionReader, split_names
+from wal_agent.shell.lexer import UnreadableText, read_heredoc, refuse_if
+from wal_agent.shell.syntax import Redirect, Script, Simple, Word
 
-from wal_agent.shell.expand import ENDS, POSITIONAL, Expansions, names
-from wal_agent.shell.lexer import UnreadableText, read_heredoc
-from wal_agent.shell.syntax import MAX_TEXT, Redirect, Script, Simple, Word
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
 
+MAX_TEXT = 16 << 10  # bytes; the grammar has forms whose time grows with the square of the text
 _ASSIGN = re.compile(rb"([A-Za-z_][A-Za-z0-9_]*)(\[[A-Za-z0-9_$]*\])?\+?=")
-_FILLS = names("read mapfile readarray")
-_RESERVED = names("if then elif else fi for in while until do done case esac select function { } ! [[ ]]")
+_FILLS = split_names("read mapfile readarray")
+_RESERVED = split_names("if then elif else fi for in while until do done case esac select function { } ! [[ ]]")
 _DASH = re.compile(rb"[ \t]-[ \t]+")
-_OPERATORS = names("< > >> &> &>> <& >& >| <&- >&-")
+_OPERATORS = split_names("< > >> &> &>> <& >& >| <&- >&-")
+_BUDGET = 0.25  # seconds for the grammar, whose time can grow with the square of a text that is wrong
+_READ = 1024  # bytes that the lexer is given at a time; it asks anew for each word, so not all that is left
+_MAX_COMMANDS = 2000
+# Where a text is cut off the grammar makes a square of work of these in one step, which nothing stops.
+_MOST = {"|": 1000, "`": 200}
+_LOCAL = threading.local()
+_ODD = re.compile(r"[^\S \n\t]|[\0-\x08\x0e-\x1f\x7f\ufeff]")  # bash and the grammar have other ideas of these
+_SPOILS = re.compile(r"['#]|<<|\\\\\n")  # a backslash at the end of a line may be text there
+_FUNCTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.:-]*")
+_SIMPLE = split_names("command declaration_command unset_command variable_assignment variable_assignments")
+_BODIES = ("do_group", "compound_statement")
+_BLOCKS = split_names("if_statement while_statement")
+_CONSTANT = {b"true": True, b":": True, b"false": False}
+_NAMES_OF_CONSTANTS = {"true", ":", "false"}
+_FLAT = split_names("elif_clause else_clause do_group")
+_KEYWORDS = split_names("if then elif else fi while until do done { }")
 
 
-class Commands(Expansions):
+def parse(text: str) -> Script | None:
+    """The commands of a text that bash would be given by `bash -c`, with its default options. None: cannot be read, as
+    it has an error or a construct that is not known here."""
+    if len(text) > MAX_TEXT or any(text.count(c) > n for c, n in _MOST.items()):
+        return None
+    if _ODD.search(text) or text[:1] in ("-", "+"):  # bash -c -x: options
+        return None
+    if "\\\n" in text and _SPOILS.search(text) is None:
+        text = text.replace("\\\n", "")  # as bash does; the grammar does not inside a word
+    try:
+        source = text.encode()
+        return None if len(source) > MAX_TEXT else _ScriptReader(source).script()
+    except (UnreadableText, UnicodeEncodeError):
+        return None
+
+
+def _parse_tree(source: bytes) -> Node:
+    if not hasattr(_LOCAL, "parser"):
+        import tree_sitter  # late: the grammar is loaded when the first shell text comes
+        import tree_sitter_bash
+
+        _LOCAL.parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    parser = cast("Parser", _LOCAL.parser)
+    until = time.perf_counter() + _BUDGET
+    try:
+        tree = parser.parse(
+            lambda at, _point: source[at : at + _READ],
+            encoding="utf8",
+            progress_callback=lambda _at, _error: time.perf_counter() > until,
+        )
+    except ValueError:
+        parser.reset()
+        raise UnreadableText from None
+    refuse_if(tree.root_node.has_error)
+    return tree.root_node
+
+
+class _ScriptReader(ExpansionReader):
     """Collects the simple commands of a text, in its order."""
 
     def __init__(self, source: bytes) -> None:
@@ -34,12 +89,8 @@ class Commands(Expansions):
         self._out: list[Simple] = []
         self._at: list[int] = []  # where each of them begins
         self._given: set[str] = set()  # commands that are given words which only the shell knows
-
-    def _statement(self, n: Node, sure: bool, extra: tuple[Node, ...] = ()) -> None:
-        raise NotImplementedError
-
-    def _pipeline(self, n: Node, extra: tuple[Node, ...], fed: int = -1) -> None:
-        raise NotImplementedError
+        self._functions: dict[str, int] = {}
+        self._constants = False  # the text leans on what `true`, `false` and `:` mean
 
     def _redirected(self, n: Node, sure: bool, extra: tuple[Node, ...]) -> None:
         kids = n.children
@@ -63,9 +114,8 @@ class Commands(Expansions):
             read = self._words.read(n.start_byte, n.end_byte, self._inner(n.children))
             words = [(start, self._named(start, word)) for start, _end, word in read]
             self._edges(n.start_byte, n.end_byte)
-            if n.type == "test_command" and (words[0][1].text, words[-1][1].text) != ("[", "]"):
-                raise UnreadableText
-            self._arithmetic = self._arithmetic or n.type != "test_command"
+            refuse_if(n.type == "test_command" and (words[0][1].text, words[-1][1].text) != ("[", "]"))
+            self._arithmetic |= n.type != "test_command"
             self._declared(n, [word.text or "" for _at, word in words])
         else:
             kids = (n,) if n.type == "variable_assignment" else n.children
@@ -79,11 +129,9 @@ class Commands(Expansions):
                     hung.append(c)
                 elif c.type == "variable_assignment":
                     names.append(self._assignment(c))
-                    if words:
-                        raise UnreadableText
+                    refuse_if(words)
                 else:
-                    if not words and _ASSIGN.match(self._text(c)):
-                        raise UnreadableText
+                    refuse_if(not words and _ASSIGN.match(self._text(c)))
                     words.append((c.start_byte, self._word(*together)))
         self._command(n, names, words, hung, sure)
 
@@ -101,10 +149,9 @@ class Commands(Expansions):
                 self._values.sets(m[1], self._text(c)[m.end() :])
 
     def _evaluates(self, n: Node, functions: Container[str]) -> None:
-        """Where arithmetic may run what stands in a value: raises Unread (x='a[$(rm y)]'; echo $((x))), or adds a
-        command that nothing is known of (x=$(cat f); echo $((x)))."""
-        if self._arithmetic and self._words.hides and b"[" in self._b:
-            raise UnreadableText
+        """Where arithmetic may run what a value holds: raises UnreadableText (x='a[$(rm y)]'; echo $((x))), or adds a
+        command of which nothing is known (x=$(cat f); echo $((x)))."""
+        refuse_if(self._arithmetic and self._words.hides and b"[" in self._b)
         if any(name == "set" or name in functions for name in self._given):
             self._values.fills(POSITIONAL)
         if self._values.unsafe():
@@ -147,30 +194,24 @@ class Commands(Expansions):
         if ordered and any(w.text is None for w in ordered[1:]):
             self._given.add(ordered[0].text or "")
         for i, word in enumerate(ordered[:3]):
-            if word.text in _RESERVED and (i == 0 or ordered[0].text in ("time", "coproc")):
-                raise UnreadableText
-        self._emit(
-            n,
-            Simple(
-                ordered, tuple(names), tuple(redirects), given, sure and not (follow and follow[0].type == "pipeline")
-            ),
-        )
+            refuse_if(word.text in _RESERVED and (i == 0 or ordered[0].text in ("time", "coproc")))
+        sure = sure and not (follow and follow[0].type == "pipeline")
+        self._emit(n, Simple(ordered, tuple(names), tuple(redirects), given, sure))
         if follow:
             self._follow(follow, len(self._out) - 1)
 
     def _lone_dash(self, n: Node) -> int:
-        """Where a word "-" stands in front of a heredoc, which the grammar loses; -1 if none does."""
+        """Find a word "-" in front of a heredoc, which the grammar loses; -1 if there is none."""
         at = self._b.rfind(b"-", 0, n.start_byte) if n.type == "heredoc_redirect" else -1
         return at if at > 0 and _DASH.fullmatch(self._b, at - 1, n.start_byte) else -1
 
     def _follow(self, nodes: Sequence[Node], fed: int) -> None:
-        """What stands behind a heredoc's mark in its line."""
+        """Read what follows a heredoc's mark in its line."""
         if nodes[0].type == "pipeline":
             self._pipeline(nodes[0], (), fed)
             nodes = nodes[1:]
         for op, right in zip(nodes[::2], nodes[1::2], strict=True):
-            if op.type not in ("&&", "||"):
-                raise UnreadableText
+            refuse_if(op.type not in ("&&", "||"))
             self._gap(op.end_byte, right.start_byte)
             self._statement(right, False)
 
@@ -180,15 +221,15 @@ class Commands(Expansions):
         before = self._b[n.start_byte - 1 : n.start_byte]
         if kids[0].type == "file_descriptor":
             fd = int(self._text(kids[0])) if self._text(kids[0]).isdigit() else -1
-            if fd < 0 or fd > 255 or kids[1].start_byte != kids[0].end_byte or (before and before[0] not in ENDS):
-                raise UnreadableText
+            refuse_if(
+                fd < 0 or fd > 255 or kids[1].start_byte != kids[0].end_byte or (before and before[0] not in ENDS)
+            )
             kids.pop(0)
         elif before.isdigit() or before == b"}":
             raise UnreadableText  # 22>f, {fd}>f
         op = kids.pop(0)
         self._same(op)
-        if op.type not in _OPERATORS and op.type != "<<<":
-            raise UnreadableText
+        refuse_if(op.type not in _OPERATORS and op.type != "<<<")
         if op.type.endswith("-"):
             return Redirect(op.type[:-1], fd, Word("-", "-")), []
         last = op.end_byte
@@ -197,21 +238,19 @@ class Commands(Expansions):
             self._gap(last, c.start_byte, apart=i > 0)
             last = c.end_byte
             words.append((c.start_byte, self._word(c)))
-        if not words:
-            raise UnreadableText
+        refuse_if(not words)
         return Redirect(op.type, fd, words[0][1]), words[1:]
 
     def _assignment(self, n: Node) -> str:
         m = _ASSIGN.match(self._b, n.start_byte, n.end_byte)
         if m is None:
             raise UnreadableText
-        self._arithmetic = self._arithmetic or m[2] is not None
+        self._arithmetic |= m[2] is not None
         value = n.children[-1]
         self._values.sets(m[1], self._b[m.end() : n.end_byte])
         self._values.indexes(self._text(n))
         if value.type == "array":
-            if self._b[m.end()] != 0x28 or value.start_byte != m.end():
-                raise UnreadableText
+            refuse_if(self._b[m.end()] != 0x28 or value.start_byte != m.end())
             last = value.start_byte
             for c in value.children:
                 self._gap(last, c.start_byte, lines=True)
@@ -228,106 +267,15 @@ class Commands(Expansions):
         self._out.append(command)
         self._at.append(n.start_byte)
 
-
-def _group_adjacent(nodes: Sequence[Node]) -> Iterable[list[Node]]:
-    """Nodes that nothing stands between are parts of one word, which the grammar may take for several ('a'\\''b')."""
-    group: list[Node] = []
-    for n in nodes:
-        if group and (
-            n.start_byte != group[-1].end_byte
-            or any(m.type == "variable_assignment" or m.type.endswith("_redirect") for m in (n, group[-1]))
-        ):
-            yield group
-            group = []
-        group.append(n)
-    if group:
-        yield group
-
-
-def printed_text(c: Simple) -> str | None:
-    """What a command is sure to print: echo of literal words, or cat of a heredoc."""
-    words = [w.text for w in c.words]
-    if c.input is not None and words == ["cat"]:
-        return c.input
-    if c.redirects or c.assigns or not words or words[0] != "echo" or None in words:
-        return None
-    said = [w or "" for w in words[1:]]
-    if (said and said[0].startswith("-")) or any("\\" in w for w in said):
-        return None
-    return " ".join(said) + "\n"
-
-
-_BUDGET = 0.25  # seconds for the grammar, whose time can grow with the square of a text that is wrong
-_READ = 1024  # bytes that the lexer is given at a time; it asks anew for each word, so not all that is left
-_MAX_COMMANDS = 2000
-# Where a text is cut off the grammar makes a square of work of these in one step, which nothing stops.
-_MOST = {"|": 1000, "`": 200}
-_LANGUAGE = Language(tree_sitter_bash.language())
-_LOCAL = threading.local()
-
-_ODD = re.compile(r"[^\S \n\t]|[\0-\x08\x0e-\x1f\x7f\ufeff]")  # bash and the grammar have other ideas of these
-_SPOILS = re.compile(r"['#]|<<|\\\\\n")  # a backslash at the end of a line may be text there
-_FUNCTION = re.compile(rb"[A-Za-z_][A-Za-z0-9_.:-]*")
-_SIMPLE = names("command declaration_command unset_command variable_assignment variable_assignments")
-_BLOCKS = names("if_statement while_statement")
-_CONSTANT = {b"true": True, b":": True, b"false": False}
-_NAMES_OF_CONSTANTS = {"true", ":", "false"}
-_FLAT = names("elif_clause else_clause do_group")
-_KEYWORDS = names("if then elif else fi while until do done { }")
-
-
-def read_script(text: str) -> Script | None:
-    """See bash.parse, which is the way in."""
-    if (
-        len(text) > MAX_TEXT
-        or any(text.count(c) > n for c, n in _MOST.items())
-        or _ODD.search(text)
-        or text[:1] in ("-", "+")
-    ):  # bash -c -x: options
-        return None
-    if "\\\n" in text and _SPOILS.search(text) is None:
-        text = text.replace("\\\n", "")  # as bash does; the grammar does not where it stands inside a word
-    try:
-        source = text.encode()
-        return None if len(source) > MAX_TEXT else _Reader(source).script()
-    except (UnreadableText, UnicodeEncodeError):
-        return None
-
-
-def _parse(source: bytes) -> Node:
-    parser: Parser | None = getattr(_LOCAL, "parser", None)
-    if parser is None:
-        parser = _LOCAL.parser = Parser(_LANGUAGE)
-    until = time.perf_counter() + _BUDGET
-    try:
-        tree = parser.parse(
-            lambda at, _point: source[at : at + _READ],
-            encoding="utf8",
-            progress_callback=lambda _at, _error: time.perf_counter() > until,
-        )
-    except ValueError:
-        parser.reset()
-        raise UnreadableText from None
-    if tree.root_node.has_error:
-        raise UnreadableText
-    return tree.root_node
-
-
-class _Reader(Commands):
-    def __init__(self, source: bytes) -> None:
-        super().__init__(source)
-        self._functions: dict[str, int] = {}
-        self._constants = False  # the text leans on what `true`, `false` and `:` mean
-
     def script(self) -> Script:
-        root = _parse(self._b)
+        root = _parse_tree(self._b)
         self._block(root.children, 0, len(self._b), True)
         self._evaluates(root, self._functions)
         for at, c in zip(self._at, self._out, strict=True):
-            if c.words and c.words[0].text in self._functions and at < self._functions[c.words[0].text or ""]:
-                raise UnreadableText  # called before it is defined: that is the program of this name
-        if self._constants and self._functions.keys() & _NAMES_OF_CONSTANTS:
-            raise UnreadableText
+            refuse_if(
+                c.words and c.words[0].text in self._functions and at < self._functions[c.words[0].text or ""]
+            )  # called before it is defined: that is the program of this name
+        refuse_if(self._constants and self._functions.keys() & _NAMES_OF_CONSTANTS)
         return Script(tuple(self._out), frozenset(self._functions))
 
     def _block(self, children: Sequence[Node], start: int, end: int, sure: bool) -> None:
@@ -343,12 +291,12 @@ class _Reader(Commands):
             if n.type == "comment":
                 self._comment(n)
             elif n.type in (";", "&"):
-                if not open_statement:
-                    raise UnreadableText
+                refuse_if(not open_statement)
                 open_statement = False
             elif n.type in _KEYWORDS or n.type in ("(", ")"):
-                if n.type in _KEYWORDS and (open_statement or not self._alone(n)):
-                    raise UnreadableText
+                if n.type in _KEYWORDS:
+                    refuse_if(open_statement)
+                    self._edges(n.start_byte, n.end_byte)
                 open_statement = False
             elif not n.is_named or open_statement:
                 raise UnreadableText
@@ -367,8 +315,7 @@ class _Reader(Commands):
     def _statement(self, n: Node, sure: bool, extra: tuple[Node, ...] = ()) -> None:
         """One statement. `extra`: redirections that the grammar hung on something around it."""
         self._enter()
-        if len(self._out) > _MAX_COMMANDS:
-            raise UnreadableText
+        refuse_if(len(self._out) > _MAX_COMMANDS)
         kind = n.type
         single = kind == "test_command" and self._b[n.start_byte : n.start_byte + 2] != b"[["
         if single or kind in _SIMPLE:
@@ -381,8 +328,8 @@ class _Reader(Commands):
             self._pipeline(n, extra)
         elif kind == "negated_command":
             bang, inner = self._children(n, 2)
-            if bang.type != "!" or not self._alone(bang):
-                raise UnreadableText
+            refuse_if(bang.type != "!")
+            self._edges(bang.start_byte, bang.end_byte)
             self._gap(bang.end_byte, inner.start_byte)
             self._statement(inner, False, extra)
         else:
@@ -404,8 +351,7 @@ class _Reader(Commands):
             if i:
                 self._gap(chain[i - 1].end_byte, n.start_byte, lines=i % 2 == 0)
             if i % 2:
-                if n.type not in ("&&", "||"):
-                    raise UnreadableText
+                refuse_if(n.type not in ("&&", "||"))
                 self._same(n)
                 sure = sure and n.type == "&&"
             else:
@@ -437,9 +383,8 @@ class _Reader(Commands):
             self._statement(c, False, extra if i == len(n.children) - 1 else ())
             feeder, fed = fed, len(self._out) - 1 if c.type in ("command", "redirected_statement") else -1
             if feeder >= 0 and fed >= before and c.type == "command" and not self._out[fed].redirects:
-                self._out[fed] = replace(self._out[fed], input=printed_text(self._out[feeder]))
-        if stage == 0:
-            raise UnreadableText
+                self._out[fed] = replace(self._out[fed], input=_printed_text(self._out[feeder]))
+        refuse_if(stage == 0)
 
     def _compound(self, n: Node, sure: bool, extra: tuple[Node, ...]) -> None:
         kind = n.type
@@ -455,19 +400,17 @@ class _Reader(Commands):
             self._for(n)
         elif kind == "c_style_for_statement":
             body = n.children[-1]
-            if body.type not in ("do_group", "compound_statement"):
-                raise UnreadableText
+            refuse_if(body.type not in _BODIES)
             self._arithmetic = True
             head_end = self._b.rindex(b"))", n.start_byte, body.start_byte) + 2
             self._arithmetic_span(n, self._b.index(b"((", n.start_byte, head_end) + 2, head_end - 2, semicolons=True)
-            if re.fullmatch(rb"[ \t\n]*;?[ \t\n]*", self._b[head_end : body.start_byte]) is None:
-                raise UnreadableText
+            refuse_if(re.fullmatch(rb"[ \t\n]*;?[ \t\n]*", self._b[head_end : body.start_byte]) is None)
             self._block(body.children, body.start_byte, body.end_byte, False)
         elif kind == "case_statement":
             self._case(n)
         elif kind == "function_definition":
             self._function(n, sure)
-            return  # its redirections stand inside
+            return  # its redirections are inside
         elif kind == "test_command":
             self._test(n)
             self._emit(n, Simple(()))
@@ -481,12 +424,7 @@ class _Reader(Commands):
         for c in kids:
             self._same(c)
         body = kids[-1]
-        if (
-            kids[0].type != "for"
-            or kids[1].type != "variable_name"
-            or body.type not in ("do_group", "compound_statement")
-        ):
-            raise UnreadableText
+        refuse_if((kids[0].type, kids[1].type) != ("for", "variable_name") or body.type not in _BODIES)
         name = self._text(kids[1]).decode()
         last = kids[1].end_byte
         self._gap(kids[0].end_byte, kids[1].start_byte)
@@ -497,16 +435,14 @@ class _Reader(Commands):
                 self._word(c)
             elif not (c.type == ";" and i == len(kids) - 2) and not (c.type == "in" and i == 2):
                 raise UnreadableText
-        if not self._gap(last, body.start_byte, lines=True) and kids[-2].type != ";" and len(kids) > 3:
-            raise UnreadableText
+        refuse_if(not self._gap(last, body.start_byte, lines=True) and kids[-2].type != ";" and len(kids) > 3)
         self._values.sets(name.encode(), self._b[kids[1].end_byte : body.start_byte])
         self._emit(n, Simple((), (name,)))
         self._block(body.children, body.start_byte, body.end_byte, False)
 
     def _case(self, n: Node) -> None:
         kids = [c for c in n.children if c.type != "comment"]
-        if [c.type for c in kids[:1] + kids[2:3] + kids[-1:]] != ["case", "in", "esac"] or not kids[1].is_named:
-            raise UnreadableText
+        refuse_if([c.type for c in kids[:1] + kids[2:3] + kids[-1:]] != ["case", "in", "esac"] or not kids[1].is_named)
         for c in n.children:
             if c.type == "comment":
                 self._comment(c)
@@ -514,8 +450,7 @@ class _Reader(Commands):
         for left, right in pairwise(n.children):
             self._gap(left.end_byte, right.start_byte, lines=True)
         for item in kids[3:-1]:
-            if item.type != "case_item":
-                raise UnreadableText
+            refuse_if(item.type != "case_item")
             close = next((i for i, c in enumerate(item.children) if c.type == ")"), -1)
             for c in item.children:
                 self._same(c)
@@ -530,21 +465,18 @@ class _Reader(Commands):
             end = item.end_byte
             if rest and rest[-1].type in (";;", ";&", ";;&"):
                 end = rest.pop().start_byte
-            if close < 0:
-                raise UnreadableText
+            refuse_if(close < 0)
             self._block(rest, item.children[close].end_byte, end, False)
 
     def _function(self, n: Node, sure: bool) -> None:
-        if not sure:
-            raise UnreadableText  # whether it is defined when its name is called cannot be told
+        refuse_if(not sure)  # whether it is defined when its name is called is not known
         kids = list(n.children)
         if kids[0].type == "function":
             kids.pop(0)
         name = kids.pop(0)
         if [k.type for k in kids[:2]] == ["(", ")"]:
             del kids[:2]
-        if name.type != "word" or _FUNCTION.fullmatch(self._text(name)) is None or not kids:
-            raise UnreadableText
+        refuse_if(name.type != "word" or _FUNCTION.fullmatch(self._text(name)) is None or not kids)
         last = n.start_byte
         for c in n.children:
             self._gap(last, c.start_byte, lines=c is kids[0])
@@ -553,3 +485,31 @@ class _Reader(Commands):
         self._statement(kids[0], False)
         if kids[1:]:
             self._hang(n, kids[1:])
+
+
+def _group_adjacent(nodes: Sequence[Node]) -> Iterable[list[Node]]:
+    """Group nodes with nothing between them: parts of one word that the grammar may take for several ('a'\\''b')."""
+    group: list[Node] = []
+    for n in nodes:
+        if group and (
+            n.start_byte != group[-1].end_byte
+            or any(m.type == "variable_assignment" or m.type.endswith("_redirect") for m in (n, group[-1]))
+        ):
+            yield group
+            group = []
+        group.append(n)
+    if group:
+        yield group
+
+
+def _printed_text(c: Simple) -> str | None:
+    """What a command is sure to print: echo of literal words, or cat of a heredoc."""
+    words = [w.text for w in c.words]
+    if c.input is not None and words == ["cat"]:
+        return c.input
+    if c.redirects or c.assigns or not words or words[0] != "echo" or None in words:
+        return None
+    printed = [w or "" for w in words[1:]]
+    if (printed and printed[0].startswith("-")) or any("\\" in w for w in printed):
+        return None
+    return " ".join(printed) + "\n"

@@ -1,4 +1,4 @@
-"""Whether the text of one SQL statement only reads, as far as its words tell. Pure.
+"""Whether the text of one SQL statement only reads, as far as its words show. Pure.
 
 A statement is taken apart into tokens; each word in front of a "(" must be a function or a keyword that is listed, so
 one that writes (writefile, load_extension, nextval) or one of the user's own makes it unknown.

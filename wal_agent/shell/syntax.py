@@ -1,13 +1,8 @@
-"""Shell text as data, read by a real grammar (tree-sitter-bash): every simple command in it, however deep.
-
-Pure. Text that does not parse without an error, or has a construct that is not known here, is None: "cannot be read".
-"""
+"""Define shell text as data: every simple command in it, however deep."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-MAX_TEXT = 16 << 10  # bytes; the grammar has forms whose time grows with the square of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +17,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """`op` as it stands there (>, >>, >|, &>, &>>, <, <>, <<, <<-, <<<, >&, <&); `fd` as written. `to`: None for a
+    """`op` as written (>, >>, >|, &>, &>>, <, <>, <<, <<-, <<<, >&, <&); `fd` as written. `to`: None for a
     heredoc, whose text holds nothing that runs (substitutions in it are commands of the script)."""
 
     op: str
@@ -34,7 +29,7 @@ class Redirect:
 class Simple:
     """A simple command. `words` is empty for assignments or redirections alone; `assigns` are the names set in front.
 
-    `input`: what stands on its standard input, where that is literal: a heredoc, a here-string, "" for /dev/null.
+    `input`: its standard input, where that is literal: a heredoc, a here-string, "" for /dev/null.
     `sure`: it runs exactly once, one after the other, unless an earlier one in an && list fails: no loop, no condition,
     no pipe, no background, no function, no subshell around it."""
 
@@ -52,17 +47,3 @@ class Script:
 
     commands: tuple[Simple, ...]
     functions: frozenset[str] = frozenset()
-
-
-def parse(text: str) -> Script | None:
-    """The commands of a text that bash would be given by `bash -c`, with its default options. None: cannot be read."""
-    from wal_agent.shell.reader import read_script  # late: the grammar is loaded when the first shell text comes
-
-    return read_script(text)
-
-
-def literal_commands(text: str) -> tuple[Simple, ...] | None:
-    """The commands of a text whose every word is literal and each of which runs for sure, wrappers taken away."""
-    from wal_agent.shell.wrappers import literal_commands
-
-    return literal_commands(text)

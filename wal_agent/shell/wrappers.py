@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from wal_agent.records import Class
 from wal_agent.shell.match import program_name
-from wal_agent.shell.syntax import Simple, Word, parse
+from wal_agent.shell.reader import parse
+from wal_agent.shell.syntax import Simple, Word
 
 Words = Sequence[Word]
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
@@ -41,19 +42,15 @@ class WrapperSpec:
 
     flags: str = ""
     values: str = ""
-    long: frozenset[str] = frozenset()  # "--x" is a flag, "--x=" takes a value
+    long: str = ""  # names with a space between them; "--x" is a flag, "--x=" takes a value
     skip: int = 0
-    sets: bool = False  # assignments may stand in front of the command
+    sets: bool = False  # assignments may come before the command
     extra: re.Pattern[str] | None = None  # more words that are options
     least: Class = "read_only"
     why: str = ""
     alone: bool = False  # without a command it only prints
     away: bool = False
-    dashes: bool = False  # the command stands behind "--"
-
-
-def _split_names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+    dashes: bool = False  # the command comes after "--"
 
 
 def _unknown(why: str) -> tuple[InnerRun, ...]:
@@ -98,9 +95,10 @@ def _count_options(w: WrapperSpec, words: Words) -> int | None:
             return i
         if text.startswith("--"):
             name, equals, _value = text.partition("=")
-            if (equals and f"{name}=" in w.long) or (not equals and name in w.long):
+            long = w.long.split()
+            if f"{name}{equals}" in long:
                 i += 1
-            elif not equals and f"{name}=" in w.long:
+            elif f"{name}=" in long:
                 i += 2
             else:
                 return None
@@ -123,8 +121,8 @@ def _cluster(letters: str, w: WrapperSpec) -> int | None:
     return 1
 
 
-def _class_of_text(text: str | None) -> Class:
-    return "unknown" if text is None else "read_only"
+def _run_text(text: str | None) -> InnerRun:
+    return InnerRun(text=text, shell=True, least="unknown" if text is None else "read_only")
 
 
 def _join_words(words: Words) -> str | None:
@@ -139,7 +137,7 @@ _SSH_SAFE = re.compile(
     r"|ForwardAgent|RequestTTY|AddressFamily|CheckHostIP|VisualHostKey|HostKeyAlgorithms)[= ].*",
     re.IGNORECASE,
 )
-_HOST = re.compile(r"[\w.@:-]{1,60}", re.ASCII)  # what may stand in the prompt as it is
+_HOST = re.compile(r"[\w.@:-]{1,60}", re.ASCII)  # what the prompt may show as it is
 
 
 def _shell(c: Simple) -> tuple[InnerRun, ...]:
@@ -161,7 +159,7 @@ def _shell(c: Simple) -> tuple[InnerRun, ...]:
             rest = words[i + 1 :]
             while rest and (rest[0].text or "").startswith(("-", "+")):
                 return _unknown("has options that are not known here")
-            return (InnerRun(text=rest[0].text, shell=True, least=_class_of_text(rest[0].text)),) if rest else ()
+            return (_run_text(rest[0].text),) if rest else ()
         elif set(text[1:]) <= set("lixeuvns"):
             checks |= text[0] == "-" and "n" in text
             undone |= text[0] == "+" or "i" in text  # a shell that talks to somebody does not heed -n
@@ -175,7 +173,7 @@ def _shell(c: Simple) -> tuple[InnerRun, ...]:
     if checks and not undone and i < len(words):
         return ()
     if reads_input:
-        return (InnerRun(text=c.input, shell=True, least=_class_of_text(c.input)),)
+        return (_run_text(c.input),)
     return _unknown("runs a script")
 
 
@@ -204,24 +202,19 @@ def _ssh(c: Simple) -> tuple[InnerRun, ...] | None:
         rest = rest[1:]
     text = _join_words(rest) if rest else c.input
     away = f"on {host}" if _HOST.fullmatch(host) else "on another machine"
-    return (InnerRun(text=text, shell=True, input=c.input if rest else None, away=away, least=_class_of_text(text)),)
+    return (replace(_run_text(text), input=c.input if rest else None, away=away),)
 
 
 def _eval(c: Simple) -> tuple[InnerRun, ...]:
-    words = c.words[1:]
-    if words and words[0].text == "--":
-        words = words[1:]
-    if not words:
-        return ()
-    text = _join_words(words)
-    return (InnerRun(text=text, shell=True, least=_class_of_text(text)),)
+    words = c.words[2:] if [w.text for w in c.words[1:2]] == ["--"] else c.words[1:]
+    return (_run_text(_join_words(words)),) if words else ()
 
 
 def _trap(c: Simple) -> tuple[InnerRun, ...]:
     words = [w for w in c.words[1:] if w.text != "--"]
     if len(words) < 2 or words[0].text in ("-", "", "-p", "-l"):
         return () if all(w.text is not None for w in words) else _unknown("sets a trap")
-    return (InnerRun(text=words[0].text, shell=True, least=_class_of_text(words[0].text)),)
+    return (_run_text(words[0].text),)
 
 
 def _su(c: Simple) -> tuple[InnerRun, ...]:
@@ -230,15 +223,14 @@ def _su(c: Simple) -> tuple[InnerRun, ...]:
         if w.text in ("-c", "--command") and i + 1 < len(words):
             others = [*words[:i], *words[i + 2 :]]
             if all(o.text is not None and re.fullmatch(r"-|-l|--login|-[ms]|[\w.-]+", o.text) for o in others):
-                text = words[i + 1].text
-                return (InnerRun(text=text, shell=True, least=_class_of_text(text)),)
+                return (_run_text(words[i + 1].text),)
     return _unknown("runs a shell of another user")
 
 
 _WATCH = WrapperSpec(
     "dtegcxbpw",
     "n",
-    _split_names("--differences --no-title --errexit --chgexit --color --exec --beep --precise --interval="),
+    "--differences --no-title --errexit --chgexit --color --exec --beep --precise --interval=",
 )
 
 
@@ -248,13 +240,10 @@ def _watch(c: Simple) -> tuple[InnerRun, ...] | None:
     rest = words[i:] if i is not None else ()
     if not rest:
         return _unknown("has options that are not known here")
-    text = _join_words(rest)
-    return (InnerRun(text=text, shell=True, least=_class_of_text(text)),)
+    return (_run_text(_join_words(rest)),)
 
 
-_FLOCK = WrapperSpec(
-    "nxseuoFv", "wE", _split_names("--nonblock --exclusive --shared --timeout= --wait= --no-fork --verbose --close")
-)
+_FLOCK = WrapperSpec("nxseuoFv", "wE", "--nonblock --exclusive --shared --timeout= --wait= --no-fork --verbose --close")
 
 
 def _flock(c: Simple) -> tuple[InnerRun, ...]:
@@ -262,14 +251,11 @@ def _flock(c: Simple) -> tuple[InnerRun, ...]:
     i = _count_options(_FLOCK, words)
     if i is None or len(words) < i + 2 or words[i].text is None:
         return _unknown("has options that are not known here")
-    least: Class = "idempotent"
-    rest = words[i + 1 :]
+    rest, why = words[i + 1 :], "makes a lock file"
     if rest[0].text in ("-c", "--command"):
         text = rest[1].text if len(rest) == 2 else None
-        return (
-            InnerRun(text=text, shell=True, least=least if text is not None else "unknown", why="makes a lock file"),
-        )
-    return (InnerRun(tuple(rest), input=c.input, least=least, why="makes a lock file"),)
+        return (InnerRun(text=text, shell=True, least="idempotent" if text is not None else "unknown", why=why),)
+    return (InnerRun(tuple(rest), input=c.input, least="idempotent", why=why),)
 
 
 def _parallel(c: Simple) -> tuple[InnerRun, ...]:
@@ -279,18 +265,6 @@ def _parallel(c: Simple) -> tuple[InnerRun, ...]:
     return (InnerRun(text=text, shell=True, least="unknown", why="runs commands that are put together from parts"),)
 
 
-_TEXT_WRAPPERS: Mapping[str, Callable[[Simple], tuple[InnerRun, ...] | None]] = {
-    "ssh": _ssh,
-    "eval": _eval,
-    "trap": _trap,
-    "su": _su,
-    "watch": _watch,
-    "flock": _flock,
-    "parallel": _parallel,
-    **dict.fromkeys(_SHELLS, _shell),
-}
-
-
 _ANYTHING = Word(None)
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 
@@ -298,7 +272,7 @@ _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _XARGS = WrapperSpec(
     "0rtpxo",
     "ILnPsdaE",
-    _split_names(
+    (
         "--null --no-run-if-empty --verbose --interactive --exit --max-args= --max-procs= --max-lines= --delimiter="
         " --arg-file= --replace= --max-chars="
     ),
@@ -315,7 +289,7 @@ def _xargs(c: Simple) -> tuple[InnerRun, ...]:
     if not rest:
         return ()
     marks = _marks([w.text or "" for w in words[:i]])
-    if marks:  # asked about as it stands there too: what is put into a text may be told from the rest of it
+    if marks:  # classified as written, too: the rest of a text may show what is put into it
         return (InnerRun(tuple(_fill_placeholder(w, marks) for w in rest)), InnerRun(rest))
     return (InnerRun((*rest, _ANYTHING)),)
 
@@ -370,7 +344,7 @@ def _plus(words: Words, j: int) -> bool:
 
 
 def _git(c: Simple) -> tuple[InnerRun, ...] | None:
-    """Commands that git is told to run; the rules say of the rest of it what it is."""
+    """Find the commands that git is given to run; the rules classify the rest of it."""
     words = c.words
     texts = [w.text for w in words]
     found: list[InnerRun] = []
@@ -385,7 +359,7 @@ def _git(c: Simple) -> tuple[InnerRun, ...] | None:
             break
         elif t == "foreach" and "submodule" in texts[:i]:
             rest = [w for w in words[i + 1 :] if w.text != "--recursive"]
-            found.append(InnerRun(text=_join_words(rest), shell=True, least=_class_of_text(_join_words(rest))))
+            found.append(_run_text(_join_words(rest)))
             break
     if not found:
         return None
@@ -413,45 +387,43 @@ def _openssl(c: Simple) -> tuple[InnerRun, ...] | None:
     return _unknown("sends its input to a host")
 
 
-_ARGV_WRAPPERS: Mapping[str, Callable[[Simple], tuple[InnerRun, ...] | None]] = {
-    "xargs": _xargs,
-    "gxargs": _xargs,
-    "find": _find,
-    "gfind": _find,
+_SPECIAL_WRAPPERS: Mapping[str, Callable[[Simple], tuple[InnerRun, ...] | None]] = {
+    **dict.fromkeys(_SHELLS, _shell),
+    **dict.fromkeys(("xargs", "gxargs"), _xargs),
+    **dict.fromkeys(("find", "gfind"), _find),
+    "ssh": _ssh,
+    "eval": _eval,
+    "trap": _trap,
+    "su": _su,
+    "watch": _watch,
+    "flock": _flock,
+    "parallel": _parallel,
     "git": _git,
     "openssl": _openssl,
     "npx": _npx,
 }
-
-
-_SUDO = WrapperSpec(
-    "AbEHnSPki",
-    "ughpCrtTU",
-    _split_names(
-        "--user= --group= --host= --prompt= --non-interactive --preserve-env --preserve-env= --set-home --stdin --login"
-    ),
-    sets=True,
-)
 _PREFIX_WRAPPERS: Mapping[str, WrapperSpec] = {
-    "sudo": _SUDO,
+    "sudo": WrapperSpec(
+        "AbEHnSPki",
+        "ughpCrtTU",
+        "--user= --group= --host= --prompt= --non-interactive --preserve-env --preserve-env= --set-home --stdin "
+        "--login",
+        sets=True,
+    ),
     "doas": WrapperSpec("n", "uC"),
-    "env": WrapperSpec(
-        "i0v", "uC", _split_names("--ignore-environment --null --unset= --chdir= --debug"), sets=True, alone=True
-    ),
+    "env": WrapperSpec("i0v", "uC", "--ignore-environment --null --unset= --chdir= --debug", sets=True, alone=True),
     "nohup": WrapperSpec(least="idempotent", why="may write nohup.out"),
-    "time": WrapperSpec("pvq", "f", _split_names("--portability --verbose --format=")),
-    "timeout": WrapperSpec(
-        "vfp", "ks", _split_names("--verbose --preserve-status --foreground --kill-after= --signal="), skip=1
+    "time": WrapperSpec("pvq", "f", "--portability --verbose --format="),
+    **dict.fromkeys(
+        ("timeout", "gtimeout"),
+        WrapperSpec("vfp", "ks", "--verbose --preserve-status --foreground --kill-after= --signal=", skip=1),
     ),
-    "gtimeout": WrapperSpec(
-        "vfp", "ks", _split_names("--verbose --preserve-status --foreground --kill-after= --signal="), skip=1
-    ),
-    "nice": WrapperSpec("", "n", _split_names("--adjustment="), extra=re.compile(r"-\d+")),
-    "ionice": WrapperSpec("t", "cn", _split_names("--ignore --class= --classdata=")),
+    "nice": WrapperSpec("", "n", "--adjustment=", extra=re.compile(r"-\d+")),
+    "ionice": WrapperSpec("t", "cn", "--ignore --class= --classdata="),
     "chrt": WrapperSpec("bfiorR", "", skip=1),
     "taskset": WrapperSpec("", "", skip=1),
-    "stdbuf": WrapperSpec("", "ioe", _split_names("--input= --output= --error=")),
-    "setsid": WrapperSpec("cfw", "", _split_names("--ctty --fork --wait")),
+    "stdbuf": WrapperSpec("", "ioe", "--input= --output= --error="),
+    "setsid": WrapperSpec("cfw", "", "--ctty --fork --wait"),
     "command": WrapperSpec("p"),
     "builtin": WrapperSpec(),
     "exec": WrapperSpec("cl", "a"),
@@ -460,8 +432,8 @@ _PREFIX_WRAPPERS: Mapping[str, WrapperSpec] = {
     "chroot": WrapperSpec(
         "",
         "",
-        _split_names("--userspec= --groups= --skip-chdir"),
-        skip=1,
+        "--userspec= --groups= --skip-chdir",
+        1,
         away=True,
         least="unknown",
         why="runs a program of another root",
@@ -471,7 +443,7 @@ _PREFIX_WRAPPERS: Mapping[str, WrapperSpec] = {
     "systemd-run": WrapperSpec(
         "tPGdSqr",
         "pEu",
-        _split_names(
+        (
             "--user --scope --wait --pty --pipe --collect --quiet --unit= --property= --uid= --gid= --setenv="
             " --working-directory= --description= --slice="
         ),
@@ -479,58 +451,41 @@ _PREFIX_WRAPPERS: Mapping[str, WrapperSpec] = {
         why="runs a command apart from this one",
     ),
 }
-# A shell tool may run these by their short names (docker exec): options, one operand, and then a command.
-_CONTAINERS: Mapping[str, WrapperSpec] = {
-    "docker exec": WrapperSpec(
-        "itd",
-        "uwe",
-        _split_names("--interactive --tty --detach --privileged --user= --workdir= --env= --env-file="),
-        skip=1,
-        away=True,
-    ),
-    "docker compose exec": WrapperSpec(
-        "itdT",
-        "uwe",
-        _split_names("--detach --privileged --no-TTY --no-tty --user= --workdir= --env= --index="),
-        skip=1,
-        away=True,
-    ),
-    "kubectl exec": WrapperSpec(
-        "itq",
-        "nc",
-        _split_names("--stdin --tty --quiet --namespace= --container= --context="),
-        skip=1,
-        away=True,
-        dashes=True,
-    ),
-    "docker run": WrapperSpec(
-        "itdP",
-        "veupwlhmca",
-        _split_names(
-            "--rm --init --privileged --read-only --interactive --tty --detach --name= --volume= --env= --publish="
-            " --workdir= --network= --net= --user= --entrypoint= --mount= --platform= --gpus= --memory= --cpus="
-            " --env-file= --hostname= --label= --add-host= --pull= --restart= --cap-add= --shm-size= --ulimit="
-            " --security-opt= --device= --tmpfs="
-        ),
-        skip=1,
-        away=True,
-        least="unknown",
-        why="runs a program in a new container",
-    ),
-}
+_EXEC = "--interactive --tty --detach --privileged --user= --workdir= --env= --env-file="
+_COMPOSE_EXEC = "--detach --privileged --no-TTY --no-tty --user= --workdir= --env= --index="
+_KUBECTL_EXEC = "--stdin --tty --quiet --namespace= --container= --context="
+_RUN = (
+    "--rm --init --privileged --read-only --interactive --tty --detach --name= --volume= --env= --publish= --workdir= "
+    "--network= --net= --user= --entrypoint= --mount= --platform= --gpus= --memory= --cpus= --env-file= --hostname= "
+    "--label= --add-host= --pull= --restart= --cap-add= --shm-size= --ulimit= --security-opt= --device= --tmpfs="
+)
+_IN_NEW = "runs a program in a new container"
+# By the name that the rules have for them: options, one operand, and then a command.
 _CONTAINER_WRAPPERS: Mapping[str, WrapperSpec] = {
-    **_CONTAINERS,
-    "podman exec": _CONTAINERS["docker exec"],
-    "podman run": _CONTAINERS["docker run"],
-    "docker container exec": _CONTAINERS["docker exec"],
-    "docker-compose exec": _CONTAINERS["docker compose exec"],
-    "oc exec": _CONTAINERS["kubectl exec"],
+    **dict.fromkeys(
+        ("docker exec", "podman exec", "docker container exec"),
+        WrapperSpec("itd", "uwe", _EXEC, skip=1, away=True),
+    ),
+    **dict.fromkeys(
+        ("docker compose exec", "docker-compose exec"),
+        WrapperSpec("itdT", "uwe", _COMPOSE_EXEC, skip=1, away=True),
+    ),
+    **dict.fromkeys(
+        ("kubectl exec", "oc exec"), WrapperSpec("itq", "nc", _KUBECTL_EXEC, skip=1, away=True, dashes=True)
+    ),
+    **dict.fromkeys(
+        ("docker run", "podman run"),
+        WrapperSpec("itdP", "veupwlhmca", _RUN, skip=1, away=True, least="unknown", why=_IN_NEW),
+    ),
 }
+
+
+WRAPPERS = frozenset({*_SPECIAL_WRAPPERS, *_PREFIX_WRAPPERS, *_CONTAINER_WRAPPERS})  # names that `unwrap` knows
 
 
 def unwrap(c: Simple, name: str, taken: int) -> tuple[InnerRun, ...] | None:
     """What a command runs if it is a wrapper; None if it is none, () if it runs nothing, a text that is None where
-    that cannot be told. `name`: what the rules call it (docker exec); `taken`: how many of its words that is."""
+    that is not known. `name`: what the rules call it (docker exec); `taken`: how many of its words that is."""
     words = c.words
     first = program_name(words[0]) if words else None
     if first is None:
@@ -538,9 +493,8 @@ def unwrap(c: Simple, name: str, taken: int) -> tuple[InnerRun, ...] | None:
     if name in _CONTAINER_WRAPPERS:
         found = _read_wrapper(_CONTAINER_WRAPPERS[name], words[taken:], c, f"in a container ({name})")
         return tuple(replace(f, own=words) for f in found) if name.endswith(" run") else found
-    special = _TEXT_WRAPPERS.get(first) or _ARGV_WRAPPERS.get(first)
-    if special is not None:
-        return special(c)
+    if first in _SPECIAL_WRAPPERS:
+        return _SPECIAL_WRAPPERS[first](c)
     if first == "command" and len(words) > 1 and words[1].text in ("-v", "-V"):
         return ()
     if first in _PREFIX_WRAPPERS:

@@ -215,7 +215,7 @@ class Gate:
         that spools (R9), this machine's disk will do. `nested`: the other agent, below this one, that makes the call
         (agent and session): it counts for nothing in what the agent's own hooks and files tell."""
         began = self._clock.boot()
-        found = classify(event.tool, event.input, self._rules)
+        found = classify(event.tool, event.input, self._rules, explain=False)
         reads = found.cls == "read_only"
         if not nested:
             self._remember(event)
@@ -365,7 +365,7 @@ class Gate:
     def unlogged(self, session: str, tool: str, input: bytes, call_id: str, how: Ending | None) -> None:
         """I5: log a call that no before-hook announced. `how` it ended; None: it may have run, and stays open."""
         payload = self._result(input)
-        found = classify(tool, input, self._rules)
+        found = classify(tool, input, self._rules, explain=False)
         with self._lock:
             call, now = self._writer.next_call(), self._clock.now()
             intent = Intent(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from wal_agent.shell import inline_code, sql
 from wal_agent.shell.effects import DRAWS, WRITES_BACK, joint_effect
-from wal_agent.shell.syntax import Simple, Word, parse
+from wal_agent.shell.reader import parse
+from wal_agent.shell.syntax import Simple, Word
 
 
 def command(*words: str) -> Simple:

@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from wal_agent.shell.syntax import MAX_TEXT, Simple, literal_commands, parse
+from wal_agent.shell.reader import MAX_TEXT, parse
+from wal_agent.shell.syntax import Simple
+from wal_agent.shell.wrappers import literal_commands
 
 Shown = list[list[str | None]]
 

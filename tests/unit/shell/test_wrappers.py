@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from wal_agent.records import Class
 from wal_agent.shell.classify import classify, classify_command
+from wal_agent.shell.reader import parse
 from wal_agent.shell.rules import load_rules
-from wal_agent.shell.syntax import parse
 
 RULES = load_rules()
 
