@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import tests.unit.recovery
+import tests.unit.shell
 from tests.contract.agent_box import Box
 from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Agent
 from wal_agent.rehearsal.model import Json, Turn
 
-TABLE = Path(tests.unit.recovery.__path__[0]) / "agents_tools.json"
+TABLE = Path(tests.unit.shell.__path__[0]) / "agents_tools.json"
 HOOKED = [agent for agent in AGENTS.values() if agent.rehearsal() is not None]
 
 
