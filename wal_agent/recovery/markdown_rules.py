@@ -8,68 +8,75 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from wal_agent.records import Class
 from wal_agent.shell.project_rules import MOST_NAME, ProjectRule, RuleProblem, clean_sentence, parse_pattern
 
-MOST_LINE = 4000  # characters; a longer line holds no rule
+MAX_LINE = 4000  # characters; a longer line holds no rule
 
-_FENCE = re.compile(r"(`{3,}|~{3,})(.*)")
 _BULLET = re.compile(r"(?:[-*+]|\d{1,9}[.)])[ \t]+|>[ \t]?")
 _CODE_SPAN = re.compile(r"(?<!`)(`{1,9})(?!`)(.*?)(?<!`)\1(?!`)")
-_DASHES = re.compile(r":?-+:?")
+_BAR = re.compile(r"(?<!\\)\|")
+
+# The end of a link reference is searched for in quadratic time, and no rule needs one.
+_MARKDOWN = MarkdownIt("commonmark").enable("table").disable("reference")
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """`at`: index of its line; `end`: of the next one that is not below it. `title` is without marks; `above` is the
-    title that it stands under, empty for none."""
+    """`line` is the heading's own, counted from 1. The section's text is `lines[start:end]` of the document, up to the
+    next heading that is not below this one. `title` is without marks; `parent`: the title above it, "" for none."""
 
-    at: int
+    line: int
     level: int
     title: str
-    above: str
+    parent: str
+    start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`at`: index of the header's line; `rows`: the cells of the rows below the dashes, each with its line's index."""
+    """`rows`: the cells of the rows below the header, each with the index of its line."""
 
-    at: int
     header: tuple[str, ...]
     rows: tuple[tuple[int, tuple[str, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A document's lines, those that hold nothing being empty, and the front matter's fields (plain ones only).
-    `code`: the lines of code blocks, "" for their fences, None outside of them."""
+class Document:
+    """What a reader of the rendered text sees. `lines`: those of code blocks and HTML are empty. `code`: the lines of
+    code blocks, "" for their fences, None outside of them. `front`: the plain fields of the front matter."""
 
     lines: tuple[str, ...]
     code: tuple[str | None, ...]
+    headings: tuple[Heading, ...]
+    tables: tuple[Table, ...]
     front: dict[str, str]
 
 
-def parse_markdown(text: str) -> Text:
+def parse_markdown(text: str) -> Document:
     """Any text is a document."""
-    lines = [
-        line if len(line) <= MOST_LINE else "" for line in text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    ]
+    flat = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", " ")
+    lines = [line if len(line) <= MAX_LINE else "" for line in flat.split("\n")]
     front = _read_front_matter(lines)
+    tokens: list[Token] = []
+    _MARKDOWN.block.parse("\n".join(lines), _MARKDOWN, {}, tokens)
+    tables = tuple(_find_tables(tokens, lines))
     code: list[str | None] = [None] * len(lines)
-    fence, comment = "", False
-    for i, line in enumerate(lines):
-        bare = line.strip()
-        opened = _FENCE.match(_BULLET.sub("", bare, count=1)) if not comment else None
-        if fence:
-            closes = bare.startswith(fence) and not bare.strip(fence[0])
-            lines[i], code[i], fence = "", "" if closes else line, "" if closes else fence
-        elif comment or bare.startswith("<!--"):
-            lines[i], comment = "", "-->" not in bare
-        elif opened and not (opened[1][0] == "`" and "`" in opened[2]):
-            lines[i], code[i], fence = "", "", opened[1]
-    return Text(tuple(lines), tuple(code), front)
+    for token in tokens:
+        if token.type in ("fence", "code_block", "html_block"):
+            first, end = _span(token)
+            content = [*([""] if token.type == "fence" else []), *token.content.split("\n")]
+            for n in range(first, end):
+                lines[n] = ""
+                if token.type != "html_block":
+                    code[n] = content[n - first] if n - first < len(content) else ""
+    return Document(tuple(lines), tuple(code), _find_headings(tokens, len(lines)), tables, front)
 
 
 def _read_front_matter(lines: list[str]) -> dict[str, str]:
@@ -86,29 +93,47 @@ def _read_front_matter(lines: list[str]) -> dict[str, str]:
     return found
 
 
-def find_headings(lines: Sequence[str]) -> tuple[Heading, ...]:
-    found: list[tuple[int, int, str]] = []
-    for i, line in enumerate(lines):
-        bare = line.strip()
-        level = len(bare) - len(bare.lstrip("#"))
-        if 0 < level <= 6 and bare[level : level + 1] in ("", " ", "\t"):
-            found.append((i, level, strip_marks(bare[level:].strip().rstrip("#"))))
-        elif i and bare and bare[0] in "=-" and not bare.strip(bare[0]) and _paragraph(lines[i - 1]):
-            found.append((i - 1, 1 if bare[0] == "=" else 2, strip_marks(lines[i - 1])))
-    ends, end = [], [len(lines)] * 7  # by level: where the next heading of that level or above it stands
-    for at, level, _ in reversed(found):
+def _span(token: Token) -> tuple[int, int]:
+    """The lines of a block's token."""
+    first, end = token.map or (0, 0)
+    return first, end
+
+
+def _find_headings(tokens: Sequence[Token], length: int) -> tuple[Heading, ...]:
+    found = [
+        (*_span(token), int(token.tag[1:]), strip_marks(tokens[i + 1].content))
+        for i, token in enumerate(tokens)
+        if token.type == "heading_open"
+    ]
+    ends, end = [], [length] * 7  # by level: where the next heading of that level or above it stands
+    for first, _, level, _ in reversed(found):
         ends.append(end[level])
-        end[level:] = [at] * (7 - level)
+        end[level:] = [first] * (7 - level)
     heads, titles = [], [""] * 7
-    for (at, level, title), until in zip(found, reversed(ends), strict=True):
-        heads.append(Heading(at, level, title, next((t for t in reversed(titles[:level]) if t), ""), until))
+    for (first, start, level, title), until in zip(found, reversed(ends), strict=True):
+        parent = next((t for t in reversed(titles[:level]) if t), "")
+        heads.append(Heading(first + 1, level, title, parent, start, until))
         titles[level:] = [title] + [""] * (6 - level)
     return tuple(heads)
 
 
-def _paragraph(line: str) -> bool:
-    bare = line.strip()
-    return bool(bare) and "|" not in bare and not bare.startswith("#") and _BULLET.match(bare) is None
+def _find_tables(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[Table]:
+    """A row ends with its table where it has no bar: to GitHub the line behind a table is one more row."""
+    rows: list[tuple[int, list[str]]] | None = None
+    for token in tokens:
+        if token.type == "table_open":
+            rows = []
+        elif rows is None:
+            continue
+        elif token.type == "tr_open":
+            rows.append((_span(token)[0], []))
+        elif token.type == "inline":
+            rows[-1][1].append(token.content.strip())
+        elif token.type == "table_close":
+            (_, header), *body = rows
+            barred = takewhile(lambda row: "|" in lines[row[0]], body)
+            yield Table(tuple(header), tuple((at, tuple(cells)) for at, cells in barred))
+            rows = None
 
 
 def strip_marks(text: str) -> str:
@@ -150,42 +175,6 @@ def strip_wrapping(text: str) -> str:
     bare = text.strip()
     found = _CODE_SPAN.match(bare)
     return found[2].strip() if found and found.end() == len(bare) else bare
-
-
-def find_tables(lines: Sequence[str]) -> Iterator[Table]:
-    """Tables as GitHub reads them: a header, dashes, rows up to a line without a bar."""
-    i = 0
-    while i + 1 < len(lines):
-        header = split_cells(lines[i]) if "|" in lines[i] else ()
-        dashes = split_cells(lines[i + 1]) if header and "-" in lines[i + 1] else ()
-        if not header or len(dashes) != len(header) or not all(_DASHES.fullmatch(c) for c in dashes):
-            i += 1
-            continue
-        rows, j = [], i + 2
-        while j < len(lines) and "|" in lines[j]:
-            rows.append((j, split_cells(lines[j])))
-            j += 1
-        yield Table(i, header, tuple(rows))
-        i = j
-
-
-def split_cells(line: str) -> tuple[str, ...]:
-    r"""The cells of a row; a bar that belongs to a cell is written \|, in code too."""
-    row = line.strip().removeprefix("|")
-    parts, part, escaped = [], [], False
-    for c in row:
-        if escaped:
-            part.append(c if c == "|" else "\\" + c)
-            escaped = False
-        elif c == "\\":
-            escaped = True
-        elif c == "|":
-            parts.append("".join(part).strip())
-            part = []
-        else:
-            part.append(c)
-    last = "".join(part) + ("\\" if escaped else "")
-    return tuple(parts) if parts and not last.strip() else (*parts, last.strip())
 
 
 Found = tuple[tuple[ProjectRule, ...], tuple[RuleProblem, ...]]
@@ -235,12 +224,13 @@ def table_rules(text: str, source: str) -> Found:
     columns, with further ones or without the last two."""
     rules: list[ProjectRule] = []
     problems: list[RuleProblem] = []
-    for table in find_tables(parse_markdown(text).lines):
-        columns = _columns(table)
+    document = parse_markdown(text)
+    for table in document.tables:
+        columns = _columns(table.header)
         if "operation" not in columns or "idempotent" not in columns:
             continue
         for at, cells in table.rows:
-            if len(cells) > len(table.header):
+            if len(_BAR.split(document.lines[at].strip(" \t>").strip("|"))) > len(table.header):
                 what = r"has more cells than the table's head (a bar inside a cell is written \|)"
                 problems.append(RuleProblem(source, at + 1, f"this row {what}."))
                 continue
@@ -251,9 +241,9 @@ def table_rules(text: str, source: str) -> Found:
     return tuple(rules), tuple(problems)
 
 
-def _columns(table: Table) -> dict[str, int]:
+def _columns(header: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for i, cell in enumerate(table.header):
+    for i, cell in enumerate(header):
         words = _LETTERS.sub(" ", cell.lower()).split()
         if any(w.startswith("idempoten") for w in words):
             found.setdefault("idempotent", i)
@@ -358,11 +348,11 @@ def section_rules(
     document = parse_markdown(text)
     rules: list[ProjectRule] = []
     problems: list[RuleProblem] = []
-    for head in find_headings(document.lines):
+    for head in document.headings:
         if not _is_recovery(head.title):
             continue
-        line = head.at + 1
-        fields = _read_fields(document.lines[line : head.end], document.code[line : head.end])
+        line = head.line
+        fields = _read_fields(document.lines[head.start : head.end], document.code[head.start : head.end])
         answer = parse_answer(fields["idempotent"]) if "idempotent" in fields else None
         if not fields:
             what = "this Recovery section has no field (Idempotent, Verify completion, Partial failure risk)."
@@ -374,7 +364,7 @@ def section_rules(
             problems.append(RuleProblem(source, line, "this is a second Recovery section; the first one counts."))
         else:
             cls, rest = answer or ("unknown", "")
-            above = "" if folders or not TOOL_NAME.fullmatch(head.above) else head.above
+            above = "" if folders or not TOOL_NAME.fullmatch(head.parent) else head.parent
             name = document.front.get("name") or above or default
             risk = f"Partial failure risk: {fields['risk']}" if fields.get("risk") else ""
             rules.append(

@@ -19,7 +19,6 @@ from typing import Any, get_args
 from wal_agent.config import FILE, KEYS, Origin, known_keys, read_file
 from wal_agent.errors import ConfigError
 from wal_agent.records import Class
-from wal_agent.recovery.markdown_rules import section_rules, table_rules
 from wal_agent.safefs import path_in_root, read_in_root
 from wal_agent.shell.project_rules import MOST_NAME, ProjectRule, RuleProblem, clean_sentence, parse_pattern
 from wal_agent.shell.rules import Rules, load_rules, with_project
@@ -116,6 +115,7 @@ def _parse_toml_rule(table: Mapping[str, Any], n: int, line: int, path: Path) ->
 MAX_FILE_SIZE = 256 * 1024  # of one file
 MAX_TOTAL_SIZE = 8 * 1024 * 1024
 MAX_RULE_TEXT = 1024 * 1024  # of the files that may hold a rule
+MAX_RULE_LINES = 20_000  # of them; short lines cost the parser most: at worst 100 us each, and 0.5 kB
 MAX_ENTRIES = 1000  # entries of a folder that are looked at
 
 TABLES = ("GEMINI.md", ".gemini/GEMINI.md", "CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md")
@@ -148,6 +148,9 @@ def load_markdown_rules(workspace: Path, most: int = MAX_RULES) -> ProjectRules:
     rules: list[ProjectRule] = []
     problems: list[RuleProblem] = []
     for text in _read_texts(workspace, problems):
+        # Imported here: the Markdown parser costs a start 40 ms, and most projects have no such file.
+        from wal_agent.recovery.markdown_rules import section_rules, table_rules
+
         folder, _, file = text.name.rpartition("/")
         if text.kind == "table":
             found, wrong = table_rules(text.text, text.name)
@@ -186,7 +189,7 @@ def _read_texts(workspace: Path, problems: list[RuleProblem]) -> Iterator[_Text]
     """Each file once, though several names lead to it."""
     root = workspace.resolve()
     seen: dict[str, _Text | None] = {}
-    left, told = MAX_TOTAL_SIZE, MAX_RULE_TEXT
+    left, rule_text, rule_lines = MAX_TOTAL_SIZE, MAX_RULE_TEXT, MAX_RULE_LINES
     for kind, name in _candidate_files(root, problems):
         try:
             real = path_in_root(root, name)
@@ -206,9 +209,12 @@ def _read_texts(workspace: Path, problems: list[RuleProblem]) -> Iterator[_Text]
             continue
         mark = "idempoten" if kind == "table" else "recovery"
         seen[real] = _Text(kind, name, text, (folder,) if kind == "skill" else ()) if mark in text.lower() else None
-        left, told = left - len(text), told - (len(text) if seen[real] else 0)
-        if left < 0 or told < 0:
-            most = f"{MAX_RULE_TEXT >> 20} MiB of files with rules, {MAX_TOTAL_SIZE >> 20} MiB in all, are the most"
+        left -= len(text)
+        if seen[real]:
+            rule_text, rule_lines = rule_text - len(text), rule_lines - text.count("\n")
+        if min(left, rule_text, rule_lines) < 0:
+            most = f"{MAX_RULE_TEXT >> 20} MiB and {MAX_RULE_LINES} lines of files with rules, "
+            most += f"{MAX_TOTAL_SIZE >> 20} MiB in all, are the most"
             problems.append(RuleProblem(name, 0, f"is not read, nor is what comes after it: {most}."))
             del seen[real]
             break

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from wal_agent.records import Class
 from wal_agent.recovery.markdown_rules import parse_answer, section_rules, table_rules
+from wal_agent.recovery.project_rules import MAX_FILE_SIZE, MAX_RULE_LINES
 from wal_agent.shell.project_rules import MOST_TEXT, ProjectRule, parse_pattern
 
 # ---- as the prior art writes them ---------------------------------------------------------------------------------
@@ -220,10 +221,20 @@ def test_a_bar_in_a_cell() -> None:
     assert [r.verify for r in rules] == ["ps | grep x"]
 
 
+def test_a_table_in_a_quote_or_a_list_and_the_line_behind_it() -> None:
+    table = ("| Tool | Idempotent? |", "|-|-|", "| `a b` | no |", "Not a row.")
+    for first, rest in (("> ", "> "), ("- ", "  ")):
+        text = first + f"\n{rest}".join(table)
+        assert [(r.words, r.line) for r in table_rules(text, "x")[0]] == [(("a", "b"), 3)]
+        assert table_rules(text, "x")[1] == ()
+
+
 def test_what_a_reader_does_not_see_as_a_rule_is_none() -> None:
     hidden = f"```markdown\n{TABLE}\n{SECTION}```\n~~~~\n```\n{TABLE}~~~~\n<!--\n{TABLE}\n{SECTION}-->\n"
     assert table_rules(hidden, "x") == ((), ())
     assert section_rules(hidden, "x", "x") == ((), ())
+    indented = "".join(f"    {line}\n" for line in f"{TABLE}{SECTION}".split("\n"))
+    assert table_rules(indented, "x") == ((), ()) == section_rules(indented, "x", "x")
 
 
 @pytest.mark.parametrize(
@@ -434,11 +445,15 @@ def test_words_are_words_or_refused(text: str, placeholders: bool) -> None:
         "'\"",
         "| a->b | no |\n",
         "1. \n",
+        "- a\n",
+        "<a\n",
+        "[a]: b\n",
+        "- a\n  > b\n    - c\n",
     ],
 )
 def test_big_texts_of_one_piece_end(piece: str) -> None:
     """A reader that is not linear takes minutes here; the timeout is far above what a slow machine needs."""
-    text = piece * (256 * 1024 // len(piece))
+    text = piece * min(MAX_FILE_SIZE // len(piece), MAX_RULE_LINES // max(1, piece.count("\n")))
     for big in (text, "| Tool | Idempotent? |\n|-|-|\n" + text, "# Recovery\nIdempotent: no\n" + text):
         table_rules(big, "x")
         section_rules(big, "x", "d")

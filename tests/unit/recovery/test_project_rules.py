@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -320,9 +322,28 @@ def test_rules_and_bytes_are_bounded_in_all(shop: Path) -> None:
     found = load_project_rules(shop)
     assert len(found.rules) == 200
     assert told(shop) == [
-        "tools/05.md: is not read, nor is what comes after it: 1 MiB of files with rules, 8 MiB in all, are the most.",
+        "tools/05.md: is not read, nor is what comes after it: 1 MiB and 20000 lines of files with rules, "
+        "8 MiB in all, are the most.",
         "GEMINI.md:53: a project has 200 rules at most; from here on they are left out.",
     ]
+
+
+def test_lines_are_bounded_in_all(shop: Path) -> None:
+    for n in range(3):
+        write(shop, f"tools/{n}.md", NO + "\n" * 9_000)
+    assert [r.name for r in load_project_rules(shop).rules] == ["0", "1"]
+    assert [line.partition(",")[0] for line in told(shop)] == ["tools/2.md: is not read"]
+
+
+def test_only_markdown_rules_import_the_parser(shop: Path) -> None:
+    script = (
+        "import pathlib, sys; from wal_agent.recovery.project_rules import load_all\n"
+        "load_all(pathlib.Path(sys.argv[1])); print('markdown_it' in sys.modules)"
+    )
+    for text, imported in (("Build with make.", "False"), (TABLE, "True")):
+        write(shop, "GEMINI.md", text)
+        done = subprocess.run([sys.executable, "-c", script, str(shop)], capture_output=True, check=True, timeout=60)
+        assert done.stdout.decode().strip() == imported
 
 
 @given(st.binary(max_size=300))
