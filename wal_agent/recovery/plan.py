@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Generic, TypeVar
 
 from wal_agent.agents.session_files import SESSION
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
@@ -82,21 +83,18 @@ def refuse_damaged(c: PlanInputs) -> Plan:
 
 
 def refuse_agent(c: PlanInputs) -> Plan:
-    assert c.before.home is not None
-    what = f"This job belongs to {c.before.home.agent}, not to {c.opening.agent}. Nothing was run."
+    what = f"This job belongs to {c.home.agent}, not to {c.opening.agent}. Nothing was run."
     return Refuse(ConfigError, what, "Choose another name with --job.")
 
 
 def refuse_command(c: PlanInputs) -> Plan:
-    assert c.before.home is not None
-    then, now = safe(c.before.home.args[0], 80), safe(c.opening.args[0], 80)
+    then, now = safe(c.home.args[0], 80), safe(c.opening.args[0], 80)
     what = f"This job was last run with {then}, not with {now}. Nothing was run."
     return Refuse(ConfigError, what, "Choose another name with --job.")
 
 
 def refuse_workspace(c: PlanInputs) -> Plan:
-    assert c.before.home is not None
-    what = f"This job belongs to the folder {c.before.home.workspace}, not to {c.opening.workspace}. Nothing was run."
+    what = f"This job belongs to the folder {c.home.workspace}, not to {c.opening.workspace}. Nothing was run."
     return Refuse(ConfigError, what, "Run it there, or choose another name with --job.")
 
 
@@ -128,21 +126,19 @@ def halt_stuck(c: PlanInputs) -> Plan:
 
 
 def halt_unknown(c: PlanInputs) -> Plan:
-    calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.state.open[:5])
-    what = f"Cannot tell what became of calls in flight ({calls}). Stopped, as the policy says; a person is needed."
+    what = f"Cannot tell what became of calls in flight ({_calls(c)}). Stopped, as the policy says; a person is needed."
     return Refuse(PersonNeeded, what, _SETTLE)
 
 
 def refuse_to_forget(c: PlanInputs) -> Plan:
-    calls = ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.state.open[:5])
-    return Refuse(PersonNeeded, f"--fresh would forget calls that are not settled ({calls}).", _SETTLE)
+    return Refuse(PersonNeeded, f"--fresh would forget calls that are not settled ({_calls(c)}).", _SETTLE)
+
+
+def _calls(c: PlanInputs) -> str:
+    return ", ".join(f"#{o.intent.call} {o.intent.tool}" for o in c.state.open[:5])
 
 
 # ---- going on --------------------------------------------------------------------------------------------------------
-
-
-def start_as_asked(c: PlanInputs) -> Plan:
-    return Start(c.opening.args, "a new session, as asked")
 
 
 def resume_alone(c: PlanInputs) -> Plan:
@@ -152,18 +148,14 @@ def resume_alone(c: PlanInputs) -> Plan:
 
 
 def resume_dangling(c: PlanInputs) -> Plan:
-    alert: Alert
+    alert: Alert = "crash"
     if c.pause is not None:
         alert = "paused"
-    elif c.died:
-        alert = "crash"
-    elif c.cause == "released":
+    elif c.cause == "released" and not c.died:
         alert = "preempted"
-    elif c.state.ended is not None or c.cause in ("closed", "first"):
+    elif not c.died and (c.state.ended is not None or c.cause in ("closed", "first")):
         alert = "unsettled"
-    else:
-        alert = "crash"
-    return _resume_or_start_again(c, alert, f"{_describe_end(c)}{_describe_open_calls(c)}")
+    return _resume_or_start_again(c, alert, f"{_describe_end(c)} with {plural(len(c.state.open), 'call')} in flight")
 
 
 def start(c: PlanInputs) -> Plan:
@@ -173,24 +165,14 @@ def start(c: PlanInputs) -> Plan:
     return StartAgain(c.args, None, None, (), (), why)
 
 
-def resume_paused(c: PlanInputs) -> Plan:
-    return _resume_or_start_again(c, "paused", f"{_describe_end(c)}; {_describe_idle(c)}")
+def resume_idle(alert: Alert) -> Callable[[PlanInputs], Plan]:
+    """No call is open."""
 
+    def resume(c: PlanInputs) -> Plan:
+        idle = "what was in flight is not known" if c.local.unlogged else "nothing was in flight"
+        return _resume_or_start_again(c, alert, f"{_describe_end(c)}; {idle}")
 
-def resume_released(c: PlanInputs) -> Plan:
-    return _resume_or_start_again(c, "preempted", f"{_describe_end(c)}; {_describe_idle(c)}")
-
-
-def resume_cut_off(c: PlanInputs) -> Plan:
-    return _resume_or_start_again(c, "cut_off", f"{_describe_end(c)}; {_describe_idle(c)}")
-
-
-def resume_closed(c: PlanInputs) -> Plan:
-    return _resume_or_start_again(c, "cut_off", "its last run had come to its end; continuing it, as asked")
-
-
-def start_fresh(c: PlanInputs) -> Plan:
-    return Start(c.opening.args, "its last run had come to its end")
+    return resume
 
 
 def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
@@ -200,17 +182,16 @@ def _resume_or_start_again(c: PlanInputs, alert: Alert, why: str) -> Plan:
     if c.captured:
         return Resume(c.state.session, c.args, alert, c.state.open, c.finished, why)
     prompt = c.state.prompt.prompt if c.state.prompt else None
-    told = alert if c.state.open or c.finished or c.state.unlogged else None
+    reported = alert if c.state.open or c.finished or c.state.unlogged else None
     why = f"{why}; its session was not saved yet: starting it again"
-    return StartAgain(c.args, told, prompt, c.state.open, c.finished, why)
+    return StartAgain(c.args, reported, prompt, c.state.open, c.finished, why)
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
 def describe_version_change(c: PlanInputs) -> str:
-    assert c.before.home is not None
-    then, now = safe(c.before.home.agent_version, 40), safe(c.opening.agent_version, 40)
+    then, now = safe(c.home.agent_version, 40), safe(c.opening.agent_version, 40)
     return f"{c.opening.agent} is {now} here; it was {then} when this session was saved."
 
 
@@ -232,32 +213,16 @@ def _describe_end(c: PlanInputs) -> str:
             return f"was cut off on {host}"
 
 
-def _describe_idle(c: PlanInputs) -> str:
-    return "what was in flight is not known" if c.local.unlogged else "nothing was in flight"
-
-
-def _describe_open_calls(c: PlanInputs) -> str:
-    return f" with {plural(len(c.state.open), 'call')} in flight" if c.state.open else ""
-
-
 def decide(before: PriorLog, opening: Opening, local: LocalFacts, policy: Policy) -> Plan:
-    """What to do, now that our opening has landed. Total, and no call in flight is dropped (I8)."""
-    case = PlanInputs(before, opening, local, policy)
-    decided = next(row.then(case) for row in TABLE if row.when(case))
+    """Decide what to do, once this run's opening is in the log. Total; no call in flight is dropped (I8)."""
+    inputs = PlanInputs(before, opening, local, policy)
+    decided = next(row.then(inputs) for row in TABLE if row.when(inputs))
     if isinstance(decided, Refuse):
         return decided
-    return replace(decided, warnings=tuple(remark.says(case) for remark in REMARKS if remark.when(case)))
+    return replace(decided, warnings=tuple(remark.then(inputs) for remark in REMARKS if remark.when(inputs)))
 
 
 # ---- conditions ------------------------------------------------------------------------------------------------------
-
-
-def _damaged(c: PlanInputs) -> bool:
-    return c.local.damage is not None
-
-
-def _other_agent(c: PlanInputs) -> bool:
-    return c.before.home is not None and c.before.home.agent != c.opening.agent
 
 
 def _other_command(c: PlanInputs) -> bool:
@@ -275,104 +240,43 @@ def _other_workspace(c: PlanInputs) -> bool:
     return home.host.name == c.opening.host.name or home.host.boot == c.opening.host.boot
 
 
-def _other_repository(c: PlanInputs) -> bool:
-    return is_other_project(c.identity, c.local.identity)
-
-
-def _crash_loop(c: PlanInputs) -> bool:
-    return 0 < c.policy.crash_limit <= len(c.crashes)
-
-
-def _stuck(c: PlanInputs) -> bool:
-    return c.policy.crash_limit > 0 and not c.policy.fresh and c.stuck is not None
-
-
-def _halts(c: PlanInputs) -> bool:
-    return c.policy.on_ambiguity == "halt" and bool(c.doubtful)
-
-
-def _fresh_with_open_calls(c: PlanInputs) -> bool:
-    return c.policy.fresh and bool(c.state.open)
-
-
-def _fresh(c: PlanInputs) -> bool:
-    return c.policy.fresh
-
-
-def _resumes_in_doubt(c: PlanInputs) -> bool:
-    return c.policy.on_ambiguity == "resume" and bool(c.doubtful)
-
-
-def _dangling(c: PlanInputs) -> bool:
-    return bool(c.state.open)
-
-
-def _never_ran(c: PlanInputs) -> bool:
-    return not c.state.ran and not (c.captured and c.local.talked)
-
-
-def _paused(c: PlanInputs) -> bool:
-    return c.pause is not None
-
-
-def _released(c: PlanInputs) -> bool:
-    return c.cause == "released" and not c.died
-
-
 def _cut_off(c: PlanInputs) -> bool:
     return c.died or c.state.turn == "started" or c.cause in ("dead", "unlocked", "first")
 
 
-def _resume_closed_asked(c: PlanInputs) -> bool:
-    return c.policy.resume_closed
-
-
-def _always(c: PlanInputs) -> bool:
-    return True
-
-
 def _other_version(c: PlanInputs) -> bool:
-    home = c.before.home
-    known = home is not None and home.agent_version and c.opening.agent_version
-    return bool(known) and home is not None and home.agent_version != c.opening.agent_version
+    then = c.before.home.agent_version if c.before.home else ""
+    return bool(then and c.opening.agent_version) and then != c.opening.agent_version
 
 
 # ---- the rows --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One condition and what follows from it. `when_says` and `then_says` say the same for people, in a few words."""
-
-    name: str
-    when: Callable[[PlanInputs], bool]
-    then: Callable[[PlanInputs], Plan]
-    when_says: str
-    then_says: str
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
-    """Something that is told beside any decision to start, and decides nothing."""
+class Row(Generic[T]):
+    """One condition and what follows from it. `when_text` and `then_text` say the same for people."""
 
     name: str
     when: Callable[[PlanInputs], bool]
-    says: Callable[[PlanInputs], str]
-    when_says: str
-    then_says: str
+    then: Callable[[PlanInputs], T]
+    when_text: str
+    then_text: str
 
 
-TABLE = (
+TABLE: tuple[Row[Plan], ...] = (
     Row(
         "log damaged",
-        _damaged,
+        lambda c: c.local.damage is not None,
         refuse_damaged,
         "a record is missing, or is not what was written",
-        "nothing is started (73); told is what can still be had",
+        "nothing is started (73); the message says what can be restored",
     ),
     Row(
         "another agent's job",
-        _other_agent,
+        lambda c: c.before.home is not None and c.before.home.agent != c.opening.agent,
         refuse_agent,
         "the job was last run with another agent",
         "nothing is started (78); another name: `--job`",
@@ -393,21 +297,21 @@ TABLE = (
     ),
     Row(
         "another repository's job",
-        _other_repository,
+        lambda c: is_other_project(c.identity, c.local.identity),
         refuse_foreign,
         "the saved working tree is of a repository that has neither origin nor first commit in common with this one",
         "nothing is started (78); run it there, or `--job`",
     ),
     Row(
         "crash loop",
-        _crash_loop,
+        lambda c: 0 < c.policy.crash_limit <= len(c.crashes),
         halt_crash_loop,
         "5 crashes in 10 minutes (an agent that died, or a whole run that was cut off), and nobody is at the terminal",
         "nothing is started (80); a person looks: `wal-agent log --crashes`",
     ),
     Row(
         "died twice at the same place",
-        _stuck,
+        lambda c: c.policy.crash_limit > 0 and not c.policy.fresh and c.stuck is not None,
         halt_stuck,
         "the last two runs died in the same way in an equal call, or with no call between them, and nobody is at the "
         "terminal",
@@ -415,90 +319,90 @@ TABLE = (
     ),
     Row(
         "calls in flight, fate unknown, halt",
-        _halts,
+        lambda c: c.policy.on_ambiguity == "halt" and bool(c.doubtful),
         halt_unknown,
-        "`--on-ambiguity halt`, and of a call that may have changed something it cannot be told what became of it",
+        "`--on-ambiguity halt`, and nothing proves what became of a call that may have changed something",
         "nothing is started (79); a person settles it: `wal-agent ack`",
     ),
     Row(
         "calls in flight, and `--fresh`",
-        _fresh_with_open_calls,
+        lambda c: c.policy.fresh and bool(c.state.open),
         refuse_to_forget,
         "a new session was asked for, which would forget calls in flight",
         "nothing is started (79); a person settles them: `wal-agent ack`",
     ),
     Row(
         "`--fresh`",
-        _fresh,
-        start_as_asked,
+        lambda c: c.policy.fresh,
+        lambda c: Start(c.opening.args, "a new session, as asked"),
         "a new session was asked for, and no call is in flight",
         "start a new session; the saved one and the saved working tree are not put back",
     ),
     Row(
         "calls in flight, fate unknown, resume",
-        _resumes_in_doubt,
+        lambda c: c.policy.on_ambiguity == "resume" and bool(c.doubtful),
         resume_alone,
-        "`--on-ambiguity resume`, and of a call that may have changed something it cannot be told what became of it",
-        "restore and resume; each call is told with its verdict; in doubt the agent verifies and decides by itself",
+        "`--on-ambiguity resume`, and nothing proves what became of a call that may have changed something",
+        "restore and resume; the prompt has each call with its verdict; in doubt the agent verifies and decides by itself",
     ),
     Row(
         "calls in flight",
-        _dangling,
+        lambda c: bool(c.state.open),
         resume_dangling,
         "calls have an intent and no end",
-        "restore and resume; each call is told with its verdict; in doubt the agent verifies, then stops and asks",
+        "restore and resume; the prompt has each call with its verdict; in doubt the agent verifies, then stops and asks",
     ),
     Row(
         "nothing was recorded",
-        _never_ran,
+        lambda c: not c.state.ran and not (c.captured and c.local.talked),
         start,
         "no turn and no call of the newest session is in the log, and no conversation is saved in it",
         "start; after a crash with the arguments of before",
     ),
     Row(
         "paused",
-        _paused,
-        resume_paused,
+        lambda c: c.pause is not None,
+        resume_idle("paused"),
         "the last run was paused, and the pause is over or was ended",
-        "restore and resume; told what it was paused for, and that nothing was in flight",
+        "restore and resume; the prompt says what it was paused for, and that nothing was in flight",
     ),
     Row(
         "given up in good order",
-        _released,
-        resume_released,
+        lambda c: c.cause == "released" and not c.died,
+        resume_idle("preempted"),
         "the last run was drained, or gave the job up",
-        "restore and resume; told that nothing was in flight",
+        "restore and resume; the prompt says that nothing was in flight",
     ),
     Row(
         "cut off",
         _cut_off,
-        resume_cut_off,
+        resume_idle("cut_off"),
         "the last run died, or ended inside a turn",
-        "restore and resume; told that nothing was in flight",
+        "restore and resume; the prompt says that nothing was in flight",
     ),
     Row(
         "ended, and `--continue`",
-        _resume_closed_asked,
-        resume_closed,
+        lambda c: c.policy.resume_closed,
+        lambda c: _resume_or_start_again(c, "cut_off", "its last run had come to its end; continuing it, as asked"),
         "the last run had come to its end, and going on was asked for",
         "restore and resume",
     ),
     Row(
         "ended",
-        _always,
-        start_fresh,
+        lambda c: True,
+        lambda c: Start(c.opening.args, "its last run had come to its end"),
         "the last run had come to its end",
         "start a new session",
     ),
 )
 
-REMARKS = (
-    Remark(
+REMARKS: tuple[Row[str], ...] = (
+    Row(
         "the agent's version changed",
         _other_version,
         describe_version_change,
         "the agent here is not the version that the session was saved with",
-        "told on the screen and in the prompt",
+        "a warning on the screen and in the prompt",
     ),
 )
 
@@ -506,6 +410,6 @@ REMARKS = (
 def render_table() -> str:
     """`TABLE` and `REMARKS` as Markdown, for docs/RECOVERY.md."""
     head = ["| | When | What follows |", "|---|---|---|"]
-    rows = [f"| {n}. {row.name} | {row.when_says} | {row.then_says} |" for n, row in enumerate(TABLE, 1)]
-    beside = [f"| {remark.name} | {remark.when_says} | {remark.then_says} |" for remark in REMARKS]
+    rows = [f"| {n}. {row.name} | {row.when_text} | {row.then_text} |" for n, row in enumerate(TABLE, 1)]
+    beside = [f"| {remark.name} | {remark.when_text} | {remark.then_text} |" for remark in REMARKS]
     return "\n".join([*head, *rows, "", "Beside each start, where it holds:", "", *head, *beside])

@@ -8,7 +8,7 @@ from typing import Literal
 from wal_agent.errors import WalAgentError
 from wal_agent.records import Cause, Finding, Opening, Payload, RunEnded
 from wal_agent.recovery import crash_history
-from wal_agent.recovery.crash_history import Crash, Stuck
+from wal_agent.recovery.crash_history import CRASH_CLASSES, Crash, Stuck
 from wal_agent.wal.reader import Damage
 from wal_agent.wal.state import EndedCall, OpenCall, State
 
@@ -17,7 +17,7 @@ Ambiguity = Literal["ask", "halt", "resume"]
 
 @dataclass(frozen=True, slots=True)
 class PriorLog:
-    """The log as it stood before our own opening (R2: read after that landed).
+    """The log before this run's opening (R2: read after that landed).
 
     `home`: the newest opening under which the agent was started (None: never); a refused run leaves an opening too,
     and must not pass for the job's home."""
@@ -27,7 +27,7 @@ class PriorLog:
 
 
 def prior_args(before: PriorLog) -> tuple[str, ...]:
-    """What the log says was typed for the home run; one that was started without words went on with those before."""
+    """Return the arguments of the home run by the log; a run started without any went on with the earlier ones."""
     home = before.home
     if home is None:
         return ()
@@ -39,10 +39,10 @@ def prior_args(before: PriorLog) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LocalFacts:
-    """What was looked up on this machine. `home_exists`: the folder of the home opening's workspace is here.
-    `talked`: the captured session holds a conversation; looked up only where the log knows of no turn in it.
-    `findings`: what the evidence says of open calls, by call; a call that is missing counts as unknown. `identity`: of
-    the repository around the workspace here, as `records.Repository` has it; empty outside of one. `unlogged`: the
+    """What this machine knows. `home_exists`: the folder of the home opening's workspace is here.
+    `talked`: the captured session holds a conversation; read only where the log has no turn of it.
+    `findings`: of open calls, by call; a missing call counts as unknown. `identity`: of the
+    repository around the workspace here, as `records.Repository` has it; empty outside of one. `unlogged`: the
     agent has no hooks, so the log knows of no call."""
 
     main_file: str  # logical name of the agent's main session file
@@ -58,8 +58,8 @@ class LocalFacts:
 class Policy:
     """What the user decided. `crash_limit` 0: never halt for crashes.
 
-    `on_ambiguity`: of calls whose fate cannot be told. ask: the agent stops and asks where its own look leaves doubt;
-    halt: no agent is started; resume: the agent looks, and then decides by itself."""
+    `on_ambiguity`: of calls with unknown outcome. ask: the agent verifies, and stops and asks if in doubt; halt: no
+    agent is started; resume: the agent verifies, then decides by itself."""
 
     on_ambiguity: Ambiguity = "ask"
     resume_closed: bool = False  # asked to continue a session that had come to its end
@@ -70,7 +70,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """All that the rows look at."""
+    """All that the rows of the plan depend on."""
 
     before: PriorLog
     opening: Opening
@@ -82,19 +82,23 @@ class PlanInputs:
         return self.before.state
 
     @property
+    def home(self) -> Opening:
+        """The home opening, in a log that has one."""
+        assert self.before.home is not None
+        return self.before.home
+
+    @property
     def cause(self) -> Cause:
-        """How the home run ended, as the opening after it found it; openings of refused runs stand in between."""
+        """How the home run ended, as the opening after it found it; openings of refused runs may follow."""
         home = self.before.home
         if home is None:
             return self.opening.cause
         later = (o.opening for o in self.state.openings if o.opening.epoch > home.epoch)
         after = next(later, self.opening)
         ended = self.state.ended
-        over = (
-            ended is not None and ended.completed and ended.until <= 0 and ended.cls not in crash_history.CRASH_CLASSES
-        )
-        if after.epoch > home.epoch + 1 and over:
-            return "closed"  # it had; who took the job then died before its opening, and only that one's death is seen
+        closed = ended is not None and ended.completed and ended.until <= 0 and ended.cls not in CRASH_CLASSES
+        if after.epoch > home.epoch + 1 and closed:
+            return "closed"  # the run that took the job next died before its opening, and the log has only that death
         return after.cause
 
     @property
@@ -111,8 +115,7 @@ class PlanInputs:
 
     @property
     def args(self) -> tuple[str, ...]:
-        """What the user typed now; where that is nothing, what was typed before, as the log says: for the last start,
-        or for one before it that this job has not come to its end since."""
+        """The arguments of this start; without any, those of an earlier start that the job has not completed since."""
         return self.opening.args or prior_args(self.before)
 
     @property
@@ -123,7 +126,7 @@ class PlanInputs:
 
     @property
     def finished(self) -> tuple[EndedCall, ...]:
-        """Calls of the newest session that ended and that its captured file may not tell."""
+        """Calls of the newest session that ended and that its captured file may lack."""
         return tuple(e for e in self.state.unsettled if e.intent.session == self.state.session)
 
     @property
@@ -136,23 +139,19 @@ class PlanInputs:
 
     @property
     def died(self) -> bool:
-        """The agent did, and its supervisor lived to give the job up."""
-        return (
-            self.cause == "released"
-            and self.state.ended is not None
-            and self.state.ended.cls in crash_history.CRASH_CLASSES
-        )
+        """Whether the agent did, and its supervisor lived to release the job."""
+        return self.cause == "released" and self.state.ended is not None and self.state.ended.cls in CRASH_CLASSES
 
     @property
     def doubtful(self) -> tuple[OpenCall, ...]:
-        """Calls in flight that may have changed something, and of which the evidence cannot tell what became."""
+        """Calls in flight that may have changed something, and whose outcome the evidence leaves unknown."""
         found = dict(self.local.findings)
         may_change = (o for o in self.state.open if o.intent.cls != "read_only")
         return tuple(o for o in may_change if found.get(o.intent.call, "unknown") == "unknown")
 
 
-# Why the agent must be told: it was cut off with calls in flight; its host gave it up in good order; it was paused; it
-# ended by itself with calls in flight; it was cut off without any.
+# Why the agent gets a notice: cut off with calls in flight; released by its host in good order; paused; ended by itself
+# with calls in flight; cut off without any.
 Alert = Literal["crash", "preempted", "paused", "unsettled", "cut_off"]
 
 
@@ -167,9 +166,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """No captured session can be resumed: begin the task anew. With `alert`, tell first what is known of the calls;
-    `prompt` is then what the lost conversation began with last (None: the arguments hold it). For `alone` and
-    `warnings` see Resume."""
+    """Begin the task anew: no captured session can be resumed. With `alert`, the notice on the calls comes first, and
+    `prompt` is the newest one that began a turn of the lost conversation (None: the arguments hold it). `alone` and
+    `warnings` as in Resume."""
 
     args: tuple[str, ...]
     alert: Alert | None
@@ -184,7 +183,7 @@ class StartAgain:
 @dataclass(frozen=True, slots=True)
 class Resume:
     """Restore and resume `session`. `finished` calls may be missing in its file and are put back, then `dangling`.
-    `alone`: nobody is to be asked about a call whose fate cannot be told; the agent looks and decides by itself.
+    `alone`: nobody is asked about a call with unknown outcome; the agent verifies and decides by itself.
     `warnings`: sentences for the screen and the prompt."""
 
     session: str
