@@ -73,6 +73,30 @@ def read_in_root(root: Path, real: str, most: int) -> str:
         raise ValueError("is not UTF-8 text") from None
 
 
+def make_private_folder(folder: Path) -> None:
+    """Make a folder and its missing parents, for this user only."""
+    for missing in [p for p in (*reversed(folder.parents), folder) if not p.exists()]:
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_new_file(path: Path, data: bytes) -> None:
+    """Write a new file (0600), durably. OSError where something is there."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def replace_file(path: Path, data: bytes, expected: bytes | None) -> None:
     """Make `data` the content of `path`, which held `expected` when it was read (None: there was no file).
 
@@ -95,7 +119,7 @@ def replace_file(path: Path, data: bytes, expected: bytes | None) -> None:
             with suppress(OSError):
                 Path(name).unlink()
             raise
-        _sync(path.parent)
+        sync_folder(path.parent.resolve())
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None
 
@@ -106,14 +130,6 @@ def _like(path: Path, name: str) -> None:
     if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
         with suppress(PermissionError):
             os.chown(name, old.st_uid, old.st_gid)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 FlockState = Literal["held", "free", "unknown"]

@@ -20,6 +20,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import wrong_key_error
 from wal_agent.errors import ConfigError, Damaged, UsageError
@@ -37,8 +39,9 @@ _WAYS = "Give a record's number, as `wal-agent log` shows it, or a time (UTC): 1
 
 
 def parse_point(text: str, now: float) -> int | float:
-    """A record's number (int), or seconds since 1970 (float). A time of day means the newest such time up to `now`, and
-    a minute means its end. UsageError for anything else."""
+    """Parse a record's number (int) or a time (float, seconds since 1970).
+
+    A time of day means the newest such time up to `now`, and a minute means its end. UsageError for anything else."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         if (number := int(text)) < 1:
             raise UsageError("Records are numbered from 1.", _WAYS)
@@ -46,15 +49,12 @@ def parse_point(text: str, now: float) -> int | float:
     if match := _CLOCK.fullmatch(text):
         hours, minutes, seconds = (int(part) if part else None for part in match.groups())
         today = datetime.fromtimestamp(now, UTC)
-        at = today.replace(hour=hours or 0, minute=minutes or 0, second=59 if seconds is None else seconds)
-        at = at.replace(microsecond=999_999)
-        began = at.replace(second=0 if seconds is None else at.second, microsecond=0)
-        return (at if began <= today else at - timedelta(days=1)).timestamp()
+        began = today.replace(hour=hours or 0, minute=minutes or 0, second=seconds or 0, microsecond=0)
+        ended = began.replace(second=59 if seconds is None else seconds, microsecond=999_999)
+        return (ended if began <= today else ended - timedelta(days=1)).timestamp()
     try:
         when = datetime.fromisoformat(text)
-        if when.tzinfo is None:
-            when = when.replace(tzinfo=UTC)
-        return when.timestamp()
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"{text[:60]!r} is no place in the log.", _WAYS) from None
 
@@ -83,31 +83,13 @@ TRIES = 8  # versions of one file that are tried on one base
 _BAD_NAME = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EEXIST, errno.EINVAL)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFiles:
-    """`files`: name and bytes of what was written. `short`: sentences, one for each file of which the newest version
-    could not be had."""
-
-    files: Mapping[str, int]
-    short: tuple[str, ...]
-
-
-def new_folder(folder: Path) -> None:
-    """Make it, 0700; an empty one that is there is taken. UsageError for anything else."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        if folder.is_symlink() or not folder.is_dir() or next(folder.iterdir(), None) is not None:
-            raise UsageError(f"{folder} is there already and is not an empty folder.", "Name a new one.") from None
-    except OSError as error:
-        raise UsageError(f"The folder {folder} cannot be made: {error.strerror}.", "Name another one.") from error
-
-
-def write_session_files(
+def _write_session(
     found: Replay, bucket: Bucket, keys: Keys, blobs: Blobs, folder: Path, check: Callable[[str], object]
-) -> SessionFiles:
-    """Write the files of `found` into `folder`, which is empty. `check` raises ValueError for a name that is no file of
-    the agent's. ConfigError: the disk refuses."""
+) -> tuple[dict[str, int], list[str]]:
+    """Write the files of `found` into `folder`, which is empty.
+
+    Returns name and bytes of each, and a sentence for each file whose newest version is not available. `check` raises
+    ValueError for a name that is no file of the agent's. Raises ConfigError where the disk refuses."""
     written: dict[str, int] = {}
     short: list[str] = []
     for name, file in sorted(found.state.files.items()):
@@ -124,19 +106,19 @@ def write_session_files(
             why = f"cannot be had ({error.strerror})"
         if why:
             short.append(f"{shorten(name, 100)} {shorten(why)}")
-    return SessionFiles(written, tuple(short))
+    return written, short
 
 
 def _write_newest(
     found: Replay, file: FileState, name: str, bucket: Bucket, keys: Keys, blobs: Blobs, target: Path
 ) -> tuple[int, str]:
-    """Write the newest version that is whole: its size, and what is wrong with newer ones. Damaged: there is none."""
+    """Write the newest whole version; return its size and what is wrong with newer ones. Damaged: there is none."""
     first: Damaged | None = None
-    for at in older_replays(found, bucket, keys):
+    for at in _replays(found, bucket, keys):
         older = at.state.files.get(name)
         if older is None or older.session != file.session:
             continue
-        for version in islice(file_versions(older, blobs), TRIES):
+        for version in islice(_versions(older, blobs), TRIES):
             try:
                 _write_version(blobs, version, target)
             except Damaged as error:
@@ -149,37 +131,25 @@ def _write_newest(
     raise first or Damaged("nothing of it is left")
 
 
-def older_replays(found: Replay, bucket: Bucket, keys: Keys) -> Iterator[Replay]:
-    """`found`, and then what the log says up to right before each older snapshot, which stands on other chunks."""
+def _replays(found: Replay, bucket: Bucket, keys: Keys) -> Iterator[Replay]:
+    """Yield `found`, then the log up to right before each older snapshot, whose files rest on other chunks."""
     yield found
     while found.snapshot > 1:
         found = replay(bucket, keys, found.snapshot - 1)
         yield found
 
 
-def file_versions(file: FileState, blobs: Blobs) -> Iterator[FileState]:
-    """The file as of each capture since its base, the newest first whose bytes are all there; then the base alone."""
+def _versions(file: FileState, blobs: Blobs) -> Iterator[FileState]:
+    """Yield the file as of each capture since its base, from the newest with all bytes; then the base alone."""
     for count in range(_count_whole_layers(file, blobs), 0, -1):
         last = file.layers[count - 1]
-        yield keep_layers(file, count, last.size, last.sha256)
-    if file.chunks:
-        yield keep_layers(file, 0, file.base_size, file.sha256 if not file.layers else "")
-
-
-def keep_layers(file: FileState, layers: int, size: int, sha256: str) -> FileState:
-    """`file` with its first `layers` deltas only. `sha256` "": not known."""
-    return FileState(
-        session=file.session,
-        size=size,
-        sha256=sha256,
-        base_size=file.base_size,
-        chunks=file.chunks,
-        layers=file.layers[:layers],
-    )
+        yield replace(file, layers=file.layers[:count], size=last.size, sha256=last.sha256)
+    if file.chunks:  # its hash is known only where it has no deltas
+        yield replace(file, layers=(), size=file.base_size, sha256="" if file.layers else file.sha256)
 
 
 def _count_whole_layers(file: FileState, blobs: Blobs) -> int:
-    """How many deltas have all their bytes, up to the first that lacks some."""
+    """Count the deltas that have all their bytes, up to the first that lacks some."""
     for count, delta in enumerate(file.layers):
         try:
             for edit in delta.edits:
@@ -193,10 +163,8 @@ def _write_version(blobs: Blobs, file: FileState, target: Path) -> None:
     if file.sha256:
         write_file(blobs, file, target)
         return
-    try:
-        with create_file(
-            target
-        ) as out:  # each chunk has a hash of its own; the whole had one that is not known any more
+    try:  # each chunk has a hash of its own; that of the whole file is not known any more
+        with create_file(target) as out:
             write_base(blobs, file, out)
     except BaseException:
         target.unlink(missing_ok=True)
@@ -237,8 +205,7 @@ def export_job(
     _make_folder(folder, force)
     with _staging_folder(folder) as stage:
         (stage / SESSION).mkdir(mode=0o700)
-        done = write_session_files(found, bucket, keys, blobs, stage / SESSION, check)
-        short = list(done.short)
+        written, short = _write_session(found, bucket, keys, blobs, stage / SESSION, check)
         files: int | None = None
         try:
             files = _export_workspace(found, blobs, stage, env, now)
@@ -248,7 +215,7 @@ def export_job(
         replaced = sum(
             _move_into(stage / part, folder / part) for part in (SESSION, WORKSPACE) if (stage / part).is_dir()
         )
-    return Exported(done.files, files, tuple(short), replaced)
+    return Exported(written, files, tuple(short), replaced)
 
 
 def _make_folder(folder: Path, force: bool) -> None:

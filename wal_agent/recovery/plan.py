@@ -343,14 +343,14 @@ TABLE: tuple[Row[Plan], ...] = (
         lambda c: c.policy.on_ambiguity == "resume" and bool(c.doubtful),
         resume_alone,
         "`--on-ambiguity resume`, and nothing proves what became of a call that may have changed something",
-        "restore and resume; the prompt has each call with its verdict; in doubt the agent verifies and decides by itself",
+        "restore and resume; the prompt has each call with its verdict; in doubt the agent decides by itself",
     ),
     Row(
         "calls in flight",
         lambda c: bool(c.state.open),
         resume_dangling,
         "calls have an intent and no end",
-        "restore and resume; the prompt has each call with its verdict; in doubt the agent verifies, then stops and asks",
+        "restore and resume; the prompt has each call with its verdict; in doubt the agent stops and asks",
     ),
     Row(
         "nothing was recorded",

@@ -22,7 +22,7 @@ from wal_agent.agents.base import Agent, Env, Hookless, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.recovery.damage import with_hint
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
 from wal_agent.sanitize import shorten
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import write_file
@@ -41,8 +41,8 @@ class StagedFile:
     sha256: str
 
 
-def stage_file(target: Path, data: bytes, root: Path) -> StagedFile:
-    """`data` beside `target`, fsynced, under a name that the agent does not look at. ConfigError: not a safe place."""
+def _stage_file(target: Path, data: bytes, root: Path) -> StagedFile:
+    """Write `data` beside `target`, fsynced, under a name that the agent ignores. ConfigError: not a safe place."""
     make_parents(target.parent, root)
     if os.path.lexists(target) and not stat.S_ISREG(target.lstat().st_mode):
         raise ConfigError(f"{target} is not a plain file, so the session cannot be restored there.", _MOVE_AWAY_HINT)
@@ -67,41 +67,8 @@ def make_parents(folder: Path, root: Path) -> None:
             raise ConfigError(f"{at} is not a folder, so the session cannot be restored there.", _MOVE_AWAY_HINT)
 
 
-def move_in(moves: Sequence[StagedFile], away: Iterable[Path], root_of: Callable[[Path], Path], kept: Path) -> None:
-    """Keep what is in the way under `kept`, rename the staged files into place in their order, then remove `away`.
-
-    A failure puts back what was there and raises ConfigError; a crash leaves each file whole, old or new, and the next
-    restore does all of it again."""
-    failpoint("restore.staged")
-    targets = [m.target for m in moves]
-    gone = [path for path in away if path not in targets]
-    there = [path for path in (*targets, *gone) if os.path.lexists(path)]
-    copies = {path: back_up(path, above, kept) for above in _common_root(there, root_of) for path in there}
-    record_placed(moves, kept)
-    done: list[Path] = []
-    try:
-        for move in moves:
-            move.staged.rename(move.target)
-            done.append(move.target)
-            failpoint("restore.between_moves")
-        for path in gone:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        for path in done:
-            _undo_move(path, copies.get(path), root_of(path))
-        raise ConfigError(f"The session could not be put into place: {error}.") from error
-    for folder in {path.parent for path in (*targets, *gone)}:
-        sync_folder(folder)
-    failpoint("restore.after_moves")
-
-
-def _common_root(paths: Sequence[Path], root_of: Callable[[Path], Path]) -> list[Path]:
-    """The folder that all their roots are in, if there are any; each copy keeps its path below it."""
-    return [Path(os.path.commonpath([root_of(path) for path in paths]))] if paths else []
-
-
-def back_up(path: Path, root: Path, kept: Path) -> Path:
-    """A durable copy in our folder. ConfigError when the file cannot be read: it is not replaced then."""
+def _back_up(path: Path, root: Path, kept: Path) -> Path:
+    """Make a durable copy below `kept`. ConfigError where the file cannot be read: it is not replaced then."""
     data = read_plain(path)
     if data is None:
         raise ConfigError(f"{path} cannot be read, so it cannot be kept before it is replaced.", _MOVE_AWAY_HINT)
@@ -112,66 +79,27 @@ def back_up(path: Path, root: Path, kept: Path) -> Path:
     return copy
 
 
-def discard_staged(moves: Iterable[StagedFile]) -> None:
+def _discard_staged(moves: Iterable[StagedFile]) -> None:
     """Remove staged files that were not moved."""
     for move in moves:
         with suppress(OSError):
             move.staged.unlink(missing_ok=True)
 
 
-def record_placed(moves: Iterable[StagedFile], kept: Path) -> None:
-    """Note the hashes of what is put into place: the next restore must not take it for what the agent wrote."""
+def _record_placed(moves: Iterable[StagedFile], kept: Path) -> None:
+    """Store the hashes of what is put into place: the next restore must not take it for what the agent wrote."""
     with suppress(FileNotFoundError):
         (kept / "placed").unlink()
     write_new_file(kept / "placed", "\n".join(m.sha256 for m in moves).encode())
 
 
-def read_placed(folder: Path) -> dict[str, Path]:
-    """What earlier restores put into place: hash to the restore's folder, all of which are in `folder`."""
+def _read_placed(folder: Path) -> dict[str, Path]:
+    """Return what earlier restores put into place: hash to the restore's folder, all of which are in `folder`."""
     found: dict[str, Path] = {}
     for note in sorted(folder.glob("*/placed")):
         hashes = (read_plain(note) or b"").decode("ascii", "replace").split()
         found.update(dict.fromkeys(hashes, note.parent))
     return found
-
-
-def drop_oldest(folder: Path, most: int) -> None:
-    """Drop all but the newest `most` folders; their names sort by time."""
-    with suppress(OSError):
-        for old in sorted(folder.iterdir())[:-most]:
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def make_private_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, for this user only."""
-    for missing in [p for p in (*reversed(folder.parents), folder) if not p.exists()]:
-        missing.mkdir(mode=0o700, exist_ok=True)
-
-
-def write_new_file(path: Path, data: bytes) -> None:
-    """A new file of ours (0600), durable. OSError when something is there."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(fd)
-
-
-def sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _undo_move(path: Path, copy: Path | None, root: Path) -> None:
-    with suppress(OSError):
-        if copy is None:
-            path.unlink()
-        else:
-            move = stage_file(path, copy.read_bytes(), root)
-            move.staged.rename(path)
 
 
 KEEP_RESTORES = 5  # folders of earlier restores
@@ -248,29 +176,27 @@ def restore(
         for name in sorted(files, key=lambda n: (n == main, n)):  # the main file last: it makes the session
             child = (reconciled.data if told is None else told) if name == main else None
             data = child if child is not None else longer.get(name) or exact[name].read_bytes()
-            staged.append(stage_file(path := place.path(name), data, place.root_of(path)))
+            staged.append(_stage_file(path := place.path(name), data, place.root_of(path)))
         _move_in(place, staged)
     except OSError as error:
         raise ConfigError(f"The session could not be restored: {error}.") from error
     except Damaged as error:
         raise with_hint(error) from error
     finally:
-        discard_staged(staged)
+        _discard_staged(staged)
     size = sum(len(longer[name]) if name in longer else file.size for name, file in files.items())
     return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept)
 
 
 def check_files(place: SessionTarget, files: Mapping[str, FileState]) -> None:
-    """Damaged: what the log says of the files cannot be a session. Reads nothing."""
-    if not _SESSION.fullmatch(place.session):  # it becomes a word of the agent's command line
-        raise with_hint(
-            Damaged(f"The log names a session {shorten(repr(place.session), 60)}, which is no session's id.")
-        )
-    if len(files) > MOST_FILES or sum(max(f.size, f.base_size, 0) for f in files.values()) > MOST_BYTES:
-        raise with_hint(Damaged(f"The log names {len(files)} session files, more or bigger than an agent can have."))
-    if (size := files[place.agent.main_file].size) > MOST_MAIN:
-        raise with_hint(Damaged(f"The log says that the session has {size} bytes, more than an agent can resume."))
+    """Raise Damaged where what the log has of the files cannot be a session. Reads nothing."""
     try:
+        if not _SESSION.fullmatch(place.session):  # it becomes a word of the agent's command line
+            raise Damaged(f"The log names a session {shorten(repr(place.session), 60)}, which is no session's id.")
+        if len(files) > MOST_FILES or sum(max(f.size, f.base_size, 0) for f in files.values()) > MOST_BYTES:
+            raise Damaged(f"The log names {len(files)} session files, more or bigger than an agent can have.")
+        if (size := files[place.agent.main_file].size) > MOST_MAIN:
+            raise Damaged(f"The log says that the session has {size} bytes, more than an agent can resume.")
         for name in files:
             place.path(name)
             if above := next((str(p) for p in PurePosixPath(name).parents if str(p) in files), None):
@@ -294,14 +220,16 @@ def create_session(place: SessionTarget, prompt: str) -> None:
         return
     try:
         make_private_folder(place.kept)
-        _move_in(place, [stage_file(place.path(place.agent.main_file), data, place.root)])
+        _move_in(place, [_stage_file(place.path(place.agent.main_file), data, place.root)])
     except OSError as error:
         raise ConfigError(f"The new session could not be written: {error}.") from error
 
 
 def drop_old_restores(folder: Path) -> None:
     """Drop the folders of all but the newest restores; their names sort by time."""
-    drop_oldest(folder, KEEP_RESTORES)
+    with suppress(OSError):
+        for old in sorted(folder.iterdir())[:-KEEP_RESTORES]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _write_exact_copies(place: SessionTarget, files: Mapping[str, FileState], blobs: Blobs) -> dict[str, Path]:
@@ -327,7 +255,7 @@ def _find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | No
         return None
     is_main = name == place.agent.main_file
     here = place.agent.existing_files(place.session, place.workspace, place.env) if is_main else [place.path(name)]
-    ours = read_placed(place.kept.parent)
+    ours = _read_placed(place.kept.parent)
     for path in here:
         data = read_plain(path)
         if data is not None and (earlier := ours.get(hashlib.sha256(data).hexdigest())) is not None:
@@ -352,6 +280,40 @@ def _save_longer(place: SessionTarget, longer: Mapping[str, bytes]) -> None:
         sync_folder(target.parent)
 
 
-def _move_in(place: SessionTarget, staged: Sequence[StagedFile]) -> None:
-    confusing = place.agent.existing_files(place.session, place.workspace, place.env)
-    move_in(staged, confusing, place.root_of, place.kept)
+def _move_in(place: SessionTarget, moves: Sequence[StagedFile]) -> None:
+    """Back up what is in the way, rename the staged files into place in their order, then remove other files that would
+    confuse the agent.
+
+    A failure restores what was there and raises ConfigError; a crash leaves each file whole, old or new, and the next
+    restore does all of it again."""
+    failpoint("restore.staged")
+    targets = [m.target for m in moves]
+    gone = [p for p in place.agent.existing_files(place.session, place.workspace, place.env) if p not in targets]
+    there = [path for path in (*targets, *gone) if os.path.lexists(path)]
+    root = Path(os.path.commonpath(map(place.root_of, there))) if there else place.root
+    copies = {path: _back_up(path, root, place.kept) for path in there}
+    _record_placed(moves, place.kept)
+    done: list[Path] = []
+    try:
+        for move in moves:
+            move.staged.rename(move.target)
+            done.append(move.target)
+            failpoint("restore.between_moves")
+        for path in gone:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        for path in done:
+            _undo_move(path, copies.get(path), place.root_of(path))
+        raise ConfigError(f"The session could not be put into place: {error}.") from error
+    for folder in {path.parent for path in (*targets, *gone)}:
+        sync_folder(folder)
+    failpoint("restore.after_moves")
+
+
+def _undo_move(path: Path, copy: Path | None, root: Path) -> None:
+    with suppress(OSError):
+        if copy is None:
+            path.unlink()
+        else:
+            move = _stage_file(path, copy.read_bytes(), root)
+            move.staged.rename(path)

@@ -31,10 +31,8 @@ from wal_agent.config import Settings
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 from wal_agent.records import Opening
-from wal_agent.recovery import restore_session
-from wal_agent.recovery.restore_session import make_private_folder, sync_folder, write_new_file
 from wal_agent.redact import redact
-from wal_agent.safefs import read_plain
+from wal_agent.safefs import make_private_folder, read_plain, sync_folder, write_new_file
 from wal_agent.supervise.callers import outer_runs
 from wal_agent.supervise.machine import is_run_live, runtime_dir
 from wal_agent.supervise.options import RunOptions, Screen
@@ -201,10 +199,10 @@ class SessionOwner:
         """Durable. ConfigError: the disk refuses."""
         fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            restore_session.make_private_folder(self._path.parent)
+            make_private_folder(self._path.parent)
             fresh.unlink(missing_ok=True)
-            restore_session.write_new_file(fresh, job.encode())
+            write_new_file(fresh, job.encode())
             fresh.replace(self._path)
-            restore_session.sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         except OSError as error:
             raise ConfigError(f"{self._path.parent} cannot be written: {error.strerror}.") from error

@@ -23,6 +23,7 @@ from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Edit, FileDelta, Payload
 from wal_agent.recovery import restore_session
 from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores
+from wal_agent.safefs import write_new_file
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState
@@ -343,13 +344,13 @@ def test_a_failure_between_the_moves_puts_everything_back(
 
 
 def test_a_full_disk_changes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, left = restore_session.write_new_file, [2]
+    left = [2]
 
     def full(path: Path, data: bytes) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(28, "No space left on device")
-        write(path, data)
+        write_new_file(path, data)
 
     monkeypatch.setattr(restore_session, "write_new_file", full)
     raises_and_changes_nothing(machine, FILES, ConfigError, "No space left")
