@@ -21,7 +21,7 @@ _STOP = "Nothing was changed. Do not try other ways; stop here and say so."
 
 
 def deny_unsaved(seconds: float) -> str:
-    """The intent could not be saved for `seconds` (0: at once)."""
+    """Deny: the intent could not be saved for `seconds` (0: at once)."""
     since = f" for {seconds:.0f} s" if seconds >= 1 else ""
     return f"wal-agent did not run this: its intent could not be saved (bucket unreachable{since}). {_STOP}"
 
@@ -41,7 +41,7 @@ DENY_ENDED = f"wal-agent did not run this: this run has ended. {_STOP}"
 
 
 MAX_TOKENS = 4000
-EARLY = 60.0  # seconds by which two hosts' clocks may differ and nothing is said of it
+EARLY = 60.0  # seconds that two hosts' clocks may differ without a pause counting as ended early
 TREE_NOT_SAVED = "The working tree was not saved yet: what you see is what is on this machine."
 
 _BUILTIN_TEMPLATES = Templates()
@@ -52,7 +52,7 @@ _SIZES = ((10, 20, 900), (10, 20, 450), (10, 10, 200), (5, 5, 200), (3, 3, 120),
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """A call that ended but that no saved conversation tells."""
+    """A call that ended but is in no saved conversation."""
 
     tool: str
     input: bytes | None
@@ -61,8 +61,8 @@ class FinishedCall:
 
 @dataclass(frozen=True, slots=True)
 class LostCalls:
-    """Calls that ran, and whose changes to files are not in this workspace: the newest ones, and how many there are in
-    all. `sure`: so it is; else so it may be."""
+    """Calls that ran, and whose changes to files are missing in this workspace: the newest ones, and the `count` of
+    all. `sure`: they are missing; else they may be."""
 
     calls: tuple[LostCall, ...] = ()
     count: int = 0
@@ -78,7 +78,7 @@ class LostCall:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What the job rested for, in the pauser's words, and until when (since 1970)."""
+    """Why the job paused, in the pauser's words, and until when (since 1970)."""
 
     until: float
     reason: str
@@ -86,11 +86,11 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class PromptInput:
-    """What the prompt is made of. Times in seconds since 1970 (UTC): `stopped` when the old run was last heard of,
-    `saved` when its session was last captured. `tree`: one or two sentences on the working tree, safe to show. `alone`:
-    the agent is to decide by itself where it would ask a person. `warnings`: sentences of the plan. `task`: given when
-    no session could be resumed (StartAgain); it is the user's own text and follows the notice whole. `unlogged`: the
-    log knows of no call of this agent."""
+    """The facts that the prompt is rendered from. Times in seconds since 1970 (UTC): `stopped` is the old run's last
+    sign of life, `saved` the last capture of its session. `tree`: one or two sentences on the working tree, safe to
+    show. `alone`: the agent decides by itself where it would ask a person. `warnings`: sentences of the plan. `task`:
+    where no session could be resumed (StartAgain), the user's own text, which follows the notice whole. `unlogged`: the
+    log has no call of this agent."""
 
     alert: Alert
     old_host: str
@@ -112,46 +112,47 @@ class PromptInput:
     task: str | None = None
     unlogged: bool = False
     pause: Pause | None = None  # where the alert is "paused"
-    given_up: str = ""  # why, where the alert is "preempted" and it is known (words.given_up)
+    given_up: str = ""  # why, where the alert is "preempted" and it is known (format.yield_reason)
     lost: LostCalls = LostCalls()
 
 
-def render_prompt(told: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
-    """The text for the agent. Without `task` it holds at most MAX_TOKENS; the task is added as it is. A project's own
-    template that cannot be rendered, or says too much, is left for ours, and that is told."""
-    name = _template_name(told)
-    calls = [_call_values(c) for c in told.calls[: _SIZES[0][0]]]
-    finished = [(inline(f.tool, 60), show_input(f.tool, f.input), f.how) for f in told.finished[: _SIZES[0][1]]]
-    lost = [(f"#{c.call} {inline(c.tool, 60)}", show_input(c.tool, c.input)) for c in told.lost.calls[-_SIZES[0][1] :]]
-    texts = (templates.render(name, _template_values(told, calls, finished, lost, *size)) for size in _SIZES)
+def render_prompt(facts: PromptInput, templates: Templates = _BUILTIN_TEMPLATES) -> str:
+    """Render the text for the agent: at most MAX_TOKENS, then the task as it is.
+
+    Where a project's own template cannot be rendered, or is too long, the built-in one is used, with a warning."""
+    name = _template_name(facts)
+    calls = [_call_values(c) for c in facts.calls[: _SIZES[0][0]]]
+    finished = [(inline(f.tool, 60), show_input(f.tool, f.input), f.how) for f in facts.finished[: _SIZES[0][1]]]
+    lost = [(f"#{c.call} {inline(c.tool, 60)}", show_input(c.tool, c.input)) for c in facts.lost.calls[-_SIZES[0][1] :]]
+    texts = (templates.render(name, _template_values(facts, calls, finished, lost, *size)) for size in _SIZES)
     try:
         notice = next((text for text in texts if estimate_tokens(text) <= MAX_TOKENS), None)
         why = f"{FOLDER}/{name}: it has more than {MAX_TOKENS} tokens" if notice is None else ""
     except ValueError as error:
         notice, why = None, str(error)
     if notice is None:
-        assert name in templates.own, "ours fits, however much is to be told"
-        said = replace(told, warnings=(*told.warnings, f"{inline(why, 300)}; wal-agent's own text is used."))
-        return render_prompt(said, replace(templates, own={}))
-    return notice if told.task is None else f"{notice}\nThe task, as it was given:\n\n{told.task}"
+        assert name in templates.own, "the built-in text fits, whatever the facts are"
+        warned = replace(facts, warnings=(*facts.warnings, f"{inline(why, 300)}; wal-agent's own text is used."))
+        return render_prompt(warned, replace(templates, own={}))
+    return notice if facts.task is None else f"{notice}\nThe task, as it was given:\n\n{facts.task}"
 
 
 def estimate_tokens(text: str) -> float:
-    """An upper bound for the text's tokens: 3.5 characters each (measured on English and code), 2 each beyond ASCII."""
+    """Bound the text's tokens from above: 3.5 characters each (measured on English and code), 2 each beyond ASCII."""
     ascii_only = len(text.encode("ascii", "ignore"))
     return ascii_only / 3.5 + 2 * (len(text) - ascii_only)
 
 
-def _template_name(told: PromptInput) -> str:
-    if told.task is not None:
+def _template_name(facts: PromptInput) -> str:
+    if facts.task is not None:
         return "start_again.md"
-    if told.calls:
+    if facts.calls:
         return "recovery.md"
-    return f"{told.alert}.md" if told.alert in ("preempted", "paused") else "cut_off.md"
+    return f"{facts.alert}.md" if facts.alert in ("preempted", "paused") else "cut_off.md"
 
 
 def _template_values(
-    told: PromptInput,
+    facts: PromptInput,
     calls: list[dict[str, str]],
     finished: list[tuple[str, str, str]],
     lost: list[tuple[str, str]],
@@ -159,69 +160,71 @@ def _template_values(
     most_finished: int,
     chars: int,
 ) -> dict[str, Any]:
-    """What templates can use (docs/RECOVERY.md lists it)."""
-    in_all = sum(len(c.calls) for c in told.calls)
-    shown = sum(len(c.calls) for c in told.calls[:most])
+    """Return what templates can use (docs/RECOVERY.md lists it)."""
+    in_all = sum(len(c.calls) for c in facts.calls)
+    shown = sum(len(c.calls) for c in facts.calls[:most])
     return {
-        "what_happened": _what_happened(told),
-        "saved": f"{clock_time(told.saved)} UTC",
+        "what_happened": _what_happened(facts),
+        "saved": f"{clock_time(facts.saved)} UTC",
         "heading": _heading(in_all),
         "calls": [{**c, "input": fenced(c["input"], chars)} for c in calls[:most]],
         "more": in_all - shown,
         "finished": [f"{tool} {inline(data, min(chars, 160))}: {how}" for tool, data, how in finished[:most_finished]],
-        "finished_more": len(told.finished[most_finished:]),
-        "unannounced": [_unannounced(c, chars) for c in told.unannounced[:most]],
-        "unannounced_more": len(told.unannounced[most:]),
+        "finished_more": len(facts.finished[most_finished:]),
+        "unannounced": [_unannounced(c, chars) for c in facts.unannounced[:most]],
+        "unannounced_more": len(facts.unannounced[most:]),
         "lost": [f"{tool} {inline(data, min(chars, 160))}" for tool, data in lost[-most_finished:] if most_finished],
-        "lost_more": told.lost.count - min(len(lost), most_finished),
-        "lost_sure": told.lost.sure,
-        "put_back": told.put_back,
-        "leftovers": [inline(text, 80) for text in told.leftovers[:5]],
-        "leftovers_more": len(told.leftovers[5:]),
-        "moved": tuple(inline(path) for path in told.moved) if told.moved else None,
-        "turn_completed": told.turn_completed,
-        "tree": told.tree,
-        "alone": told.alone,
-        "unlogged": told.unlogged,
-        "waiting_for": inline(told.pause.reason, 200) if told.pause and told.pause.reason else "",
-        "warnings": [_cut_sentence(text) for text in told.warnings],
+        "lost_more": facts.lost.count - min(len(lost), most_finished),
+        "lost_sure": facts.lost.sure,
+        "put_back": facts.put_back,
+        "leftovers": [inline(text, 80) for text in facts.leftovers[:5]],
+        "leftovers_more": len(facts.leftovers[5:]),
+        "moved": tuple(inline(path) for path in facts.moved) if facts.moved else None,
+        "turn_completed": facts.turn_completed,
+        "tree": facts.tree,
+        "alone": facts.alone,
+        "unlogged": facts.unlogged,
+        "waiting_for": inline(facts.pause.reason, 200) if facts.pause and facts.pause.reason else "",
+        "warnings": [_cut_sentence(text) for text in facts.warnings],
     }
 
 
-def _what_happened(told: PromptInput) -> str:
-    old, new, at = inline(told.old_host, 60), inline(told.new_host, 60), f"{clock_time(told.stopped)} UTC"
-    later = duration(told.now - told.stopped)
+def _what_happened(facts: PromptInput) -> str:
+    old, new, at = inline(facts.old_host, 60), inline(facts.new_host, 60), f"{clock_time(facts.stopped)} UTC"
+    later = duration(facts.now - facts.stopped)
     here = f"You go on on the same machine ({new}), {later} later."
     there = f"You are now on {new}, {later} later."
-    match told.alert, told.same_host:
+    match facts.alert, facts.same_host:
         case "unsettled", same:
             return f"Your last run ended at {at} with tool calls in flight. {here if same else there}"
         case "paused", same:
-            return f"{_paused(told)} {here if same else there}"
+            return f"{_paused(facts)} {here if same else there}"
         case "preempted", True:
-            return f"Your run was stopped in good order at {at}{_given_up(told)} {here}"
+            return f"Your run was stopped in good order at {at}{_given_up(facts)} {here}"
         case "preempted", False:
-            return f"The machine that you worked on ({old}) was given up in good order at {at}{_given_up(told)} {there}"
+            return (
+                f"The machine that you worked on ({old}) was given up in good order at {at}{_given_up(facts)} {there}"
+            )
         case _, True:
             return f"Your run was cut off at {at}. {here}"
         case _:
             return f"The machine that you worked on ({old}) stopped at {at}. {there}"
 
 
-def _given_up(told: PromptInput) -> str:
-    """The rest of the sentence."""
-    if not told.given_up:
+def _given_up(facts: PromptInput) -> str:
+    """Return the rest of the sentence."""
+    if not facts.given_up:
         return "."
-    return f": {told.given_up}." + (" What still ran then was interrupted." if told.calls else "")
+    return f": {facts.given_up}." + (" What still ran then was interrupted." if facts.calls else "")
 
 
-def _paused(told: PromptInput) -> str:
-    if told.pause is None:
+def _paused(facts: PromptInput) -> str:
+    if facts.pause is None:
         return "The job was paused."
-    until = moment(told.pause.until, told.stopped, exact=told.pause.until - told.stopped < 600)
-    why = f", for this reason: {inline(told.pause.reason, 200)}" if told.pause.reason else ""
-    early = " The pause was ended early." if told.now < told.pause.until - EARLY else ""
-    return f"The job was paused at {clock_time(told.stopped)} UTC until {until} UTC{why}.{early}"
+    until = moment(facts.pause.until, facts.stopped, exact=facts.pause.until - facts.stopped < 600)
+    why = f", for this reason: {inline(facts.pause.reason, 200)}" if facts.pause.reason else ""
+    early = " The pause was ended early." if facts.now < facts.pause.until - EARLY else ""
+    return f"The job was paused at {clock_time(facts.stopped)} UTC until {until} UTC{why}.{early}"
 
 
 def _unannounced(c: Unannounced, chars: int) -> str:
@@ -264,6 +267,6 @@ def _why(c: InFlight) -> str:
 
 
 def _cut_sentence(text: str) -> str:
-    """Our own words around a quoted path: kept on one line and short."""
+    """Cut a sentence of wal-agent's own, which may quote a path, to one short line."""
     flat = " ".join(redact_head(text, 2000).split())
     return flat if len(flat) <= 400 else flat[:399] + "…"

@@ -39,7 +39,7 @@ _FINDING_TEXT: dict[Finding, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is told of one recovery. Times in seconds since 1970 (UTC), durations in seconds."""
+    """The facts of one recovery. Times in seconds since 1970 (UTC), durations in seconds."""
 
     job: str
     alert: Alert
@@ -47,7 +47,7 @@ class Report:
     new_host: str
     old_epoch: int
     epoch: int
-    record: int  # where our epoch begins
+    record: int  # where the new epoch begins
     stopped: float
     now: float
     fenced_in: float
@@ -80,8 +80,8 @@ def stopped_line(leftovers: Sequence[str]) -> str:
 
 def restored_line(session: str, messages: int, bytes: int, tree: str, seconds: float) -> str:
     """`tree`: what was put back beside it, "" for nothing."""
-    told = f"{plural(messages, 'message')}, " if messages else ""
-    text = f"session {session[:8]}: {told}{size(bytes)}"
+    counted = f"{plural(messages, 'message')}, " if messages else ""
+    text = f"session {session[:8]}: {counted}{size(bytes)}"
     return row("restored", f"{text}; {tree}" if tree else text, seconds)
 
 
@@ -90,31 +90,31 @@ def put_back_line(count: int, agent: str) -> str:
 
 
 def in_flight_lines(calls: Sequence[InFlight]) -> list[str]:
-    """One line a call: what, class, finding: its word first, then the reason."""
-    lines = []
-    for n, call in enumerate(calls[:_MAX_CALLS]):
-        what = one_line(show_input(call.tool, call.input), 60)
+    """Format one line a call: what, class, and the finding with its reason."""
+    texts = []
+    for call in calls[:_MAX_CALLS]:
         times = f" ({len(call.calls)} times)" if len(call.calls) > 1 else ""
-        found = call.because or _VERIFY_TEXT
-        text = f"{what}{times}  {call.cls}  {one_line(f'{_FINDING_TEXT[call.finding]}: {found}', 180)}"
-        lines.append(row("in flight" if n == 0 else "", text))
-    if len(calls) > _MAX_CALLS:
-        lines.append(row("", f"and {len(calls) - _MAX_CALLS} more: see wal-agent log"))
-    return lines
+        finding = one_line(f"{_FINDING_TEXT[call.finding]}: {call.because or _VERIFY_TEXT}", 180)
+        texts.append(f"{one_line(show_input(call.tool, call.input), 60)}{times}  {call.cls}  {finding}")
+    return _call_lines("in flight", texts, len(calls))
 
 
 def unannounced_lines(calls: Sequence[Unannounced]) -> list[str]:
-    """One line a call that ran before it was logged."""
-    lines = []
-    for n, call in enumerate(calls[:_MAX_CALLS]):
-        what = one_line(show_input(call.tool, call.input), 60)
-        lines.append(row("unlogged" if n == 0 else "", f"{what}  {call.cls}  {call.how}; it ran before it was logged"))
-    more = len(calls) - _MAX_CALLS
-    return [*lines, row("", f"and {more} more: see wal-agent log")] if more > 0 else lines
+    """Format one line a call that ran before it was logged."""
+    texts = [
+        f"{one_line(show_input(c.tool, c.input), 60)}  {c.cls}  {c.how}; it ran before it was logged"
+        for c in calls[:_MAX_CALLS]
+    ]
+    return _call_lines("unlogged", texts, len(calls))
+
+
+def _call_lines(name: str, texts: Sequence[str], count: int) -> list[str]:
+    lines = [row("" if n else name, text) for n, text in enumerate(texts)]
+    return [*lines, row("", f"and {count - _MAX_CALLS} more: see wal-agent log")] if count > _MAX_CALLS else lines
 
 
 def lost_lines(lost: LostCalls) -> list[str]:
-    """Which calls left their file changes behind: the newest ones."""
+    """Name the newest calls whose file changes are not here."""
     if not lost.count:
         return []
     shown = ", ".join(f"#{c.call} {one_line(show_input(c.tool, c.input), 40)}" for c in lost.calls[-_MAX_LOST:])
@@ -145,8 +145,8 @@ HOME_FOLDER_NOTE = "this folder is your home folder or above it; nothing is put 
 
 @dataclass(frozen=True, slots=True)
 class MissingEffects:
-    """Which finished calls have left their file changes somewhere else: those numbered above `holds` (None: none).
-    and are not in `also`. `sure`: so it is; else so it may be."""
+    """Which finished calls' file changes are missing here: of those above `holds` (None: of none), but not of those in
+    `also`. `sure`: they are missing; else they may be. `elsewhere`: the calls ran on another host."""
 
     holds: int | None = None
     sure: bool = True
@@ -154,7 +154,7 @@ class MissingEffects:
     also: tuple[int, ...] = ()
 
     def lacks(self, call: int) -> bool:
-        """Whether the files here may be without the changes of a call that ran."""
+        """Whether the files here may lack the changes of a call that ran."""
         return self.holds is not None and call > self.holds and call not in self.also
 
     def note(self, call: int) -> str:
@@ -166,8 +166,8 @@ class MissingEffects:
 
 
 def missing_effects(done: TreeResult, elsewhere: bool, put_back_before: bool) -> MissingEffects:
-    """`elsewhere`: the calls ran on another host. `put_back_before`: an earlier start put this tree back, and no agent
-    was started since."""
+    """Find the calls whose changes a restored tree lacks. `put_back_before`: an earlier start restored this tree, and
+    no agent was started since."""
     if (done.put_back or put_back_before) and done.captured is not None:
         return MissingEffects(done.captured.holds, True, elsewhere, done.captured.also)
     if done.captured is not None:
@@ -187,22 +187,19 @@ def describe_changes(found: Changes) -> str:
 
 
 def tree_summary(done: TreeResult) -> str:
-    """Behind what is said of the session; "" where there is nothing to say."""
+    """The tree's part of the line on the session; "" for none."""
     return f"working tree: {describe_changes(done.changes)}" if done.put_back else ""
 
 
 def tree_lines(done: TreeResult) -> list[str]:
-    """Further lines."""
+    """Format the lines on the working tree."""
     lines = []
     if done.decided == Keep("home"):
         lines.append(row("tree", HOME_FOLDER_NOTE))
     if done.files_kept and done.kept is not None:
         lines.append(row("kept", f"what was here: {one_line(done.kept.get_files, 400)}"))
     if done.aside:
-        more = f" and {len(done.aside) - _MAX_NAMES} more" if len(done.aside) > _MAX_NAMES else ""
-        lines.append(
-            row("moved", f"was in the way: {', '.join(one_line(p, 80) for p in done.aside[:_MAX_NAMES])}{more}")
-        )
+        lines.append(row("moved", f"was in the way: {_first_of(done.aside, one_line, 80)}"))
     if (lost := _lost_repository(done)) and done.repository is not None:
         get = f": {one_line(done.kept.get_commits, 400)}" if done.offers and done.kept else ""
         lines.append(
@@ -216,8 +213,7 @@ def tree_lines(done: TreeResult) -> list[str]:
     if done.put_back and done.captured is not None and (pending := done.captured.pending) is not None:
         lines.append(row("not saved", describe_pending(pending, one_line)))
     if left := _left_out(done.captured) if done.put_back else ():
-        more = f"; and {len(left) - _MAX_NAMES} more" if len(left) > _MAX_NAMES else ""
-        lines.append(row("not saved", f"{'; '.join(one_line(line, 120) for line in left[:_MAX_NAMES])}{more}"))
+        lines.append(row("not saved", _first_of(left, one_line, 120, "; ")))
     return lines
 
 
@@ -235,14 +231,17 @@ def _in_progress(done: TreeResult) -> str:
 
 
 def _describe_rebase_commands(done: TreeResult, quoted: Callable[[str, int], str]) -> str:
-    if not done.runs:
-        return ""
-    more = f" and {len(done.runs) - _MAX_NAMES} more" if len(done.runs) > _MAX_NAMES else ""
-    return f"; going on with it runs {', '.join(quoted(each, 120) for each in done.runs[:_MAX_NAMES])}{more}"
+    return f"; going on with it runs {_first_of(done.runs, quoted, 120)}" if done.runs else ""
+
+
+def _first_of(texts: Sequence[str], quoted: Callable[[str, int], str], limit: int, comma: str = ", ") -> str:
+    """ "a, b, c and 4 more", each of `limit` characters at most."""
+    more = f"{comma.strip(', ')} and {len(texts) - _MAX_NAMES} more" if len(texts) > _MAX_NAMES else ""
+    return comma.join(quoted(text, limit) for text in texts[:_MAX_NAMES]) + more
 
 
 def _lost_repository(done: TreeResult) -> Repository | None:
-    """The repository that the tree was saved in, where the one here stands elsewhere."""
+    """The repository that the tree was saved in, where the one here has another HEAD."""
     lost = done.captured.repository if done.captured else None
     if not done.put_back or lost is None or (done.repository and done.repository.head == lost.head):
         return None
@@ -264,7 +263,7 @@ def _left_out(captured: Workspace | None) -> tuple[str, ...]:
 
 
 def describe_tree(done: TreeResult, put_back_before: bool) -> str:
-    """Sentences for the prompt; bounded, foreign text quoted."""
+    """Write the sentences for the prompt; bounded, foreign text quoted."""
     captured = done.captured
     if captured is None:
         return TREE_NOT_SAVED
@@ -275,15 +274,13 @@ def describe_tree(done: TreeResult, put_back_before: bool) -> str:
     if done.files_kept and done.kept is not None:
         parts.append(f"What was in this folder before is kept; to get it: {inline(done.kept.get_files, 400)}.")
     if done.aside:
-        more = f" and {len(done.aside) - _MAX_NAMES} more" if len(done.aside) > _MAX_NAMES else ""
-        parts.append(f"In the way, and renamed: {', '.join(inline(p, 80) for p in done.aside[:_MAX_NAMES])}{more}.")
+        parts.append(f"In the way, and renamed: {_first_of(done.aside, inline, 80)}.")
     if captured.pending is not None:
-        words = describe_pending(captured.pending, inline)
-        parts.append(f"Not all files had been saved. Missing here, or older: {words}.")
-    left = _left_out(captured)
-    if left:
-        more = f" and {len(left) - _MAX_NAMES} more" if len(left) > _MAX_NAMES else ""
-        parts.append(f"Not saved: {', '.join(inline(line, 120) for line in left[:_MAX_NAMES])}{more}.")
+        parts.append(
+            f"Not all files had been saved. Missing here, or older: {describe_pending(captured.pending, inline)}."
+        )
+    if left := _left_out(captured):
+        parts.append(f"Not saved: {_first_of(left, inline, 120)}.")
     parts.append("Ignored files were not saved either.")
     return " ".join(parts)
 

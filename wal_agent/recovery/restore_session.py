@@ -79,7 +79,7 @@ def _back_up(path: Path, root: Path, kept: Path) -> Path:
     return copy
 
 
-def _discard_staged(moves: Iterable[StagedFile]) -> None:
+def discard_staged(moves: Iterable[StagedFile]) -> None:
     """Remove staged files that were not moved."""
     for move in moves:
         with suppress(OSError):
@@ -183,7 +183,7 @@ def restore(
     except Damaged as error:
         raise with_hint(error) from error
     finally:
-        _discard_staged(staged)
+        discard_staged(staged)
     size = sum(len(longer[name]) if name in longer else file.size for name, file in files.items())
     return Restored(tuple(sorted(files)), size, reconciled, tuple(sorted(longer)), place.kept)
 

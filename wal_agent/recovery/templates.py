@@ -1,8 +1,8 @@
-"""The texts that agents are given: prompts/*.md, and a project's own versions of them in `.wal-agent/prompts/`, as far
-as a person has allowed these very bytes (consent.py).
+"""Load and render the texts for agents: prompts/*.md, and a project's own versions of them in `.wal-agent/prompts/`, as
+far as a person has allowed these very bytes (consent.py).
 
 A project's template is hostile input: beside Jinja's sandbox it may use only constructs whose cost and output are
-bounded by its own size (no assignments, no calls, no arithmetic, loops over our own lists and not inside one another).
+bounded by its own size (no assignments, calls or arithmetic; loops only over the lists given, and not nested).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from wal_agent.safefs import path_in_root, read_in_root
 
 FOLDER = ".wal-agent/prompts"
 NAMES = ("recovery.md", "preempted.md", "paused.md", "cut_off.md", "start_again.md")
-PROTOCOL = "protocol.md"  # the standing text; no template
-PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always ours
-MUST_LIST_CALLS = ("recovery.md", "start_again.md")  # these must tell of the calls in flight (I8)
+PROTOCOL = "protocol.md"  # the text of every session; no template
+PARTS = ("_calls.md", "_rules.md", "_state.md")  # what a template may include; always built in
+MUST_LIST_CALLS = ("recovery.md", "start_again.md")  # these must list the calls in flight (I8)
 LISTS = ("calls", "finished", "leftovers", "lost")
 MAX_SIZE = 32 << 10  # bytes of one template
 _FILTERS = ("counted", "join", "upper", "lower", "length")
@@ -41,19 +41,17 @@ class Templates:
     problems: tuple[str, ...] = ()
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
-        """The text of template `name`, the project's own where there is one. ValueError: that one asks for something
-        that is not there."""
+        """Render template `name`, the project's own where there is one. ValueError: that one fails."""
         if name not in self.own:
-            return _render_builtin(name, values)
+            return str(_environment().get_template(name).render(values))
         try:
-            text: str = _environment().from_string(self.own[name]).render(values)
+            return str(_environment().from_string(self.own[name]).render(values))
         except Exception as error:  # a project's template must not stop a recovery, whatever it does
             raise ValueError(f"{FOLDER}/{name}: {_describe_error(error)}") from error
-        return text
 
 
 def read_project_prompts(workspace: Path) -> dict[str, str]:
-    """The project's own texts that can be read, by name."""
+    """Read the project's own texts that are readable, by name."""
     found = {}
     for name in (*NAMES, PROTOCOL):
         with suppress(ValueError):
@@ -63,7 +61,7 @@ def read_project_prompts(workspace: Path) -> dict[str, str]:
 
 
 def load_templates(workspace: Path, env: Mapping[str, str]) -> Templates:
-    """The project's own templates, as far as they may be used. Never fails: what is wrong is told in `problems`."""
+    """Load the project's own templates that may be used. Never fails: the others are in `problems`."""
     own: dict[str, str] = {}
     given = Consents(workspace.resolve(), env).given()
     problems: list[str] = []
@@ -83,15 +81,14 @@ def load_templates(workspace: Path, env: Mapping[str, str]) -> Templates:
 
 
 def read_protocol(workspace: Path, env: Mapping[str, str]) -> str:
-    """What each agent is told once, as system context: the project's own text, or ours where that cannot be read, or
-    nobody has allowed it."""
+    """Read the text that each agent gets as system context: the project's own where readable and allowed, else ours."""
     try:
         own = _read_project_file(workspace, PROTOCOL)
     except ValueError:
         own = None
-    if own is not None and not _allowed(PROTOCOL, own, Consents(workspace.resolve(), env).given()):
-        own = None
-    return shipped(f"prompts/{PROTOCOL}").read_text("utf-8") if own is None else own
+    if own is not None and _allowed(PROTOCOL, own, Consents(workspace.resolve(), env).given()):
+        return own
+    return shipped(f"prompts/{PROTOCOL}").read_text("utf-8")
 
 
 def _allowed(name: str, text: str, given: Mapping[str, str]) -> bool:
@@ -99,7 +96,7 @@ def _allowed(name: str, text: str, given: Mapping[str, str]) -> bool:
 
 
 def _read_project_file(workspace: Path, name: str) -> str | None:
-    """The project's file; None when there is none. ValueError: it cannot be read."""
+    """Read the project's file; None when there is none. ValueError: it is not readable."""
     root = workspace.resolve()
     try:
         real = path_in_root(root, f"{FOLDER}/{name}")
@@ -111,19 +108,15 @@ def _read_project_file(workspace: Path, name: str) -> str | None:
 
 
 def find_fault(name: str, text: str) -> str | None:
-    """Why a project's template may not be used, with the line; None when it may."""
+    """Return why a project's template may not be used, with the line; None where it may."""
     from jinja2 import TemplateError, TemplateSyntaxError, nodes
 
     try:
-        tree = _environment().parse(text)
+        found = [*_walk(_environment().parse(text))]
     except TemplateSyntaxError as error:
         return f"line {error.lineno}: {_describe_error(error)}"
     except TemplateError as error:
         return _describe_error(error)
-    except RecursionError:
-        return "it is nested too deeply"
-    try:
-        found = [*_walk(tree)]
     except RecursionError:
         return "it is nested too deeply"
     for node, in_loop in found:
@@ -169,11 +162,6 @@ def _lists_calls(node: Any) -> bool:
 def _describe_error(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text[:200] or type(error).__name__
-
-
-def _render_builtin(name: str, values: Mapping[str, Any]) -> str:
-    text: str = _environment().get_template(name).render(values)
-    return text
 
 
 @cache
