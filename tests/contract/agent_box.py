@@ -40,7 +40,7 @@ from wal_agent.agents.base import (
     ToolStarting,
     TurnStarted,
 )
-from wal_agent.recovery.templates import read_protocol
+from wal_agent.recovery.prompt import read_protocol
 from wal_agent.rehearsal.demo import of_home
 from wal_agent.rehearsal.model import Call, Model, Turn
 from wal_agent.supervise.callers import Callers, chain_of, peer_of

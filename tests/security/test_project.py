@@ -13,7 +13,7 @@ from wal_agent.agents.generic import settings as generic
 from wal_agent.config import SETTINGS, Settings
 from wal_agent.consent import ConsentNeeded, Consents
 from wal_agent.errors import ConfigError
-from wal_agent.recovery.templates import NAMES, PROTOCOL, load_templates, read_protocol
+from wal_agent.recovery.prompt import PROTOCOL, TEMPLATE_NAMES, load_templates, read_protocol
 from wal_agent.supervise.settings import load, wants_of
 
 ASKED: dict[str, Any] = {
@@ -175,7 +175,7 @@ def test_the_persons_own_choice_goes_before_and_needs_no_consent(clone: Clone) -
 # ---- prompts and [generic]: consent is for the bytes ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*NAMES, PROTOCOL])
+@pytest.mark.parametrize("name", [*TEMPLATE_NAMES, PROTOCOL])
 def test_a_projects_prompt_is_used_only_as_it_was_allowed(clone: Clone, name: str) -> None:
     text = "{% include '_calls.md' %} ours"
     clone.prompt(name, text)

@@ -58,7 +58,7 @@ def check(
     Exit code 64 when a line of a batch could not be read.
     """
     from wal_agent.errors import UsageError
-    from wal_agent.recovery.project_lint import shell_call
+    from wal_agent.recovery.project_rules import shell_call
 
     if (batch is not None) == (command is not None or tool is not None):
         raise UsageError("Name one command, or one tool with its input, or a batch.", "See: wal-agent rules check -h")
@@ -131,8 +131,8 @@ def _lint_project() -> int:
     from wal_agent.config import FILE
     from wal_agent.errors import ConfigError
     from wal_agent.recovery.format import plural
-    from wal_agent.recovery.project_lint import lint_rules as warnings
     from wal_agent.recovery.project_rules import MAX_RULES, load_markdown_rules, read_toml_rules
+    from wal_agent.recovery.project_rules import lint_rules as warnings
     from wal_agent.shell.rules import load_rules
 
     workspace = Path.cwd().resolve()
@@ -259,7 +259,7 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _call(line: bytes, rules: Rules) -> tuple[str, bytes]:
     """(tool, input) of a line of a batch. ValueError says what is wrong with it."""
-    from wal_agent.recovery.project_lint import shell_call
+    from wal_agent.recovery.project_rules import shell_call
     from wal_agent.shell.classify import read_input
 
     if len(line) > MOST_LINE:

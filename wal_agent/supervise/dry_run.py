@@ -22,10 +22,9 @@ from wal_agent.recovery.inflight import carry_over
 from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, pause_text, replays_spool
 from wal_agent.recovery.plan_model import Plan, Policy, Resume, StartAgain
 from wal_agent.recovery.plan_model import Refuse as Halt
-from wal_agent.recovery.prompt import PromptInput, render_prompt
+from wal_agent.recovery.prompt import PromptInput, load_templates, render_prompt
 from wal_agent.recovery.report import MissingEffects, in_flight_lines, lost_lines, one_line, row, unannounced_lines
 from wal_agent.recovery.restore_session import SessionTarget, check_files
-from wal_agent.recovery.templates import load_templates
 from wal_agent.supervise import processes, recovery_input, worktree
 from wal_agent.supervise.machine import lock_state, probe_holder, spools_dir, this_host
 from wal_agent.supervise.provenance import is_vouched, quote_word

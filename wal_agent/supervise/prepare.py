@@ -23,7 +23,7 @@ from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
 from wal_agent.recovery.plan_model import Alert, Policy, Refuse, Resume, Start, StartAgain
-from wal_agent.recovery.prompt import PromptInput, render_prompt
+from wal_agent.recovery.prompt import PromptInput, Templates, load_templates, render_prompt
 from wal_agent.recovery.report import (
     Report,
     fenced_line,
@@ -40,7 +40,6 @@ from wal_agent.recovery.report import (
 )
 from wal_agent.recovery.restore_session import Restored, SessionTarget, create_session, drop_old_restores, restore
 from wal_agent.recovery.restore_workspace import TreeResult
-from wal_agent.recovery.templates import Templates, load_templates
 from wal_agent.redact import redact
 from wal_agent.supervise import processes, recovery_input
 from wal_agent.supervise.machine import lock_state

@@ -39,10 +39,9 @@ from wal_agent.recovery.inflight import Unannounced, group_calls
 from wal_agent.recovery.plan import decide
 from wal_agent.recovery.plan_model import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain
 from wal_agent.recovery.project_rules import load_all
-from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, Pause, PromptInput, render_prompt
+from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, Pause, PromptInput, Templates, render_prompt
 from wal_agent.recovery.report import MissingEffects
 from wal_agent.recovery.restore_session import MOST_MAIN
-from wal_agent.recovery.templates import Templates
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.machine import lock_state
 from wal_agent.supervise.settings import load

@@ -41,7 +41,7 @@ from wal_agent.hookwire import client_command
 from wal_agent.limits import exhausted
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.inflight import Resolver
-from wal_agent.recovery.templates import read_protocol
+from wal_agent.recovery.prompt import read_protocol
 from wal_agent.shell.rules import load_rules
 from wal_agent.supervise import machine, processes, provenance, systemd
 from wal_agent.supervise.acquire import Spooling, acquire_job, check_signals

@@ -149,11 +149,11 @@ def _wanted(key: str, value: object, path: Path, env: Mapping[str, str]) -> Want
 
 def prompt_wants(workspace: Path) -> list[Want]:
     """The project's own prompts, each with the hash of its text; those that cannot be read are not used anyway."""
-    from wal_agent.recovery.templates import FOLDER, read_project_prompts
+    from wal_agent.recovery.prompt import PROMPT_FOLDER, read_project_prompts
 
     found = read_project_prompts(workspace)
     return [
-        Want(f"{FOLDER}/{name}", digest(text.encode()), workspace, _begins(text), PROMPT_MEANS)
+        Want(f"{PROMPT_FOLDER}/{name}", digest(text.encode()), workspace, _begins(text), PROMPT_MEANS)
         for name, text in found.items()
     ]
 

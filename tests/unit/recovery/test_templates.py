@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 
 from tests.unit.recovery.test_prompt import TOLD
 from wal_agent.consent import Consents
-from wal_agent.recovery.prompt import MAX_TOKENS, estimate_tokens, render_prompt
-from wal_agent.recovery.templates import FOLDER, MAX_SIZE, NAMES, Templates, find_fault, load_templates, read_protocol
+from wal_agent.recovery.prompt import (
+    MAX_TEMPLATE_SIZE,
+    MAX_TOKENS,
+    PROMPT_FOLDER,
+    TEMPLATE_NAMES,
+    Templates,
+    estimate_tokens,
+    find_fault,
+    load_templates,
+    read_protocol,
+    render_prompt,
+)
 from wal_agent.resources import shipped
 from wal_agent.supervise.settings import prompt_wants
 
@@ -43,13 +53,13 @@ def protocol(workspace: Path) -> str:
 
 
 def write(workspace: Path, name: str, text: str | bytes) -> Path:
-    path = workspace / FOLDER / name
+    path = workspace / PROMPT_FOLDER / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TEMPLATE_NAMES)
 def test_what_ships_could_be_a_projects_own(name: str) -> None:
     """The constructs that our own texts need are possible in a project's."""
     assert find_fault(name, shipped(f"prompts/{name}").read_text()) is None
@@ -106,7 +116,7 @@ def test_what_cannot_be_read_is_told_and_not_used(tmp_path: Path) -> None:
     path.symlink_to(outside)
     os.mkfifo(write(workspace, "x", "").with_name("cut_off.md"))
     write(workspace, "preempted.md", b"\xff\xfe")
-    write(workspace, "start_again.md", " " * (MAX_SIZE + 1))
+    write(workspace, "start_again.md", " " * (MAX_TEMPLATE_SIZE + 1))
     write(workspace, "protocol.md", b"\xff")
     found = loaded(workspace)
     assert not found.own

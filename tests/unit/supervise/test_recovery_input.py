@@ -24,9 +24,8 @@ from wal_agent.evidence import collector
 from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.evidence.running import judge_nested_run
 from wal_agent.records import Cause, Intent, Payload, Recovery, Turn
-from wal_agent.recovery.prompt import LostCall, LostCalls, PromptInput
+from wal_agent.recovery.prompt import LostCall, LostCalls, PromptInput, Templates
 from wal_agent.recovery.report import MissingEffects
-from wal_agent.recovery.templates import Templates
 from wal_agent.supervise import machine
 from wal_agent.supervise.conversation import MAX_PROMPT
 from wal_agent.supervise.recovery_input import (
