@@ -98,8 +98,8 @@ def test_it_settles_no_call(clone: Path, tool: str, fields: dict[str, object]) -
     assert hostile.verify == plain.verify
     answers = Resolver([AskedCall(1, tool, hostile.input, hostile.verify)])
     for command in ("true", "run it again", "ls"):
-        answers.saw(2, SHELL, json.dumps({"command": command}).encode())
-    assert answers.ends([1], 1.0) == []
+        answers.observe_call(2, SHELL, json.dumps({"command": command}).encode())
+    assert answers.take_ends([1], 1.0) == []
 
 
 @pytest.mark.parametrize("cls", ["mutation", "unknown"])

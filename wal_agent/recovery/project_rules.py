@@ -22,7 +22,6 @@ from wal_agent.config import FILE, KEYS, Origin, known_keys, read_file
 from wal_agent.errors import ConfigError
 from wal_agent.records import Class
 from wal_agent.safefs import path_in_root, read_in_root
-from wal_agent.shell.classify import classify
 from wal_agent.shell.project_rules import (
     ANY,
     GAP,
@@ -285,7 +284,7 @@ def lint_rules(declared: Sequence[ProjectRule], builtin: Rules) -> tuple[RulePro
 def _reach(rule: ProjectRule, before: Sequence[ProjectRule], builtin: Rules) -> Iterator[str]:
     """Whether it can win at all."""
     alone = with_project(builtin, [rule])
-    if all(classify(*call, alone).project is None for call in _calls(rule, builtin)):
+    if all(_classify(call, alone).project is None for call in _calls(rule, builtin)):
         yield f'rule "{rule.name}" can never hold: no command that wal-agent reads begins with these words.'
         return
     winners = [match_command(before, words) for words in _commands_of(rule)]
@@ -299,7 +298,7 @@ def _reach(rule: ProjectRule, before: Sequence[ProjectRule], builtin: Rules) -> 
 def _mild(rule: ProjectRule, builtin: Rules) -> Iterator[str]:
     """Whether it says something milder than what is known of the call."""
     known = (
-        [classify(*call, builtin) for call in _calls(rule, builtin)] if rule.cls in ("read_only", "idempotent") else []
+        [_classify(call, builtin) for call in _calls(rule, builtin)] if rule.cls in ("read_only", "idempotent") else []
     )
     if worst := next((k for k in known if k.cls in ("mutation", "idempotent") and k.cls != rule.cls), None):
         what = f'rule "{rule.name}" says {rule.cls} of a known {worst.cls} (it {worst.why})'
@@ -312,7 +311,7 @@ def _verification(rule: ProjectRule, builtin: Rules) -> Iterator[str]:
 
     spans = code_spans(rule.verify)
     for text in spans or (rule.verify,):
-        known = classify(*shell_call(text, builtin), builtin)
+        known = _classify(shell_call(text, builtin), builtin)
         if known.cls == "read_only" or not _is_command(text, bool(spans), known):
             continue
         what = f'rule "{rule.name}": its verification `{text}` is {known.cls}, not read_only (it {known.why})'
@@ -347,3 +346,10 @@ def _calls(rule: ProjectRule, rules: Rules) -> list[tuple[str, bytes]]:
 
 def _quoted(word: str) -> str:
     return word if re.fullmatch(r"[\w./:=@%+-]+", word) else shlex.quote(word)
+
+
+def _classify(call: tuple[str, bytes], rules: Rules) -> Classified:
+    # Imported here: configuration is read with `[[rules]]` alone, and the shell's parser costs 80 ms.
+    from wal_agent.shell.classify import classify
+
+    return classify(*call, rules)

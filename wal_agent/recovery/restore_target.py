@@ -39,14 +39,14 @@ from wal_agent.recovery.restore_tree import Tree, list_tree, sync_filesystem
 from wal_agent.safefs import read_plain
 from wal_agent.wal.lease_doc import find_format
 
-MAX_MARKER = 4096  # bytes of a note
+MAX_MARKER = 4096  # bytes
 MARKER_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreMarker:
-    """A restore of `commit`. `kept`: name of the folder with what was here before the first of the restores that were
-    cut, "" while there is none. `mode`: the workspace's own, where it was closed to others meanwhile, else 0."""
+    """A restore of `commit` in progress. `kept`: name of the folder with what was here before the first of the restores
+    that were cut off, "" while there is none. `mode`: the workspace's, while it is closed to others, else 0."""
 
     commit: str
     kept: str = ""
@@ -58,7 +58,8 @@ _MARKER_DECODER = msgspec_compat.of_json(RestoreMarker)
 
 
 def read_marker(shadow: Shadow) -> RestoreMarker | None:
-    """The restore that was cut here, whichever capture it was of: the folder may hold a part of each. Newer."""
+    """Read the marker of a restore that was cut off here, of any capture: the folder may have parts of several.
+    Newer."""
     data = read_plain(_marker_path(shadow), MAX_MARKER)
     if data is None:
         return None
@@ -76,13 +77,13 @@ def write_marker(shadow: Shadow, begun: RestoreMarker) -> None:
 
 
 def clear_markers(shadow: Shadow, job: str) -> None:
-    """The restore for `job` has come to its end."""
+    """Note that the restore for `job` is complete."""
     _marker_path(shadow).unlink(missing_ok=True)
     _request_path(shadow, job).unlink(missing_ok=True)
 
 
 def request_restore(shadow: Shadow, job: str, commit: str) -> None:
-    """`job` needs `commit` put back here, though this folder may have had it once."""
+    """Request that `commit` is restored here for `job`, though this folder may have had it once."""
     shadow.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _write_marker_file(_request_path(shadow, job), commit.encode())
 
@@ -109,7 +110,7 @@ def _write_marker_file(path: Path, data: bytes) -> None:
     new.replace(path)
 
 
-KEEP_BACKUPS = 5  # restores; older ones are dropped where they are older than YOUNG as well
+KEEP_BACKUPS = 5  # restores; older ones are dropped behind MIN_BACKUP_AGE
 MIN_BACKUP_AGE = 14 * 86400.0  # seconds
 STAMP = "%Y%m%dT%H%M%SZ"
 LOCAL = "local"
@@ -118,8 +119,7 @@ _AS_IS = ATTRIBUTES.rstrip() + " -export-ignore -export-subst\n"
 
 @dataclass(frozen=True, slots=True)
 class SavedHere:
-    """The files that are in the folder, saved in the shadow, and the repository around them. `clean`: its HEAD holds
-    the very same files."""
+    """The files in the folder, saved in the shadow, and the repository around them. `clean`: its HEAD has the same."""
 
     contents: Contents
     repository: Repository | None
@@ -151,7 +151,7 @@ class RestoreBackup:
     def make(self, shadow: Shadow, alternates: tuple[Path, ...], local: str, head: str, cut: tuple[str, ...]) -> None:
         """Make it, or add to it. `local`: commit to keep whole, "" for none. `head`: commit to offer, "" for none;
         `cut`: commits that the shadow has without their parents. GitFailed, OSError."""
-        git, at = shadow.git, GitDirs(self.folder, cwd=self.folder)
+        git = shadow.git
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         chosen = ["--object-format=sha256"] if len(local or head) == 64 else []
         git.run("init", "-q", "--bare", "--template=", *chosen, ".", cwd=self.folder)
@@ -163,7 +163,7 @@ class RestoreBackup:
         if local:
             git.run(*words, at=shadow.at(*alternates), input=f"{local}\n".encode())
             n = len(self.saves) + 1
-            git.run("update-ref", f"refs/heads/{LOCAL}{f'-{n}' if n > 1 else ''}", local, at=at)
+            git.run("update-ref", f"refs/heads/{LOCAL}{f'-{n}' if n > 1 else ''}", local, at=self._at)
         if head:
             asked = "".join(f"--shallow {id}\n" for id in cut) + f"{head}\n"
             git.run(*words, at=shadow.at(), input=asked.encode())
@@ -171,17 +171,20 @@ class RestoreBackup:
         sync_filesystem(self.folder)
 
     def _offer(self, shadow: Shadow, alternates: tuple[Path, ...], head: str, cut: tuple[str, ...]) -> None:
-        """Where the clone here has the history behind the commits, they are fetched as what they are; else shallow."""
-        git, at = shadow.git, GitDirs(self.folder, cwd=self.folder)
-        (self.folder / "objects" / "info").mkdir(exist_ok=True)
-        borrowed = "".join(f"{path}\n" for path in alternates if "\n" not in str(path))
-        (self.folder / "objects" / "info" / "alternates").write_text(borrowed)
-        git.run("update-ref", "--no-deref", "HEAD", head, at=at)
+        """Let `git fetch` get `head`: with its history where the clone here has that, else shallow."""
+        borrowed = self.folder / "objects" / "info" / "alternates"
+        borrowed.parent.mkdir(exist_ok=True)
+        borrowed.write_text("".join(f"{path}\n" for path in alternates if "\n" not in str(path)))
+        shadow.git.run("update-ref", "--no-deref", "HEAD", head, at=self._at)
         try:
-            git.run("rev-list", "--count", head, at=at)
+            shadow.git.run("rev-list", "--count", head, at=self._at)
         except GitFailed:
-            (self.folder / "objects" / "info" / "alternates").unlink()
+            borrowed.unlink()
             (self.folder / "shallow").write_text("".join(f"{id}\n" for id in cut))
+
+    @property
+    def _at(self) -> GitDirs:
+        return GitDirs(self.folder, cwd=self.folder)
 
     @property
     def saves(self) -> tuple[str, ...]:
@@ -191,13 +194,8 @@ class RestoreBackup:
 
     def trees(self, shadow: Shadow) -> list[Tree]:
         """The files of each save. GitFailed, Damaged."""
-        git, at = shadow.git, GitDirs(self.folder, cwd=self.folder)
-        ids = [git.text("rev-parse", "--verify", f"refs/heads/{name}:work", at=at) for name in self.saves]
+        ids = [shadow.git.text("rev-parse", "--verify", f"refs/heads/{name}:work", at=self._at) for name in self.saves]
         return [list_tree(shadow, id, self.folder / "objects") for id in ids]
-
-    @property
-    def shallow(self) -> bool:
-        return (self.folder / "shallow").exists()
 
     @property
     def get_files(self) -> str:
@@ -208,14 +206,14 @@ class RestoreBackup:
 
     @property
     def get_commits(self) -> str:
-        """The command that brings the commit that the captured tree stood on into the repository here."""
-        more = " --update-shallow" if self.shallow else ""
+        """The command that fetches the captured tree's base commit into the repository here."""
+        more = " --update-shallow" if (self.folder / "shallow").exists() else ""
         return f"git fetch{more} {shlex.quote(str(self.folder))} HEAD"
 
 
 def drop_old_backups(folder: Path, now: float) -> None:
-    """Drop what restores before the newest `KEEP` kept, where it is not young. Only after a restore that came to its
-    end: what the others kept may be the only copy that is told of."""
+    """Drop backups that are neither among the newest nor young. Only after a complete restore: the backups of others
+    may be the only copy that a report names."""
     with suppress(OSError):
         for old in sorted(folder.iterdir())[:-KEEP_BACKUPS]:
             with suppress(ValueError):  # somebody else's
@@ -225,9 +223,8 @@ def drop_old_backups(folder: Path, now: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LocalTree:
-    """The workspace folder here, as a look tells. `known`: the newest capture was made from this very folder, or was
-    put back into it. `empty`: nothing is in it. `repository`: there is one that the tree belongs into, or `.git` is
-    something that git cannot read."""
+    """The state of the workspace folder. `known`: the newest capture was made from this very folder, or was put back
+    into it. `repository`: there is one that the tree belongs into, or `.git` is something that git cannot read."""
 
     known: bool
     empty: bool
@@ -236,21 +233,21 @@ class LocalTree:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The folder stays as it is. `home`: it is the user's home folder or above it, where nothing is put back."""
+    """Do not change the folder. `home`: it is the user's home folder or above it, where nothing is put back."""
 
     why: Literal["not_saved", "newest", "home"]
 
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """Make the folder's files those of the capture. `make_repository`: the lost one again, as there is none."""
+    """Make the folder's files those of the capture. `make_repository`: and the lost repository, as there is none."""
 
     make_repository: bool
 
 
 def decide_restore(captured: Workspace | None, here: LocalTree) -> Keep | PutBack:
-    """Pure. What changed in the newest capture's own folder after it is newer than the log, and stands; but a folder
-    that is empty now is another one under the same name."""
+    """Decide whether to restore. Pure. What changed in the newest capture's own folder since is newer than the log, and
+    is kept; but a folder that is empty now is another one under the same name."""
     if captured is None:
         return Keep("not_saved")
     if here.known and not (here.empty and captured.files):
@@ -261,8 +258,8 @@ def decide_restore(captured: Workspace | None, here: LocalTree) -> Keep | PutBac
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """Where a tree is put back: `folder`, a real path; our own things in `state_dir`. `env`: the user's, for git.
-    `private`: folders that are never captured, and so never saved nor replaced (`state_dir` always). `job`: whose."""
+    """Where a tree is put back: `folder`, a real path. `state_dir`: wal-agent's own. `env`: the user's, for git.
+    `private`: folders that are never captured, so never saved nor replaced (`state_dir` always)."""
 
     folder: Path
     state_dir: Path
@@ -280,7 +277,7 @@ class RestoreTarget:
 
 
 def inspect_target(target: RestoreTarget, captured: Workspace | None) -> LocalTree:
-    """Reads only."""
+    """Inspect the folder of `target`. Reads only."""
     try:
         with os.scandir(target.folder) as entries:
             empty = next(entries, None) is None
@@ -299,8 +296,8 @@ def inspect_target(target: RestoreTarget, captured: Workspace | None) -> LocalTr
 
 
 def _is_known_folder(shadow: Shadow, target: RestoreTarget, commit: str) -> bool:
-    """It was made here, also where we were killed before `SAVED` said so; or it was put back here to the end. A folder
-    that could be marked and is not is another one of the same name."""
+    """Whether the capture was made here (even if wal-agent was killed before it noted that), or put back here
+    completely. A folder that could be marked and is not is another one of the same name."""
     if read_marker(shadow) is not None or is_requested(shadow, target.job, commit):
         return False
     if commit in read_marks(target.folder):
@@ -309,7 +306,7 @@ def _is_known_folder(shadow: Shadow, target: RestoreTarget, commit: str) -> bool
 
 
 def _can_be_marked(folder: Path) -> bool:
-    """Whether `mark` works here, as far as can be told without changing anything."""
+    """Whether `mark` works here, as far as is known without changing anything."""
     try:
         os.getxattr(folder, MARK_NAME, follow_symlinks=False)
     except AttributeError:
@@ -323,7 +320,8 @@ def _can_be_marked(folder: Path) -> bool:
 
 
 def _has_repository(git: Git, folder: Path, lost: Repository | None) -> bool:
-    """A repository around the folder that has no file in it is none for a tree that stood at the top of its own."""
+    """Whether there is a repository for the tree. One around the folder without a file in it is none for a tree that
+    was at the top of its own."""
     if os.path.lexists(folder / ".git"):
         return True
     place = find_location(git, folder)

@@ -17,7 +17,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +71,8 @@ NO_CHANGES = Changes()
 
 
 def list_tree(shadow: Shadow, tree: str, *alternates: Path, whole: bool = True) -> dict[str, TreeEntry]:
-    """All paths of a tree. Damaged for what no folder can hold or what leads out of it, and where parts are missing;
-    not `whole`: contents of files may be."""
+    """List all paths of a tree. Damaged for what no folder can hold or what leads out of it, and where parts are
+    missing; not `whole`: contents of files may be."""
     try:
         words = ("ls-tree", "-r", "-z", "-l", "--full-tree", tree)
         found = shadow.git.run(*words, at=shadow.at(*alternates), most=MAX_LISTING)
@@ -97,12 +97,12 @@ def list_tree(shadow: Shadow, tree: str, *alternates: Path, whole: bool = True) 
 
 
 def _stays_inside(path: str) -> bool:
-    """git refuses these too, with more spellings of .git; nothing rests on one of us alone."""
+    """git refuses these too, with more spellings of .git: two checks, and neither is relied on alone."""
     return all(part not in ("", ".", "..") and part.lower() != ".git" for part in path.split("/"))
 
 
 def parent_paths(path: str) -> Iterable[str]:
-    """The folders above a path, the highest first."""
+    """Yield the folders above a path, the highest first."""
     at = path.find("/")
     while at >= 0:
         yield path[:at]
@@ -110,14 +110,14 @@ def parent_paths(path: str) -> Iterable[str]:
 
 
 def count_changes(old: Tree, new: Tree) -> Changes:
-    """From `old` to `new`."""
+    """Count the files that differ from `old` to `new`."""
     common = old.keys() & new.keys()
     differ = sum((old[p].mode, old[p].id) != (new[p].mode, new[p].id) for p in common)
     return Changes(differ, len(new) - len(common), len(old) - len(common))
 
 
 def restrict_modes(folder: Path, tree: Tree, private: Iterable[bytes]) -> None:
-    """Take group's and others' rights away from the plain files of `tree` that `private` names. OSError."""
+    """Remove group's and others' rights from the plain files of `tree` that `private` names. OSError."""
     for path in map(os.fsdecode, private):
         if path in tree and tree[path].mode.startswith("100"):
             with open_plain(folder / path) as file:
@@ -130,7 +130,7 @@ def tree_size(tree: Tree) -> int:
 
 
 class ChangedMeanwhile(Exception):
-    """Something in the folder is not as it was saved a moment ago."""
+    """The folder has changed since it was saved a moment ago."""
 
 
 def checkout_tree(
@@ -139,9 +139,9 @@ def checkout_tree(
     """Make the files in `folder` those of the tree `tree`. Under the shadow's lock.
 
     `here`: the tree that was saved of what is there, "" for an empty folder; what it lacks was moved aside before, or
-    has the wanted bytes already (`same`). `leave`: paths of `here` that stay as they are. Moved: nothing was written,
-    and what is there is to be saved again. ConfigError: this machine cannot take it; it may stand half done, and can be
-    done again."""
+    has the wanted bytes already (`same`). `leave`: paths of `here` that are not changed. ChangedMeanwhile: nothing was
+    written, and the folder must be saved again. ConfigError: this machine cannot take it; a part may be written, and
+    the restore can run again."""
     index = shadow.tmp / "restore-index"
     with suppress(FileNotFoundError):
         index.unlink()
@@ -181,14 +181,14 @@ def _update_index(shadow: Shadow, at: GitDirs, how: str, paths: Iterable[str]) -
 
 
 def _first_difference(shadow: Shadow, at: GitDirs) -> str:
-    """The first file that is not as the index has it, for people; "" for none."""
+    """Return the first file that differs from the index, for people; "" for none."""
     shadow.git.run("update-index", "-q", "--really-refresh", at=at, ok=(0, 1))
     found = shadow.git.run("diff-files", "--name-only", "-z", "--ignore-submodules=all", at=at)
     return shorten(os.fsdecode(found.split(b"\0")[0]))
 
 
 def sync_filesystem(folder: Path) -> None:
-    """Make what was written below `folder` durable, where the system can do that for one file system."""
+    """Make writes below `folder` durable, where the system can do that for one file system."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(AttributeError, OSError):
@@ -222,7 +222,7 @@ def fetch_packs(shadow: Shadow, captured: Workspace, blobs: Blobs, *alternates: 
 
 
 def check_packs(captured: Workspace) -> None:
-    """Damaged for what no capture says. Reads nothing."""
+    """Raise Damaged for what no capture says. Reads nothing."""
     if not is_object_id(captured.commit):
         raise Damaged("The log names a captured working tree by what is no commit's id.")
     for pack in captured.packs:
@@ -236,15 +236,11 @@ def check_packs(captured: Workspace) -> None:
 def _download_pack(pack: Pack, blobs: Blobs, path: Path, which: str) -> None:
     digest = hashlib.sha256()
     with path.open("wb") as file:
-        for data in _fetch_parts(pack, blobs):
+        for data in prefetch_map(blobs.fetch, pack.parts, blobs.parallel):
             digest.update(data)
             file.write(data)
     if digest.hexdigest() != pack.sha256:
         raise Damaged(f"Pack {which} of the captured working tree is damaged: its bytes have another hash.")
-
-
-def _fetch_parts(pack: Pack, blobs: Blobs) -> Iterator[bytes]:
-    return prefetch_map(blobs.fetch, pack.parts, blobs.parallel)
 
 
 def _index_pack(shadow: Shadow, path: Path, name: str, *alternates: Path) -> None:
@@ -259,18 +255,13 @@ def _index_pack(shadow: Shadow, path: Path, name: str, *alternates: Path) -> Non
 ASIDE_MARK = ".wal-agent-aside-"
 
 
-@dataclass(frozen=True, slots=True)
-class MovedAside:
-    """`moved`: the new names, relative. `same`: paths that are not in the save and hold what is wanted already."""
+def move_aside(folder: Path, here: Tree, tree: Tree, now: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Rename what `tree` would replace in `folder` and what is not in `here`, the save of it. OSError.
 
-    moved: tuple[str, ...]
-    same: tuple[str, ...]
-
-
-def move_aside(folder: Path, here: Tree, tree: Tree, now: float) -> MovedAside:
-    """Rename what `tree` would replace in `folder` and what is not in `here`, the save of it. OSError where that cannot
-    be."""
-    return _Mover(folder, here, tree, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))).clear()
+    Returns the new names, relative; and the paths that are not in the save and hold what is wanted already."""
+    mover = _Mover(folder, here, tree, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now)))
+    mover.clear()
+    return tuple(mover.moved), tuple(mover.same)
 
 
 class _Mover:
@@ -281,14 +272,13 @@ class _Mover:
         self.moved: list[str] = []
         self.same: list[str] = []
 
-    def clear(self) -> MovedAside:
+    def clear(self) -> None:
         for path in sorted(p for p, e in self.tree.items() if p not in self.here or _hides(self.here[p], e)):
-            # below what is no folder nothing can stand; what it is itself is in the save, or has just been moved
+            # nothing is below what is no folder; that itself is in the save, or has just been moved
             if all(self._is_folder(parent) for parent in parent_paths(path)):
-                self._look(path, self.tree[path])
-        return MovedAside(tuple(self.moved), tuple(self.same))
+                self._make_way(path, self.tree[path])
 
-    def _look(self, path: str, wanted: TreeEntry) -> None:
+    def _make_way(self, path: str, wanted: TreeEntry) -> None:
         info = self._lstat(path)
         if info is None:
             return
@@ -335,7 +325,7 @@ class _Mover:
 
 
 def _hides(old: TreeEntry, new: TreeEntry) -> bool:
-    """The save names a repository inside without its files, and something else is to stand there."""
+    """Whether the save has a nested repository, without its files, where something else is to be."""
     return old.mode == NESTED_REPOSITORY and new.mode != NESTED_REPOSITORY
 
 
@@ -356,14 +346,12 @@ def _is_same(path: Path, info: os.stat_result, wanted: TreeEntry) -> bool:
 
 
 def coverage_check(shadow: Shadow, folder: Path, captured: Workspace) -> Callable[[str], bool]:
-    """Whether an absolute path is of the tree that was put back into `folder`, and would be in it if it were there."""
-    if captured.pending is not None:  # any file may be older than the capture
-        return lambda path: False
-    try:
-        tree = list_tree(shadow, shadow.contents(captured.commit).work)
-    except (Damaged, GitMissing):
-        return lambda path: False
-    return lambda path: _covers(shadow, folder, captured, tree, path)
+    """Return a check whether an absolute path is of the tree that was put back into `folder`, or is absent in it."""
+    with suppress(Damaged, GitMissing):
+        if captured.pending is None:  # else any file may be older than the capture
+            tree = list_tree(shadow, shadow.contents(captured.commit).work)
+            return lambda path: _covers(shadow, folder, captured, tree, path)
+    return lambda path: False
 
 
 def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, path: str) -> bool:
@@ -375,13 +363,13 @@ def _covers(shadow: Shadow, folder: Path, captured: Workspace, tree: Tree, path:
         return False
     if name in tree:
         return tree[name].mode in FILE_MODES
-    return (
-        _nothing_left_out(captured, name) and not (folder / IGNORE_FILE).exists() and not _ignored(shadow, folder, name)
-    )
+    if (folder / IGNORE_FILE).exists() or not _nothing_left_out(captured, name):
+        return False
+    return not _ignored(shadow, folder, name)
 
 
 def _nothing_left_out(captured: Workspace, name: str) -> bool:
-    """Nothing but what is ignored can have been left out at this path. What is ignored stands last in the list."""
+    """Whether only ignored files can have been left out at this path. Those are last in the list."""
     lines = [line.rpartition(": ") for line in captured.left_out]
     if any(why == FULL for _, _, why in lines) or (captured.left_out_more and lines and lines[-1][2] != IGNORED):
         return False
@@ -390,17 +378,12 @@ def _nothing_left_out(captured: Workspace, name: str) -> bool:
 
 
 def _ignored(shadow: Shadow, folder: Path, name: str) -> bool:
-    """By the rules of the folder as it is now; also where that cannot be told."""
+    """Whether the rules of the folder as it is now ignore it; true as well where that is not known."""
     try:
         place = find_location(shadow.git, folder)
         at = shadow.at(*place.alternates, work_tree=place.top)
         path = f"./{place.prefix}/{name}" if place.prefix else f"./{name}"
-        words = (
-            "check-ignore",
-            "--no-index",
-            "-z",
-            "--stdin",
-        )  # it knows no literal paths; "./" leaves no room for magic
+        words = ("check-ignore", "--no-index", "-z", "--stdin")  # no literal paths; "./" leaves no room for magic
         return bool(shadow.git.run(*words, at=at, input=os.fsencode(path) + b"\0", ok=(0, 1), literal=False))
     except (GitFailed, GitMissing):
         return True

@@ -236,16 +236,16 @@ class TreeResult:
 
 
 def read_note(target: RestoreTarget, captured: Workspace) -> str:
-    """The `note` of the restore that put `captured` back here as the newest; "" where it is not known to be one."""
-    data = read_plain(target.shadow().folder / RESTORE_NOTE)
-    commit, _, note = ("" if data is None else data.decode("utf-8", "replace")).partition(" ")
+    """Return the `note` of the restore that put `captured` back here last; "" for none."""
+    data = read_plain(target.shadow().folder / RESTORE_NOTE) or b""
+    commit, _, note = data.decode("utf-8", "replace").partition(" ")
     return note if commit == captured.commit else ""
 
 
 def restore_files(
     target: RestoreTarget, captured: Workspace, blobs: Blobs, decided: PutBack, now: float, note: str = ""
 ) -> TreeResult:
-    """Make the files in the target's folder those of `captured`. `now`: seconds since 1970. `note`: see put_back_note.
+    """Make the files in the target's folder those of `captured`. `now`: seconds since 1970. `note`: for `read_note`.
 
     Damaged, with the way out: what the log has is no whole tree, and nothing was changed. ConfigError: this machine
     cannot take it. BucketError."""
@@ -263,14 +263,14 @@ def restore_files(
 
 @contextmanager
 def _lock_shadow(shadow: Shadow, folder: Path) -> Iterator[None]:
-    """Under the shadow's lock. A git of a run that was killed may hold it for a moment."""
-    patience = SystemClock().boot() + LOCK_TIMEOUT
+    """Hold the shadow's lock. A git of a run that was killed may hold it for a moment."""
+    deadline = SystemClock().boot() + LOCK_TIMEOUT
     while True:
-        with shadow.locked() as mine:
-            if mine:
+        with shadow.locked() as acquired:
+            if acquired:
                 yield
                 return
-        if SystemClock().boot() > patience:
+        if SystemClock().boot() > deadline:
             raise ConfigError(f"Another wal-agent is at work on {folder}.", "Wait for its end.")
         time.sleep(0.1)
 
@@ -314,8 +314,7 @@ class _Restore:
         return done
 
     def _brought(self, blobs: Blobs) -> tuple[Contents, Tree]:
-        """The capture and its files, once the packs are here. A repository of ours that an earlier run left broken is
-        made again."""
+        """Fetch the packs; return the capture and its files. A shadow that an earlier run left broken is made again."""
         shadow, captured = self.shadow, self.captured
         try:
             fetch_packs(shadow, captured, blobs)
@@ -330,7 +329,7 @@ class _Restore:
 
     @contextmanager
     def _closed(self, close: bool) -> Iterator[None]:
-        """Nobody else enters the folder while files in it have not the rights yet that they are to have."""
+        """Keep others out of the folder while files in it lack their final rights."""
         if not close and not self.begun.mode:
             yield
             return
@@ -346,7 +345,7 @@ class _Restore:
                 self.folder.chmod(mode)
 
     def _replace(self, place: Location, contents: Contents, tree: Tree) -> TreeResult:
-        """Save what is here, and put the tree over it; again where it is not what was saved any more."""
+        """Save what is here, and put the tree over it; again where what is here changes meanwhile."""
         aside: tuple[str, ...] = ()
         for _ in range(TRIES):
             here = self._save_here(place)
@@ -355,26 +354,24 @@ class _Restore:
             old = {path: entry for path, entry in old.items() if path not in leave}
             done = self._keep(place, here, contents, old, tree)
             mark_folder(self.folder, ())
-            way = move_aside(self.folder, old, tree, self.now)
-            aside += way.moved
+            moved, same = move_aside(self.folder, old, tree, self.now)
+            aside += moved
             was = here.contents.work if here else ""
             try:
-                checkout_tree(self.shadow, self.folder, was, contents.work, leave, way.same, *place.alternates)
+                checkout_tree(self.shadow, self.folder, was, contents.work, leave, same, *place.alternates)
             except ChangedMeanwhile as error:
-                moved = str(error)
+                changed = str(error)
                 continue
             return replace(done, aside=aside, tree=tree)
-        raise ConfigError(
-            f"Files in {self.folder} change while the working tree is put back: {moved}", "Stop what writes there."
-        )
+        what = f"Files in {self.folder} change while the working tree is put back: {changed}"
+        raise ConfigError(what, "Stop what writes there.")
 
     def _keep(self, place: Location, here: SavedHere | None, contents: Contents, old: Tree, tree: Tree) -> TreeResult:
-        """What is replaced is kept, where no commit of the user's and no save of a restore that was cut has it; so are
-        the commits that the captured tree stood on, where the repository here lacks them."""
+        """Back up what is replaced, unless a commit of the user's or the save of a restore that was cut off has it; and
+        the captured tree's base commits, where the repository here lacks them."""
         shadow, found = self.shadow, count_changes(old, tree)
         kept = RestoreBackup(self.target.kept(self.now).with_name(self.begun.kept)) if self.begun.kept else None
-        if kept is not None and not kept.folder.is_dir():
-            kept = None
+        kept = kept if kept and kept.folder.is_dir() else None
         saves = kept.trees(shadow) if kept else []
         files = here is not None and found.any and not here.clean and _has_unsaved(old, tree, saves)
         head = contents.state.head
@@ -420,11 +417,8 @@ class _Restore:
         place = find_location(self.shadow.git, self.folder)
         format = object_format(self.captured)
         if place.git_dir is not None and place.object_format != format:
-            raise ConfigError(
-                f"The working tree was saved from a repository of format {format}; the one here has "
-                f"{place.object_format}.",
-                "Start in an empty folder.",
-            )
+            what = f"The working tree was saved from a repository of format {format}; the one here has "
+            raise ConfigError(f"{what}{place.object_format}.", "Start in an empty folder.")
         self._fresh = self.shadow.ensure(format)
         return place
 
@@ -444,15 +438,11 @@ def object_format(captured: Workspace) -> str:
 
 
 def _has_unsaved(here: Tree, tree: Tree, saves: Sequence[Tree]) -> bool:
-    """Whether something here is not of a save; where a restore was cut, part of it is the captured tree already."""
+    """Whether no save has something here; after a restore that was cut off, part of it is the captured tree already."""
     return not saves or any(all(of.get(path) != entry for of in (tree, *saves)) for path, entry in here.items())
 
 
 def _left_out(here: Tree, tree: Tree, contents: Contents) -> frozenset[str]:
-    """What the capture could not hold, though it was there: it stays as it is here."""
+    """Return what the capture left out though it existed: it is not changed here."""
     out = {os.fsdecode(path) for path in contents.state.left_out}
-    if not out:
-        return frozenset()
-    return frozenset(
-        path for path in here.keys() - tree.keys() if path in out or any(parent in out for parent in parent_paths(path))
-    )
+    return frozenset(p for p in here.keys() - tree.keys() if out and not out.isdisjoint((p, *parent_paths(p))))

@@ -399,15 +399,15 @@ class _Run:
     def _settle(self, prepared: PreparedStart, answers: Resolver, opened: OpenedJob) -> list[AnyRecord]:
         """At the end of a turn: what was told of the calls in flight settles those that it can (I8)."""
         ends = prepared.settling(opened.writer.state, self.clock.now())
-        return [end for end in ends if end.call not in answers.given]
+        return [end for end in ends if end.call not in answers.ended]
 
     def _answered(
         self, answers: Resolver, opened: OpenedJob, call: int, tool: str, input: bytes, cwd: str
     ) -> list[End]:
         """At once, not at the end of the turn: another crash before that must not ask again about what the agent has
         looked at."""
-        answers.saw(call, tool, input, cwd)
-        return answers.ends([o.intent.call for o in opened.writer.state.open], self.clock.now())
+        answers.observe_call(call, tool, input, cwd)
+        return answers.take_ends([o.intent.call for o in opened.writer.state.open], self.clock.now())
 
     def _capture(self, opened: OpenedJob, prepared: PreparedStart, session: str, env: dict[str, str]) -> SessionCapture:
         """Captures that go on from what the log holds."""

@@ -154,7 +154,7 @@ def shell(command: str, **more: str) -> bytes:
 
 
 def whys(answers: Resolver, *open: int) -> dict[int, str]:
-    return {end.call: end.why for end in answers.ends(open, 1.0)}
+    return {end.call: end.why for end in answers.take_ends(open, 1.0)}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def whys(answers: Resolver, *open: int) -> dict[int, str]:
 )
 def test_looking_as_told_ends_it(command: str) -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.saw(9, "run_shell_command", shell(command))
+    answers.observe_call(9, "run_shell_command", shell(command))
     assert whys(answers) == {}  # a person was faster
     assert whys(answers, 7) == {7: "the agent looked with #9, as it was told to"}
     assert whys(answers, 7) == {}  # each has one end
@@ -170,7 +170,7 @@ def test_looking_as_told_ends_it(command: str) -> None:
 
 def test_looking_in_another_folder_is_no_look() -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.saw(9, "run_shell_command", shell("git ls-remote origin main", dir_path="other"))
+    answers.observe_call(9, "run_shell_command", shell("git ls-remote origin main", dir_path="other"))
     assert whys(answers, 7) == {}
 
 
@@ -190,23 +190,23 @@ def test_looking_in_another_folder_is_no_look() -> None:
 def test_only_what_is_done_where_the_call_ran_ends_it(ran: str, looked: str, ends: bool, command: str) -> None:
     """Claude Code's shell stays where a `cd` led it: the same words are about another repository there."""
     answers = Resolver([replace(ASKED_PUSH, folder=ran)], "/w")
-    answers.saw(9, "run_shell_command", shell(command), looked)
+    answers.observe_call(9, "run_shell_command", shell(command), looked)
     assert bool(whys(answers, 7)) is ends
 
 
 def test_running_it_again_ends_it() -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.saw(9, "run_shell_command", shell("git push origin main", description="once more"))
-    (end,) = answers.ends([7], 1.0)
+    answers.observe_call(9, "run_shell_command", shell("git push origin main", description="once more"))
+    (end,) = answers.take_ends([7], 1.0)
     assert (end.how, end.by, end.finding) == ("interrupted", "recovery", "unknown")
     assert end.why == "the very same call was run again as #9, and ended"
-    assert answers.given == {7}
+    assert answers.ended == {7}
 
 
 def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
     answers = Resolver([AskedCall(7, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify, "partial")])
-    answers.saw(9, "run_shell_command", shell("git ls-remote origin main"))
-    assert [end.finding for end in answers.ends([7], 1.0)] == ["partial"]
+    answers.observe_call(9, "run_shell_command", shell("git ls-remote origin main"))
+    assert [end.finding for end in answers.take_ends([7], 1.0)] == ["partial"]
 
 
 @pytest.mark.parametrize(
@@ -229,24 +229,24 @@ def test_what_was_told_to_be_known_is_what_its_end_says() -> None:
 )
 def test_what_only_resembles_it_ends_nothing(tool: str, command: str) -> None:
     answers = Resolver([ASKED_PUSH])
-    answers.saw(9, tool, shell(command))
+    answers.observe_call(9, tool, shell(command))
     assert whys(answers, 7) == {}
 
 
 def test_of_identical_calls_one_was_run_again_and_one_look_is_for_all() -> None:
     twins = [ASKED_PUSH, AskedCall(8, ASKED_PUSH.tool, ASKED_PUSH.input, ASKED_PUSH.verify)]
     answers = Resolver(twins)
-    answers.saw(9, "run_shell_command", ASKED_PUSH.input or b"")
+    answers.observe_call(9, "run_shell_command", ASKED_PUSH.input or b"")
     assert list(whys(answers, 7, 8)) == [7]
-    answers.saw(10, "run_shell_command", shell("git ls-remote origin main"))
+    answers.observe_call(10, "run_shell_command", shell("git ls-remote origin main"))
     assert list(whys(answers, 7, 8)) == [8]
     both = Resolver(twins)
-    both.saw(10, "run_shell_command", shell("git ls-remote origin main"))
+    both.observe_call(10, "run_shell_command", shell("git ls-remote origin main"))
     assert list(whys(both, 7, 8)) == [7, 8]
 
 
 @pytest.mark.parametrize("junk", [b"", b"\xff", b"[]", b'{"command": 1}', b'{"command": "\\ud800"}', b"{" * 9999])
 def test_junk_ends_nothing(junk: bytes) -> None:
     answers = Resolver([ASKED_PUSH, AskedCall(8, "x", None), AskedCall(9, "y", b"\xff", "((")])
-    answers.saw(10, "run_shell_command", junk)
+    answers.observe_call(10, "run_shell_command", junk)
     assert whys(answers, 7, 8, 9) == {}
