@@ -1,4 +1,4 @@
-"""Runs that died: which ends count as crashes, where each was, and whether it is the same again. Pure."""
+"""Find crashes in the log: which ends count, where each was, and whether it repeats. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CRASH_CLASSES: Final[frozenset[ExitClass]] = frozenset(
     {"killed", "out_of_memory", "heap", "hung", "incomplete", "context"}
 )
 """Ends that nobody wanted."""
-STUCK_WINDOW: Final = 3600.0  # seconds; machines that die later than that in one long call say nothing against it
+STUCK_WINDOW: Final = 3600.0  # seconds; later deaths in one long call may be the machines' fault
 
 _WORDS: Final[dict[str, str]] = {
     "killed": "killed",
@@ -29,7 +29,7 @@ _WORDS: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """`cls` and `place` are "" where the whole run was cut off, and nobody was left to say."""
+    """`cls` and `place` are "" where the whole run was cut off, and nothing could log them."""
 
     time: float
     cls: ExitClass | Literal[""] = ""
@@ -45,8 +45,8 @@ class Stuck:
 
 
 def recent(state: State, ours: Opening, window: float) -> tuple[Crash, ...]:
-    """Those of the last `window` seconds, oldest first; ours may have found one. Hosts' clocks differ, but what lies
-    far in the future says nothing of now."""
+    """Return the crashes of the last `window` seconds, oldest first; `ours` may have found one. Hosts' clocks differ,
+    but what is far in the future does not count."""
     openings = (*(o.opening for o in state.openings), ours)
     found = [Crash(o.time) for o in openings if o.cause == "dead"]
     found += [Crash(e.time, e.cls, e.place) for e in state.ends if e.cls in CRASH_CLASSES]
@@ -54,7 +54,7 @@ def recent(state: State, ours: Opening, window: float) -> tuple[Crash, ...]:
 
 
 def find_stuck(state: State, home: Opening | None, ours: Opening) -> Stuck | None:
-    """A call that a person has settled since is no reason any more."""
+    """Find where the last two runs died alike. A call that a person has settled since does not count."""
     if state.ended is not None:
         return _ended_alike(state)
     return _cut_off_alike(state, home, ours) if home is not None else None
@@ -74,8 +74,8 @@ def _ended_alike(state: State) -> Stuck | None:
 
 
 def _cut_off_alike(state: State, home: Opening, ours: Opening) -> Stuck | None:
-    """Two runs in a row were cut off as a whole, and each in an equal call: the first one's is in the log, too, since
-    the turn that was told of it never came to its end."""
+    """Whether two runs in a row were cut off as a whole, each in an equal call: the first one's call is still open,
+    since the turn that reported it was never completed."""
     if not (home.cause == ours.cause == "dead") or ours.time - home.time > STUCK_WINDOW:
         return None
     mine = [o for o in state.open if o.epoch == home.epoch]
@@ -84,14 +84,14 @@ def _cut_off_alike(state: State, home: Opening, ours: Opening) -> Stuck | None:
 
 
 def crash_place(state: State, epoch: int) -> str:
-    """What stays equal when it dies again at the same place: the session, and the newest call of `epoch` that runs, by
-    tool and input; else how many calls there have been."""
+    """Return a key that is equal for crashes at the same place: the session, and the newest open call of `epoch` by
+    tool and input; else the number of calls so far."""
     mine = [o.intent for o in state.open if o.epoch == epoch]
     return f"{state.session} call {call_key(mine[-1])}" if mine else f"{state.session} after {state.calls}"
 
 
 def call_key(call: Intent) -> str:
-    """Equal for calls of one tool with the same input, in any run."""
+    """Return a key that is equal for calls of one tool with the same input, in any run."""
     return hashlib.sha256(f"{call.tool}\0{_content(call.input)}".encode("utf-8", "replace")).hexdigest()[:16]
 
 

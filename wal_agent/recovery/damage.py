@@ -1,4 +1,4 @@
-"""What is said of a log that cannot be read to its end: what is wrong, what can still be had, and how to go on."""
+"""Errors for a log that is not readable to its end: what is wrong, what can be restored, and how to go on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEW_JOB_HINT = "work on under another name: --job NAME."
 
 
 def damaged_log_error(d: Damage) -> Damaged:
-    """The one sentence for a damaged log."""
+    """Build the error for a damaged log."""
     if d.good < 1:
         return Damaged(f"{d.why} Nothing before it can be restored.", f"{NEW_JOB_HINT[:1].upper()}{NEW_JOB_HINT[1:]}")
     what = f"{d.why} Everything up to record {d.good} ({timestamp(d.time)}) can be restored."
@@ -26,12 +26,13 @@ def damaged_log_error(d: Damage) -> Damaged:
 
 
 def with_hint(error: Damaged) -> Damaged:
-    """`error`, of a session whose log is sound, with the way out."""
+    """Add how to go on to `error`, of a session whose log is sound."""
     return Damaged(error.what, f"{RESTORE_HINT}; {NEW_JOB_HINT}")
 
 
 def lost_blobs_error(lacks: Sequence[BlobProblem], whole: Replay | None, keys: Keys, options: str = "") -> Damaged:
-    """Blobs that a restore needs cannot be had. `whole`: the newest place that can; `options`: see `to_restore`."""
+    """Build the error for missing blobs. `whole`: the newest record that can be restored; `options`: see
+    `restore_command`."""
     first, others = lacks[0], len(lacks) - 1
     more = f" So {'is 1 more' if others == 1 else f'are {others} more'}." if others else ""
     what = f"{first.why[:-1]}, and {shorten(first.what, 100)} needs it.{more}"
@@ -39,7 +40,7 @@ def lost_blobs_error(lacks: Sequence[BlobProblem], whole: Replay | None, keys: K
 
 
 def restore_hint(whole: Replay | None, keys: Keys, options: str = "") -> str:
-    """The command for the newest place that can be had whole; "" where there is none."""
+    """Return the command for the newest record that can be restored whole; "" for none."""
     if whole is None:
         return ""
     return (
@@ -48,12 +49,12 @@ def restore_hint(whole: Replay | None, keys: Keys, options: str = "") -> str:
 
 
 def restore_command(keys: Keys, seq: int, options: str = "") -> str:
-    """`options`: which job in which bucket is meant, as `Place.options` gives them."""
+    """Return the command. `options`: the job and its bucket, as `Place.options` gives them."""
     return f"wal-agent restore{options} --at {seq} --to {keys.job}-record-{seq}"
 
 
 def missing_lease_error(bucket: Bucket, keys: Keys) -> Damaged | None:
-    """For a job without a lease: None where it has no log either. Damaged: the end of the log cannot be read."""
+    """Build the error for a job without a lease; None where it has no log either. Raises Damaged."""
     end = read_tail(bucket, keys)
     if end.seq == 0:
         return None
@@ -62,8 +63,8 @@ def missing_lease_error(bucket: Bucket, keys: Keys) -> Damaged | None:
 
 
 def explain_open_error(bucket: Bucket, keys: Keys, seen: StoredLease | None, error: Damaged) -> Damaged:
-    """`error`, met while the job was being opened, with what can be had where it is the log that is damaged and the
-    bucket can be read."""
+    """Replace `error`, raised while the job was opened, by one with what can be restored, where the log is damaged and
+    the bucket is readable."""
     try:
         found = check_end(replay(bucket, keys), keys.job, KnownEnd.by(seen))
     except (BucketError, Damaged):

@@ -9,12 +9,12 @@ _YIELDED = re.compile(r"(preempted|drained) \([A-Za-z-]{1,20}\)")
 
 
 def yield_reason(why: str) -> str:
-    """A `RunEnded.why` that says at whose word the run gave its job up, else "": what a log says is foreign text."""
+    """Return a `RunEnded.why` of a known form (why the run gave its job up), else "": a log's text is foreign."""
     return why if _YIELDED.fullmatch(why) else ""
 
 
 def describe_reach(bucket: str, here: str) -> str:
-    """Where a job in `bucket` (a URL) can go on; `here`: this machine, by whatever name."""
+    """Say where a job in `bucket` (a URL) can go on. `here`: a name of this machine."""
     return f"on {here}, or wherever else its bucket's folder is" if bucket.startswith("file:") else "anywhere"
 
 

@@ -26,7 +26,7 @@ END_PAUSE = "wal-agent pause --end"
 @dataclass(frozen=True, slots=True)
 class Local:
     """What this host knows. `lock`: the state of the flock in the lease's host.lock, meaningful only in the same kernel
-    and pid namespace. `unchanged`: seconds (boot time) that this process has seen the lease's version not change.
+    and pid namespace. `unchanged`: seconds (boot time) since this process first read the lease's version.
     `spool`: whether the folder that the lease names for spooling is on this machine, below `spools`, and whether a run
     uses it. `name`: this host's."""
 
@@ -56,14 +56,14 @@ class Decline:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Look again after so many seconds; `why` for people."""
+    """Read the lease again after so many seconds; `why` for people."""
 
     seconds: float
     why: str
 
 
 Pauses = Literal["wait", "refuse", "ignore"]
-"""A job that is paused, and not due yet, is waited for, or refused; or taken like any other by who starts no agent."""
+"""A paused job that is not due yet is waited for, or declined; callers that start no agent ignore the pause."""
 
 
 def admit(
@@ -75,8 +75,8 @@ def admit(
     accept_loss: bool = False,
     pauses: Pauses = "wait",
 ) -> Acquire | Decline | Wait:
-    """The decision. `wait`: the user said --wait, so a live owner is waited for instead of refused. `accept_loss`: the
-    user said that what only the owner's spool holds may be lost. Pure."""
+    """Decide whether to acquire the job. `wait`: --wait was given, so a live owner is waited for. `accept_loss`: what
+    only the owner's spool has may be lost. Pure."""
     if seen is None:
         return Acquire("first")
     doc = seen.doc
@@ -101,14 +101,16 @@ def admit(
 
 
 def pause_left(seen: StoredLease, unchanged: float = 0.0) -> float:
-    """Seconds until the job's pause is over, 0 for none. How long it lasts is by the clock of who wrote the lease, and
-    what of that has passed by the store's (or by having seen it `unchanged` so long): nobody's wrong clock counts."""
+    """Return the seconds until the job's pause is over, 0 for none.
+
+    The pause's length is by its writer's clock, the time since by the store's clock or by `unchanged`: no clock is
+    compared with another, so a wrong one does no harm."""
     left = _pause_length(seen) - max(lease_age(seen), unchanged)
     return left if left > 2 * DUE_NOW else 0.0  # no store's clock is so fine
 
 
 def paused_until(seen: StoredLease) -> float:
-    """When the job's pause is over, or was, by the store's clock (since 1970); 0 where there is none."""
+    """Return when the job's pause ends or ended, by the store's clock (since 1970); 0 for none."""
     lasts = _pause_length(seen)
     return seen.updated + lasts if lasts > 0 else 0.0
 
@@ -128,35 +130,34 @@ def _pause_length(seen: StoredLease) -> float:
 
 
 def spool_is_here(seen: StoredLease, local: Local) -> bool:
-    """R9: what the owner spooled can be had here, and nobody holds its lock. The lock of a run that lives by its other
-    one counts for nothing."""
+    """Whether the owner's spool is on this machine and its lock is free (R9), unless the run's other lock is held."""
     return local.spool == "free" and not (same_kernel(seen, local) and local.lock == "alive")
 
 
 def spool_is_orphaned(seen: StoredLease, local: Local) -> bool:
-    """R9: it is here, and its owner is gone. Its lock proves that in the owner's own kernel. Behind a reboot one ttl
-    has to pass as well: the folder may be on a network file system, whose locks may hold for one client only."""
+    """Whether the spool is here and its owner is gone (R9), which its lock proves in the owner's own kernel. After a
+    reboot one ttl has to pass too: a network file system's locks may hold for one client only."""
     return spool_is_here(seen, local) and (same_kernel(seen, local) or seen.doc.off or expires_in(seen, local) <= 0)
 
 
 def may_have_spooled(seen: StoredLease) -> bool:
-    """Whether the log may lack records of this owner: it settles its lease only when nothing is left in its spool."""
+    """Whether the log may lack records of this owner: it releases its lease only when its spool is empty."""
     return bool(seen.doc.spool) and seen.doc.state in ("held", "unlocked")
 
 
 def replays_spool(seen: StoredLease, local: Local) -> bool:
-    """Whether who opens this job here first carries in what its owner may have spooled."""
+    """Whether opening this job here replays the owner's spool first."""
     return may_have_spooled(seen) and spool_is_here(seen, local)
 
 
 def abandons_spool(seen: StoredLease | None, local: Local) -> bool:
-    """Whether who opens this job now goes on without what its owner may have spooled."""
+    """Whether opening this job now abandons what its owner may have spooled."""
     return seen is not None and may_have_spooled(seen) and not spool_is_orphaned(seen, local)
 
 
 def unlock_wait(seen: StoredLease, local: Local) -> float:
-    """R8: seconds until an unlocked job may be opened: one ttl after the unlocking; none when a person said that the
-    old host is off, or the kernel says that the old owner is gone."""
+    """Return the seconds until an unlocked job may be opened (R8): one ttl after the unlocking; none where a person
+    declared the old host off, or the kernel reports the old owner dead."""
     gone = (same_kernel(seen, local) and local.lock == "dead") or (
         bool(seen.doc.spool) and spool_is_orphaned(seen, local)
     )
@@ -164,8 +165,8 @@ def unlock_wait(seen: StoredLease, local: Local) -> float:
 
 
 def owner_is_dead(seen: StoredLease, local: Local) -> bool:
-    """In the same kernel and pid namespace the flock says so at once, and so does that on a spool on this machine;
-    otherwise, and where it cannot say, the ttl."""
+    """Whether the owner is dead: by its flock in the same kernel and pid namespace, by the lock of a spool on this
+    machine, else by the ttl."""
     if seen.doc.spool and local.spool != "absent":
         return spool_is_orphaned(seen, local)
     if same_kernel(seen, local) and local.lock != "unknown":
@@ -178,12 +179,12 @@ def same_kernel(seen: StoredLease, local: Local) -> bool:
 
 
 def lease_age(seen: StoredLease) -> float:
-    """Seconds since the last write of the lease, by the store's own clock."""
+    """Return the seconds since the last write of the lease, by the store's own clock."""
     return max(0.0, seen.now - seen.updated)
 
 
 def expires_in(seen: StoredLease, local: Local) -> float:
-    """Seconds until ttl has passed since the last write: by the store's clocks, or by having watched it not change."""
+    """Return the seconds until the ttl has passed since the last write, by the store's clock or by `unchanged`."""
     return max(0.0, seen.doc.ttl - max(lease_age(seen), local.unchanged))
 
 
@@ -208,7 +209,7 @@ def _decline_running(job: str, seen: StoredLease, local: Local) -> Decline:
 
 
 def _decline_spooled(job: str, seen: StoredLease, local: Local, wait: bool) -> Decline | Wait:
-    """No timeout ends the ownership of a run that may have spooled (R9)."""
+    """Decline or wait: no timeout ends the ownership of a run that may have spooled (R9)."""
     doc = seen.doc
     if not owner_is_dead(seen, local) and (doc.state == "held" or local.spool == "held"):
         why, hint = _describe_holder(job, seen), "Wait for it with --wait, or stop it there."
@@ -226,11 +227,10 @@ def _format_seconds(value: float) -> str:
 
 
 StopKind = Literal["", "handed_over", "halted", "stopped", "failed"]
-"""`handed_over`: its machine went away, or had no bucket; `halted`: nothing more is run, and a person is needed;
-`stopped`: wal-agent ended the agent for a reason of its own; `failed`: the agent did, or died; "": any other end was
-the agent's or a person's."""
+"""`handed_over`: its machine went away, or had no bucket; `halted`: a person is needed; `stopped`: wal-agent ended the
+agent for a reason of its own; `failed`: the agent failed, or died; "": any other end by the agent or a person."""
 
-# What a run leaves that was told to go before its agent ran, or could not reach the bucket.
+# Of a run that was stopped before its agent ran, or that could not reach the bucket.
 _NOT_BEGUN: Final = re.compile(r"stopped: (interrupted by SIGTERM |this machine is going away \()|stopped \(69\): ")
 _BY_A_PERSON: Final = re.compile(r"stopped: interrupted by ")
 _HALTED: Final = re.compile(r"stopped( \(\d{1,3}\))?: ")
@@ -246,8 +246,8 @@ _KIND_BY_CLASS: Final[dict[str, StopKind]] = {
 
 
 def classify_stop(reason: str, cls: str = "") -> StopKind:
-    """`cls`: of how the agent ended under this lease (records.ExitClass), where the log was read: such a reason may be
-    the agent's own words."""
+    """Classify why the lease was released. `cls`: how the agent ended (records.ExitClass), where the log was read: a
+    reason may be the agent's own text."""
     if yield_reason(reason) or _NOT_BEGUN.match(reason):
         return "handed_over"
     if _HALTED.match(reason):

@@ -80,7 +80,7 @@ def parse_markdown(text: str) -> Document:
 
 
 def _read_front_matter(lines: list[str]) -> dict[str, str]:
-    """Take the front matter out of `lines`. A line of dashes that begins a text may also be just that."""
+    """Take the front matter out of `lines`. A line of dashes that begins a text may also be a rule."""
     if len(lines) < 2 or lines[0].rstrip() != "---" or not re.match(r"[\w-]{1,60}:", lines[1]):
         return {}
     end = next((i for i in range(1, len(lines)) if lines[i].rstrip() in ("---", "...")), 0)
@@ -137,7 +137,7 @@ def _find_tables(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[Tabl
 
 
 def strip_marks(text: str) -> str:
-    """Without the marks of emphasis and code around it, on one line."""
+    """Return the text without marks of emphasis and code around it, on one line."""
     line = " ".join(text.split())
     for _ in range(10):
         if len(line) < 2 or line[0] != line[-1] or line[0] not in "*_`":
@@ -156,22 +156,22 @@ def is_item(line: str) -> bool:
 
 
 def indent_width(line: str) -> int:
-    """Columns before its first character, a tab being four."""
+    """Count the columns before the first character, a tab being four."""
     return len(line[: len(line) - len(line.lstrip())].expandtabs(4))
 
 
 def code_spans(text: str) -> tuple[str, ...]:
-    """What stands in backticks."""
+    """Return the texts in backticks."""
     return tuple(span[2].strip() for span in _CODE_SPAN.finditer(text))
 
 
 def without_code(text: str) -> str:
-    """The rest of it, a space for each span."""
+    """Replace each code span by a space."""
     return _CODE_SPAN.sub(" ", text)
 
 
 def strip_wrapping(text: str) -> str:
-    """The text; what is one code span as a whole, without its backticks."""
+    """Return the text; if all of it is one code span, without its backticks."""
     bare = text.strip()
     found = _CODE_SPAN.match(bare)
     return found[2].strip() if found and found.end() == len(bare) else bare
@@ -196,7 +196,7 @@ _ANSWERS = "yes, no, read-only, partial or unknown"
 
 
 def parse_answer(text: str) -> tuple[Class, str] | None:
-    """(the class, what was said after it) of an answer to "Idempotent?": "No. Deploying twice ..."; None for none."""
+    """Parse an answer to "Idempotent?" ("No. Deploying twice ...") into its class and the rest; None for no answer."""
     bare = strip_marks(text).replace("*", "").replace("`", "").replace("\ufe0f", "").strip(" \t")
     low = bare.lower()
     for phrase, cls in (("read-only", "read_only"), ("read only", "read_only"), ("non-idempotent", "mutation")):
@@ -220,7 +220,7 @@ _OPERATION = frozenset(
 
 
 def table_rules(text: str, source: str) -> Found:
-    """Rules of the tables "Tool / Operation | Idempotent? | Verify With | On Ambiguity", whatever the order of the
+    """Read rules from tables "Tool / Operation | Idempotent? | Verify With | On Ambiguity": in any order of the
     columns, with further ones or without the last two."""
     rules: list[ProjectRule] = []
     problems: list[RuleProblem] = []
@@ -290,7 +290,7 @@ def _parse_row(row: dict[str, str], source: str, line: int) -> Found:
 
 
 def _operations(cell: str) -> list[tuple[str, tuple[str, ...], str, str]]:
-    """(name, words, tool, what is wrong) of each operation that the cell names."""
+    """Return (name, words, tool, what is wrong) of each operation in the cell."""
     if _ARROW.search(without_code(cell)):
         left, right = _ARROW.split(cell, maxsplit=1)
         tool = strip_wrapping(left)
@@ -298,16 +298,11 @@ def _operations(cell: str) -> list[tuple[str, tuple[str, ...], str, str]]:
             return [(tool, (), "", "is no shell, so nothing more can be said of its input; name the tool alone")]
         return [_command_operation(text) for text in code_spans(right) or (strip_marks(right),)]
     if spans := code_spans(cell):
-        return [_tool_operation(s) if TOOL_NAME.fullmatch(s) else _command_operation(s) for s in spans]
+        return [(s, (s,), s, "") if TOOL_NAME.fullmatch(s) else _command_operation(s) for s in spans]
     name = strip_marks(cell)
     if TOOL_NAME.fullmatch(name):
-        return [_tool_operation(name)]
+        return [(name, (name,), name, "")]  # a tool of the agent's or a program
     return [(name or "an empty cell", (), "", "is neither a tool's name nor a command in backticks")]
-
-
-def _tool_operation(name: str) -> tuple[str, tuple[str, ...], str, str]:
-    """A single word may be a tool of the agent's or a program."""
-    return name, (name,), name, ""
 
 
 def _command_operation(text: str) -> tuple[str, tuple[str, ...], str, str]:
@@ -335,16 +330,16 @@ _LABEL = re.compile(
     r"(#{1,6}\s+)?([*_]{0,3})([A-Za-z][A-Za-z ]{1,24}[A-Za-z])(\s?\?)?([*_]{0,3})\s?([:：])?([*_]{0,3})"
 )
 
-MOST_FIELD = 2000  # characters that are looked at
+MAX_FIELD = 2000  # characters that are read
 
 
 def section_rules(
     text: str, source: str, default: str, folders: tuple[str, ...] = (), files: tuple[str, ...] = ()
 ) -> Found:
-    """Rules of the sections with the title Recovery. A rule is named by the front matter, else, in a text of several
-    tools (`folders` empty), by the heading above the section where that is a name, else `default`.
+    """Read rules from sections with the title Recovery. A rule is named by the front matter, else, in a text of several
+    tools (`folders` empty), by the heading above the section if that is a name, else `default`.
 
-    In a skill's text (`folders` not empty) only one such section counts: the first."""
+    In a skill's text (`folders` not empty) only the first such section counts."""
     document = parse_markdown(text)
     rules: list[ProjectRule] = []
     problems: list[RuleProblem] = []
@@ -389,14 +384,14 @@ def _is_recovery(title: str) -> bool:
 
 
 def _read_fields(lines: Sequence[str], code: Sequence[str | None]) -> dict[str, str]:
-    """The labelled values, the first of each; a value goes on to the next label, item or empty line. Lines of a code
-    block in it count as code."""
+    """Read the labelled values, the first of each. A value ends before the next label, item or empty line; lines of a
+    code block in it count as code."""
     found: dict[str, str] = {}
     name, depth, parts, wanted = "", 0, [""], False
 
     def close() -> None:
         if name:
-            found.setdefault(name, " ".join(parts).strip()[:MOST_FIELD])
+            found.setdefault(name, " ".join(parts).strip()[:MAX_FIELD])
 
     for line, quoted in zip(lines, code, strict=True):
         field, value, heading = _labelled(line)
@@ -423,7 +418,7 @@ def _read_fields(lines: Sequence[str], code: Sequence[str | None]) -> dict[str, 
 
 
 def _labelled(line: str) -> tuple[str, str, bool]:
-    """(field, value, whether it is a heading) of a line that begins a field; ("", "", False) for any other."""
+    """Return (field, value, whether it is a heading) of a line that begins a field; ("", "", False) for any other."""
     bare = without_bullet(line)
     found = _LABEL.match(bare)
     if not found:

@@ -3,7 +3,7 @@
 `TABLE` is read from the top and the first row that matches decides, so adding a condition means placing it. Two rules
 order it: whatever could lose a call in flight is below the rows that keep it (I8), and what a person must decide is
 above what wal-agent may. All `REMARKS` that hold are reported beside the outcome, and never decide. docs/RECOVERY.md
-shows the rows as `render_table` writes them.
+explains each row.
 """
 
 from __future__ import annotations
@@ -257,159 +257,52 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[T]):
-    """One condition and what follows from it. `when_text` and `then_text` say the same for people."""
+    """One condition and what follows from it."""
 
     name: str
     when: Callable[[PlanInputs], bool]
     then: Callable[[PlanInputs], T]
-    when_text: str
-    then_text: str
 
 
 TABLE: tuple[Row[Plan], ...] = (
-    Row(
-        "log damaged",
-        lambda c: c.local.damage is not None,
-        refuse_damaged,
-        "a record is missing, or is not what was written",
-        "nothing is started (73); the message says what can be restored",
-    ),
+    Row("log damaged", lambda c: c.local.damage is not None, refuse_damaged),
     Row(
         "another agent's job",
         lambda c: c.before.home is not None and c.before.home.agent != c.opening.agent,
         refuse_agent,
-        "the job was last run with another agent",
-        "nothing is started (78); another name: `--job`",
     ),
-    Row(
-        "another command's job",
-        _other_command,
-        refuse_command,
-        "the agent is `generic`, and the job was last run with another program",
-        "nothing is started (78); another name: `--job`",
-    ),
-    Row(
-        "another folder's job",
-        _other_workspace,
-        refuse_workspace,
-        "the job's folder is another one, and is still on this machine",
-        "nothing is started (78); run it there, or `--job`",
-    ),
-    Row(
-        "another repository's job",
-        lambda c: is_other_project(c.identity, c.local.identity),
-        refuse_foreign,
-        "the saved working tree is of a repository that has neither origin nor first commit in common with this one",
-        "nothing is started (78); run it there, or `--job`",
-    ),
-    Row(
-        "crash loop",
-        lambda c: 0 < c.policy.crash_limit <= len(c.crashes),
-        halt_crash_loop,
-        "5 crashes in 10 minutes (an agent that died, or a whole run that was cut off), and nobody is at the terminal",
-        "nothing is started (80); a person looks: `wal-agent log --crashes`",
-    ),
+    Row("another command's job", _other_command, refuse_command),
+    Row("another folder's job", _other_workspace, refuse_workspace),
+    Row("another repository's job", lambda c: is_other_project(c.identity, c.local.identity), refuse_foreign),
+    Row("crash loop", lambda c: 0 < c.policy.crash_limit <= len(c.crashes), halt_crash_loop),
     Row(
         "died twice at the same place",
         lambda c: c.policy.crash_limit > 0 and not c.policy.fresh and c.stuck is not None,
         halt_stuck,
-        "the last two runs died in the same way in an equal call, or with no call between them, and nobody is at the "
-        "terminal",
-        "nothing is started (80); a person settles the call, goes on at a terminal, or begins anew: `--fresh`",
     ),
     Row(
         "calls in flight, fate unknown, halt",
         lambda c: c.policy.on_ambiguity == "halt" and bool(c.doubtful),
         halt_unknown,
-        "`--on-ambiguity halt`, and nothing proves what became of a call that may have changed something",
-        "nothing is started (79); a person settles it: `wal-agent ack`",
     ),
-    Row(
-        "calls in flight, and `--fresh`",
-        lambda c: c.policy.fresh and bool(c.state.open),
-        refuse_to_forget,
-        "a new session was asked for, which would forget calls in flight",
-        "nothing is started (79); a person settles them: `wal-agent ack`",
-    ),
-    Row(
-        "`--fresh`",
-        lambda c: c.policy.fresh,
-        lambda c: Start(c.opening.args, "a new session, as asked"),
-        "a new session was asked for, and no call is in flight",
-        "start a new session; the saved one and the saved working tree are not put back",
-    ),
+    Row("calls in flight, and `--fresh`", lambda c: c.policy.fresh and bool(c.state.open), refuse_to_forget),
+    Row("`--fresh`", lambda c: c.policy.fresh, lambda c: Start(c.opening.args, "a new session, as asked")),
     Row(
         "calls in flight, fate unknown, resume",
         lambda c: c.policy.on_ambiguity == "resume" and bool(c.doubtful),
         resume_alone,
-        "`--on-ambiguity resume`, and nothing proves what became of a call that may have changed something",
-        "restore and resume; the prompt has each call with its verdict; in doubt the agent decides by itself",
     ),
-    Row(
-        "calls in flight",
-        lambda c: bool(c.state.open),
-        resume_dangling,
-        "calls have an intent and no end",
-        "restore and resume; the prompt has each call with its verdict; in doubt the agent stops and asks",
-    ),
-    Row(
-        "nothing was recorded",
-        lambda c: not c.state.ran and not (c.captured and c.local.talked),
-        start,
-        "no turn and no call of the newest session is in the log, and no conversation is saved in it",
-        "start; after a crash with the arguments of before",
-    ),
-    Row(
-        "paused",
-        lambda c: c.pause is not None,
-        resume_idle("paused"),
-        "the last run was paused, and the pause is over or was ended",
-        "restore and resume; the prompt says what it was paused for, and that nothing was in flight",
-    ),
-    Row(
-        "given up in good order",
-        lambda c: c.cause == "released" and not c.died,
-        resume_idle("preempted"),
-        "the last run was drained, or gave the job up",
-        "restore and resume; the prompt says that nothing was in flight",
-    ),
-    Row(
-        "cut off",
-        _cut_off,
-        resume_idle("cut_off"),
-        "the last run died, or ended inside a turn",
-        "restore and resume; the prompt says that nothing was in flight",
-    ),
+    Row("calls in flight", lambda c: bool(c.state.open), resume_dangling),
+    Row("nothing was recorded", lambda c: not c.state.ran and not (c.captured and c.local.talked), start),
+    Row("paused", lambda c: c.pause is not None, resume_idle("paused")),
+    Row("given up in good order", lambda c: c.cause == "released" and not c.died, resume_idle("preempted")),
+    Row("cut off", _cut_off, resume_idle("cut_off")),
     Row(
         "ended, and `--continue`",
         lambda c: c.policy.resume_closed,
         lambda c: _resume_or_start_again(c, "cut_off", "its last run had come to its end; continuing it, as asked"),
-        "the last run had come to its end, and going on was asked for",
-        "restore and resume",
     ),
-    Row(
-        "ended",
-        lambda c: True,
-        lambda c: Start(c.opening.args, "its last run had come to its end"),
-        "the last run had come to its end",
-        "start a new session",
-    ),
+    Row("ended", lambda c: True, lambda c: Start(c.opening.args, "its last run had come to its end")),
 )
 
-REMARKS: tuple[Row[str], ...] = (
-    Row(
-        "the agent's version changed",
-        _other_version,
-        describe_version_change,
-        "the agent here is not the version that the session was saved with",
-        "a warning on the screen and in the prompt",
-    ),
-)
-
-
-def render_table() -> str:
-    """`TABLE` and `REMARKS` as Markdown, for docs/RECOVERY.md."""
-    head = ["| | When | What follows |", "|---|---|---|"]
-    rows = [f"| {n}. {row.name} | {row.when_text} | {row.then_text} |" for n, row in enumerate(TABLE, 1)]
-    beside = [f"| {remark.name} | {remark.when_text} | {remark.then_text} |" for remark in REMARKS]
-    return "\n".join([*head, *rows, "", "Beside each start, where it holds:", "", *head, *beside])
+REMARKS: tuple[Row[str], ...] = (Row("the agent's version changed", _other_version, describe_version_change),)

@@ -43,7 +43,7 @@ _HEAD = re.compile(r"^[ \t]*\[\[[ \t]*(?:rules|\"rules\"|'rules')[ \t]*\]\]", re
 
 
 def read_toml_rules(workspace: Path) -> tuple[ProjectRule, ...]:
-    """The rules of the workspace's wal-agent.toml, none where there is no such file. ConfigError."""
+    """Read the rules of the workspace's wal-agent.toml, none where there is no such file. ConfigError."""
     path = workspace / FILE
     text = read_file(path)
     if text is None:
@@ -57,8 +57,8 @@ def read_toml_rules(workspace: Path) -> tuple[ProjectRule, ...]:
 
 
 def parse_toml_rules(value: object, path: Path, text: str) -> tuple[ProjectRule, ...]:
-    """The rules that `rules` in the file at `path` holds; `text` is the whole file. ConfigError names the rule, the
-    line where its table begins, and what is allowed."""
+    """Parse `rules` of the file at `path`; `text` is the whole file. ConfigError names the rule, the line where its
+    table begins, and what is allowed."""
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
         raise Origin("file", f"rules in {path}").refuse(value, "tables, [[rules]]")
     if len(value) > MAX_RULES:
@@ -125,7 +125,7 @@ MAX_FILE_SIZE = 256 * 1024  # of one file
 MAX_TOTAL_SIZE = 8 * 1024 * 1024
 MAX_RULE_TEXT = 1024 * 1024  # of the files that may hold a rule
 MAX_RULE_LINES = 20_000  # of them; short lines cost the parser most: at worst 100 us each, and 0.5 kB
-MAX_ENTRIES = 1000  # entries of a folder that are looked at
+MAX_ENTRIES = 1000  # entries of a folder that are read
 
 TABLES = ("GEMINI.md", ".gemini/GEMINI.md", "CLAUDE.md", ".claude/CLAUDE.md", "AGENTS.md")
 SKILLS = (".gemini/skills", ".claude/skills", ".agents/skills", "skills")
@@ -141,19 +141,20 @@ class ProjectRules:
 
 
 def load_project_rules(workspace: Path) -> ProjectRules:
-    """The rules of the project in `workspace` (an absolute path). ConfigError for its wal-agent.toml only."""
+    """Load the rules of the project in `workspace` (an absolute path). ConfigError for its wal-agent.toml only."""
     declared = read_toml_rules(workspace)
     more = load_markdown_rules(workspace, MAX_RULES - len(declared))
     return ProjectRules((*declared, *more.rules), more.problems)
 
 
 def load_all(workspace: Path) -> Rules:
-    """All rules that hold in `workspace`: the project's, then ours. ConfigError for its wal-agent.toml only."""
+    """Load all rules for `workspace`: the project's, then the built-in ones. ConfigError for its wal-agent.toml
+    only."""
     return with_project(load_rules(), load_project_rules(workspace).rules)
 
 
 def load_markdown_rules(workspace: Path, most: int = MAX_RULES) -> ProjectRules:
-    """Those of its Markdown files, `most` of them."""
+    """Load the rules of its Markdown files, `most` of them."""
     rules: list[ProjectRule] = []
     problems: list[RuleProblem] = []
     for text in _read_texts(workspace, problems):
@@ -173,11 +174,8 @@ def load_markdown_rules(workspace: Path, most: int = MAX_RULES) -> ProjectRules:
         problems += wrong
     if len(rules) > most:
         first = rules[most]
-        problems.append(
-            RuleProblem(
-                first.source, first.line, f"a project has {MAX_RULES} rules at most; from here on they are left out."
-            )
-        )
+        what = f"a project has {MAX_RULES} rules at most; from here on they are left out."
+        problems.append(RuleProblem(first.source, first.line, what))
     return ProjectRules(tuple(rules[:most]), tuple(problems))
 
 
@@ -195,7 +193,7 @@ class _Text:
 
 
 def _read_texts(workspace: Path, problems: list[RuleProblem]) -> Iterator[_Text]:
-    """Each file once, though several names lead to it."""
+    """Read each file once, though several names lead to it."""
     root = workspace.resolve()
     seen: dict[str, _Text | None] = {}
     left, rule_text, rule_lines = MAX_TOTAL_SIZE, MAX_RULE_TEXT, MAX_RULE_LINES
@@ -243,7 +241,7 @@ def _candidate_files(root: Path, problems: list[RuleProblem]) -> Iterator[tuple[
 
 
 def _list_folder(root: Path, folder: str, problems: list[RuleProblem]) -> list[str]:
-    """The names in a folder, in order; of a very big one, some."""
+    """List the names in a folder, in order; of a very big one, some."""
     found: list[str] = []
     try:
         real = path_in_root(root, folder)
@@ -269,20 +267,16 @@ _UNREAD = ("none", "unreadable", "program", "script", "function", "shell-empty",
 
 
 def lint_rules(declared: Sequence[ProjectRule], builtin: Rules) -> tuple[RuleProblem, ...]:
-    """Warnings, in the order of the rules; none of them keeps a rule from being in force."""
+    """Return warnings in the order of the rules. A rule with a warning still applies. Pure."""
     found = []
     for n, rule in enumerate(declared):
-        warnings = (
-            *_reach(rule, declared[:n], builtin),
-            *_mild(rule, builtin),
-            *_verification(rule, builtin),
-        )
+        warnings = (*_reach(rule, declared[:n], builtin), *_mild(rule, builtin), *_verification(rule, builtin))
         found += [RuleProblem(rule.source, rule.line, what) for what in warnings]
     return tuple(found)
 
 
 def _reach(rule: ProjectRule, before: Sequence[ProjectRule], builtin: Rules) -> Iterator[str]:
-    """Whether it can win at all."""
+    """Warn where it can never win."""
     alone = with_project(builtin, [rule])
     if all(_classify(call, alone).project is None for call in _calls(rule, builtin)):
         yield f'rule "{rule.name}" can never hold: no command that wal-agent reads begins with these words.'
@@ -296,17 +290,16 @@ def _reach(rule: ProjectRule, before: Sequence[ProjectRule], builtin: Rules) -> 
 
 
 def _mild(rule: ProjectRule, builtin: Rules) -> Iterator[str]:
-    """Whether it says something milder than what is known of the call."""
-    known = (
-        [_classify(call, builtin) for call in _calls(rule, builtin)] if rule.cls in ("read_only", "idempotent") else []
-    )
+    """Warn where it rates a call milder than the built-in rules do."""
+    claims = rule.cls in ("read_only", "idempotent")
+    known = [_classify(call, builtin) for call in _calls(rule, builtin)] if claims else []
     if worst := next((k for k in known if k.cls in ("mutation", "idempotent") and k.cls != rule.cls), None):
         what = f'rule "{rule.name}" says {rule.cls} of a known {worst.cls} (it {worst.why})'
         yield f"{what}; a project's rule can only make a class worse, so it stays {worst.cls}."
 
 
 def _verification(rule: ProjectRule, builtin: Rules) -> Iterator[str]:
-    """Whether the commands that verify it plainly read, by the built-in rules: only then running one counts."""
+    """Warn where a command that verifies it does not plainly read: running it does not resolve the call then."""
     from wal_agent.recovery.markdown_rules import code_spans  # late, as above
 
     spans = code_spans(rule.verify)
@@ -319,7 +312,7 @@ def _verification(rule: ProjectRule, builtin: Rules) -> Iterator[str]:
 
 
 def _is_command(text: str, marked: bool, known: Classified) -> bool:
-    """Whether it is meant to be run, and not a name or a sentence. `marked`: it stands in backticks."""
+    """Whether a text is a command, and not a name or a sentence. `marked`: it is in backticks."""
     try:
         words = parse_pattern(text)
     except ValueError:
@@ -328,18 +321,18 @@ def _is_command(text: str, marked: bool, known: Classified) -> bool:
 
 
 def shell_call(command: str, rules: Rules) -> tuple[str, bytes]:
-    """(tool, input) of a call that runs shell text."""
+    """Return tool and input of a call that runs shell text."""
     return rules.shell_tool, json.dumps({rules.shell_field: command}).encode()
 
 
 def _commands_of(rule: ProjectRule) -> list[list[str]]:
-    """A command for each thing that the rule holds for."""
+    """Return a command for each thing that the rule applies to."""
     found = [[_SOME if w == ANY else w for w in rule.words if w != GAP]] if rule.words else []
     return found + [[f"./{path}"] for path in (*(f"{folder}/{_SOME}" for folder in rule.folders), *rule.files)]
 
 
 def _calls(rule: ProjectRule, rules: Rules) -> list[tuple[str, bytes]]:
-    """A call for each thing that the rule holds for."""
+    """Return a call for each thing that the rule applies to."""
     found = [shell_call(" ".join(map(_quoted, words)), rules) for words in _commands_of(rule)]
     return [*found, (rule.tool, b"{}")] if rule.tool else found
 
