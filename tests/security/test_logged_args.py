@@ -17,7 +17,7 @@ from wal_agent.agents import AGENTS
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.records import Host, Opening
-from wal_agent.recovery.plan_model import PriorLog, prior_args
+from wal_agent.recovery.plan import PriorLog, prior_args
 from wal_agent.recovery.restore_session import SessionTarget, check_files
 from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, runtime_dir

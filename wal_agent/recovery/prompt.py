@@ -20,7 +20,7 @@ from typing import Any
 from wal_agent.consent import Consents, digest
 from wal_agent.recovery.format import clock_time, duration, moment, plural
 from wal_agent.recovery.inflight import InFlight, Unannounced
-from wal_agent.recovery.plan_model import Alert
+from wal_agent.recovery.plan import Alert
 from wal_agent.redact import redact_head
 from wal_agent.resources import shipped
 from wal_agent.safefs import path_in_root, read_in_root

@@ -12,7 +12,7 @@ from wal_agent.capture.candidates import IGNORED
 from wal_agent.records import Finding, Pending, Repository, Workspace
 from wal_agent.recovery.format import clock_time, duration, plural, size
 from wal_agent.recovery.inflight import InFlight, Unannounced
-from wal_agent.recovery.plan_model import Alert
+from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import TREE_NOT_SAVED, LostCalls
 from wal_agent.recovery.restore_target import Keep, PutBack
 from wal_agent.recovery.restore_tree import Changes

@@ -20,8 +20,8 @@ from wal_agent.records import Opening, Verdict
 from wal_agent.recovery.damage import lost_blobs_error, missing_lease_error, with_hint
 from wal_agent.recovery.inflight import carry_over
 from wal_agent.recovery.lease_policy import Acquire, Decline, Wait, admit, pause_left, pause_text, replays_spool
-from wal_agent.recovery.plan_model import Plan, Policy, Resume, StartAgain
-from wal_agent.recovery.plan_model import Refuse as Halt
+from wal_agent.recovery.plan import Plan, Policy, Resume, StartAgain
+from wal_agent.recovery.plan import Refuse as Halt
 from wal_agent.recovery.prompt import PromptInput, load_templates, render_prompt
 from wal_agent.recovery.report import MissingEffects, in_flight_lines, lost_lines, one_line, row, unannounced_lines
 from wal_agent.recovery.restore_session import SessionTarget, check_files

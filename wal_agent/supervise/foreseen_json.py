@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from wal_agent.recovery.inflight import InFlight
-from wal_agent.recovery.plan_model import Refuse, Resume, StartAgain
+from wal_agent.recovery.plan import Refuse, Resume, StartAgain
 from wal_agent.redact import redact
 from wal_agent.shell.quote import cut, show_input
 from wal_agent.supervise.dry_run import ForeseenStart

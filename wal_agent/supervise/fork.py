@@ -31,7 +31,7 @@ from wal_agent.recovery.damage import damaged_log_error
 from wal_agent.recovery.export import replay_at
 from wal_agent.recovery.format import timestamp
 from wal_agent.recovery.lease_policy import Decline, admit
-from wal_agent.recovery.plan_model import PriorLog, prior_args
+from wal_agent.recovery.plan import PriorLog, prior_args
 from wal_agent.recovery.restore_target import RestoreTarget, request_restore
 from wal_agent.supervise import provenance
 from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host

@@ -22,7 +22,7 @@ from wal_agent.paths import state_dir
 from wal_agent.records import End, FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
-from wal_agent.recovery.plan_model import Alert, Policy, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.plan import Alert, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import PromptInput, Templates, load_templates, render_prompt
 from wal_agent.recovery.report import (
     Report,

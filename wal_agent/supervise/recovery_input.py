@@ -36,8 +36,7 @@ from wal_agent.evidence.model import NestedRun, Step
 from wal_agent.records import Cause, End, Finding, Host, Intent, Opening, Payload, Verdict
 from wal_agent.recovery.format import yield_reason
 from wal_agent.recovery.inflight import Unannounced, group_calls
-from wal_agent.recovery.plan import decide
-from wal_agent.recovery.plan_model import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain
+from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Resume, StartAgain, decide
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import FinishedCall, LostCall, LostCalls, Pause, PromptInput, Templates, render_prompt
 from wal_agent.recovery.report import MissingEffects

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.recovery.cases import opening as opened_by
 from tests.unit.recovery.test_plan import LOCAL, RAN, decide
-from wal_agent.recovery.plan_model import Alert, Policy, Refuse, Resume
+from wal_agent.recovery.plan import Alert, Policy, Refuse, Resume
 from wal_agent.recovery.prompt import PromptInput, render_prompt
 
 UNLOGGED = replace(LOCAL, unlogged=True)

@@ -9,8 +9,7 @@ from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, star
 from wal_agent.errors import CrashLoop, PersonNeeded
 from wal_agent.records import AnyRecord, Cause, ExitClass, Opening, Payload, RunEnded
 from wal_agent.recovery import crash_history
-from wal_agent.recovery.plan import decide
-from wal_agent.recovery.plan_model import LocalFacts, Plan, Policy, PriorLog, Refuse, Resume
+from wal_agent.recovery.plan import LocalFacts, Plan, Policy, PriorLog, Refuse, Resume, decide
 from wal_agent.wal.state import State
 
 E2E = b'{"command":"make e2e"}'

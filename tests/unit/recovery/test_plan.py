@@ -25,9 +25,19 @@ from tests.unit.recovery.cases import (
 )
 from wal_agent.errors import ConfigError, CrashLoop, Damaged, PersonNeeded
 from wal_agent.records import AnyRecord, Cause, Opening, Repository, Workspace
-from wal_agent.recovery.plan import REMARKS, TABLE
+from wal_agent.recovery.plan import (
+    REMARKS,
+    TABLE,
+    LocalFacts,
+    Plan,
+    Policy,
+    PriorLog,
+    Refuse,
+    Resume,
+    Start,
+    StartAgain,
+)
 from wal_agent.recovery.plan import decide as plan
-from wal_agent.recovery.plan_model import LocalFacts, Plan, Policy, PriorLog, Refuse, Resume, Start, StartAgain
 from wal_agent.wal.reader import Damage
 
 LOCAL = LocalFacts(main_file=MAIN)

@@ -16,7 +16,7 @@ from wal_agent.records import Verdict
 from wal_agent.recovery import prompt as deny
 from wal_agent.recovery.format import yield_reason
 from wal_agent.recovery.inflight import InFlight, Unannounced, group_calls
-from wal_agent.recovery.plan_model import Alert
+from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import (
     MAX_TOKENS,
     FinishedCall,

@@ -14,7 +14,7 @@ from tests.unit.recovery.lab import Lab, git, repository, write
 from wal_agent.recovery import report
 from wal_agent.recovery.format import clock_time, describe_reach, duration, plural, size
 from wal_agent.recovery.inflight import InFlight
-from wal_agent.recovery.plan_model import Alert
+from wal_agent.recovery.plan import Alert
 from wal_agent.recovery.prompt import TREE_NOT_SAVED
 from wal_agent.recovery.report import (
     MissingEffects,

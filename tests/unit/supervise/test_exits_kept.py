@@ -14,9 +14,8 @@ from tests.unit.recovery.cases import MAIN, captured, end, intent, opening, star
 from wal_agent.agents.base import ExitCause
 from wal_agent.records import AnyRecord, RunEnded
 from wal_agent.recovery import crash_history
-from wal_agent.recovery.plan import decide
-from wal_agent.recovery.plan_model import LocalFacts, PriorLog, Refuse, Start
-from wal_agent.recovery.plan_model import Policy as Asked
+from wal_agent.recovery.plan import LocalFacts, PriorLog, Refuse, Start, decide
+from wal_agent.recovery.plan import Policy as Asked
 from wal_agent.supervise.exits import ExitFacts, classify_exit, lease_state_after, quota_pause
 from wal_agent.supervise.restart import Again, RestartPolicy, decide_restart
 from wal_agent.supervise.run_end import RunResult
