@@ -111,8 +111,8 @@ MOST_MAIN = 1 << 30  # bytes of the main file, which is held in memory
 
 @dataclass(frozen=True, slots=True)
 class SessionTarget:
-    """Where a session goes: the agent's folder on this machine, and `kept`, a new folder of ours for the exact copies
-    and for what is replaced. `foreign`: what is there is another job's, so it never counts as more of this one's."""
+    """Where a session goes: the agent's folder on this machine, and `kept`, a new folder for the exact copies and for
+    what is replaced. `foreign`: what is there is another job's, so it never extends this one's."""
 
     agent: Agent
     session: str
@@ -132,7 +132,7 @@ class SessionTarget:
         return agent.root_of(path, self.workspace, self.env) if isinstance(agent, Hookless) else self.root
 
     def path(self, name: str) -> Path:
-        """The destination of a logical file; Damaged for a name that is not the agent's."""
+        """Return the destination of a logical file; Damaged for a name that is not the agent's."""
         try:
             return self.agent.restore_path(name, self.session, self.workspace, self.env)
         except ValueError as error:
@@ -141,8 +141,8 @@ class SessionTarget:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was put back; `size` in bytes. `extended`: logical files of which this machine had more than the log: those
-    bytes were kept."""
+    """What was restored; `size` in bytes. `extended`: logical files of which this machine had more than the log, and
+    kept it."""
 
     files: tuple[str, ...]
     size: int
@@ -158,9 +158,10 @@ def restore(
     calls: Sequence[LoggedCall],
     notice: Callable[[Reconciled], str],
 ) -> Restored:
-    """Put back all `files`, the agent's main file among them. `notice` writes the prompt once it is known what was put
-    back. Damaged: the log's bytes do not hold; ConfigError: this machine cannot take them. Nothing of the agent's is
-    changed then."""
+    """Restore all `files`, the agent's main file among them. `notice` writes the prompt from what was reconciled.
+
+    Damaged: the log's bytes are wrong; ConfigError: this machine cannot take them. Nothing of the agent's is changed
+    then."""
     failpoint("restore.before_stage")
     check_files(place, files)
     staged: list[StagedFile] = []
@@ -169,13 +170,16 @@ def restore(
         main = place.agent.main_file
         exact = _write_exact_copies(place, files, blobs)
         longer = {name: data for name, file in files.items() if (data := _find_longer(place, name, file)) is not None}
-        _save_longer(place, longer)
+        for name, data in longer.items():
+            target = _path_below(place.kept / "longer", name)
+            write_new_file(target, data)
+            sync_folder(target.parent)
         data = longer.get(main) or exact[main].read_bytes()
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
-        told = place.agent.tell(reconciled.data, place.session, place.workspace, notice(reconciled))
+        prompted = place.agent.tell(reconciled.data, place.session, place.workspace, notice(reconciled))
+        child = reconciled.data if prompted is None else prompted
         for name in sorted(files, key=lambda n: (n == main, n)):  # the main file last: it makes the session
-            child = (reconciled.data if told is None else told) if name == main else None
-            data = child if child is not None else longer.get(name) or exact[name].read_bytes()
+            data = child if name == main else longer.get(name) or exact[name].read_bytes()
             staged.append(_stage_file(path := place.path(name), data, place.root_of(path)))
         _move_in(place, staged)
     except OSError as error:
@@ -206,7 +210,7 @@ def check_files(place: SessionTarget, files: Mapping[str, FileState]) -> None:
 
 
 def _check_disk_space(place: SessionTarget, files: Mapping[str, FileState]) -> None:
-    """ConfigError where the disk cannot hold the exact copies, before they fill it."""
+    """Raise ConfigError where the disk cannot hold the exact copies, before they fill it."""
     make_private_folder(place.kept)
     needed, free = sum(max(f.size, f.base_size) for f in files.values()), shutil.disk_usage(place.kept).free
     if needed > free:
@@ -214,7 +218,7 @@ def _check_disk_space(place: SessionTarget, files: Mapping[str, FileState]) -> N
 
 
 def create_session(place: SessionTarget, prompt: str) -> None:
-    """A new session that holds only `prompt`, for a task whose own session was never saved. ConfigError."""
+    """Create a session of only `prompt`, for a task whose own session was never saved. ConfigError."""
     data = place.agent.tell(b"", place.session, place.workspace, prompt)
     if data is None:
         return
@@ -233,24 +237,28 @@ def drop_old_restores(folder: Path) -> None:
 
 
 def _write_exact_copies(place: SessionTarget, files: Mapping[str, FileState], blobs: Blobs) -> dict[str, Path]:
-    """Every file, byte for byte as captured and checked, in our own folder."""
-    folder = place.kept / "exact"
-    make_private_folder(folder)
+    """Write every file, byte for byte as captured and checked, below `kept`."""
+    make_private_folder(place.kept / "exact")
     made: dict[str, Path] = {}
     for name, file in files.items():
         place.path(name)  # refuses a name that would lead elsewhere, before anything is written under it
-        target = folder.joinpath(*name.split("/"))
-        make_parents(target.parent, folder)
-        write_file(blobs, file, target)
-        made[name] = target
+        made[name] = _path_below(place.kept / "exact", name)
+        write_file(blobs, file, made[name])
     return made
 
 
-def _find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | None:
-    """This machine's copy, where it is the log's and more: it holds what was not captured any more.
+def _path_below(folder: Path, name: str) -> Path:
+    """Return the place of a logical file below `folder`, its parents made."""
+    target = folder.joinpath(*name.split("/"))
+    make_parents(target.parent, folder)
+    return target
 
-    What an earlier restore put there is more only by our own words; then what that restore itself found longer counts
-    again, for else a second crash would lose it."""
+
+def _find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | None:
+    """Return this machine's copy where it extends the log's: it has what was not captured any more.
+
+    What an earlier restore put there is longer only by the notice; then the longer copy that that restore found counts
+    again, or a second crash would lose it."""
     if place.foreign:
         return None
     is_main = name == place.agent.main_file
@@ -260,24 +268,10 @@ def _find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | No
         data = read_plain(path)
         if data is not None and (earlier := ours.get(hashlib.sha256(data).hexdigest())) is not None:
             data = read_plain(earlier / "longer" / name)
-        if data is not None and _extends(data, file):
+        longer = data is not None and 0 < file.size < len(data)
+        if data and longer and hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256:
             return data
     return None
-
-
-def _extends(data: bytes, file: FileState) -> bool:
-    if not 0 < file.size < len(data):
-        return False
-    return hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256
-
-
-def _save_longer(place: SessionTarget, longer: Mapping[str, bytes]) -> None:
-    folder = place.kept / "longer"
-    for name, data in longer.items():
-        target = folder.joinpath(*name.split("/"))
-        make_parents(target.parent, folder)
-        write_new_file(target, data)
-        sync_folder(target.parent)
 
 
 def _move_in(place: SessionTarget, moves: Sequence[StagedFile]) -> None:

@@ -78,21 +78,20 @@ def remove_half_built(folder: Path) -> None:
 
 
 def check_git_state(contents: Contents) -> None:
-    """Damaged for what stands around no repository. Before anything is changed."""
+    """Raise Damaged for an impossible index, before anything is changed."""
     if not all(map(_UNMERGED.fullmatch, contents.state.unmerged.split(b"\0")[:-1])):
         raise Damaged("The captured index has an unmerged entry that is none.")
 
 
 def rebase_commands(contents: Contents) -> tuple[str, ...]:
-    """What a rebase in progress would run when it goes on: its `exec` lines, as they are."""
+    """Return what a rebase in progress would run when it goes on: its `exec` lines, as they are."""
     todo = contents.state.files.get("rebase-merge/git-rebase-todo", b"").decode("utf-8", "replace")
     found = (_EXEC.fullmatch(line) for line in todo.splitlines())
     return tuple(line[1] for line in found if line)
 
 
 def rebuild_git(shadow: Shadow, contents: Contents, folder: Path, identity: Collection[str]) -> None:
-    """Make `folder`/.git of what `contents` holds. Under the shadow's lock; the files in `folder` stand already.
-    ConfigError where it cannot be made."""
+    """Make `folder`/.git of `contents`. Under the shadow's lock, once the files are in `folder`. ConfigError."""
     remove_half_built(folder)
     built = folder / BUILT
     try:
@@ -140,14 +139,14 @@ def _reflog_options(git: Git, at: GitDirs, name: str, id: str) -> list[str]:
 
 
 def _existing_commits(shadow: Shadow, ids: Collection[str]) -> frozenset[str]:
-    """Those of the commits that are here."""
+    """Return those of the commits that are here."""
     asked = "".join(f"{id}\n" for id in sorted(ids)).encode()
-    said = shadow.git.run("cat-file", "--batch-check", at=shadow.at(), input=asked).decode()
-    return frozenset(line.split()[0] for line in said.splitlines() if line.split()[1:2] == ["commit"])
+    found = shadow.git.run("cat-file", "--batch-check", at=shadow.at(), input=asked).decode()
+    return frozenset(line.split()[0] for line in found.splitlines() if line.split()[1:2] == ["commit"])
 
 
 def _write_objects(shadow: Shadow, contents: Contents, git_dir: Path, had: Collection[str]) -> None:
-    """One pack of the commits with all their files, and of the index."""
+    """Write one pack of the commits with all their files, and of the index."""
     state = contents.state
     ids = [line.split(b" ")[1].decode() for line in state.unmerged.split(b"\0")[:-1] if not line.startswith(b"160000")]
     wanted = [*(f"--shallow {id}" for id in state.shallow), *sorted(had), *filter(None, [contents.index]), *ids]
@@ -178,19 +177,17 @@ def _is_ref(git: Git, name: str) -> bool:
 
 
 def _is_progress_file(name: str) -> bool:
-    """Whether it is a file that git keeps what is in progress in."""
+    """Whether git keeps an operation in progress in a file of this name."""
     parts = PurePosixPath(name).parts
     if "/".join(parts) != name or not name.isprintable():
         return False
-    return (
-        name in PROGRESS_FILES
-        if len(parts) == 1
-        else len(parts) == 2 and parts[0] in PROGRESS_FOLDERS and parts[1] not in (".", "..")
-    )
+    if len(parts) == 1:
+        return name in PROGRESS_FILES
+    return len(parts) == 2 and parts[0] in PROGRESS_FOLDERS and parts[1] not in (".", "..")
 
 
 def _write_index(git: Git, contents: Contents, built: Path, folder: Path) -> None:
-    """The index as it was; where only part of the files was checked out, what is not here is not missed."""
+    """Write the index as it was; of a sparse checkout, absent files do not count as deleted."""
     at = GitDirs(built / ".git", work_tree=folder, cwd=folder)
     state = contents.state
     if contents.index:
@@ -206,17 +203,16 @@ def _write_index(git: Git, contents: Contents, built: Path, folder: Path) -> Non
 
 
 LOCK_TIMEOUT = 60.0  # seconds
-RESTORE_NOTE = "put-back"  # file in the shadow: the capture that was put back last, and the note of who did it
-TRIES = 3  # times that what is here is saved, where it changes meanwhile
+RESTORE_NOTE = "put-back"  # file in the shadow: the capture that was put back last, and its restore's note
+TRIES = 3  # saves of what is here, where it changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class TreeResult:
-    """What was done with the working tree. `kept`: where what was here is. `files_kept`: files of it differed from what
-    any commit here holds. `aside`: what stood in the way, under its new name. `repository`: around the folder before.
-    `offers`: `kept` has the commit that the captured tree stood on, which the repository here lacks.
-    `unread`: `.git` here is one that git cannot read, so no repository was made. `runs`: commands that the rebase in
-    the repository that was made would run when it goes on."""
+    """What was done with the working tree. `kept`: the backup. `files_kept`: it has files that no commit here has.
+    `aside`: the new names of what was in the way. `repository`: around the folder before. `offers`: `kept` has the
+    captured tree's base commit, which the repository here lacks. `unread`: git cannot read the `.git` here, so no
+    repository was made. `runs`: commands that the rebase in the repository that was made would run when it goes on."""
 
     decided: Keep | PutBack
     captured: Workspace | None = None
@@ -247,8 +243,8 @@ def restore_files(
 ) -> TreeResult:
     """Make the files in the target's folder those of `captured`. `now`: seconds since 1970. `note`: for `read_note`.
 
-    Damaged, with the way out: what the log has is no whole tree, and nothing was changed. ConfigError: this machine
-    cannot take it. BucketError."""
+    Damaged, with a hint: the log has no whole tree, and nothing was changed. ConfigError: this machine cannot take it.
+    BucketError."""
     shadow = target.shadow()
     with _lock_shadow(shadow, target.folder):
         try:
