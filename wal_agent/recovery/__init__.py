@@ -1,1 +1,1 @@
-"""Recovery: what a job's log and this machine say, what follows from it, and what the agent is told."""
+"""Recovery: decide from a job's log and this machine what to do, restore, and write the notice for the agent."""

@@ -44,20 +44,20 @@ class Stuck:
     call: OpenCall | None
 
 
-def recent(state: State, ours: Opening, window: float) -> tuple[Crash, ...]:
-    """Return the crashes of the last `window` seconds, oldest first; `ours` may have found one. Hosts' clocks differ,
-    but what is far in the future does not count."""
-    openings = (*(o.opening for o in state.openings), ours)
+def recent(state: State, opening: Opening, window: float) -> tuple[Crash, ...]:
+    """Return the crashes of the last `window` seconds, oldest first; `opening` may have found one. Hosts' clocks
+    differ, but what is far in the future does not count."""
+    openings = (*(o.opening for o in state.openings), opening)
     found = [Crash(o.time) for o in openings if o.cause == "dead"]
     found += [Crash(e.time, e.cls, e.place) for e in state.ends if e.cls in CRASH_CLASSES]
-    return tuple(sorted((c for c in found if abs(c.time - ours.time) < window), key=lambda c: c.time))
+    return tuple(sorted((c for c in found if abs(c.time - opening.time) < window), key=lambda c: c.time))
 
 
-def find_stuck(state: State, home: Opening | None, ours: Opening) -> Stuck | None:
+def find_stuck(state: State, home: Opening | None, opening: Opening) -> Stuck | None:
     """Find where the last two runs died alike. A call that a person has settled since does not count."""
     if state.ended is not None:
         return _ended_alike(state)
-    return _cut_off_alike(state, home, ours) if home is not None else None
+    return _cut_off_alike(state, home, opening) if home is not None else None
 
 
 def _ended_alike(state: State) -> Stuck | None:
@@ -73,10 +73,10 @@ def _ended_alike(state: State) -> Stuck | None:
     return next((Stuck(last.cls, o) for o in mine if call_key(o.intent) == key), None)
 
 
-def _cut_off_alike(state: State, home: Opening, ours: Opening) -> Stuck | None:
+def _cut_off_alike(state: State, home: Opening, opening: Opening) -> Stuck | None:
     """Whether two runs in a row were cut off as a whole, each in an equal call: the first one's call is still open,
     since the turn that reported it was never completed."""
-    if not (home.cause == ours.cause == "dead") or ours.time - home.time > STUCK_WINDOW:
+    if not (home.cause == opening.cause == "dead") or opening.time - home.time > STUCK_WINDOW:
         return None
     mine = [o for o in state.open if o.epoch == home.epoch]
     earlier = {call_key(o.intent) for o in state.open if o.epoch < home.epoch}

@@ -1,8 +1,8 @@
 """Report calls in flight with class, finding and next step, carry earlier findings over, and resolve them (I8). Pure.
 
 - Identical calls are reported as one counter. The next step names the command that verifies the call.
-- Evidence fades: on another machine, or behind later calls, a push that was seen to have landed could not be told from
-  one that had not. What was proven of a call whose run is gone has not changed since. A call that was half done then is
+- Evidence fades: on another machine, or behind later calls, a push that landed cannot be distinguished from one that
+  did not. What was proven of a call whose run is gone has not changed since. A call that was half done then is
   asked about again: what is left of it may have been done since.
 - A call is resolved when the agent verified it as asked, or ran the very call again. Only calls that the log saw count,
   never the agent's own words.

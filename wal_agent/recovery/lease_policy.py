@@ -17,7 +17,7 @@ from wal_agent.safefs import Life
 from wal_agent.wal.lease_doc import DUE_NOW, StoredLease
 from wal_agent.wal.spool import Presence
 
-POLL_INTERVAL = 2.0  # seconds until a live owner's lease is worth another look
+POLL_INTERVAL = 2.0  # seconds between reads of a live owner's lease
 LONGEST_PAUSE = 31 * 86_400.0  # seconds, whatever a lease says
 MAX_REASON = 500  # characters of why it is paused
 END_PAUSE = "wal-agent pause --end"

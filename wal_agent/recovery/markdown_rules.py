@@ -105,7 +105,7 @@ def _find_headings(tokens: Sequence[Token], length: int) -> tuple[Heading, ...]:
         for i, token in enumerate(tokens)
         if token.type == "heading_open"
     ]
-    ends, end = [], [length] * 7  # by level: where the next heading of that level or above it stands
+    ends, end = [], [length] * 7  # by level: the line of the next heading of that level or above
     for first, _, level, _ in reversed(found):
         ends.append(end[level])
         end[level:] = [first] * (7 - level)

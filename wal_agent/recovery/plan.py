@@ -229,7 +229,7 @@ _SCP = re.compile(r"(?:[^/@:]+@)?(?P<host>[^/:]+):(?P<path>.*)")
 
 
 def is_other_project(then: Iterable[str], here: Iterable[str]) -> bool:
-    """Whether both are known and nothing says that they are one project.
+    """Whether both are known and nothing indicates that they are one project.
 
     What both sides know of one kind must differ, and nothing else be equal: a shallow clone knows no first commit, a
     repository without a remote no origin. One origin has many spellings (ssh, https, with and without .git)."""

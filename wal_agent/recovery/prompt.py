@@ -114,7 +114,8 @@ def load_templates(workspace: Path, env: Mapping[str, str]) -> Templates:
 
 
 def read_protocol(workspace: Path, env: Mapping[str, str]) -> str:
-    """Read the text that each agent gets as system context: the project's own where readable and allowed, else ours."""
+    """Read the text that each agent gets as system context: the project's own where readable and allowed, else the
+    built-in one."""
     try:
         own = _read_project_file(workspace, PROTOCOL)
     except ValueError:
@@ -414,7 +415,7 @@ def _heading(n: int) -> str:
 
 
 def _call_values(c: InFlight) -> dict[str, str]:
-    said = {
+    outcome = {
         "completed": "completed.",
         "not_started": "not started.",
         "partial": "it did not finish.",
@@ -433,7 +434,7 @@ def _call_values(c: InFlight) -> dict[str, str]:
         "cls": c.cls,
         "why": _why(c),
         "input": show_input(c.tool, c.input),
-        "finding": f"{said} {_cut_sentence(c.because)}".rstrip(),
+        "finding": f"{outcome} {_cut_sentence(c.because)}".rstrip(),
         "next": c.next,
     }
 

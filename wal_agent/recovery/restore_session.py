@@ -263,10 +263,10 @@ def _find_longer(place: SessionTarget, name: str, file: FileState) -> bytes | No
         return None
     is_main = name == place.agent.main_file
     here = place.agent.existing_files(place.session, place.workspace, place.env) if is_main else [place.path(name)]
-    ours = _read_placed(place.kept.parent)
+    placed = _read_placed(place.kept.parent)
     for path in here:
         data = read_plain(path)
-        if data is not None and (earlier := ours.get(hashlib.sha256(data).hexdigest())) is not None:
+        if data is not None and (earlier := placed.get(hashlib.sha256(data).hexdigest())) is not None:
             data = read_plain(earlier / "longer" / name)
         longer = data is not None and 0 < file.size < len(data)
         if data and longer and hashlib.sha256(memoryview(data)[: file.size]).hexdigest() == file.sha256:

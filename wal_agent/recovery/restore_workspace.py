@@ -333,7 +333,7 @@ class _Restore:
         self.begun = replace(self.begun, mode=mode)
         write_marker(self.shadow, self.begun)
         try:
-            with suppress(OSError):  # not ours
+            with suppress(OSError):  # another user's
                 self.folder.chmod(mode & 0o700)
             yield
         finally:
