@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wal_agent.capture import delta as module
-from wal_agent.capture.delta import BLOCK, MAX_EDITS, PIECE, TAIL, Edits, FileTracker, NotCapturable
+from wal_agent.capture.delta import BLOCK, MAX_EDITS, PIECE, TAIL, Edits, FileTracker, KnownVersion, NotCapturable
 from wal_agent.records import FileDelta, Payload
 from wal_agent.wal.blobs import INLINE
 
@@ -309,6 +309,23 @@ def test_a_file_rewritten_under_the_reader_is_given_up_for_now(path: Path, monke
     told = mine.capture(store.put, now=2.0)
     assert told is not None and not mine.moving
     assert apply(b"", told) == b"b" * 100
+
+
+def test_a_read_that_ended_early_is_no_state_of_the_file(path: Path) -> None:
+    """The file was cut below the reader and has grown again: what was read is a mix, whatever its size is by now."""
+    path.write_bytes(b"abc")
+    with path.open("r+b") as file:
+        before = os.fstat(file.fileno())
+        read = KnownVersion((before.st_dev, before.st_ino))
+        read.feed(b"ab")
+        path.write_bytes(b"abcdef")
+        assert module._finish_read(file.fileno(), before, read, 0) is None
+        read.feed(b"c")
+        assert module._finish_read(file.fileno(), before, read, 0) is read
+        behind = KnownVersion((before.st_dev, before.st_ino))
+        behind.feed(b"gone" + b"abc")
+        assert module._finish_read(file.fileno(), before, behind, 4) is behind
+        assert module._finish_read(file.fileno(), before, behind, 5) is None
 
 
 def test_a_failed_store_changes_nothing(path: Path) -> None:

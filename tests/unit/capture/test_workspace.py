@@ -563,6 +563,26 @@ def test_a_folder_below_the_top(user: User, log: Log, tmp_path: Path) -> None:
     assert there.files() == {}
 
 
+@pytest.mark.parametrize("same", ["size", "time"])
+def test_ignore_rules_above_the_workspace_are_read_again_when_they_change(
+    user: User, log: Log, tmp_path: Path, same: str
+) -> None:
+    user.init()
+    user.write("in/side/a")
+    user.write("in/.gitignore", "*.tmp\n")
+    user.commit()
+    user.write("in/side/x.log")
+    capture = capture_of(user, tmp_path, "in/side", log=log)
+    log.must(capture)
+    assert set(Elsewhere(log, tmp_path / "1").files()) == {b"a", b"x.log"}
+    rules = user.top / "in" / ".gitignore"
+    before = rules.stat().st_mtime_ns
+    rules.write_text("*.log\n" if same == "size" else "*.log\n*.tmp\n")
+    os.utime(rules, ns=(before, before + (1 if same == "size" else 0)))
+    log.must(capture)
+    assert set(Elsewhere(log, tmp_path / "2").files()) == {b"a"}
+
+
 def test_a_folder_that_the_repository_around_it_ignores_is_on_its_own(user: User, log: Log, tmp_path: Path) -> None:
     user.init()
     user.write(".gitignore", "*\n")

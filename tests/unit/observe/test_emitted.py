@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,37 +20,7 @@ from wal_agent.supervise.session_capture import SessionSaver
 from wal_agent.supervise.worktree import WorktreeSaver
 from wal_agent.wal.snapshot import SnapshotPolicy
 from wal_agent.wal.state import State
-from wal_agent.wal.write_queue import Ticket
 from wal_agent.wal.writer import WriterListener
-
-
-def test_a_ticket_does_what_was_asked_once_when_it_is_acknowledged() -> None:
-    done: list[str] = []
-    ticket = Ticket()
-    ticket.when_acked(lambda: done.append("before"))
-    assert done == []
-    ticket.ack(7)
-    ticket.ack(7)
-    assert done == ["before"]
-    ticket.when_acked(lambda: done.append("after"))
-    assert done == ["before", "after"]
-
-
-def test_it_is_done_once_whoever_is_faster() -> None:
-    for _ in range(200):
-        done: list[int] = []
-        ticket, begin = Ticket(), threading.Barrier(2)
-
-        def ack(ticket: Ticket = ticket, begin: threading.Barrier = begin) -> None:
-            begin.wait()
-            ticket.ack(1)
-
-        other = threading.Thread(target=ack)
-        other.start()
-        begin.wait()
-        ticket.when_acked(lambda done=done: done.append(1))  # type: ignore[misc]
-        other.join()
-        assert done == [1]
 
 
 def test_the_writer_tells_of_records_once_and_behind_those_who_wait() -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from tests.unit.wal.world import World
 from wal_agent.agents.base import Agent, SeenCall, SessionFile, ToolEnded, ToolStarting
+from wal_agent.events import Event
 from wal_agent.records import AnyRecord, End, Intent
 from wal_agent.shell.rules import Rules, load_rules
 from wal_agent.supervise.gate import Gate
@@ -96,6 +97,7 @@ class Post:
         self.world = World()
         self.job: OpenedJob = self.world.open("a")
         self.fresh = True  # what the last check (R7) says
+        self.events: list[Event] = []
         self.gate = Gate(
             self.job.writer,
             self.job.blobs,
@@ -105,6 +107,7 @@ class Post:
             self.world.clock,
             deadline,
             sync=sync,
+            tell=self.events.append,
         )
 
     def commit(self) -> None:

@@ -15,7 +15,8 @@ from tests.unit.wal.world import KEYS, Ended
 from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.resume import call_result
 from wal_agent.errors import Damaged, Fenced
-from wal_agent.records import AnyRecord, End
+from wal_agent.events import CallEnded
+from wal_agent.records import AnyRecord, End, Ending, Teller
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
 from wal_agent.supervise.gate import RESULT_BUDGET, Calls, RunningCall
@@ -365,6 +366,38 @@ def test_a_run_that_spools_asks_the_bucket_for_no_blob(post: Post, monkeypatch: 
     (end,) = post.ends()
     assert end.result is not None and (end.result.data or b"").endswith(b"the bucket was away]")
     assert len(post.intents()) == 1
+
+
+def test_every_end_is_emitted_with_its_duration(post: Post) -> None:
+    done, unknown, denied = post.begin("write_file", n=1), post.begin("write_file", n=2), post.begin("write_file", n=3)
+    post.world.clock.at += 2.5
+    assert post.gate.after(ended("write_file", n=1))
+    post.gate.end(unknown, "interrupted", "why")
+    post.gate.end(denied, "denied", "why")
+    post.gate.end(denied, "denied", "once more")
+    assert [e for e in post.events if isinstance(e, CallEnded)] == [
+        CallEnded(done, "write_file", "done", 2.5),
+        CallEnded(unknown, "write_file", "interrupted", 2.5),
+        CallEnded(denied, "write_file", "denied", 2.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("how", "by", "known", "as_denied"),
+    [
+        ("denied", "supervisor", True, True),
+        ("interrupted", "supervisor", True, False),
+        ("done", "session", False, False),
+    ],
+)
+def test_an_end_in_the_session_file_is_known_already_unless_it_came_from_there(
+    post: Post, how: Ending, by: Teller, known: bool, as_denied: bool
+) -> None:
+    for expected, denied in ((known, False), (as_denied, True)):
+        call = post.begin("write_file", a=1)
+        post.gate.end(call, how, "why", by=by)
+        seen = json.dumps({"a": 1}).encode()
+        assert post.gate.told_again("write_file", seen, call, "", denied=denied) == expected
 
 
 def test_identical_parallel_calls_are_as_many_intents_and_as_many_ends(post: Post) -> None:

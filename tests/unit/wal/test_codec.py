@@ -1,4 +1,4 @@
-"""wal/codec.py and wal/codec.py: what is written is read; what was not written is Damaged and nothing worse."""
+"""wal/codec.py: what is written is read; what was not written is Damaged and nothing worse."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.unit.wal.world import end, intent
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import AnyRecord, Edit, FileDelta, Payload, RunEnded, Turn
 from wal_agent.wal import codec
-from wal_agent.wal import codec as packing
 
 words = st.text(max_size=20)
 numbers = st.integers(0, 2**53)
@@ -63,8 +62,8 @@ junk = st.recursive(
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(codec.Segment.__struct_fields__), junk), st.integers(0, 255))
 def test_any_message(fields: dict[str, object], tag: int) -> None:
-    with pytest.raises(Damaged):
-        codec.decode_segment(packing.pack(fields), job="j", seq=3)
+    with pytest.raises((Damaged, Newer)):  # a number above ours as its format
+        codec.decode_segment(codec.pack(fields), job="j", seq=3)
 
 
 @settings(max_examples=300, deadline=None)
@@ -102,11 +101,11 @@ def test_a_bomb_is_not_unpacked() -> None:
 
 def test_nesting_does_not_break_the_reader() -> None:
     with pytest.raises(Damaged):
-        codec.decode_segment(packing.compress(b"\x91" * 200_000), job="j", seq=1)
+        codec.decode_segment(codec.compress(b"\x91" * 200_000), job="j", seq=1)
 
 
 def test_a_newer_format_is_named() -> None:
-    data = packing.pack({"format": 2, "what": "else"})
+    data = codec.pack({"format": 2, "what": "else"})
     with pytest.raises(Newer, match="Record 3 of job j was written by a newer wal-agent \\(format 2"):
         codec.decode_segment(data, job="j", seq=3)
 

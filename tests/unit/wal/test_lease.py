@@ -21,7 +21,7 @@ from wal_agent.wal import job as openings
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.lease import Repaired, replace_damaged_lease
-from wal_agent.wal.lease_doc import MAX_BYTES, LeaseDoc, LeaseRequest
+from wal_agent.wal.lease_doc import DUE_NOW, MAX_BYTES, LeaseDoc, LeaseRequest
 from wal_agent.wal.reader import Tail, read_tail, replay
 
 
@@ -282,6 +282,16 @@ def damaged() -> tuple[World, OpenedJob]:
 def repair(world: World, **more: Any) -> LeaseDoc:
     end = read_tail(world.inner, KEYS)
     return replaced(world, end, **more).doc
+
+
+@pytest.mark.parametrize(("ahead", "until"), [(None, 0.0), (60.0, 60.0), (-60.0, DUE_NOW)])
+def test_a_job_is_paused_only_where_a_time_was_given(ahead: float | None, until: float) -> None:
+    """A pause that is over already leaves the job due, and still says that it was paused."""
+    world = World()
+    job, now = world.open("a"), world.clock.now()
+    job.lease.settle("released", until=0.0 if ahead is None else now + ahead)
+    seen = world.seen()
+    assert seen is not None and seen.doc.until == (until and now + until)
 
 
 def replaced(world: World, end: Tail, **more: Any) -> Repaired:

@@ -23,7 +23,16 @@ from wal_agent.records import AnyRecord, End, FileDelta
 from wal_agent.wal import codec, reader
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job
-from wal_agent.wal.reader import KnownEnd, Replay, check_end, iter_segments, iter_snapshots, read_snapshot, replay
+from wal_agent.wal.reader import (
+    KnownEnd,
+    Replay,
+    check_end,
+    iter_readable,
+    iter_segments,
+    iter_snapshots,
+    read_snapshot,
+    replay,
+)
 from wal_agent.wal.snapshot import Mirror, SnapshotPolicy, Snapshots
 from wal_agent.wal.state import State, apply_all, rebase_files
 
@@ -270,6 +279,8 @@ def test_records_for_people_go_over_gaps() -> None:
     world.inner.delete(KEYS.segment(3))
     assert [seq for seq, _ in iter_segments(world.bucket, KEYS)] == [1, 2, 4, 5, 6]
     assert [seq for seq, _ in iter_segments(world.bucket, KEYS, 4)] == [4, 5, 6]
+    assert [seq for seq, _ in iter_readable(world.bucket, KEYS)] == [1, 2, 4, 5, 6]
+    assert [seq for seq, _ in iter_readable(world.bucket, KEYS, 2)] == [2, 4, 5, 6]
 
 
 def test_an_empty_log() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -192,6 +193,26 @@ def test_blobs_go_when_nothing_kept_names_them(when: str) -> None:
         job.blobs.names._pins.clear()
     job.lease.renew()
     assert retention(world, job).run().blobs == (Tally(1, len(data)) if when == "loose" else Tally())
+
+
+@pytest.mark.parametrize(("at", "kept"), [(3, False), (4, True), (5, True)])
+def test_segments_from_the_older_snapshot_on_keep_their_blobs(tmp_path: Path, at: int, kept: bool) -> None:
+    """No state names the blob: its call has ended, read only, and its end is in a captured session file."""
+    world = World()
+    job = world.open("a")
+    payload = job.blobs.put_payload(b"x" * (INLINE + 1))
+    call = msgspec.structs.replace(intent(1), cls="read_only", input=payload)
+    captured = FileDelta(time=1.0, path="f", size=0, sha256=names(b""), edits=(), session="s", settled=1)
+    for seq in range(2, 8):
+        job.writer.append(*((call, end(1), captured) if seq == at else (end(99),)))
+        drain(job)
+        if seq in (4, 6):
+            snapshots(world, job, tmp_path).take()
+    assert not [*referenced_blobs(job.writer.state)]
+    world.clock.at += DAY + 1
+    job.blobs.names._pins.clear()
+    job.lease.renew()
+    assert retention(world, job).run().blobs == (Tally() if kept else Tally(1, INLINE + 1))
 
 
 def test_a_damaged_kept_segment_stops_the_blobs_not_the_segments() -> None:

@@ -70,6 +70,8 @@ def test_what_is_not_ours_is_not_here(folder: Path, tmp_path: Path) -> None:
     named = str(spool.folder)
     assert spool_presence(folder, named, SpoolOwner("shop", "file:///other")) == "absent"
     assert spool_presence(folder, named, SpoolOwner("other", "file:///b")) == "absent"
+    assert Spool.adopt(folder, named, SpoolOwner("other", "file:///b")) is None
+    assert spool_presence(folder, named, OWNER) == "free", "its lock was not taken"
     (folder / "link").symlink_to(spool.folder)
     assert spool_presence(folder, str(folder / "link"), OWNER) == "absent"
     spool.folder.chmod(0o755)
