@@ -20,7 +20,7 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint unit contract faults e2e pins tools latest bench clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint unit contract faults e2e mutants pins tools latest bench clean have-python have-agents have-cc have-systemd have-all
 
 help: ## Say what there is.
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -49,6 +49,9 @@ faults: have-agents $(DEV) $(CLIS) $(SERVERS) ## Models, kills and lost replies.
 
 e2e: have-all $(DEV) $(CLIS) $(SERVERS) ## The real CLIs in a real terminal, with a scripted model.
 	$(PYTEST) tests/e2e
+
+mutants: have-agents $(DEV) ## Break wal, capture, the gate and the plan in small ways; the unit tests must notice (SAMPLE, SEED).
+	$(BIN)/python scripts/mutants.py --sample $(or $(SAMPLE),60) --seed $(or $(SEED),1)
 
 pins: have-python ## Make requirements/release.txt anew: the hashes of what runtime.txt and build.txt name.
 	@$(PYTHON) -m venv .tools/pins
