@@ -68,14 +68,6 @@ class Object:
     now: float
 
 
-def object_in_seconds(data: bytes, version: Version, updated: float, date: float) -> Object:
-    """An object of a store that cuts its times to whole seconds.
-
-    An age that is told too high would let a live owner look dead, so `now` is a second early: then the age is at most
-    the true one, and at most two seconds less."""
-    return Object(data, version, updated, max(updated, date - 1.0))
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An object as listed: its key, its size in bytes as stored, and `updated` by the store's clock."""
@@ -126,3 +118,32 @@ class Bucket(Protocol):
 
     def close(self) -> None:
         """Let connections go. Twice is fine; nothing else may be called afterwards."""
+
+
+class BucketDecorator:
+    """A bucket around another one, which does what is not overridden."""
+
+    def __init__(self, inner: Bucket) -> None:
+        self.url = inner.url
+        self._inner = inner
+
+    def get(self, key: str) -> Object:
+        return self._inner.get(key)
+
+    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
+        return self._inner.put(key, data, if_version=if_version)
+
+    def delete(self, *keys: str) -> None:
+        self._inner.delete(*keys)
+
+    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
+        return self._inner.list(prefix, start_after)
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        return self._inner.folders(prefix)
+
+    def time(self) -> float:
+        return self._inner.time()
+
+    def close(self) -> None:
+        self._inner.close()

@@ -22,13 +22,13 @@ import secrets
 import shlex
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import psutil
 
-from wal_agent.bucket.base import Bucket, Entry, Object, Version, check_key
+from wal_agent.bucket.base import Bucket, BucketDecorator, Object, Version, check_key
 from wal_agent.errors import ConfigError, Damaged, Denied, Newer, UsageError
 
 KEY_SIZE = 32  # bytes: AES-256
@@ -185,7 +185,7 @@ def is_covered(key: str) -> bool:
     return key.count("/") >= 2
 
 
-class EncryptedBucket:
+class EncryptedBucket(BucketDecorator):
     """With `key` None nothing is encrypted, and what is says so (Denied) instead of looking damaged.
 
     With a key, `get` raises Damaged for what is not encrypted or was tampered with, Denied for another key's objects,
@@ -193,8 +193,7 @@ class EncryptedBucket:
     """
 
     def __init__(self, inner: Bucket, key: Key | None, covers: Callable[[str], bool] = is_covered) -> None:
-        self.url = inner.url
-        self._inner = inner
+        super().__init__(inner)
         self._covers = covers
         self._sealer = _Sealer(key) if key else None
 
@@ -212,21 +211,6 @@ class EncryptedBucket:
         if self._sealer is not None and self._covers(key):
             data = self._sealer.seal(key, data)
         return self._inner.put(key, data, if_version=if_version)
-
-    def delete(self, *keys: str) -> None:
-        self._inner.delete(*keys)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
-        return self._inner.list(prefix, start_after)
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        return self._inner.folders(prefix)
-
-    def time(self) -> float:
-        return self._inner.time()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class _Sealer:

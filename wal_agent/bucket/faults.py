@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.bucket.base import Bucket, Entry, Object, Version, check_folder, check_key, check_prefix
+from wal_agent.bucket.base import Bucket, BucketDecorator, Entry, Object, Version, check_folder, check_key, check_prefix
 from wal_agent.errors import BucketError, ConfigError, Damaged, Newer, Unavailable
 
 T = TypeVar("T")
@@ -66,12 +66,11 @@ class Faults:
         )
 
 
-class FaultBucket:
+class FaultBucket(BucketDecorator):
     """`sleep` is handed in so that a simulation can own the delays."""
 
     def __init__(self, inner: Bucket, plan: Plan, sleep: Callable[[float], None] = time.sleep) -> None:
-        self.url = inner.url
-        self._inner = inner
+        super().__init__(inner)
         self._plan = plan
         self._sleep = sleep
         self._lock = threading.Lock()
@@ -101,9 +100,6 @@ class FaultBucket:
 
     def time(self) -> float:
         return self._answer("time", "", self._inner.time)
-
-    def close(self) -> None:
-        self._inner.close()
 
     def land(self) -> None:
         """Let every put that is still under way arrive now, also one whose sender is long gone."""

@@ -21,8 +21,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from io import BytesIO
 from typing import Any, Literal
@@ -49,10 +47,21 @@ from wal_agent.bucket.base import (
     check_key,
     check_prefix,
     is_key,
+)
+from wal_agent.bucket.store import (
+    CONNECT_TIMEOUT,
+    CONNECTIONS,
+    MAX_BYTES,
+    PAGE_SIZE,
+    READ_TIMEOUT,
+    checked_entries,
+    checked_folders,
+    http_date,
     object_in_seconds,
+    too_large_error,
 )
 from wal_agent.concurrency import prefetch_map
-from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
+from wal_agent.errors import ConfigError, Conflict, Denied, Misconfigured, NotFound, Unavailable, WalAgentError
 from wal_agent.sanitize import quote
 
 Op = Literal["get", "create", "replace", "delete", "list"]
@@ -112,9 +121,6 @@ def _forbidden(op: Op, bucket: str, who: str, text: str) -> Denied:
     )
 
 
-PAGE_SIZE = 1000  # entries; the most that the store puts into one page
-CONNECTIONS = 32
-CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0  # seconds
 _NO_CREDENTIALS = (auth.DefaultCredentialsError, ValueError, TypeError, KeyError, AttributeError)
 
 logging.getLogger("google").addHandler(logging.NullHandler())  # else its warnings go to the agent's terminal (I6)
@@ -233,7 +239,6 @@ def _default_credentials() -> Any:
     return credentials
 
 
-MAX_BYTES = 256 << 20  # bytes of an object that is read at all; ours end at 64 MiB
 DELETERS = 16
 SLOWEST = 256 << 10  # bytes a second; a line slower than this is as good as none
 SDK_ONE_REQUEST = 8 << 20  # bytes; google-cloud-storage sends more than this in two requests or more
@@ -302,7 +307,7 @@ class GcsBucket:
             reply = self._store().peek(self._folder)
             if reply.status_code != 200:
                 raise self._refused("list", "", reply.status_code, reply.content)
-            return _seconds(reply.headers["Date"])
+            return http_date(reply.headers["Date"])
 
     def close(self) -> None:
         with self._opening:
@@ -319,30 +324,23 @@ class GcsBucket:
             pass
 
     def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
-        last = start_after
+        def unordered() -> Unavailable:
+            return Unavailable(f"Cloud Storage lists {self.url} out of order.")
+
         with self._explained("list"):
-            for blob in self._store().listing(self._folder + prefix, self._offset(start_after)):
-                key = blob.name.removeprefix(self._folder)
-                ours = blob.name.startswith(self._folder + prefix) and is_key(key)
-                if not ours or key <= start_after:  # the store's offset is inclusive
-                    continue
-                if key <= last:
-                    raise Unavailable(f"Cloud Storage lists {self.url} out of order.")
-                last = key
-                yield Entry(key, int(blob.size), float(int(blob.updated.timestamp())))
+            listed = self._store().listing(self._folder + prefix, self._offset(start_after))  # which it begins with
+            entries = (
+                Entry(blob.name[len(self._folder) :], int(blob.size), float(int(blob.updated.timestamp())))
+                for blob in listed
+                if blob.name.startswith(self._folder)
+            )
+            yield from checked_entries(entries, prefix, start_after, unordered)
 
     def _folders(self, prefix: str) -> Iterator[str]:
         base = self._folder + prefix
-        told = set[str]()
         with self._explained("list"):
-            for page in self._store().folders(base).pages:
-                for name in page.prefixes:
-                    below = name.removeprefix(base).removesuffix("/")
-                    if name != f"{base}{below}/" or "/" in below or not is_key(prefix + below):
-                        continue
-                    if below not in told:  # emulators tell a folder on each page that has objects of it
-                        told.add(below)
-                        yield below
+            names = (name for page in self._store().folders(base).pages for name in page.prefixes)
+            yield from checked_folders(names, base, prefix)
 
     def _offset(self, start_after: str) -> str | None:
         """Where the store shall begin: at or before the first name wanted, whatever text `start_after` is."""
@@ -408,7 +406,7 @@ def _read(reply: requests.Response, what: str) -> Object:
         raise Misconfigured(
             f"What answers for {what} is not Cloud Storage: it names no generation.", "Use another store."
         )
-    updated, date = _seconds(reply.headers["Last-Modified"]), _seconds(reply.headers["Date"])
+    updated, date = http_date(reply.headers["Last-Modified"]), http_date(reply.headers["Date"])
     data = _body(reply, what)
     if not _matches(data, reply.headers.get("X-Goog-Hash", "")):
         # The store checks what it keeps, so it is the way that went wrong: the next try may be right.
@@ -418,12 +416,12 @@ def _read(reply: requests.Response, what: str) -> Object:
 
 def _body(reply: requests.Response, what: str) -> bytes:
     if int(reply.headers.get("Content-Length", 0)) > MAX_BYTES:
-        raise Damaged(f"{what} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object.")
+        raise too_large_error(what)
     data = bytearray()
     for chunk in reply.raw.stream(1 << 20, decode_content=False):
         data += chunk
         if len(data) > MAX_BYTES:
-            raise Damaged(f"{what} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object.")
+            raise too_large_error(what)
     return bytes(data)
 
 
@@ -442,11 +440,6 @@ def _same(text: str, digest: bytes) -> bool:
         return base64.b64decode(text, validate=True) == digest
     except binascii.Error:
         return False
-
-
-def _seconds(header: str) -> float:
-    """Seconds since 1970 of an HTTP date, which is always in GMT; ValueError or TypeError when it is none."""
-    return parsedate_to_datetime(header).replace(tzinfo=UTC).timestamp()
 
 
 def _no_reply_error(error: Exception) -> WalAgentError:

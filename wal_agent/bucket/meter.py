@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from wal_agent.bucket.base import Bucket, Entry, Object, Version
+from wal_agent.bucket.base import Bucket, BucketDecorator, Entry, Object, Version
 from wal_agent.errors import Unavailable
 
 REMEMBERED = 1024  # unanswered requests of which it is known that a further one is a retry
@@ -48,12 +48,11 @@ class Usage:
         return self.put.sent
 
 
-class MeterBucket:
+class MeterBucket(BucketDecorator):
     """A listing is one request, however many pages the store makes of it; its received bytes are those of its keys."""
 
     def __init__(self, inner: Bucket) -> None:
-        self.url = inner.url
-        self._inner = inner
+        super().__init__(inner)
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
         self._errors: Counter[tuple[str, str]] = Counter()
@@ -94,9 +93,6 @@ class MeterBucket:
     def time(self) -> float:
         with self._counted("time", ""):
             return self._inner.time()
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _list(self, entries: Iterator[Entry], prefix: str) -> Iterator[Entry]:
         with self._errors_counted("list", prefix):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import TypeVar
 
-from wal_agent.bucket.base import Bucket, Entry, Object, Version
+from wal_agent.bucket.base import Bucket, BucketDecorator, Entry, Object
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, Unavailable
 
@@ -47,12 +47,12 @@ FIRST_PAUSE = 0.1  # seconds; the longest pause after the first failure, doubled
 LONGEST_PAUSE = 5.0
 
 
-class RetryBucket:
-    """Gives up, with the inner bucket's own error, after `attempts` tries or when `deadline` seconds would pass."""
+class RetryBucket(BucketDecorator):
+    """A put is one try (see above). Gives up, with the inner bucket's own error, after `attempts` tries or when
+    `deadline` seconds would pass."""
 
     def __init__(self, inner: Bucket, clock: Clock, rng: Random, attempts: int = 8, deadline: float = 20.0) -> None:
-        self.url = inner.url
-        self._inner = inner
+        super().__init__(inner)
         self._clock = clock
         self._rng = rng
         self._attempts = attempts
@@ -60,10 +60,6 @@ class RetryBucket:
 
     def get(self, key: str) -> Object:
         return self._again(lambda: self._inner.get(key))
-
-    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
-        """One try: whether an unanswered put landed is decided by its writer, who reads back."""
-        return self._inner.put(key, data, if_version=if_version)
 
     def delete(self, *keys: str) -> None:
         self._again(lambda: self._inner.delete(*keys))
@@ -76,9 +72,6 @@ class RetryBucket:
 
     def time(self) -> float:
         return self._again(self._inner.time)
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _list(self, prefix: str, start_after: str, entries: Iterator[Entry]) -> Iterator[Entry]:
         patience = self._patience()

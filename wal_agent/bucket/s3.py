@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
+from itertools import chain
 from typing import Any, Literal, TypeVar
 
 import boto3.session
@@ -36,13 +37,22 @@ from wal_agent.bucket.base import (
     check_key,
     check_prefix,
     is_key,
+)
+from wal_agent.bucket.store import (
+    CONNECT_TIMEOUT,
+    CONNECTIONS,
+    MAX_BYTES,
+    PAGE_SIZE,
+    READ_TIMEOUT,
+    checked_entries,
+    checked_folders,
     object_in_seconds,
+    too_large_error,
 )
 from wal_agent.errors import (
     BucketError,
     ConfigError,
     Conflict,
-    Damaged,
     Denied,
     Misconfigured,
     NotFound,
@@ -286,14 +296,8 @@ def host_of(url: str) -> str:
 
 T = TypeVar("T")
 
-# An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
-CONNECT_TIMEOUT = 5.0
-READ_TIMEOUT = 10.0
 BULK = 1 << 20  # bytes; of a larger put, megabytes may still be in the kernel's buffer when the wait for a reply begins
 BULK_TIMEOUT = 60.0
-CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
-MAX_BYTES = 256 << 20  # of one object; ours stay far below, so a larger one is not read into memory
-PAGE_SIZE = 1000  # S3's most, of a listing and of a bulk delete
 MAX_NAME = 1024  # S3's most, of the prefix and a key together
 
 _BUCKET = re.compile(r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9](?:[a-z0-9-]|\.(?!\.)){1,61}[a-z0-9]")
@@ -361,8 +365,7 @@ class S3Bucket:
         finally:
             body.close()
         if max(size or 0, len(data)) > MAX_BYTES:
-            what = f"s3://{self._bucket}/{name} is larger than {MAX_BYTES >> 20} MiB; wal-agent writes no such object."
-            raise Damaged(what)
+            raise too_large_error(f"s3://{self._bucket}/{name}")
         return data
 
     def _delete(self, names: Sequence[str]) -> None:
@@ -380,25 +383,17 @@ class S3Bucket:
             raise Unavailable(f"The store did not say whether {len(untold)} objects of {self.url} were deleted.")
 
     def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
-        last = start_after
+        def unordered() -> Misconfigured:
+            what = f"{self.url} does not list in the order of names, so the end of a log cannot be found there."
+            return Misconfigured(what, "Use a general purpose bucket.")
+
         first = {"StartAfter": self._name(after)} if (after := _start(start_after)) else {}
-        for page in self._pages(prefix, first, {}, self._entries):
-            for entry in page:
-                if not is_key(entry.key) or not entry.key.startswith(prefix) or entry.key <= start_after:
-                    continue  # what a stranger put here
-                if entry.key <= last:
-                    what = f"{self.url} does not list in the order of names, so the end of a log cannot be found there."
-                    raise Misconfigured(what, "Use a general purpose bucket.")
-                last = entry.key
-                yield entry
+        pages = self._pages(prefix, first, {}, self._entries)
+        return checked_entries(chain.from_iterable(pages), prefix, start_after, unordered)
 
     def _folders(self, prefix: str) -> Iterator[str]:
-        for page in self._pages(prefix, {}, {"Delimiter": "/"}, _prefixes):
-            for name in page:
-                base = self._name(prefix)
-                below = name.removeprefix(base).removesuffix("/")
-                if name == f"{base}{below}/" and "/" not in below and is_key(prefix + below):
-                    yield below
+        pages = self._pages(prefix, {}, {"Delimiter": "/"}, _prefixes)
+        return checked_folders(chain.from_iterable(pages), self._name(prefix), prefix)
 
     def _pages(
         self,

@@ -15,6 +15,7 @@ from tests.servers import CREDENTIALS, Server, fresh_bucket, shared
 from tests.servers.proxy import Fault, Hang, LostReply, Proxy, Reply, Script, SlowBody, StaleClose, proxied, refusal
 from wal_agent.bucket import s3
 from wal_agent.bucket.s3 import S3Bucket, parse_url
+from wal_agent.bucket.store import READ_TIMEOUT
 from wal_agent.errors import ConfigError, Conflict, Damaged, Denied, Misconfigured, Unavailable, WalAgentError
 
 
@@ -469,7 +470,7 @@ def test_the_region(monkeypatch: pytest.MonkeyPatch, env: dict[str, str], region
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    assert S3Bucket("s3://some-bucket")._client(s3.READ_TIMEOUT).meta.region_name == region
+    assert S3Bucket("s3://some-bucket")._client(READ_TIMEOUT).meta.region_name == region
 
 
 def test_what_is_set_wrongly_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
