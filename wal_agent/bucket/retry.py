@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from random import Random
 from typing import TypeVar
 
 from wal_agent.bucket.base import Bucket, BucketDecorator, Entry, Object
 from wal_agent.clock import Clock
 from wal_agent.errors import BucketError, Unavailable
 
-FIRST_BACKOFF = 0.05
+T = TypeVar("T")
+FIRST_BACKOFF = 0.05  # seconds
 LONGEST_BACKOFF = 2.0
 
 
 def backoff(attempt: int, rng: random.Random) -> float:
-    """Seconds to wait before try number `attempt` (from 1): doubles from FIRST up to CAP, +-50 %."""
+    """Seconds to wait before try number `attempt` (from 1): doubles from FIRST_BACKOFF up to
+    LONGEST_BACKOFF, +-50 %."""
     return float(min(LONGEST_BACKOFF, FIRST_BACKOFF * 2 ** min(attempt - 1, 10))) * (0.5 + rng.random())
 
 
@@ -41,8 +42,15 @@ class RetryBudget:
             raise error
         self._clock.sleep(seconds)
 
+    def call(self, act: Callable[[], T]) -> T:
+        """What `act` returns, called again while the bucket is Unavailable and the budget lasts."""
+        while True:
+            try:
+                return act()
+            except Unavailable as error:
+                self.pause(error)
 
-T = TypeVar("T")
+
 FIRST_PAUSE = 0.1  # seconds; the longest pause after the first failure, doubled with each further one
 LONGEST_PAUSE = 5.0
 
@@ -51,7 +59,9 @@ class RetryBucket(BucketDecorator):
     """A put is one try (see above). Gives up, with the inner bucket's own error, after `attempts` tries or when
     `deadline` seconds would pass."""
 
-    def __init__(self, inner: Bucket, clock: Clock, rng: Random, attempts: int = 8, deadline: float = 20.0) -> None:
+    def __init__(
+        self, inner: Bucket, clock: Clock, rng: random.Random, attempts: int = 8, deadline: float = 20.0
+    ) -> None:
         super().__init__(inner)
         self._clock = clock
         self._rng = rng

@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Literal, TypeVar
 
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.retry import RetryBucket, RetryBudget
@@ -17,7 +18,7 @@ from wal_agent.clock import Clock
 from wal_agent.errors import Conflict, Damaged, Fenced, NotFound, Unavailable, WalAgentError
 from wal_agent.failpoints import failpoint
 from wal_agent.records import Cause, Opening
-from wal_agent.wal import codec, reader, spool_replay
+from wal_agent.wal import codec, lease_doc, reader, spool_replay
 from wal_agent.wal import lease as leases
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.keys import Keys
@@ -25,7 +26,10 @@ from wal_agent.wal.lease import Lease
 from wal_agent.wal.lease_doc import LeaseRequest, StoredLease
 from wal_agent.wal.reader import Replay, Tail
 from wal_agent.wal.spool import Spool
-from wal_agent.wal.writer import Acked, Writer
+from wal_agent.wal.write_queue import Acked
+from wal_agent.wal.writer import Writer
+
+T = TypeVar("T")
 
 # --- pure rules
 
@@ -38,7 +42,8 @@ def may_chain(tail: Tail, epoch: int) -> bool:
 def resolve_opening_conflict(
     found: bytes, found_epoch: int, sent: bytes, epoch: int
 ) -> Literal["mine", "next", "give_up"]:
-    """R1, seq taken: what stands there is mine (byte for byte, R3), of a lower epoch, or the end of this attempt."""
+    """R1, seq taken: what is stored there is mine (byte for byte, R3), of a lower epoch, or the end of
+    this attempt."""
     if found == sent:
         return "mine"
     return "next" if found_epoch < epoch else "give_up"
@@ -65,30 +70,29 @@ def place_opening(
     hint: int = 0,
     budget: float = 20.0,
 ) -> Tail:
-    """Land `opening` at the end of the log; where it stands. Fenced: an equal or higher epoch is there; Unavailable."""
-    patience = RetryBudget(clock, rng, budget)
+    """Create `opening` at the end of the log and return its place. Fenced: an equal or higher epoch is there;
+    Unavailable."""
+    retries = RetryBudget(clock, rng, budget)
     while True:
-        try:
-            at = reader.read_tail(bucket, keys, hint)
-        except Unavailable as error:
-            patience.pause(error)
-            continue
+        at = retries.call(partial(reader.read_tail, bucket, keys, hint))
         if not may_chain(at, opening.epoch):
             raise _overtaken_error(keys, opening.epoch, at.epoch)
-        landed = _land(bucket, keys, patience, opening, at)
-        verdict, later = _check_after(bucket, keys, patience, landed)
-        if verdict == "last":
-            return landed
-        if verdict == "give_up":
-            raise _overtaken_error(keys, opening.epoch, later.epoch)
-        hint = later.seq
+        landed = _land(bucket, keys, retries, opening, at)
+        later = retries.call(partial(reader.newest_after, bucket, keys, landed.seq))
+        match resolve_later_segment(later, landed.epoch):
+            case "last":
+                return landed
+            case "give_up":
+                raise _overtaken_error(keys, opening.epoch, later.epoch)
+            case "again":
+                hint = later.seq
 
 
-def _land(bucket: Bucket, keys: Keys, patience: RetryBudget, opening: Opening, at: Tail) -> Tail:
-    """Create the opening behind `at`, or behind what of lower epochs came there meanwhile."""
+def _land(bucket: Bucket, keys: Keys, retries: RetryBudget, opening: Opening, at: Tail) -> Tail:
+    """Create the opening after `at`, or after segments of lower epochs that were created there meanwhile."""
     while True:
         seq = at.seq + 1
-        # Encoded once for each place; what is sent again is this very string of bytes (R3).
+        # Encoded once for each place; what is sent again are these bytes (R3).
         data = codec.encode_segment(
             job=keys.job,
             epoch=opening.epoch,
@@ -98,7 +102,7 @@ def _land(bucket: Bucket, keys: Keys, patience: RetryBudget, opening: Opening, a
             time=opening.time,
             records=[codec.encode_record(opening)[0]],
         )
-        found = _create_segment(bucket, keys, patience, seq, data)
+        found = _create_segment(bucket, keys, retries, seq, data)
         epoch = codec.decode_segment(found, job=keys.job, seq=seq).epoch
         here = Tail(seq, epoch, codec.digest(found))
         match resolve_opening_conflict(found, epoch, data, opening.epoch):
@@ -110,8 +114,8 @@ def _land(bucket: Bucket, keys: Keys, patience: RetryBudget, opening: Opening, a
                 at = here
 
 
-def _create_segment(bucket: Bucket, keys: Keys, patience: RetryBudget, seq: int, data: bytes) -> bytes:
-    """Send until it is decided what stands at `seq`; give that."""
+def _create_segment(bucket: Bucket, keys: Keys, retries: RetryBudget, seq: int, data: bytes) -> bytes:
+    """Send until it is decided what is stored at `seq`; return that."""
     while True:
         failpoint("opening.before_put")
         try:
@@ -122,24 +126,12 @@ def _create_segment(bucket: Bucket, keys: Keys, patience: RetryBudget, seq: int,
             except NotFound:
                 continue  # retention took it away; if this lands in the hole, the list behind it will say so
             except Unavailable as error:
-                patience.pause(error)
+                retries.pause(error)
         except Unavailable as error:
-            patience.pause(error)
+            retries.pause(error)
         else:
             failpoint("opening.after_put")
             return data
-
-
-def _check_after(
-    bucket: Bucket, keys: Keys, patience: RetryBudget, landed: Tail
-) -> tuple[Literal["last", "again", "give_up"], Tail]:
-    while True:
-        try:
-            later = reader.newest_after(bucket, keys, landed.seq)
-        except Unavailable as error:
-            patience.pause(error)
-            continue
-        return resolve_later_segment(later, landed.epoch), later
 
 
 def _overtaken_error(keys: Keys, epoch: int, found: int) -> Fenced:
@@ -212,20 +204,12 @@ def open_job(
     if spool is not None and spool.adopted:
         spool.require_room()
         spool.require_known()
-    newest = read_log_epoch(bucket, keys, clock, rng, seen, budget)
-    steady = RetryBucket(bucket, clock, rng, deadline=budget)
-    before = reader.replay(steady, keys, parallel=parallel)  # Newer: raised before anything is written
+    log = _Log(bucket, keys, clock, rng, budget, parallel)
+    newest = read_log_epoch(log, seen)
+    before = reader.replay(log.steady, keys, parallel=parallel)  # Newer: raised before anything is written
     with uninterrupted():
-        lease = leases.acquire(
-            bucket,
-            keys,
-            clock,
-            rng,
-            seen=seen,
-            claim=replace(claim, spool=str(spool.folder) if spool else ""),
-            log_epoch=newest,
-            budget=budget,
-        )
+        wanted = replace(claim, spool=str(spool.folder) if spool else "")
+        lease = leases.acquire(bucket, keys, clock, rng, seen=seen, claim=wanted, log_epoch=newest, budget=budget)
         opening = Opening(
             time=clock.now(),
             run=claim.run,
@@ -233,59 +217,58 @@ def open_job(
             cause=cause,
             host=claim.host,
             agent=claim.agent,
-            agent_version=fields.agent_version,
-            version=fields.version,
             workspace=claim.workspace,
-            args=fields.args,
-            interactive=fields.interactive,
-            trace=fields.trace,
-            parents=fields.parents,
-            snapshot=newest_snapshot_seq(bucket, keys, clock, rng, budget),
+            snapshot=newest_snapshot_seq(log),
+            **asdict(fields),
         )
         at = place_opening(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
     try:
-        return _opened(
-            bucket, keys, clock, rng, claim, before, at, lease, budget, parallel, spool, spooling, report, check_stop
-        )
+        return _open_spooled(log, claim.run, before, at, lease, spool, spooling, report, check_stop)
     except Stopped as stopped:
         if spool is None or spool.empty:  # what only this machine has must be named by the lease
             stopped.lease = lease
         raise
 
 
-def _opened(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    claim: LeaseRequest,
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A job's log; how many seconds each step may take, and how many segments are fetched at a time."""
+
+    bucket: Bucket
+    keys: Keys
+    clock: Clock
+    rng: random.Random
+    budget: float
+    parallel: int
+
+    @property
+    def steady(self) -> RetryBucket:
+        """Each read is retried by itself: begun anew at each failure, a replay of hundreds would never end on a bad
+        day."""
+        return RetryBucket(self.bucket, self.clock, self.rng, deadline=self.budget)
+
+    def call(self, act: Callable[[], T]) -> T:
+        return RetryBudget(self.clock, self.rng, self.budget).call(act)
+
+
+def _open_spooled(
+    log: _Log,
+    run: str,
     before: Replay,
     at: Tail,
     lease: Lease,
-    budget: float,
-    parallel: int,
     spool: Spool | None,
     spooling: bool,
     report: Callable[[str], None],
     check_stop: Callable[[], None],
 ) -> OpenedJob:
     """What follows the own opening, `at`: the replay, and what an earlier run had spooled."""
-    found = replay_for_plan(bucket, keys, clock, rng, before, at, budget, parallel)
+    bucket, keys, clock, rng, budget = log.bucket, log.keys, log.clock, log.rng, log.budget
+    found = replay_for_plan(log, before, at)
     sound = found.damage is None
-    carried = (
-        spool_replay.rebase_spool(bucket, keys, clock, rng, spool, at, claim.run, budget) if spool and sound else []
-    )
-    writer = Writer(
-        bucket,
-        keys,
-        clock,
-        rng,
-        epoch=lease.epoch,
-        run=claim.run,
-        acked=Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time),
-        spool=spool,
-        carried=carried,
-    )
+    carried = spool_replay.rebase_spool(bucket, keys, clock, rng, spool, at, run, budget) if spool and sound else []
+    acked = Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time)
+    writer = Writer(bucket, keys, clock, rng, epoch=lease.epoch, run=run, acked=acked, spool=spool, carried=carried)
     if carried:
         report(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
         spool_replay.send_spooled(writer, clock, rng, budget, check_stop)
@@ -296,35 +279,23 @@ def _opened(
         spool.remove()
         writer.stop_spooling()
         spool = None
-    blobs = Blobs(bucket, keys, clock, rng, epoch=lease.epoch, parallel=max(1, parallel // 2))
+    blobs = Blobs(bucket, keys, clock, rng, epoch=lease.epoch, parallel=max(1, log.parallel // 2))
     return OpenedJob(keys, lease, writer, blobs, found, spool)
 
 
-def read_log_epoch(
-    bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, seen: StoredLease | None, budget: float
-) -> int:
+def read_log_epoch(log: _Log, seen: StoredLease | None) -> int:
     """R1: the highest epoch in the log (epochs never go down, so the newest segment has it). Damaged, also where the
     log ends before the lease says, or in another record: an opening there would hide what is missing."""
-    patience, reached = RetryBudget(clock, rng, budget), reader.KnownEnd.by(seen)
-    while True:
-        try:
-            end = reader.read_tail(bucket, keys, reached.seq)
-        except Unavailable as error:
-            patience.pause(error)
-            continue
-        if why := reached.lacks(keys.job, end.seq, end.hash):
-            raise Damaged(why)
-        return end.epoch
+    known = reader.KnownEnd.by(seen)
+    end = log.call(lambda: reader.read_tail(log.bucket, log.keys, known.seq))
+    if why := known.lacks(log.keys.job, end.seq, end.hash):
+        raise Damaged(why)
+    return end.epoch
 
 
-def newest_snapshot_seq(bucket: Bucket, keys: Keys, clock: Clock, rng: random.Random, budget: float) -> int:
+def newest_snapshot_seq(log: _Log) -> int:
     """For retention (R4): the replay that follows can begin from no snapshot older than this one, if it counts."""
-    patience = RetryBudget(clock, rng, budget)
-    while True:
-        try:
-            return max(reader.list_snapshots(bucket, keys), default=0)
-        except Unavailable as error:
-            patience.pause(error)
+    return log.call(lambda: max(reader.list_snapshots(log.bucket, log.keys), default=0))
 
 
 def may_continue_replay(newest: int, began: int) -> bool:
@@ -332,26 +303,16 @@ def may_continue_replay(newest: int, began: int) -> bool:
     return newest <= began
 
 
-def replay_for_plan(
-    bucket: Bucket,
-    keys: Keys,
-    clock: Clock,
-    rng: random.Random,
-    before: Replay,
-    at: Tail,
-    budget: float,
-    parallel: int,
-) -> Replay:
+def replay_for_plan(log: _Log, before: Replay, at: Tail) -> Replay:
     """R2: the replay that the plan may see ends at the own opening and is read after it landed. It goes on from what
     was read `before`, since segments never change and each names the one before it, but never from an older snapshot
     than is there by now: retention deletes what only that one names (R4). Fenced: a newer owner has passed (this host
     slept), and its retention has taken what should be read here."""
-    # Each read is asked again by itself: begun anew at each failure, a replay of hundreds would never end on a bad day.
-    steady = RetryBucket(bucket, clock, rng, deadline=budget)
+    steady, keys = log.steady, log.keys
     if may_continue_replay(max(reader.list_snapshots(steady, keys), default=0), before.snapshot):
-        found = reader.continue_replay(steady, keys, before, at.seq, parallel=parallel)
+        found = reader.continue_replay(steady, keys, before, at.seq, parallel=log.parallel)
     else:
-        found = reader.replay(steady, keys, at.seq, parallel=parallel)
+        found = reader.replay(steady, keys, at.seq, parallel=log.parallel)
     if found.damage is not None and (newer := reader.newest_after(steady, keys, at.seq)).epoch > at.epoch:
         raise Fenced(f"Job {keys.job} was taken over (epoch {newer.epoch}) while epoch {at.epoch} was opening.")
     return found
@@ -376,7 +337,7 @@ def close_job(
         return "left"
     if job.spool is not None and not job.spool.empty:
         return "left"  # a damaged log: what an earlier run spooled could not be carried in
-    state = leases.final_lease_state(wanted, len(job.writer.state.open))
+    state = lease_doc.final_lease_state(wanted, len(job.writer.state.open))
     try:
         seq, end = last_record(job.writer)
         job.lease.settle(state, reason, seq=seq, end=end.hex(), until=until, budget=budget)

@@ -27,33 +27,12 @@ from wal_agent.wal.lease_doc import (
     StoredLease,
     decode_lease,
     encode_lease,
-    final_lease_state,
     find_ttl,
     is_mine,
     may_allow,
     next_epoch,
-    timing_holds,
 )
 from wal_agent.wal.reader import Tail
-
-__all__ = [
-    "Lease",
-    "LeaseDoc",
-    "LeaseRequest",
-    "LeaseState",
-    "StoredLease",
-    "acquire",
-    "decode_lease",
-    "encode_lease",
-    "final_lease_state",
-    "is_mine",
-    "may_allow",
-    "next_epoch",
-    "read_lease",
-    "timing_holds",
-    "unlock",
-]
-
 
 REPAIR = "wal-agent unlock --damaged"
 

@@ -24,7 +24,8 @@ from wal_agent.wal.codec import Snapshot
 from wal_agent.wal.files import CHUNK, apply_layers, chunk_count, create_file, write_base
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.state import FileState
-from wal_agent.wal.writer import Acked, Writer
+from wal_agent.wal.write_queue import Acked
+from wal_agent.wal.writer import Writer
 
 
 class Mirror:

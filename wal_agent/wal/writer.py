@@ -37,8 +37,6 @@ from wal_agent.wal.write_queue import (
     resolve_conflict,
 )
 
-__all__ = ["Acked", "Backlog", "InFlight", "Sealed", "Step", "Writer"]
-
 Step = Literal["idle", "acked", "undecided", "ended"]
 SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
 MAX_DEFER = 5.0  # seconds that records which are worth no put of their own may wait

@@ -19,7 +19,8 @@ from wal_agent.recovery import lease_policy
 from wal_agent.wal import blobs, codec, job, reader, retention, snapshot, writer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.state import apply_all
-from wal_agent.wal.writer import Acked, InFlight, Step, Writer
+from wal_agent.wal.write_queue import Acked, InFlight
+from wal_agent.wal.writer import Step, Writer
 
 
 @dataclass(frozen=True)

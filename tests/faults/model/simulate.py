@@ -20,6 +20,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Fenced, LeaseHeld, NotFound, Unavailable, WalAgentError
 from wal_agent.wal import lease as leases
 from wal_agent.wal.files import write_file
+from wal_agent.wal.lease_doc import may_allow
 from wal_agent.wal.retention import Retention
 
 TIMED = Shape(unlock=0.003, gc=0.002)
@@ -88,7 +89,7 @@ def simulate(seed: int, shape: Shape | None = None, make_store: Callable[[Clock]
 
 def rule_seven(shape: Shape) -> Callable[..., bool]:
     """R7 as it is; in a clock-free world an allow has no date."""
-    return leases.may_allow if shape.timed else lambda *_: True
+    return may_allow if shape.timed else lambda *_: True
 
 
 class Life:

@@ -31,6 +31,7 @@ from wal_agent.records import (
 from wal_agent.supervise import machine
 from wal_agent.supervise.hook_server import STATUS, HookServer
 from wal_agent.wal import lease as leases
+from wal_agent.wal import lease_doc
 from wal_agent.wal.job import close_job
 from wal_agent.wal.reader import replay
 from wal_agent.wal.state import State
@@ -201,7 +202,7 @@ def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
     for phase, tool in (("starting", ""), ("executing_tools", "run_shell_command"), ("awaiting_model", "")):
         version = shelf.bucket.get(KEYS.lease).version
         doc = msgspec.structs.replace(job.lease.doc, phase=phase)
-        shelf.bucket.put(KEYS.lease, leases.encode_lease(doc), if_version=version)
+        shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=version)
         assert look(shelf.bucket, KEYS, {}).tool == tool
     assert "1 tool call," in shown(msgspec.structs.replace(look(shelf.bucket, KEYS, {}), session="s"))
 
@@ -273,7 +274,7 @@ def test_a_live_run_on_this_machine_is_asked() -> None:
             here = machine.this_host({}, run_dir.lock)
             doc = msgspec.structs.replace(job.lease.doc, host=here)
             version = shelf.bucket.get(KEYS.lease).version
-            shelf.bucket.put(KEYS.lease, leases.encode_lease(doc), if_version=version)
+            shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=version)
             found = look(shelf.bucket, KEYS, {})
             assert (found.state, found.phase) == ("running", "awaiting_user")
             assert found.waiting == Waiting(2500, 65.0)
@@ -292,7 +293,7 @@ def held(tmp_path: Path, phase: str, lasted: float) -> tuple[Shelf, float]:
     job = shelf.open("far")
     now = job.lease.doc.time + 3600
     doc = msgspec.structs.replace(job.lease.doc, phase=phase, time=now, since=now - lasted)
-    shelf.bucket.put(KEYS.lease, leases.encode_lease(doc), if_version=shelf.bucket.get(KEYS.lease).version)
+    shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=shelf.bucket.get(KEYS.lease).version)
     return shelf, lasted
 
 

@@ -25,6 +25,7 @@ from wal_agent.supervise.acquire import (
     sleep_unless_signalled,
 )
 from wal_agent.wal import lease as leases
+from wal_agent.wal import lease_doc
 from wal_agent.wal.job import OpenedJob, close_job
 
 NOWHERE = Spooling(Path("/nowhere/spools"))
@@ -237,7 +238,7 @@ def test_only_a_version_that_was_watched_counts_as_unchanged(taking: Taking) -> 
     assert seen is not None
     watch = LeaseWatch()
     assert [watch.unchanged(seen, now) for now in (100.0, 104.0)] == [0.0, 4.0]
-    newer = leases.StoredLease(msgspec.structs.replace(seen.doc, beat=9), "other", seen.updated, seen.now)
+    newer = lease_doc.StoredLease(msgspec.structs.replace(seen.doc, beat=9), "other", seen.updated, seen.now)
     assert [watch.unchanged(newer, now) for now in (110.0, 113.0)] == [0.0, 3.0]
 
 

@@ -22,9 +22,8 @@ from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Newer
 from wal_agent.fleet import results
 from wal_agent.recovery.restore_target import RestoreMarker, read_marker, write_marker
-from wal_agent.wal import codec
+from wal_agent.wal import codec, lease_doc
 from wal_agent.wal import codec as packing
-from wal_agent.wal import lease as leases
 from wal_agent.wal.job import close_job
 from wal_agent.wal.lease import replace_damaged_lease
 from wal_agent.wal.reader import Tail
@@ -236,4 +235,4 @@ def test_the_memory_of_the_watchers_is_not_replaced() -> None:
     with pytest.raises(Newer, match=results.KEY):
         results.Acted(world.inner, SystemClock(), world.rng)
     with pytest.raises(Newer):
-        leases.decode_lease(b'{"format": 2}', "shop")
+        lease_doc.decode_lease(b'{"format": 2}', "shop")

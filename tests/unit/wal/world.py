@@ -10,7 +10,7 @@ from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Unavailable, WalAgentError
 from wal_agent.records import End, Host, Intent, Payload
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
-from wal_agent.wal import lease
+from wal_agent.wal import lease, lease_doc
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import LeaseRequest
@@ -94,7 +94,7 @@ class World:
         self.inner = MemoryBucket(clock=self.clock.now)
         self.bucket = Flaky(self.inner)
 
-    def seen(self) -> lease.StoredLease | None:
+    def seen(self) -> lease_doc.StoredLease | None:
         return lease.read_lease(self.bucket, KEYS)
 
     def open(self, run: str) -> OpenedJob:
