@@ -233,9 +233,9 @@ def main() -> int:
             sys.exit(f"The tests fail without a mutant: {' '.join(tests)}")
     with ProcessPoolExecutor(given.jobs) as pool:  # each worker has one thread, so that it can fork
         for mutant, survived in zip(chosen, pool.map(survives, chosen, repeat(seconds)), strict=True):
-            if survived:
-                survivors.append(mutant)
-                print(f"survived {mutant.path}:{mutant.line}: {mutant.what}: {mutant.code}", flush=True)
+            survivors += [mutant] * survived
+            how = "survived" if survived else "killed"
+            print(f"{how:8} {mutant.path}:{mutant.line}: {mutant.what}: {mutant.code}", flush=True)
     killed = len(chosen) - len(survivors)
     print(f"{killed} of {len(chosen)} mutants killed ({killed / max(1, len(chosen)):.1%}; goal {GOAL:.0%})")
     return 0 if killed >= GOAL * len(chosen) else 1

@@ -7,7 +7,7 @@ The contract, which tests/contract/test_bucket.py runs against every implementat
   `a/b` may both be keys.
 * `put` is atomic: a reader sees all of an object or nothing of it; of any number of writers that race for one condition
   at most one succeeds. When it returns, the object is durable. `Conflict` says that the condition did not hold *and*
-  that what stands there now is durable. A `get` alone does not: what it shows may be a put that is still undecided.
+  that the stored object is durable. A `get` alone does not: what it shows may be a put that is still undecided.
 * A version names one put of one key and is never used again for that key, also not after a delete. (S3 is the
   exception: its version is a hash of the bytes, so whoever replaces objects there puts a fresh nonce into each.)
 * `Unavailable` decides nothing: the put may have landed, may land later, or never (a lost reply is not a failure).

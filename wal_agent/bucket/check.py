@@ -121,7 +121,7 @@ class _Store:
         yield Finding(check, not found, found)
 
     def _put(self, operation: Operation, key: str, data: bytes, version: Version | None = None) -> Version:
-        """Conflict, NotFound. A first try that was not answered may have landed: then what stands there is ours."""
+        """Conflict, NotFound. A first try that was not answered may have landed: then the stored object is our own."""
         try:
             made = self._noted(operation, lambda: self._bucket.put(key, data, if_version=version))
         except Unavailable:
@@ -157,7 +157,7 @@ class _Store:
 def _checks(store: _Store, stem: str) -> Iterator[Finding]:
     """Each name is written as seldom as a check allows, and as late after its last time.
 
-    A store may deny a look at an absent object to whoever may not list (S3), so such checks need the listing."""
+    A store may deny reading an absent object to whoever may not list (S3), so such checks need the listing."""
     first, second, third, absent = (f"{stem}-{letter}" for letter in "abcd")
     try:
         version = store.create(first, b"one")
@@ -247,7 +247,7 @@ def _same(seen: object, wanted: object) -> str:
 WARM_UP = 3  # puts that open connections
 PUTS = 20
 BODY = b"\0" * 1024  # about the size of a tool call's intent
-CLOSE = 2.0  # seconds; a store may tell its time in whole ones
+CLOSE = 2.0  # seconds; a store may give its time in whole ones
 APART = 60.0
 
 
@@ -259,7 +259,7 @@ def examine(bucket: Bucket, prefix: str, clock: Clock) -> Iterator[Finding]:
         denied = {finding.check for finding in findings if finding.denied}
         if not denied & {"create", "delete"}:
             yield put_times(bucket, prefix, clock)
-        if "list" not in denied:  # stores tell the time with a listing
+        if "list" not in denied:  # stores give their time with a listing
             yield clock_offset(bucket, clock)
     except WalAgentError as error:
         yield Finding("it can be used", False, str(error))
@@ -288,14 +288,14 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def clock_offset(bucket: Bucket, clock: Clock) -> Finding:
-    """How far the store's clock is ahead of ours. Never a failure: no decision compares the two."""
+    """How far the store's clock is ahead of this machine's. Never a failure: no decision compares the two."""
     before = clock.now()
-    told = bucket.time()
-    return Finding(_offset_words(told - (before + clock.now()) / 2, whole=told == int(told)), True)
+    stored = bucket.time()
+    return Finding(_offset_words(stored - (before + clock.now()) / 2, whole=stored == int(stored)), True)
 
 
 def _offset_words(ahead: float, whole: bool) -> str:
-    """`whole`: the store tells whole seconds, so half a second is missing on average."""
+    """`whole`: the store gives whole seconds, so half a second is missing on average."""
     ahead += 0.5 if whole else 0.0
     if abs(ahead) <= CLOSE:
         return f"its clock and this machine's agree within {CLOSE:g} s"

@@ -254,7 +254,8 @@ class _Sealer:
 
 
 def _refuse_encrypted(name: str, data: bytes) -> None:
-    """Denied for an encrypted object. A blob's bytes are the user's and may begin with anything; its hash tells."""
+    """Denied for an encrypted object. A blob's bytes are the user's and may begin with anything; its hash is
+    checked."""
     if data.startswith(SEALED_MAGIC) and name.split("/")[1:2] != ["blobs"]:
         raise Denied(f"{name} is encrypted with key {_id_in(data)}, and no key was given.", GIVE_KEY)
 

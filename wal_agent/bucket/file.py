@@ -2,7 +2,7 @@
 
     root/<key>=            an object. The `=`, which no key holds, lets `a` and `a/b` both exist.
     root/.locks/<00..ff>   sidecars for flock, striped by the hash of the key and never unlinked. Every mutator takes
-                           its own, else a create could be renamed over by a replace that looked before it.
+                           its own, else a create could be renamed over by a replace that checked before it.
     root/.bucket           the marker (disk.py): which bucket this is.
     root/.tmp/<pid>-<hex>  what is being written; synced, then linked (create) or renamed (replace) to its name.
 
@@ -59,10 +59,10 @@ class Frame:
 
 
 def generation_of(version: Version) -> int:
-    """The generation that a version names; 0, which no object has, for a text that is no version of ours."""
+    """The generation that a version names; 0, which no object has, for a text that is no version."""
     digits, _, nonce = version.partition("-")
-    ours = digits.isascii() and digits.isdigit() and len(digits) < 20 and len(nonce) == 2 * FRAME_NONCE
-    return int(digits) if ours else 0
+    valid = digits.isascii() and digits.isdigit() and len(digits) < 20 and len(nonce) == 2 * FRAME_NONCE
+    return int(digits) if valid else 0
 
 
 def encode_frame(frame: Frame) -> bytes:
@@ -179,18 +179,18 @@ class FileBucket:
         pass
 
     def _check(self, folder: int, name: str, key: str, if_version: Version | None) -> None:
-        """Conflict, once what stands there is durable, unless the condition of a put holds."""
-        stands: Version | None = None
+        """Raise Conflict, once the stored object is durable, unless the condition of a put holds."""
+        stored: Version | None = None
         with suppress(FileNotFoundError):
             if if_version is None:
                 os.stat(name, dir_fd=folder, follow_symlinks=False)
-                stands = "something"
+                stored = "something"
             else:
-                stands = decode_frame(read_file(folder, name)[0], str(self._path(key))).version
-        if stands != if_version:
+                stored = decode_frame(read_file(folder, name)[0], str(self._path(key))).version
+        if stored != if_version:
             # Its writer may have been killed before its sync, and a caller takes what it reads back for acknowledged.
             sync(folder)
-            raise Conflict(f"{key} in {self.url} is {'absent' if stands is None else 'another version'}.")
+            raise Conflict(f"{key} in {self.url} is {'absent' if stored is None else 'another version'}.")
 
     def _link(self, temps: int, temp: str, folder: int, name: str) -> None:
         try:

@@ -70,7 +70,7 @@ def make_child(folder: int, name: str) -> int:
     """The same, made where it is missing: private (0700), and durable before this returns."""
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=folder)
-    sync(folder)  # also when it stood already: who made it may have been killed before its own sync
+    sync(folder)  # also when it existed already: who made it may have been killed before its own sync
     return open_child(folder, name)
 
 
@@ -114,7 +114,7 @@ def make_root(root: Path) -> None:
             folder.mkdir(0o700)
         sync_folder(folder.parent)
     for folder in chain[len(missing) + 1 :]:
-        # Names that another process made and did not sync. Not ours to insist on: / may be unreadable.
+        # Names that another process made and did not sync. No reason to fail: / may be unreadable.
         with suppress(OSError):
             sync_folder(folder)
 
@@ -176,7 +176,7 @@ def temp_file(folder: int, data: bytes) -> Iterator[str]:
     name = f"{os.getpid()}-{secrets.token_hex(8)}"
     fd = os.open(name, _NEW, 0o600, dir_fd=folder)
     try:
-        _try_lock(fd)  # tells sweep() that its writer lives
+        _try_lock(fd)  # shows sweep() that its writer lives
         with os.fdopen(fd, "wb", closefd=False) as file:
             file.write(data)
         sync(fd)

@@ -302,7 +302,7 @@ class GcsBucket:
         return self._folders(check_folder(prefix))
 
     def time(self) -> float:
-        """Whole seconds, as the store tells them, from a request that needs the permission to list only."""
+        """Whole seconds, as the store gives them, from a request that needs the permission to list only."""
         with self._explained("list"):
             reply = self._store().peek(self._folder)
             if reply.status_code != 200:

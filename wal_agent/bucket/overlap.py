@@ -31,7 +31,7 @@ class Mount:
 
 
 def find_overlap(bucket: Path, workspace: Path) -> Overlap | None:
-    """`bucket` need not exist yet; what exists of its path counts. OSError: the workspace cannot be looked at."""
+    """`bucket` need not exist yet; what exists of its path counts. OSError: the workspace cannot be read."""
     mounts = _mounts()
     named = [bucket, Path(os.path.realpath(bucket))]
     for path in named:
@@ -63,7 +63,7 @@ def _upward(path: Path) -> Iterator[tuple[int, int]]:
     for _ in range(MAX_DEPTH):
         try:
             here = _identity(at)
-        except OSError:  # not ours to search
+        except OSError:  # no permission to search it
             return
         if here == last:
             return
@@ -77,7 +77,7 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _in_file_system(path: Path, mounts: dict[int, Mount]) -> tuple[str, PurePosixPath] | None:
-    """Device and path inside of it; None where the kernel does not tell (no Linux, or no mount of ours)."""
+    """Device and path inside of it; None where the kernel does not list it (no Linux, or no mount of this process)."""
     if not mounts:
         return None
     try:

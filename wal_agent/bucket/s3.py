@@ -237,17 +237,17 @@ def _no_permission(said: Refusal, asked: Request) -> Denied:
 
 
 def _refusal(error: sdk.ClientError) -> Refusal:
-    told = error.response.get("Error", {})
+    reply = error.response.get("Error", {})
     meta = error.response.get("ResponseMetadata", {})
     headers = meta.get("HTTPHeaders", {})
-    code = quote(str(told.get("Code", "")), 60)
-    region = str(told.get("Region") or headers.get("x-amz-bucket-region") or "")
+    code = quote(str(reply.get("Code", "")), 60)
+    region = str(reply.get("Region") or headers.get("x-amz-bucket-region") or "")
     named = getattr(error, "operation_name", "")
     return Refusal(
         status=int(meta.get("HTTPStatusCode", 0)),
         code="" if code.isdigit() else code,  # without a body the SDK puts the status there
-        says=quote(str(told.get("Message", "")), 300),
-        key_id=str(told.get("AWSAccessKeyId", "")),
+        says=quote(str(reply.get("Message", "")), 300),
+        key_id=str(reply.get("AWSAccessKeyId", "")),
         region=region if re.fullmatch(r"[a-z0-9-]{1,40}", region) else "",
         service=named if named.startswith(("AssumeRole", "GetRoleCredentials", "CreateToken")) else "s3",
     )
@@ -378,9 +378,9 @@ class S3Bucket:
             if (error := delete_error(left, self._asked("delete", str(left.get("Key", names[0]))))) is not None:
                 raise error
         # An answer that was cut off names neither what is gone nor what is left.
-        told = {str(one.get("Key")) for one in (*reply.get("Deleted", []), *reply.get("Errors", []))}
-        if untold := set(names) - told:
-            raise Unavailable(f"The store did not say whether {len(untold)} objects of {self.url} were deleted.")
+        answered = {str(one.get("Key")) for one in (*reply.get("Deleted", []), *reply.get("Errors", []))}
+        if missing := set(names) - answered:
+            raise Unavailable(f"The store did not say whether {len(missing)} objects of {self.url} were deleted.")
 
     def _list(self, prefix: str, start_after: str) -> Iterator[Entry]:
         def unordered() -> Misconfigured:
@@ -496,7 +496,7 @@ def _client(session: Any, endpoint: str | None, read_timeout: float) -> Any:
 
 def _as_one_request(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
     params["headers"].pop("Expect", None)  # 100-continue would cost each put a round trip more
-    # A reply that tells another region is not followed: for a 307 the SDK asks HeadBucket again and again.
+    # A reply that names another region is not followed: for a 307 the SDK asks HeadBucket again and again.
     context.get("s3_redirect", {})["redirected"] = True
 
 
@@ -508,7 +508,7 @@ def _with_md5(params: dict[str, Any], **_: Any) -> None:
 
 def _check_complete(listing: Mapping[str, Any]) -> Mapping[str, Any]:
     """The SDK takes an answer without a body for a listing without objects, whatever its Content-Length says; but an
-    empty listing is what tells that a log ends (I2)."""
+    empty listing is what shows that a log ends (I2)."""
     if "IsTruncated" not in listing:
         raise Unavailable("The store's listing was cut off.")
     return listing
@@ -533,7 +533,7 @@ def _date(reply: Mapping[str, Any]) -> float:
 
 
 def _second(moment: float) -> float:
-    """Listings may tell more of a time than the header of an object."""
+    """Listings may give more of a time than the header of an object."""
     return float(math.floor(moment))
 
 

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from wal_agent.bucket.base import Entry, Object, Version, is_key
 from wal_agent.errors import Damaged
 
-MAX_BYTES = 256 << 20  # of an object that is read into memory; ours end at 64 MiB
+MAX_BYTES = 256 << 20  # of an object that is read into memory; wal-agent's end at 64 MiB
 PAGE_SIZE = 1000  # entries; the most that the stores put into one page
 CONNECTIONS = 32  # kept open; blobs are uploaded in parallel beside the writer, the renewer and the reader
 # An append has 20 s: a connection or a reply that does not come leaves time for another send of the same bytes.
@@ -19,7 +19,7 @@ CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 10.0  # seconds
 def object_in_seconds(data: bytes, version: Version, updated: float, date: float) -> Object:
     """An object of a store that cuts its times to whole seconds.
 
-    An age that is too high would let a live owner look dead, so `now` is a second early: then the age is at most the
+    An age that is too high would make a live owner seem dead, so `now` is a second early: then the age is at most the
     true one, and at most two seconds less."""
     return Object(data, version, updated, max(updated, date - 1.0))
 

@@ -21,7 +21,7 @@ MAX_PATHS_SIZE = 1 << 20  # bytes of a list of paths that goes into a capture
 
 @dataclass(slots=True)
 class LeftOut:
-    """Paths (raw bytes, below the workspace) and why; a path counts once, the first reason stands."""
+    """Paths (raw bytes, below the workspace) and why; a path counts once, the first reason counts."""
 
     why: dict[bytes, str] = field(default_factory=dict)
     later: list[bytes] = field(default_factory=list)  # new files that a later capture saves

@@ -136,11 +136,11 @@ class Captured(Protocol):
 
 
 class NotCapturable(OSError):
-    """What stands at the path is no regular file, or is a link; it is never read."""
+    """The path is no regular file, or is a link; it is never read."""
 
 
 class LostBeginning(Exception):
-    """The file was begun anew without what stood in it, and what the log has of that was never read here: the log's
+    """The file was begun anew without its old content, and what the log has of that was never read here: the log's
     version is worth more."""
 
 
@@ -153,7 +153,7 @@ class Staged:
 
     def commit(self) -> None:
         self._tracker._known = self._known
-        self._tracker._told = max(self._tracker._told, self.delta.settled)
+        self._tracker._settled_upto = max(self._tracker._settled_upto, self.delta.settled)
 
 
 class FileTracker:
@@ -163,7 +163,7 @@ class FileTracker:
     `path` may be set when the file moves; `name` is the logical name in the log. `moving` says that the last capture
     gave up because the file was rewritten under its eyes; the next one tries again.
 
-    `begins` (SessionFile) may tell that the file goes on where a deleted one ended. Then what was captured of that one
+    `begins` (SessionFile) may say that the file goes on where a deleted one ended. Then what was captured of that one
     stays: the log's version is both, one behind the other.
     """
 
@@ -174,7 +174,7 @@ class FileTracker:
         self._lost: KnownVersion | None = None  # what the log has from before the file's first byte
         self._known: KnownVersion | None = None
         self._resuming: Captured | None = None
-        self._told = 0
+        self._settled_upto = 0
         self._distrust = False
         self._forgotten = False
 
@@ -187,7 +187,7 @@ class FileTracker:
         """A delta that was committed did not reach the log: what the log holds is not known any more, so the next
         capture sends all of the file."""
         self._forgotten = self.captured
-        self._known, self._resuming, self._told = None, None, 0
+        self._known, self._resuming, self._settled_upto = None, None, 0
 
     def capture(self, put_payload: Callable[[bytes], Payload], now: float, settled: int = 0) -> FileDelta | None:
         """What changed since the last capture; None when nothing did (and `settled` is not news), or while `moving`.
@@ -231,13 +231,13 @@ class FileTracker:
         return same
 
     def resume_from(self, captured: Captured) -> None:
-        """The file is the log's version, or an extension of it: the next capture looks whether that is so, and sends
+        """The file is the log's version, or an extension of it: the next capture checks whether that is so, and sends
         all of it when it is neither. Nothing is read before: who starts an agent need not wait for that."""
         self._known, self._resuming = None, captured
 
     @property
     def _at(self) -> int:
-        """Where the file's first byte stands in the log's version."""
+        """The offset of the file's first byte in the log's version."""
         return self._lost.size if self._lost else 0
 
     def _all(self, fd: int) -> KnownVersion:
@@ -267,7 +267,7 @@ class FileTracker:
 
     def _staged(self, new: KnownVersion, edits: tuple[Edit, ...], now: float, settled: int) -> Staged | None:
         old = self._known
-        if old is not None and (new.size, new.sha256) == (old.size, old.sha256) and settled <= self._told:
+        if old is not None and (new.size, new.sha256) == (old.size, old.sha256) and settled <= self._settled_upto:
             self._known = new  # same bytes; its inode or mtime may be news
             return None
         delta = FileDelta(

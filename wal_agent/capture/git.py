@@ -38,7 +38,7 @@ SETTINGS = (
     "gc.auto=0",
     "maintenance.auto=false",
     "protocol.allow=never",
-    "safe.directory=*",  # it is told to read here, and runs nothing that it reads
+    "safe.directory=*",  # it only reads here, and runs nothing that it reads
 )
 
 
@@ -64,7 +64,7 @@ class Busy(Exception):
 
 
 class OwnProcesses:
-    """Processes of ours whose end their own thread waits for. `lock` is held from before one starts until it is known
+    """Our own processes, whose end their own thread waits for. `lock` is held from before one starts until it is known
     here, and by whoever reaps."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ OWN = OwnProcesses()
 
 @dataclass(frozen=True, slots=True)
 class GitDirs:
-    """Which repository a git process is told to work on. `alternates`: object directories to read besides."""
+    """Which repository a git process works on. `alternates`: object directories to read besides."""
 
     git_dir: Path
     work_tree: Path | None = None
@@ -284,10 +284,11 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def reap_others(collect: Callable[[int, int], None]) -> None:
-    """Collect every dead child but ours (`OWN`), whose thread waits for it; `collect` gets pid and wait status.
+    """Collect every dead child but our own git processes (`OWN`), whose thread waits for it; `collect` gets pid and
+    wait status.
 
-    One of ours that is dead and not yet collected hides others for the moment; the caller asks again. Where the system
-    cannot look without collecting (macOS), nobody is adopted either. ChildProcessError: there is no child left."""
+    An own one that is dead and not yet collected hides others for the moment; the caller asks again. Where the system
+    cannot check without collecting (macOS), nobody is adopted either. ChildProcessError: there is no child left."""
     if not hasattr(os, "waitid"):
         return
     with OWN.lock:

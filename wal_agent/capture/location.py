@@ -70,8 +70,7 @@ MAX_MARKED_JOBS = 6
 
 
 def mark_folder(folder: Path, commits: Sequence[str], job: str = "") -> None:
-    """Say that the newest captures of this folder by `job` are `commits`; none: that it stands for no capture of any
-    job's."""
+    """Mark the folder with `commits`, the newest captures of it by `job`; with none: it is no capture of any job's."""
     entries = {
         _key(job): tuple(commits[:MAX_MARKS]),
         **{k: v for k, v in _read_all_marks(folder).items() if k != _key(job)},

@@ -60,7 +60,7 @@ def operation_in_progress(files: Iterable[str]) -> str:
 
 
 def read_progress_files(git_dir: Path) -> Iterator[tuple[str, bytes]]:
-    """The files that tell of something in progress, as far as the bounds go."""
+    """Return the files that show something in progress, as far as the bounds go."""
     size = count = 0
     for name in (*PROGRESS_FILES, *_listed(git_dir, PROGRESS_FOLDERS)):
         data = read_plain(git_dir / name, MAX_PROGRESS_FILE)
@@ -145,7 +145,7 @@ class History:
         return {line.split()[0]: tuple(line.split()[1:]) for line in said.splitlines()}
 
     def who(self, place: Location, head: str) -> tuple[str, ...]:
-        """What clones of this project share. The first commit is looked for once, and not in a shallow clone, which
+        """What clones of this project share. The first commit is searched once, and not in a shallow clone, which
         does not have it."""
         url = self._git.text("config", "--get", "remote.origin.url", at=place.at, ok=(0, 1))
         key = (place, url, bool(head))
@@ -175,7 +175,7 @@ class History:
 
 
 def strip_credentials(url: str) -> str:
-    """An origin as it may be told: no user, password, query or fragment."""
+    """An origin that may be logged: no user, password, query or fragment."""
     if "://" not in url:
         return url
     try:
@@ -270,8 +270,8 @@ MOST_SPARSE = 64 << 10  # bytes of the sparse patterns
 
 @dataclass(frozen=True, slots=True)
 class RepositoryState:
-    """What stands around the working tree now. `index`: tree, "" for none. `extra`: objects that `state` names and
-    nothing else holds."""
+    """The repository around the working tree, as of now. `index`: tree, "" for none. `extra`: objects that `state`
+    names and nothing else holds."""
 
     repository: Repository | None = None
     index: str = ""
@@ -299,7 +299,7 @@ class RepositoryReader:
         """Another one when the user's index is another one."""
         return self._index.stamp
 
-    def look(self, place: Location) -> RepositoryState:
+    def read(self, place: Location) -> RepositoryState:
         """Everything about the repository at `place`; GitFailed."""
         if place.git_dir is None:
             self._index.forget()

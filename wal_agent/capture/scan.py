@@ -44,8 +44,8 @@ MAX_IGNORE_LINES = 500
 
 
 def write_excludes(git: Git, place: Location, env: Mapping[str, str], target: Path) -> bytes:
-    """Bring the user's info/exclude and global ignore file together in ours, `target`; the same order, so that the last
-    word is the same. What was written."""
+    """Bring the user's info/exclude and global ignore file together in our own, `target`; the same order, so that the
+    last word is the same. What was written."""
     texts = [
         read_plain(path, MAX_IGNORE_FILE) or b""
         for path in (_global(git, place, env), _local(place))
@@ -109,7 +109,7 @@ _UNABLE = re.compile(r"fatal: Unable to process path (.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """`work`: tree of the workspace folder. `candidates`: how many files were looked at closer. `private`: as in
+    """`work`: tree of the workspace folder. `candidates`: how many files were examined. `private`: as in
     shadow.GitState. `pending`: files that were not taken this time; the newest change of one was at `changed` (seconds
     since 1970). Those that were taken cost `cost` bytes (candidates.cost), and hashing them took `seconds`."""
 
@@ -179,10 +179,10 @@ class Scanner:
         for path in self._ignored:
             out.add(path, left_out.PRIVATE if is_within(path, private) else left_out.IGNORED)
         self._look_at_modes(at, place.top, where, [add.path for add in now], bool(todo.removes or gone))
-        told = LeftOut()
+        reported = LeftOut()
         for path, why in out.why.items():
-            told.add(path.removeprefix(prefix), why)
-        told.later = [add.path.removeprefix(prefix) for add in later if add.new]
+            reported.add(path.removeprefix(prefix), why)
+        reported.later = [add.path.removeprefix(prefix) for add in later if add.new]
         theirs = bound_paths(path.removeprefix(prefix) for path in sorted(self._theirs or ()))
         pending = None
         if later:
@@ -190,11 +190,11 @@ class Scanner:
             pending = Pending(files=len(later), size=sum(add.size for add in later), names=names)
         changed = max((add.changed for add in later), default=0.0)
         return Scanned(
-            self._tree(at, place), told, len(found), theirs, pending, changed, len(now), total_cost(now), seconds
+            self._tree(at, place), reported, len(found), theirs, pending, changed, len(now), total_cost(now), seconds
         )
 
     def _begin(self, place: Location) -> GitDirs:
-        """Our index stands for one top folder and prefix; elsewhere it begins anew."""
+        """Our index is of one top folder and prefix; elsewhere it begins anew."""
         mark = self._shadow.folder / "place"
         now = os.fsencode(place.top) + b"\0" + os.fsencode(place.prefix)
         if not mark.exists() or mark.read_bytes() != now:
@@ -205,7 +205,7 @@ class Scanner:
         if self._rules is None:
             staged = self._git.run("ls-files", "-s", "-z", at=at).split(b"\0")
             self._links = {entry.partition(b"\t")[2] for entry in staged if entry.startswith(b"160000")}
-        # To git's eyes a repository inside that has lost its .git is unchanged, and its files are none of ours.
+        # To git's eyes a repository inside that has lost its .git is unchanged, and its files are not captured.
         top = os.fsencode(place.top)
         self._remove(at, [link for link in self._links if not os.path.lexists(top + b"/" + link + b"/.git")])
         return at
@@ -260,12 +260,12 @@ class Scanner:
         paths = self._list(at, "--", *where)
         self._many = len(paths) > MOST_MODES
         if self._theirs is None or not self._many:
-            self._theirs, looked = set(), paths
+            self._theirs, checked = set(), paths
         else:
             self._theirs = self._theirs.intersection(paths).difference(changed)
-            looked = sorted({*changed}.intersection(paths))
+            checked = sorted({*changed}.intersection(paths))
         folder = os.fsencode(top) + b"/"
-        for path in looked:
+        for path in checked:
             with suppress(OSError):
                 mode = os.lstat(folder + path).st_mode
                 if stat.S_ISREG(mode) and not mode & 0o077:
@@ -286,8 +286,8 @@ class Scanner:
                     self._forced -= set(self._list(theirs, *ask, *chosen, "--", *where))
             except GitFailed:
                 self._forced = set()
-        ours = set(self._list(at, *ask, "--exclude-standard", *chosen, "--", *where))
-        self._remove(at, sorted(ours - self._forced))
+        found = set(self._list(at, *ask, "--exclude-standard", *chosen, "--", *where))
+        self._remove(at, sorted(found - self._forced))
         words = ("-o", "-i", "--directory", "--exclude-standard", *chosen, "--", *where)
         try:
             said = self._git.run("ls-files", "-z", *words, at=at, most=MOST_IGNORED)

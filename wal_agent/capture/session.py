@@ -25,19 +25,19 @@ class SessionCapture:
         self.problems: tuple[str, ...] = ()
         self._put = put_payload
         self._trackers: dict[str, FileTracker] = {}
-        self._gone: dict[str, FileTracker] = {}  # what the last call told as gone
+        self._gone: dict[str, FileTracker] = {}  # what the last call reported as gone
         self._main = ""
 
     def resume_from(self, files: Sequence[SessionFile], captured: Mapping[str, Captured]) -> None:
-        """Go on from what the log holds (State.files); the next call looks which files are that, or extend it. Others
+        """Go on from what the log holds (State.files); the next call checks which files are that, or extend it. Others
         are sent whole."""
         for file in files:
             if file.name in captured:
                 self._tracker(file).resume_from(captured[file.name])
 
     def forget(self) -> None:
-        """Records of the last call did not all reach the log: the next call sends every file whole, and tells again
-        what is gone."""
+        """Records of the last call did not all reach the log: the next call sends every file whole, and reports
+        again what is gone."""
         self._trackers = {**self._gone, **self._trackers}
         self._gone = {}
         for tracker in self._trackers.values():
@@ -49,9 +49,8 @@ class SessionCapture:
         """Records for everything that changed since the last call; `files` has the main file first, as agents give it.
 
         The main file's record comes last, so that whatever it names is there before it; it alone carries `settled`.
-        A file that vanished from the disk is told as gone, the main file never: an agent that deletes its own session
-        must not take the log's copy with it. `verify` reads every file whole (at the end of a run).
-        """
+        A file that vanished from the disk is reported as gone, the main file never: an agent that deletes its own
+        session must not take the log's copy with it. `verify` reads every file whole (at the end of a run)."""
         problems: list[str] = []
         staged: list[Staged] = []
         main = files[0].name if files else ""
@@ -107,7 +106,7 @@ class SessionCapture:
 
 
 def _may_exist(path: Path) -> bool:
-    """Whether anything is there. What cannot be told (permission, I/O) is not taken for gone."""
+    """Whether anything is there. What cannot be known (permission, I/O) is not taken for gone."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

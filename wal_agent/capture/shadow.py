@@ -43,8 +43,8 @@ BORN = "born"  # file: the repository is whole
 MOST_STATE = 12 << 20  # bytes of `state`
 WORK, INDEX, STATE = "work", "index", "state"
 
-# The highest place that git looks for attributes in: whatever the project says, bytes stay what they are. (`-eol` or
-# `-working-tree-encoding` would be errors where git asks for their value, hence "!".)
+# The place of attributes that git prefers to all others: whatever the project says, bytes stay what they are. (`-eol`
+# or `-working-tree-encoding` would be errors where git asks for their value, hence "!".)
 ATTRIBUTES = "* -text !eol -crlf -ident !filter !working-tree-encoding\n"
 CONFIG = """\
 [core]
@@ -74,9 +74,9 @@ _ID = frozenset("0123456789abcdef")
 
 
 class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What stood around the working tree. Bytes are base64 in the JSON.
+    """The repository around the working tree. Bytes are base64 in the JSON.
 
-    `files`: of the git folder, by their names in it (MERGE_HEAD, rebase-merge/done, ...): what tells of a merge,
+    `files`: of the git folder, by their names in it (MERGE_HEAD, rebase-merge/done, ...): what shows a merge,
     rebase, cherry-pick, revert or bisect in progress. `refs`: local branches and the stash. `commits`: commits of the
     user's that the packs hold whole, with all their files: HEAD, and what no remote-tracking ref has. `shallow`: those
     of them with parents that the packs do not hold, as git's `shallow` file wants it. `missing`: some files of these
@@ -84,7 +84,7 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repository was checked out (info/sparse-checkout), where not all was.
 
     The last two are of any folder, also outside of git; paths below the workspace, raw bytes, bounded. `left_out`: what
-    stood there and could not be saved, though nobody chose to leave it out. Each names a file or a folder: what is at
+    was there and could not be saved, though nobody chose to leave it out. Each names a file or a folder: what is at
     or below it, and not in `work`, was there and stays as it is where the capture is put back. `private`: files of
     `work` that nobody but their owner may open (mode & 077 is 0)."""
 
@@ -106,7 +106,7 @@ _STATE = msgspec_compat.of_json(GitState)
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A capture as it is read: ids of its trees ("": it has none), and what stood around."""
+    """A capture as it is read: ids of its trees ("": it has none), and the state of the repository."""
 
     commit: str
     work: str
@@ -192,7 +192,7 @@ class Shadow:
         new.replace(self.folder / BORN)
 
     def _clear(self) -> None:
-        """Remove what a killed git left: while we hold the lock none of ours runs here, and nobody else's does."""
+        """Remove what a killed git left: while we hold the lock no own git runs here, and nobody else's does."""
         for path in (*self.folder.glob("*.lock"), *self.folder.glob("refs/**/*.lock"), self.folder / "gc.pid"):
             path.unlink(missing_ok=True)
         for pattern in ("tmp_*", ".tmp-*", "*.lock"):

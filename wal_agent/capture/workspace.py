@@ -41,7 +41,7 @@ PACK_FILE = "pack"  # the last one that was made, until the next capture
 MANY_PACKS = 50  # packs behind those that hold the first capture
 MAX_PACKS = 800  # packs; wal/state.py takes no more than 1000
 PACK_SLACK = 4 << 20  # bytes that later packs may always have in all
-EXACT_CHANGES = 500  # changed objects above which it is worth to look which of them are elsewhere already
+EXACT_CHANGES = 500  # changed objects above which it is worth to check which of them are elsewhere already
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class SavedCapture:
 
 @dataclass(frozen=True, slots=True)
 class PackResult:
-    """A pack; `whole`: it stands on no other; `dropped`: how many packs, from the newest on, it takes the place of."""
+    """A pack; `whole`: it needs no other; `dropped`: how many packs, from the newest on, it takes the place of."""
 
     pack: Pack
     whole: bool
@@ -130,7 +130,7 @@ class Packer:
             yield from (id.encode() for id in around.extra)
 
     def _packed(self, at: GitDirs, needed: Iterable[bytes]) -> Pack:
-        """Into a file of ours first, since the whole may be big, and then in parts into the bucket."""
+        """Into an own file first, since the whole may be big, and then in parts into the bucket."""
         path = self._shadow.tmp / PACK_FILE
         listed = b"".join(line + b"\n" for line in needed)
         with path.open("w+b") as file:
@@ -147,7 +147,7 @@ class Packer:
 
 LOCK_TIMEOUT = 2.0  # seconds, for another run in the same workspace
 PAUSE = 300.0  # seconds after which something that cannot be captured is tried again
-MARGIN = 2.0  # seconds by which a file may look older than it is
+MARGIN = 2.0  # seconds by which a file may seem older than it is
 LEAST_PART, MOST_PART = 4 << 20, 64 << 20  # bytes of files that one capture takes in
 MOST_PARTS = 256  # of a tree that is as big as its cap
 PART_SECONDS = 3.0
@@ -334,7 +334,7 @@ class WorkspaceCapture:
             self._anew()
         self._born = self._shadow.born
         self._go_on(place)
-        around = self._around.look(place)
+        around = self._around.read(place)
         scanned = self._scanner.scan(place, self._around.index_stamp, self._total, self._budget)
         saved = self._saved
         lines, more = scanned.left_out.lines(), scanned.left_out.more
@@ -348,8 +348,8 @@ class WorkspaceCapture:
         filling = pending is not None or (saved is not None and saved.pending is not None)
         state = _state(around.state, scanned)
         same = saved is not None and self._is_same(saved, scanned, around, state)
-        told = (holds, also, lines, more, pending)
-        if saved is not None and same and told == (saved.holds, saved.also, saved.left_out, saved.more, saved.pending):
+        news = (holds, also, lines, more, pending)
+        if saved is not None and same and news == (saved.holds, saved.also, saved.left_out, saved.more, saved.pending):
             return None
         if saved is not None and same:
             self._next = replace(saved, holds=holds, also=also, left_out=lines, more=more, pending=pending)
@@ -416,7 +416,7 @@ class WorkspaceCapture:
 
 
 def _state(around: bytes, scanned: Scanned) -> bytes:
-    """With what the look at the files told; empty where there is nothing to say."""
+    """With what the scan of the files found; empty where that is nothing."""
     stays = scanned.left_out.stays
     if not stays and not scanned.private:
         return around

@@ -65,7 +65,7 @@ def looked(retention: Retention) -> RetentionResult:
     """What a run of it would do."""
     from wal_agent.wal.retention import RetentionResult, tally
 
-    due = retention.look()
+    due = retention.plan()
     return RetentionResult(tally(due.segments), tally(due.snapshots), due.loose, False, due.since, due.why)
 
 

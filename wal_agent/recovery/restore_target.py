@@ -131,7 +131,7 @@ def save_here(
 ) -> SavedHere:
     """Save the folder as a commit in the shadow, as a capture would. Under its lock. GitFailed."""
     surroundings = RepositoryReader(shadow)
-    around = surroundings.look(place)
+    around = surroundings.read(place)
     scanned = Scanner(shadow, workspace, env, private, Caps()).scan(place, surroundings.index_stamp, 0)
     made = shadow.commit(scanned.work, around.index, around.state, now, *place.alternates)
     clean = False

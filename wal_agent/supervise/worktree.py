@@ -462,7 +462,7 @@ def identity_here(target: RestoreTarget) -> tuple[str, ...]:
         try:
             place = find_location(shadow.git, target.folder)
             shadow.ensure(place.object_format)
-            around = RepositoryReader(shadow).look(place)
+            around = RepositoryReader(shadow).read(place)
         except (GitFailed, GitMissing):
             return ()
         return around.repository.identity if around.repository is not None else ()

@@ -65,8 +65,8 @@ def _of_file(file: FileState) -> Iterator[tuple[str, int]]:
 def find_missing_blobs(
     bucket: Bucket, keys: Keys, needed: dict[str, tuple[int, str]], known: CheckedBlobs
 ) -> list[BlobProblem]:
-    """Those of the blobs that are not there, or are not as long as they should be. No blob is read. `known` is added
-    to; what it has is not looked up again."""
+    """Those of the blobs that are not there, or are not as long as they should be. No blob is read. Adds to
+    `known`, and does not ask again for what is there."""
     names = sorted(name for name in needed if name not in known.there)
     sizes = _sizes(bucket, keys, [name for name in names if is_blob(name)])
     lacks = []

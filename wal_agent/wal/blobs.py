@@ -1,6 +1,6 @@
 """Bulk bytes under their hash: durable before a record names them, verified when read back (I3, I4).
 
-A name also says which run created it, and in which of its rounds (one between two looks of its retention), so that a
+A name also says which run created it, and in which of its rounds (one between two runs of its retention), so that a
 blob which somebody decided to delete is never created, found there and named again: a delete may arrive late.
 """
 

@@ -1,4 +1,4 @@
-"""The log for people, read from its end: what stands near the end costs the same however long the log is.
+"""The log for people, read from its end: what is near the end costs the same however long the log is.
 
 Each segment that is read is checked against the one before it, and each number that is not there and should be is
 named; what was not read is not checked, which `Page.since` and `Page.passed` say.
@@ -52,11 +52,11 @@ class _Range:
 
 
 def read_newest(bucket: Bucket, keys: Keys, count: int, only_crashes: bool = False) -> Page:
-    """At least the newest `count` records (0: all that are kept), or as many of those of `of_crashes`, and what stands
+    """At least the newest `count` records (0: all that are kept), or as many starts, ends and recoveries, and what is
     in the same segments. Unavailable, Denied."""
-    look = _PageReader(bucket, keys)
-    ranges = look.by_snapshots() if only_crashes else look.backwards(count)
-    return look.page(ranges, is_crash_record if only_crashes else lambda _: True, count)
+    pages = _PageReader(bucket, keys)
+    ranges = pages.by_snapshots() if only_crashes else pages.backwards(count)
+    return pages.page(ranges, is_crash_record if only_crashes else lambda _: True, count)
 
 
 class _PageReader:

@@ -51,7 +51,8 @@ def decompress(data: bytes, limit: int) -> bytes:
     """The content of the one frame in `data`; Damaged when it is none, or says or has more than `limit` bytes."""
     try:
         size = zstandard.frame_content_size(data)
-        # An unknown size (-1) is not ours. A size above the limit would be allocated before a byte is checked.
+        # An unknown size (-1) is none that we write. A size above the limit would be allocated before a byte is
+        # checked.
         if not 0 <= size <= limit:
             raise Damaged(f"it says it holds {size} bytes, {limit} are allowed")
         if size == 0:
@@ -121,7 +122,7 @@ def _unknown(value: object, info: inspect.Type) -> str:
 
 
 def _unknown_of(value: dict[object, object], structs: list[inspect.StructType]) -> str:
-    """Of a value that is one of several structs, told apart by their tags."""
+    """Of a value that is one of several structs, distinguished by their tags."""
     by_tag = {each.tag: each for each in structs}
     if len(structs) == 1 and structs[0].tag is None:
         return _unknown_in(value, structs[0])
@@ -257,7 +258,7 @@ def encode_segment(
 
 
 def decode_segment(data: bytes, *, job: str, seq: int) -> Segment:
-    """The segment that stands at `seq` of `job`; Damaged names the record number and what is wrong; Newer."""
+    """The segment at `seq` of `job`; Damaged names the record number and what is wrong; Newer."""
     try:
         segment = unpack(data, _SEGMENT, MAX_READ, f"Record {seq} of job {job}")
         if segment.format != FORMAT:

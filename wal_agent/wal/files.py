@@ -75,7 +75,7 @@ def write_base(blobs: Blobs, file: FileState, out: BufferedRandom) -> None:
 
 
 def apply_layers(blobs: Blobs, file: FileState, out: BufferedRandom) -> set[int]:
-    """Put the deltas onto the base that stands in `out`, and check the whole; the numbers of the chunks that are no
+    """Put the deltas onto the base in `out`, and check the whole; the numbers of the chunks that are no
     longer those of the base. Damaged."""
     size, touched = file.base_size, set[int]()
     datas = prefetch_map(blobs.fetch, [edit.data for delta in file.layers for edit in delta.edits], blobs.parallel)

@@ -38,7 +38,7 @@ REPAIR = "wal-agent unlock --damaged"
 
 
 def read_lease(bucket: Bucket, keys: Keys) -> StoredLease | None:
-    """The lease as it stands, None when there is none; Damaged (with the way out), Unavailable, Denied."""
+    """Return the stored lease, None when there is none; Damaged (with the way out), Unavailable, Denied."""
     try:
         found = bucket.get(keys.lease)
         return StoredLease(decode_lease(found.data, keys.job), found.version, found.updated, found.now)
@@ -100,7 +100,7 @@ def acquire(
         key=claim.key,
     )
     version = seen.version if seen else None
-    patience = RetryBudget(clock, rng, budget)
+    retries = RetryBudget(clock, rng, budget)
     while True:
         sent = clock.boot()
         try:
@@ -111,17 +111,16 @@ def acquire(
             refused = True
         except Unavailable as error:
             refused = False
-            patience.pause(error)
-        # Undecided, or something stands there that may be this very write (R10): look, and send again.
+            retries.pause(error)
+        # Undecided, or the stored lease may be this very write (R10): read it, and send again.
         try:
             found = read_lease(bucket, keys)
         except Unavailable as error:
-            patience.pause(error)
+            retries.pause(error)
             continue
-        stands = found.version if found else None
-        if stands == version:
+        if (found.version if found else None) == version:
             if refused:
-                patience.pause(_refused_error(keys))
+                retries.pause(_refused_error(keys))
         elif found is not None and is_mine(found.doc, claim.run, epoch) and found.doc.state == "held":
             version = found.version
         else:
@@ -145,7 +144,7 @@ def unlock(
     epoch stays, so that the next owner's is higher. `off`: the old host is known to be off, nobody waits one ttl.
 
     LeaseHeld when the owner renewed or settled it meanwhile; Unavailable."""
-    patience, version = RetryBudget(clock, rng, budget), seen.version
+    retries, version = RetryBudget(clock, rng, budget), seen.version
     while True:
         doc = msgspec.structs.replace(
             seen.doc, state="unlocked", reason=reason, off=off, nonce=fresh_nonce(rng), time=clock.now()
@@ -154,13 +153,13 @@ def unlock(
             bucket.put(keys.lease, encode_lease(doc), if_version=version)
             return doc
         except Conflict:
-            patience.pause(_refused_error(keys))
+            retries.pause(_refused_error(keys))
         except Unavailable as error:
-            patience.pause(error)
+            retries.pause(error)
         try:
             found = read_lease(bucket, keys)
         except Unavailable as error:
-            patience.pause(error)
+            retries.pause(error)
             continue
         if found is None or found.doc.epoch != seen.doc.epoch:
             raise lease_lost_error(seen.doc, found)
@@ -222,13 +221,13 @@ class Lease:
     def unspool(self, *, budget: float = 10.0) -> None:
         """R9: all that was spooled is in the log, and this run spools no more: the job is as any other from now on.
         Unavailable; Fenced."""
-        patience = RetryBudget(self._clock, self._rng, budget)
+        retries = RetryBudget(self._clock, self._rng, budget)
         with self._lock:
             while self._doc.spool:
                 try:
                     self._write(state="held", reason="", phase="", tool="", seq=self._doc.seq, spool="")
                 except Unavailable as error:
-                    patience.pause(error)
+                    retries.pause(error)
 
     def settle(
         self,
@@ -245,7 +244,7 @@ class Lease:
         found to be damaged. `until`: paused so long; where that is over by now, the job is due.
 
         A renewal that hangs in the bucket is not waited for beyond the budget either."""
-        patience = RetryBudget(self._clock, self._rng, budget)
+        retries = RetryBudget(self._clock, self._rng, budget)
         self._settling = True
         if not self._lock.acquire(timeout=budget):
             raise Unavailable(f"The lease of job {self._keys.job} was not settled: a renewal of it hangs.")
@@ -255,7 +254,7 @@ class Lease:
                     reached = max(seq, self._doc.seq)
                     self._write(state=state, reason=reason, phase="", tool="", seq=reached, end=end, until=until)
                 except Unavailable as error:
-                    patience.pause(error)
+                    retries.pause(error)
         finally:
             self._lock.release()
 
@@ -272,7 +271,7 @@ class Lease:
         end: str = "",
         spool: str | None = None,
     ) -> None:
-        """Put the next lease; on a conflict look whose it is (R10), adopt its version and send again."""
+        """Put the next lease; on a conflict read whose it is (R10), adopt its version and send again."""
         if self._ended is not None:
             raise self._ended
         while True:
@@ -330,7 +329,7 @@ def reschedule_pause(
     the job is due.
 
     LeaseHeld: it was taken, or changed, at the same moment; Unavailable: it is not known whether that landed."""
-    patience, version, sent = RetryBudget(clock, rng, budget), seen.version, set[str]()
+    retries, version, sent = RetryBudget(clock, rng, budget), seen.version, set[str]()
     while True:
         now = clock.now()
         doc = msgspec.structs.replace(
@@ -347,19 +346,19 @@ def reschedule_pause(
         try:
             found = read_lease(bucket, keys)
         except Unavailable as away:
-            patience.pause(away)
+            retries.pause(away)
             continue
         if found is not None and found.doc.nonce in sent:
             return found.doc  # it had landed, its reply was lost
         if found is None or found.doc.nonce != seen.doc.nonce:
             raise LeaseHeld(f"The lease of job {keys.job} changed at the same moment.", "See: wal-agent status")
         version = found.version  # it has not landed; who copies an object onto itself gives it another version
-        patience.pause(error)
+        retries.pause(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The lease that stands there now. `said`: the lost one still said its owner's ttl."""
+    """The lease that is stored now. `said`: the damaged one still had its owner's ttl."""
 
     doc: LeaseDoc
     said: bool
@@ -367,7 +366,7 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True)
 class _StoredLease:
-    """What stands there: `sound` where it is a lease, else the ttl that it still says."""
+    """The stored object: `sound` where it is a lease, else the ttl that it still has."""
 
     version: Version | None = None
     sound: LeaseDoc | None = None
@@ -392,7 +391,7 @@ def replace_damaged_lease(
     The epoch may be below the lost one: an owner may have raised it and not opened yet. The next owner then has the
     same epoch, and only the first of the two gets its opening into the log (R1). `ttl`: how long the next owner waits
     at least; longer where the lost lease still says so; `key`: id of the key that the log is encrypted with. LeaseHeld:
-    a sound lease stands there, or another one than a moment ago; Unavailable."""
+    a sound lease is stored, or another one than a moment ago; Unavailable."""
     doc = LeaseDoc(
         format=1,
         job=keys.job,
@@ -411,7 +410,7 @@ def replace_damaged_lease(
         off=off,
         key=key,
     )
-    patience, said = RetryBudget(clock, rng, budget), False
+    retries, said = RetryBudget(clock, rng, budget), False
     while True:
         try:
             found = _read_stored(bucket, keys)
@@ -425,15 +424,15 @@ def replace_damaged_lease(
             bucket.put(keys.lease, encode_lease(doc), if_version=found.version)
             return Repaired(doc, said)
         except (Conflict, Unavailable) as error:
-            patience.pause(error)
+            retries.pause(error)
 
 
 def _read_stored(bucket: Bucket, keys: Keys) -> _StoredLease:
-    """What stands there, and what it says.
+    """Read the stored object, and what it says.
 
-    An object that its bucket itself cannot read has no version to replace, so it is deleted: looked at once more right
+     An object that its bucket itself cannot read has no version to replace, so it is deleted: read once more right
     before, because by then it may be another person's repair, or the lease of the owner behind that. Whoever opens the
-    job before the new lease stands there finds none, and takes its epoch from the log."""
+     job before the new lease is stored finds none, and takes its epoch from the log."""
     try:
         found = _get_or_damage(bucket, keys)
         if isinstance(found, Damaged):

@@ -82,7 +82,7 @@ def newest_after(bucket: Bucket, keys: Keys, seq: int) -> Tail:
 
 def iter_segments(bucket: Bucket, keys: Keys, start: int = 1) -> Iterator[tuple[int, Segment]]:
     """The segments that are there from `start` on, in order (retention leaves gaps). Each is fetched when it is
-    asked for: callers stop at the first one that they look for. Damaged."""
+    asked for: callers stop at the first one that they need. Damaged."""
     for seq, found in iter_readable(bucket, keys, start, parallel=1):
         if isinstance(found, Damaged):
             raise found
@@ -93,7 +93,7 @@ def iter_readable(
     bucket: Bucket, keys: Keys, start: int = 1, parallel: int = PARALLEL
 ) -> Iterator[tuple[int, Segment | Damaged]]:
     """`records`, with what is wrong in the place of each that cannot be read or does not follow the one before; for
-    people to look at, so `parallel` are fetched at a time."""
+    people to read, so `parallel` are fetched at a time."""
     listed = bucket.list(keys.log, keys.segment(start - 1) if start > 1 else "")
     seqs = [s for e in listed if (s := keys.seq_of(e.key)) is not None]
     yield from check_chain(fetch_segments(bucket, keys, seqs, parallel), keys)

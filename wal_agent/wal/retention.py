@@ -117,7 +117,7 @@ def _union(sets: Iterable[frozenset[str]]) -> set[str]:
 DAY = 86_400.0
 KEEP_SNAPSHOTS = 2
 BATCH = 100  # objects in one call of delete
-MAX_BLOBS = 1000  # blobs that one look holds, which bounds its memory, and that a run's own retention deletes at a time
+MAX_BLOBS = 1000  # blobs that one plan holds, which bounds its memory, and that a run's own retention deletes at a time
 RUNS_PER_AGE = 24  # runs of retention at most in the time for which everything is kept; each lists all blobs
 
 # --- pure rules (R4)
@@ -181,7 +181,7 @@ def deletable(
 
 
 def no_run_rests_before(older: int, following: OpeningAt | None) -> bool:
-    """Whether no run's memory stands on a snapshot before `older`, the older of the two newest. `following`: the first
+    """Whether no run's memory rests on a snapshot before `older`, the older of the two newest. `following`: the first
     opening behind it. Later openings have seen newer snapshots."""
     return following is None or following.opening.snapshot >= older
 
@@ -218,8 +218,8 @@ Sized = tuple[int, int]  # a number in the log, and the bytes of the object ther
 
 @dataclass(frozen=True, slots=True)
 class UnreferencedBlobs:
-    """What was named when it was looked, and up to when. What is loose by this stays loose, however much later a list
-    shows it: nobody who creates names of epochs before `epoch` can name anything any more."""
+    """The blobs that were named at a time. A blob that is loose by this stays loose, however much later a list shows
+    it: nobody who creates names of epochs before `epoch` can name anything any more."""
 
     named: Collection[str]
     epoch: int
@@ -285,15 +285,15 @@ class Retention:
         self._bucket, self._keys, self._may_act, self._age, self._most = bucket, keys, may_act, age, most
         self._names = None if blobs is None else blobs.names
         self._named = BlobRefs(bucket, keys, parallel)
-        self._rest = 0.0  # nothing is looked at before, by the store's clock
+        self._rest = 0.0  # no run before this time, by the store's clock
 
     def run(self) -> RetentionResult:
         """Delete what may go. Unavailable, Denied: stopped between two requests, which is a good place."""
         now = self._bucket.time()
         if now < self._rest:
             return RetentionResult(why="looked not long ago")
-        due = self.look()
-        # Snapshots first: one that outlived its segments would be looked at in vain by each reader.
+        due = self.plan()
+        # Snapshots first: one that outlived its segments would be read in vain by each reader.
         snapshots = self._delete((self._keys.snapshot(seq), size) for seq, size in due.snapshots)
         segments = self._delete((self._keys.segment(seq), size) for seq, size in due.segments)
         blobs = self._delete((self._keys.blob(name), size) for name, size in due.blobs)
@@ -304,8 +304,8 @@ class Retention:
             self._rest = now + self._age / RUNS_PER_AGE
         return RetentionResult(segments, snapshots, blobs, more, due.since, due.why)
 
-    def look(self) -> DeletionPlan:
-        """What may go now. Unavailable, Denied."""
+    def plan(self) -> DeletionPlan:
+        """Return what may be deleted now. Unavailable, Denied."""
         snapshots = dict(self._from(self._keys.snapshots))
         kept = self._named.newest_checked(snapshots.keys(), KEEP_SNAPSHOTS)
         if len(kept) < KEEP_SNAPSHOTS:
@@ -331,7 +331,7 @@ class Retention:
         return self._loose(due, newest.names | older.names, older, stay, now)
 
     def _following(self, newest: CheckedSnapshot, older: CheckedSnapshot) -> OpeningAt | None:
-        """The first opening behind `older`. The log is looked at after the snapshots were read: whoever opens it later
+        """The first opening behind `older`. The log is read after the snapshots: whoever opens it later
         than that finds them. Damaged."""
         for opened in newest.state.openings:
             if opened.seq > older.seq:

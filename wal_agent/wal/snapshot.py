@@ -33,7 +33,7 @@ class Mirror:
 
     def __init__(self, folder: Path, blobs: Blobs) -> None:
         self._folder, self._blobs = folder, blobs
-        self._copies: dict[str, tuple[str, ...]] = {}  # logical name -> chunks of what stands on disk
+        self._copies: dict[str, tuple[str, ...]] = {}  # logical name -> chunks of what is on disk
 
     def compact(self, files: dict[str, FileState]) -> dict[str, FileState]:
         """The same files with all layers in chunks, which are durable. Damaged, Unavailable, Denied; OSError."""
@@ -99,10 +99,10 @@ class Snapshots:
         return self.take() if self.due() else None
 
     def take(self) -> Snapshot | None:
-        """Store a snapshot and let the writer's memory stand on it; None when another one stands at this seq.
+        """Store a snapshot and let the writer's memory rest on it; None when another one is stored at this seq.
 
         Unavailable: it may land late, which does no harm. The next call sends it again, and none is made before it is
-        decided: so the writer's memory stands on the last snapshot of this run but one, at least (retention relies on
+        decided: so the writer's memory rests on the last snapshot of this run but one, at least (retention relies on
         it). Denied, Damaged; OSError."""
         acked, snapshot = self._undecided = self._undecided or self._made()
         data = codec.encode_snapshot(snapshot)

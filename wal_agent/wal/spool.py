@@ -6,14 +6,14 @@
       <epoch>/<seq>   one segment each, the very bytes that are put into the bucket; 20 digits
       <epoch>.new/    an unfinished move of what is left to a later epoch; never read
 
-Only the highest <epoch> counts. Segments leave it in their order once the bucket has them, so what stands in front of a
+Only the highest <epoch> counts. Segments leave it in their order once the bucket has them, so what is in front of a
 gap was acknowledged, and only the last unbroken row of numbers may hold anything that the log lacks.
 
 A run that opens the job on this machine takes the folder as it is, and so the lease goes on naming it. What the log had
 not taken when the opening landed is encoded once more, as the segments that follow the own opening, into <epoch>.new,
 which one rename makes the epoch that counts. From then on it is what a run of that epoch spooled itself: sent in order,
 one seq one content (R3). A crash before the rename leaves the old epoch, one behind it the new one; either way each
-record stands in exactly one place that counts, so it comes into the log once, however often this is cut off.
+record is in exactly one place that counts, so it comes into the log once, however often this is cut off.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Spool:
             )
 
     def require_known(self) -> None:
-        """Newer, when a newer wal-agent wrote what `read` would find; whether it is damaged is told by that."""
+        """Newer, when a newer wal-agent wrote what `read` would find; whether it is damaged, `read` finds."""
         with suppress(Damaged):
             self.read()
 
@@ -253,7 +253,7 @@ class Spool:
 
 def spool_presence(spools: Path, named: str, owner: SpoolOwner) -> Presence:
     """Whether the spool that a lease names is on this machine, and whether its owner lives. `named` comes from a
-    bucket, so nothing but a private folder of our own directly below `spools` is looked at."""
+    bucket, so nothing but a private folder of our own directly below `spools` is opened."""
     folder = Path(named)
     if folder.parent != spools or not _NAME.fullmatch(folder.name):
         return "absent"
@@ -270,8 +270,8 @@ def spool_presence(spools: Path, named: str, owner: SpoolOwner) -> Presence:
 
 
 def orphaned_spools(spools: Path, owner: SpoolOwner, used: Path | None) -> list[Path]:
-    """Spools of this job that no lease names any more (`used`: the one that ours names) and that hold records: they are
-    kept for a person. Empty ones are removed."""
+    """Spools of this job that no lease names any more (`used`: the one that this run's lease names) and that hold
+    records: they are kept for a person. Empty ones are removed."""
     kept: list[Path] = []
     with suppress(OSError):
         for folder in sorted(spools.iterdir()):

@@ -54,7 +54,7 @@ class OpenCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EndedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A call whose end is logged, but not yet known to be told by a captured session file."""
+    """A call whose end is logged, but not yet known to be in a captured session file."""
 
     intent: Intent
     end: End
@@ -93,7 +93,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     open: tuple[OpenCall, ...] = ()
     unsettled: tuple[EndedCall, ...] = ()  # the newest KEEP_UNSETTLED
     files: dict[str, FileState] = {}
-    workspace: Workspace | None = None  # the newest capture, with the packs of all that it stands on
+    workspace: Workspace | None = None  # the newest capture, with all packs that it needs
     unheld: tuple[EndedCall, ...] = ()  # changing calls that ran and whose changes it may lack; the newest KEEP_UNHELD
     unheld_more: int = 0  # further ones
     home: int = 0  # the newest epoch under which the agent was started; a refused run opens too
@@ -122,7 +122,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def apply(state: State, seq: int, epoch: int, record: AnyRecord) -> State:
-    """The state after `record`, which stands in segment `seq` of `epoch`. Pure; total: any record in any order.
+    """The state after `record`, from segment `seq` of `epoch`. Pure; total: any record in any order.
 
     An end without an open call changes nothing (its intent's end is already known, I8: exactly one)."""
     new = _apply(state, seq, epoch, record)

@@ -190,7 +190,7 @@ def must_spool(line: UnackedSegments, queue: Sequence[QueuedAppend], now: float,
 
 
 def resolve_conflict(found: bytes, found_epoch: int, found_run: str, sent: InFlight, epoch: int, run: str) -> str:
-    """R3: what stands at my seq is "mine" (byte for byte), of a higher epoch ("fenced"), or "damage"."""
+    """R3: the segment that is stored at my seq is "mine" (byte for byte), of a higher epoch ("fenced"), or "damage"."""
     if found == sent.data:
         return "mine"
     return "fenced" if found_epoch > epoch else "damage"

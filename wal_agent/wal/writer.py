@@ -1,4 +1,4 @@
-"""Appending to the log: group commit, one put in flight, fenced by what it finds (I1, I2, I3, R3).
+"""Appending to the log: group commit, one put in flight, fenced by the segment that it finds (I1, I2, I3, R3).
 
 `append` never does I/O. `commit_once` does one step of it, so that a test owns the order of things; `run` is the thread
 that calls it in production. With a spool (R9) `spool_once` and `run_spooling` are the same for what an outage holds up:
@@ -40,7 +40,7 @@ from wal_agent.wal.write_queue import (
 Step = Literal["idle", "acked", "undecided", "ended"]
 SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
 MAX_DEFER = 5.0  # seconds that records which are worth no put of their own may wait
-SPOOL_POLL = 0.1  # seconds between two looks at whether it has waited so long
+SPOOL_POLL = 0.1  # seconds between two checks whether an append has waited so long
 
 
 class WriterListener:
