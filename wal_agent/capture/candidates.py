@@ -54,7 +54,7 @@ def display_path(path: bytes) -> str:
 
 
 def bound_paths(paths: Iterable[bytes]) -> tuple[bytes, ...]:
-    """The first of them, MOST_PATHS bytes in all."""
+    """The first of them, MAX_PATHS_SIZE bytes in all."""
     room, chosen = MAX_PATHS_SIZE, []
     for path in paths:
         room -= len(path)
@@ -80,7 +80,8 @@ def describe_unexpected(lines: Sequence[str], more: int, shown: int = 3) -> str:
     wished = tuple(f": {why}" for why in WISHED)
     found = [line for line in lines if not line.endswith((*wished, f": {NESTED}"))]
     count = len(found) + (0 if lines and lines[-1].endswith(wished) else more)
-    return ", ".join(found[:shown]) + (f" and {count - shown} more" if count > shown and found else "")
+    named = found[:shown]
+    return ", ".join(named) + (f" and {count - len(named)} more" if count > len(named) and found else "")
 
 
 def too_big_reason(most: int) -> str:

@@ -145,23 +145,22 @@ class LostBeginning(Exception):
 
 
 class Staged:
-    """A capture that is not yet taken for granted: `commit` when its delta is sure to be queued."""
+    """A capture that its tracker does not build on yet: `commit` once its delta is sure to be queued."""
 
     def __init__(self, tracker: FileTracker, known: KnownVersion, delta: FileDelta) -> None:
         self.delta = delta
         self._tracker, self._known = tracker, known
 
     def commit(self) -> None:
-        self._tracker._known = self._known
-        self._tracker._settled_upto = max(self._tracker._settled_upto, self.delta.settled)
+        self._tracker.build_on(self._known, self.delta.settled)
 
 
 class FileTracker:
     """Follows one session file. Not for two threads at once: deltas build on each other, so whoever captures and queues
     them holds one lock over both.
 
-    `path` may be set when the file moves; `name` is the logical name in the log. `moving` says that the last capture
-    gave up because the file was rewritten under its eyes; the next one tries again.
+    `follow` takes another path when the file moves; `name` is the logical name in the log. `moving` says that the last
+    capture gave up because the file was rewritten under its eyes; the next one tries again.
 
     `begins` (SessionFile) may say that the file goes on where a deleted one ended. Then what was captured of that one
     stays: the log's version is both, one behind the other.
@@ -170,13 +169,21 @@ class FileTracker:
     def __init__(self, path: Path, name: str, session: str) -> None:
         self.path, self.name, self.session = path, name, session
         self.moving = False
-        self.begins: Callable[[int], bool] | None = None
+        self._begins: Callable[[int], bool] | None = None
         self._lost: KnownVersion | None = None  # what the log has from before the file's first byte
         self._known: KnownVersion | None = None
         self._resuming: Captured | None = None
         self._settled_upto = 0
         self._distrust = False
         self._forgotten = False
+
+    def follow(self, path: Path, begins: Callable[[int], bool] | None) -> None:
+        """Where the file is now, and how to find out that it was begun anew."""
+        self.path, self._begins = path, begins
+
+    def build_on(self, known: KnownVersion, settled: int) -> None:
+        """The next delta goes from `known` on; the log has `settled`, or will have it."""
+        self._known, self._settled_upto = known, max(self._settled_upto, settled)
 
     @property
     def captured(self) -> bool:
@@ -248,7 +255,7 @@ class FileTracker:
 
     def _behind(self, fd: int) -> None:
         """Find out whether the file begins with its first byte, or goes on behind what was captured."""
-        if self.begins is None or self.begins(fd):
+        if self._begins is None or self._begins(fd):
             self._lost = None
             return
         now = os.fstat(fd)

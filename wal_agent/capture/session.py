@@ -1,13 +1,27 @@
-"""Captures all files of a session in one go: what changed, what is gone, the main file last."""
+"""Capture all files of a session in one go: what changed, what is gone, the main file last."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from wal_agent.agents.base import SessionFile
 from wal_agent.capture.delta import Captured, FileTracker, LostBeginning, NotCapturable, Staged
 from wal_agent.records import FileDelta, FileGone, Payload
+
+
+class SessionFile(Protocol):
+    """One file of a session: its logical name (posix, the same on every machine), and where it is here. `begins`: see
+    FileTracker."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def begins(self) -> Callable[[int], bool] | None: ...
 
 
 class SessionCapture:
@@ -87,7 +101,7 @@ class SessionCapture:
 
     def _tracker(self, file: SessionFile) -> FileTracker:
         tracker = self._trackers.setdefault(file.name, FileTracker(file.path, file.name, self.session))
-        tracker.path, tracker.begins = file.path, file.begins
+        tracker.follow(file.path, file.begins)
         return tracker
 
     def _vanished(self, seen: set[str], problems: list[str], now: float) -> list[FileGone]:
