@@ -354,6 +354,20 @@ def test_a_result_that_cannot_be_stored_costs_neither_the_end_nor_its_beginning_
     assert told[-40:] in call_result(call)["output"], "and a session that is put back says it"
 
 
+def test_a_big_result_goes_into_a_blob_and_a_small_one_is_whole_in_an_outage(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post.begin(file_path="a")
+    assert post.gate.after(with_result("x" * 70_000))
+    post.begin(file_path="a")
+    monkeypatch.setattr(Writer, "spooled", 1)
+    assert post.gate.after(with_result("small"))
+    post.commit()
+    big, small = (end.result for end in post.ends())
+    assert big is not None and big.blob is not None and post.job.blobs.fetch(big) == b"x" * 70_000
+    assert small is not None and small.data == b"small"
+
+
 def test_a_run_that_spools_asks_the_bucket_for_no_blob(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
     """R9, I5: what the outage cannot take is refused or cut at once, not after a blob's whole budget."""
     post.begin(file_path="a")

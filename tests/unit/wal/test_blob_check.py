@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.unit.wal.world import KEYS
+from tests.unit.wal.world import KEYS, World, drain
 from wal_agent.bucket import encryption
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import EncryptedBucket, Key
@@ -16,7 +16,13 @@ from wal_agent.bucket.meter import MeterBucket
 from wal_agent.clock import SystemClock
 from wal_agent.records import Edit, FileDelta, Pack, Payload, Workspace
 from wal_agent.wal import blob_check
-from wal_agent.wal.blob_check import CheckedBlobs, find_damaged_blobs, find_missing_blobs, needed_blobs
+from wal_agent.wal.blob_check import (
+    CheckedBlobs,
+    find_damaged_blobs,
+    find_missing_blobs,
+    needed_blobs,
+    newest_restorable,
+)
 from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.files import CHUNK
 from wal_agent.wal.state import FileState, State
@@ -101,3 +107,30 @@ def test_a_name_that_is_none_is_missing() -> None:
     file = FileState(session="s", size=5, sha256="", base_size=5, chunks=("../../x",))
     (lack,) = find_missing_blobs(MemoryBucket(), KEYS, needed_blobs(State(files={"f": file})), CheckedBlobs())
     assert "is missing" in lack.why
+
+
+def test_the_newest_place_whose_blobs_are_there_and_right() -> None:
+    world = World()
+    job = world.open("a")
+    versions = [b"1" * 70_000, b"2" * 70_000]
+    payloads = [job.blobs.put_payload(data) for data in versions]
+    for data, payload in zip(versions, payloads, strict=True):
+        sha256, edits = hashlib.sha256(data).hexdigest(), (Edit(offset=0, data=payload),)
+        job.writer.append(FileDelta(time=1, path="f", size=len(data), sha256=sha256, edits=edits, session="s"))
+        drain(job)
+    first, second = (str(payload.blob) for payload in payloads)
+
+    def newest(known: CheckedBlobs, blobs: Blobs | None = None) -> int:
+        found = newest_restorable(world.inner, KEYS, 3, known, blobs)
+        return found.seq if found else 0
+
+    assert newest(CheckedBlobs()) == newest(CheckedBlobs(), job.blobs) == 3
+    assert newest(CheckedBlobs(bad={second: "damaged"})) == 2
+    world.inner.delete(KEYS.blob(second))
+    world.inner.put(KEYS.blob(second), b"x" * 70_000)
+    known = CheckedBlobs()
+    assert (newest(known), newest(known, job.blobs)) == (3, 2) and known.bad.keys() == {second}
+    world.inner.delete(KEYS.blob(second))
+    assert newest(CheckedBlobs()) == 2
+    world.inner.delete(KEYS.blob(first))
+    assert newest(CheckedBlobs()) == 0, "the opening alone restores nothing"
