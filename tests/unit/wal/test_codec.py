@@ -12,6 +12,7 @@ from tests.unit.wal.world import end, intent
 from wal_agent.errors import Damaged, Newer
 from wal_agent.records import AnyRecord, Edit, FileDelta, Payload, RunEnded, Turn
 from wal_agent.wal import codec
+from wal_agent.wal.state import State
 
 words = st.text(max_size=20)
 numbers = st.integers(0, 2**53)
@@ -124,3 +125,11 @@ def test_a_batch_is_as_much_as_fits(sizes: list[int]) -> None:
     assert 1 <= count <= len(sizes)
     assert sum(sizes[:count]) <= 100 or count == 1
     assert count == len(sizes) or sum(sizes[: count + 1]) > 100
+
+
+def test_a_field_of_a_later_version_is_found_in_a_record_that_may_be_absent() -> None:
+    prompt = Turn(time=1.0, session="s", state="started", prompt=Payload(size=1, data=b"x"))
+    value = msgspec.to_builtins(State(prompt=prompt), builtin_types=(bytes,))
+    assert codec.find_newer(msgspec.msgpack.encode(value), State) == ""
+    value["prompt"]["later"] = 1
+    assert codec.find_newer(msgspec.msgpack.encode(value), State) == "field `later`"

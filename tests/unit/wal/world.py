@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from wal_agent.bucket.base import Entry, Object, Version
+from wal_agent.bucket.base import BucketDecorator, Version
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Unavailable, WalAgentError
 from wal_agent.records import End, Host, Intent, Payload
@@ -41,20 +41,16 @@ class FakeClock:
         self.at += seconds
 
 
-class Flaky:
+class Flaky(BucketDecorator):
     """A bucket whose next put is handled by `fate`, once: "lost" (landed, no reply), "dropped" (never lands)."""
 
-    url = "flaky://"
-
     def __init__(self, inner: MemoryBucket) -> None:
-        self.inner = inner
+        super().__init__(inner)
+        self.url, self.inner = "flaky://", inner
         self.fates: list[str] = []
         self.before_put: Callable[[str], None] | None = None
         self.puts: list[tuple[str, bytes]] = []
         self.dropped = ""  # a prefix below which no put lands
-
-    def get(self, key: str) -> Object:
-        return self.inner.get(key)
 
     def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
         self.puts.append((key, data))
@@ -68,21 +64,6 @@ class Flaky:
         if fate == "lost":
             raise Unavailable("lost")
         return version
-
-    def delete(self, *keys: str) -> None:
-        self.inner.delete(*keys)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
-        return self.inner.list(prefix, start_after)
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        return self.inner.folders(prefix)
-
-    def time(self) -> float:
-        return self.inner.time()
-
-    def close(self) -> None:
-        pass
 
 
 class World:
