@@ -107,7 +107,7 @@ class Post:
             self.world.clock,
             deadline,
             sync=sync,
-            tell=self.events.append,
+            emit=self.events.append,
         )
 
     def commit(self) -> None:

@@ -133,3 +133,13 @@ def test_a_field_of_a_later_version_is_found_in_a_record_that_may_be_absent() ->
     assert codec.find_newer(msgspec.msgpack.encode(value), State) == ""
     value["prompt"]["later"] = 1
     assert codec.find_newer(msgspec.msgpack.encode(value), State) == "field `later`"
+
+
+def test_a_snapshot_is_written_up_to_the_size_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = codec.Snapshot(format=1, job="j", seq=3, hash=bytes(32), state=State(), time=1.0)
+    size = len(msgspec.msgpack.encode(snapshot))
+    monkeypatch.setattr(codec, "MAX_SNAPSHOT", size)
+    assert codec.decode_snapshot(codec.encode_snapshot(snapshot), job="j", seq=3) == snapshot
+    monkeypatch.setattr(codec, "MAX_SNAPSHOT", size - 1)
+    with pytest.raises(ValueError, match="more than readers take"):
+        codec.encode_snapshot(snapshot)

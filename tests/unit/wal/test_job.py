@@ -157,6 +157,20 @@ def test_an_opening_in_a_hole_of_retention_is_placed_again_at_the_real_tail() ->
     assert openings.resolve_later_segment(read_tail(world.bucket, KEYS), 1) == "give_up"
 
 
+def test_an_opening_of_a_higher_epoch_that_is_faster_ends_the_attempt() -> None:
+    """R1: between reading the tail and creating the opening behind it."""
+    world = World()
+    world.open("a")
+
+    def faster(key: str) -> None:
+        openings.place_opening(world.inner, KEYS, world.clock, world.rng, opening(3))
+
+    world.bucket.before_put = faster
+    with pytest.raises(Fenced, match="epoch 3"):
+        openings.place_opening(world.bucket, KEYS, world.clock, world.rng, opening(2))
+    assert read_tail(world.inner, KEYS).epoch == 3
+
+
 def test_an_owner_that_slept_while_opening_is_fenced_not_damaged() -> None:
     world = World()
     read = jobs.replay_for_plan
