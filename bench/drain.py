@@ -24,7 +24,7 @@ import psutil
 
 from bench.measure import Times, scaled
 from tests.servers import ROOT
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.demo import of_home
 from wal_agent.rehearsal.gemini import GeminiModel
 from wal_agent.rehearsal.model import Turn
@@ -73,7 +73,7 @@ def once(case: Case) -> tuple[float, int]:
         work.mkdir()
         (work / "README.md").write_text("hello\n")
         subprocess.run(["git", "init", "-q"], cwd=work, check=True)
-        rehearsal = AGENTS["gemini"].rehearsal()
+        rehearsal = rehearsal_of(AGENTS["gemini"])
         assert rehearsal is not None
         then = "; sleep 1000" if case.tool else ""
         never = threading.Event()

@@ -18,8 +18,8 @@ from pathlib import Path
 from bench.measure import Times, scaled
 from bench.owner import owned
 from bench.store import NAMES, ROUND_TRIP, store
+from wal_agent.agents import AGENTS
 from wal_agent.agents.base import ToolEnded, ToolStarting
-from wal_agent.agents.gemini import Gemini
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.meter import MeterBucket
@@ -88,7 +88,7 @@ def lane(size: int, bucket: Bucket, job: str = "bench") -> Iterator[Lane]:
     """A run whose session has `size` bytes already."""
     with tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder:
         root = Path(folder)
-        env, work, agent = {"HOME": str(root)}, root / "work", Gemini()
+        env, work, agent = {"HOME": str(root)}, root / "work", AGENTS["gemini"]
         work.mkdir()
         main = agent.restore_path(agent.main_file, SESSION, work, env)
         main.parent.mkdir(parents=True)

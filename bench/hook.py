@@ -23,8 +23,8 @@ from pathlib import Path
 from bench.measure import Times, interleaved, scaled
 from bench.owner import owned
 from bench.store import NAMES, ROUND_TRIP, RawPut, Store, store
+from wal_agent.agents import AGENTS
 from wal_agent.agents.base import Allow, Decision, HookSetup, ToolEnded, ToolStarting
-from wal_agent.agents.gemini import Gemini
 from wal_agent.agents.gemini.hooks import MARKER, hook_line
 from wal_agent.bucket import open_bucket
 from wal_agent.hookwire import native_client, python_client
@@ -79,12 +79,12 @@ class Hooks:
 @contextmanager
 def hooks(url: str) -> Iterator[Hooks]:
     """The hooks of a run whose log is in the bucket at `url`."""
-    agent = Gemini()
+    agent = AGENTS["gemini"]
     with (
         tempfile.TemporaryDirectory(prefix="wa-bench-", dir="/tmp") as folder,
         owned(Path(folder), open_bucket(url)) as (_, gate, run),
     ):
-        callers = Callers(agent.hook_caller, agent.name, os.getppid())
+        callers = Callers(agent.capabilities.hook_caller, agent.name, os.getppid())
         with callers.starting() as began:
             began(os.getpid())
 

@@ -22,8 +22,8 @@ from bench.flat import SESSION, drain, write_session
 from bench.measure import Times, scaled
 from bench.store import NAMES, ROUND_TRIP, Store, store
 from bench.story import Story, story, wal_agent
+from wal_agent.agents import AGENTS
 from wal_agent.agents.base import SessionFile, ToolEnded, ToolStarting
-from wal_agent.agents.gemini import Gemini
 from wal_agent.bucket import open_bucket
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import SystemClock
@@ -57,7 +57,7 @@ PASTS = scaled((Past(10_000_000, 1_000), Past(100_000_000, 10_000)), (Past(60_00
 
 def crash(at: Story, job: str, past: Past) -> None:
     """Leave the job as a killed run does: lease held, flock free, a session and a log, and a call in flight."""
-    agent, clock, env = Gemini(), SystemClock(), at.env()
+    agent, clock, env = AGENTS["gemini"], SystemClock(), at.env()
     run = RunDir.create(runtime_dir(env), secrets.token_hex(8))
     claim = LeaseRequest(
         run=run.run, host=this_host(os.environ, run.lock), agent="gemini", workspace=str(at.work), ttl=1

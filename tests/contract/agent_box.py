@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from wal_agent import hookwire
+from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import (
     Agent,
     Allow,
@@ -30,7 +31,6 @@ from wal_agent.agents.base import (
     HookEvent,
     HookSetup,
     Injected,
-    Journals,
     LoggedCall,
     NewSession,
     Rehearsal,
@@ -66,7 +66,7 @@ class HookServer:
         self.spoil: Callable[[HookEvent, bytes], bytes] = lambda event, answer: answer
         self.heard: list[tuple[float, hookwire.Hello, HookEvent]] = []
         self.told: list[str] = []
-        self.callers = Callers(agent.hook_caller, agent.name, os.getpid())
+        self.callers = Callers(agent.capabilities.hook_caller, agent.name, os.getpid())
         self.origins: set[str] = set()  # whose each call was (issue 12.2)
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.bind(str(path))
@@ -133,7 +133,7 @@ class Box:
 
     @property
     def rehearsal(self) -> Rehearsal:
-        found = self.agent.rehearsal()
+        found = rehearsal_of(self.agent)
         assert found is not None
         return found
 
@@ -156,8 +156,8 @@ class Box:
         return popen((str(self.program), *self.rehearsal.args(prompt)), self.env(model), self.ws)
 
     def main(self, session: str) -> Path:
-        if isinstance(self.agent, Journals):
-            self.agent.journal(session, self.ws, self.user_env)
+        if journal := self.agent.capabilities.journal:
+            journal.update(session, self.ws, self.user_env)
         return self.agent.session_files(session, self.ws, self.user_env)[0].path
 
     def tells(self, session: str, words: bytes) -> bool:
@@ -224,8 +224,8 @@ class Run:
         env |= self.injected.env
         session = NewSession(self.session) if resume is None else ResumeSession(self.session, resume)
         cli = agent.locate(env)
-        if isinstance(session, ResumeSession) and isinstance(agent, Journals):
-            agent.adopt(cli, session.id, box.ws, env)
+        if isinstance(session, ResumeSession) and (journal := agent.capabilities.journal):
+            journal.restore(cli, session.id, box.ws, env)
         made = agent.command(cli, args, session, tty, env)
         return Command(made.argv, env | made.env)
 

@@ -10,12 +10,10 @@ from typing import Any
 
 from tests.contract import agent_box
 from tests.contract.agent_box import Tty, done, popen, wait_until
-from wal_agent.agents import AGENTS
+from wal_agent.agents import gemini as GEMINI
 from wal_agent.rehearsal.model import Model
 
 __all__ = ["GEMINI", "Box", "Run", "Tty", "done", "history", "wait_until"]
-
-GEMINI = AGENTS["gemini"]
 
 
 class Box(agent_box.Box):

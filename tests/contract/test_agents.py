@@ -16,7 +16,7 @@ import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
 from wal_agent import hookwire
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.base import (
     Agent,
     Allow,
@@ -32,7 +32,7 @@ from wal_agent.agents.base import (
 )
 from wal_agent.rehearsal.model import Called, Heard, Returned, Said, Turn
 
-HOOKED = [agent for agent in AGENTS.values() if agent.rehearsal() is not None]
+HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
 EACH = pytest.mark.parametrize("agent", HOOKED, ids=lambda agent: str(agent.name))
 LANES = [(agent, version) for agent in HOOKED for version in ("", *agent.also)]
 LANE_IDS = [f"{agent.name}{'@' * bool(version)}{version}" for agent, version in LANES]
@@ -123,7 +123,8 @@ def test_a_run(agent: Agent, version: str, agent_cli: Program, tmp_path: Path, r
     names = [file.name for file in agent.session_files(session, box.ws, box.user_env)]
     assert names[0] == agent.main_file
     run.close()
-    agent.sweep(box.user_env, run.dir.parent)
+    if agent.capabilities.sweep:
+        agent.capabilities.sweep(box.user_env, run.dir.parent)
     state = box.home / ".local/state/wal-agent"
     assert [p for p in box.home.rglob("*wal-agent*") if not p.is_relative_to(state)] == []
 
@@ -252,11 +253,13 @@ def back(
         box.env(model)
         reconciled = agent.reconcile(hurt, lost.session, box.ws, lost.calls)
         again = agent.reconcile(reconciled.data, lost.session, box.ws, lost.calls)
-        told = agent.tell(reconciled.data, lost.session, box.ws, PROMPT)
-        box.restore(reconciled.data if told is None else told, lost.session)
+        inject_prompt = agent.capabilities.inject_prompt
+        main = inject_prompt(reconciled.data, lost.session, box.ws, PROMPT) if inject_prompt else reconciled.data
+        box.restore(main, lost.session)
         run = Run(box, session=lost.session)
         codes = [done(run.start(model, "do it", resume=PROMPT))[0]]
-        agent.tidy(lost.session, box.ws, box.user_env)
+        if agent.capabilities.tidy:
+            agent.capabilities.tidy(lost.session, box.ws, box.user_env)
         codes.append(done(run.start(model, "and more", resume=""))[0])
         first, second = model.history(0), model.history(1)
     sessions = {e.session for e in run.heard.events if isinstance(e, TurnStarted)}

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
-from wal_agent.agents import AGENTS, hook_line
+from wal_agent.agents import copilot as COPILOT
+from wal_agent.agents import hook_line
 from wal_agent.agents.base import (
     AwaitingApproval,
     LoggedCall,
@@ -28,7 +29,6 @@ from wal_agent.agents.base import (
 from wal_agent.agents.copilot.hooks import platform_builds
 from wal_agent.rehearsal.model import Called, Returned, Said, Turn
 
-COPILOT = AGENTS["copilot"]
 FAILING_CLIENT = Path(__file__).parent / "failing_client.py"
 Program = Callable[[str], Path]
 

@@ -14,12 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.contract.agent_box import Box, Run, done, wait_until
+from wal_agent.agents import opencode as OPENCODE
 from wal_agent.agents.base import ModelRequest, SessionStarted, ToolEnded, ToolStarting, TurnCompleted
-from wal_agent.agents.opencode import OpenCode
 from wal_agent.agents.opencode.hooks import OFFLINE
 from wal_agent.rehearsal.model import Returned, Said, Turn
 
-OPENCODE = OpenCode()
 TALKING = ("--auto", "--prompt=hello there")
 
 
@@ -81,9 +80,9 @@ def test_a_turn_without_our_plugin_shows(box: Box) -> None:
     """Nobody knows the session's id then; its first turn is found in the database."""
     wish = str(uuid.uuid4())
     with box.model(Turn("hello")) as model:
-        OPENCODE.journal(wish, box.ws, box.env(model))
+        OPENCODE.update_journal(wish, box.ws, box.env(model))
         assert done(box.start(model, "hi"))[0] == 0
-        OPENCODE.journal(wish, box.ws, box.user_env)
+        OPENCODE.update_journal(wish, box.ws, box.user_env)
     [file] = OPENCODE.session_files(wish, box.ws, box.user_env)
     assert OPENCODE.proves_turn(file.path.read_bytes())
 

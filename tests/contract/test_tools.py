@@ -12,12 +12,12 @@ import pytest
 
 import tests.unit.shell
 from tests.contract.agent_box import Box
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.base import Agent
 from wal_agent.rehearsal.model import Json, Turn
 
 TABLE = Path(tests.unit.shell.__path__[0]) / "agents_tools.json"
-HOOKED = [agent for agent in AGENTS.values() if agent.rehearsal() is not None]
+HOOKED = [agent for agent in AGENTS.values() if rehearsal_of(agent) is not None]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import TESTS, installed
 from tests.unit.supervise.crew import short_folder
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Model, Turn
 
 AGENT = AGENTS["gemini"]
@@ -39,7 +39,7 @@ class Desk:
 
     def run(self) -> tuple[int, list[str], int]:
         """Exit code, what wal-agent said, and how often the model was asked."""
-        rehearsal = AGENT.rehearsal()
+        rehearsal = rehearsal_of(AGENT)
         assert rehearsal is not None
         with Model(rehearsal.dialect, [Turn(calls=[rehearsal.shell("touch ran")]), Turn("bye")]) as model:
             env = {

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from tests.processes import command_line
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.cli.log import as_json, entries
@@ -121,7 +121,7 @@ class Machine:
     def __post_init__(self) -> None:
         self.home = self.root / self.name
         self.home.mkdir()
-        rehearsal = AGENTS[self.agent].rehearsal()
+        rehearsal = rehearsal_of(AGENTS[self.agent])
         assert rehearsal is not None
         self.rehearsal = rehearsal
         self.agent_env = rehearsal.home(self.home, self.workspace, self.model.url)

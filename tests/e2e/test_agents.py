@@ -14,10 +14,10 @@ import pytest
 
 from tests.e2e.scene import Scene, check_exact, check_log, until
 from tests.e2e.terminal import Terminal
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Called, Heard, Model, Returned, Said, Turn
 
-HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not None]
+HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
 TASK = "please do the work"
 NOTICE = "[wal-agent recovery] "
 # Of each kind of module one: hooks around its file, a file that lags, nested calls, a database. The demo of every agent
@@ -29,7 +29,7 @@ DRAINED = ["claude", "codex", "opencode"]
 @pytest.fixture(params=HOOKED)
 def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
     name: str = request.param
-    rehearsal = AGENTS[name].rehearsal()
+    rehearsal = rehearsal_of(AGENTS[name])
     assert rehearsal is not None
     with Model(rehearsal.dialect) as model:
         made = Scene(tmp_path, agent_cli(name), model, name)

@@ -10,13 +10,13 @@ import pytest
 
 from tests.contract.test_codex import CODE_MODE, PATCH
 from tests.e2e.scene import Scene, until
-from wal_agent.agents.codex.rehearsal import CodexRehearsal
+from wal_agent.agents.codex import rehearsal as codex_rehearsal
 from wal_agent.rehearsal.model import Call, Model, Turn
 
 
 def test_a_command_that_is_a_patch(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
     """It is no call whose before-hook did not fire (I5, I6): the run goes on, and the call has its one end (I8)."""
-    with Model(CodexRehearsal().dialect) as model:
+    with Model(codex_rehearsal.dialect) as model:
         scene = Scene(tmp_path, agent_cli("codex"), model, "codex")
         try:
             one = scene.machine("vm-1")
@@ -47,7 +47,7 @@ def test_a_command_that_the_turn_leaves_running(
     call: Call, flags: Sequence[str], tmp_path: Path, agent_cli: Callable[[str], Path]
 ) -> None:
     """Codex ends it when it ends, and may be gone before it has written so: nobody is asked about it all the same."""
-    with Model(CodexRehearsal().dialect) as model:
+    with Model(codex_rehearsal.dialect) as model:
         scene = Scene(tmp_path, agent_cli("codex"), model, "codex")
         try:
             one = scene.machine("vm-1")

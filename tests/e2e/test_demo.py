@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.agents.copilot.hooks import program_cache
 
-HOOKED = [name for name, agent in AGENTS.items() if agent.rehearsal() is not None]
+HOOKED = [name for name, agent in AGENTS.items() if rehearsal_of(agent) is not None]
 
 
 @pytest.mark.parametrize("agent", HOOKED)

@@ -21,7 +21,7 @@ import pytest
 
 from tests.e2e.scene import PATIENCE, Scene, until
 from tests.unit.supervise.crew import short_folder
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.bucket import open_bucket
 from wal_agent.hookwire import client_command
 from wal_agent.records import RunEnded
@@ -153,7 +153,7 @@ PID = '"$(dirname "$WAL_AGENT_SOCKET")/agent.pid"'
 
 def test_a_killed_agent_goes_on_by_itself(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
     """I3, I8: the conversation is back, and the call in flight is told; nobody typed anything."""
-    rehearsal = AGENTS["claude"].rehearsal()
+    rehearsal = rehearsal_of(AGENTS["claude"])
     assert rehearsal is not None
     with Model(rehearsal.dialect) as model:
         scene = Scene(tmp_path, agent_cli("claude"), model, "claude")
@@ -186,7 +186,7 @@ def said(folder: Path, words: bytes) -> bool:
 
 def test_a_quota_is_waited_for(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
     """Claude says it by a hook of its own; the job rests, for any machine, and is not held meanwhile."""
-    rehearsal = AGENTS["claude"].rehearsal()
+    rehearsal = rehearsal_of(AGENTS["claude"])
     assert rehearsal is not None
     with Model(rehearsal.dialect) as model:
         scene = Scene(tmp_path, agent_cli("claude"), model, "claude")

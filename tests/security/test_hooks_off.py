@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene, check_log, until
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Model, Said, Turn
 
 NOTICE = "[wal-agent recovery] "
@@ -24,7 +24,7 @@ READ_AGAIN = "sleep 1.3"
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Callable[[str], Path]) -> Iterator[Scene]:
     name: str = getattr(request, "param", "claude")
-    rehearsal = AGENTS[name].rehearsal()
+    rehearsal = rehearsal_of(AGENTS[name])
     assert rehearsal is not None
     with Model(rehearsal.dialect) as model:
         made = Scene(tmp_path, agent_cli(name), model, name)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.scene import Machine, Scene, until
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Called, Model, Said, Turn
 
 TASK = "please do the work"
@@ -22,7 +22,7 @@ Program = Callable[[str], Path]
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path, agent_cli: Program) -> Iterator[Scene]:
     name: str = request.param
-    rehearsal = AGENTS[name].rehearsal()
+    rehearsal = rehearsal_of(AGENTS[name])
     assert rehearsal is not None
     with Model(rehearsal.dialect) as model:
         made = Scene(tmp_path, agent_cli(name), model, name)

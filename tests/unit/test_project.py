@@ -16,7 +16,7 @@ import pytest
 
 from scripts.build_hooks import compile_client
 from wal_agent import hookwire
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -143,7 +143,7 @@ def test_the_hashes_are_of_all_files_of_a_version() -> None:
 
 def test_the_installed_clis_are_the_tested_ones() -> None:
     clis = json.loads((ROOT / "tests" / "agents.json").read_text())
-    tested = {agent.name: (agent.tested, agent.also) for agent in AGENTS.values() if agent.rehearsal() is not None}
+    tested = {agent.name: (agent.tested, agent.also) for agent in AGENTS.values() if rehearsal_of(agent) is not None}
     assert {name: (cli["version"], tuple(cli.get("also", ()))) for name, cli in clis.items()} == tested
 
 

@@ -1,17 +1,40 @@
-"""One module per coding-agent CLI behind one small protocol (base.py), in one explicit dict."""
+"""The agents: one package for each coding-agent CLI, which implements the protocol of base.py, in one explicit table.
+
+An agent's module is imported when it is first looked up, so a start loads only the chosen agent's.
+"""
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Agent
-from wal_agent.agents.claude import Claude
-from wal_agent.agents.codex import Codex
-from wal_agent.agents.copilot import Copilot
-from wal_agent.agents.gemini import Gemini
-from wal_agent.agents.generic import Generic
-from wal_agent.agents.opencode import OpenCode
-from wal_agent.agents.pi import Pi
-from wal_agent.agents.qwen import Qwen
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import cast
 
-AGENTS: dict[str, Agent] = {
-    agent.name: agent for agent in (Gemini(), Claude(), Codex(), Copilot(), Pi(), OpenCode(), Qwen(), Generic())
-}
+from wal_agent.agents.base import Agent, Rehearsal
+
+NAMES = ("gemini", "claude", "codex", "copilot", "pi", "opencode", "qwen", "generic")
+
+
+class _Agents(Mapping[str, Agent]):
+    def __getitem__(self, name: str) -> Agent:
+        if name not in NAMES:
+            raise KeyError(name)
+        return cast(Agent, import_module(f"{__name__}.{name}"))
+
+    def __contains__(self, name: object) -> bool:
+        return name in NAMES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+AGENTS: Mapping[str, Agent] = _Agents()
+
+
+def rehearsal_of(agent: Agent) -> Rehearsal | None:
+    """Return how the agent runs with a scripted model; None for `generic`, which runs any command."""
+    if agent.capabilities.hookless is not None:
+        return None
+    return cast(Rehearsal, import_module(f"{__name__}.{agent.name}.rehearsal"))

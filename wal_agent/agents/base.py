@@ -1,7 +1,8 @@
-"""The protocol of an agent module: all that wal-agent must know of one coding-agent CLI.
+"""The protocol of an agent: all that wal-agent must know about one coding-agent CLI.
 
-Data first: what hooks say is parsed into a `HookEvent`; what is decided is a `Decision`; the module turns the one into
-the other's bytes. Nothing outside `agents/<name>` knows a payload, a settings file or a session format.
+An agent is a package of this folder: the module itself implements `Agent`. It parses a hook's payload into a
+`HookEvent` and renders a `Decision` as the bytes that the hook prints. No code outside `agents/<name>` knows a payload,
+a settings file or a session format.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from wal_agent.rehearsal.model import Call, Dialect
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 Env = Mapping[str, str]
 
 
-# ---- what hooks say ------------------------------------------------------------------------------------------------
+# ---- hook events ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """The handshake: hooks live. `source` is the agent's word (startup, resume, clear)."""
+    """The handshake: hooks work. `source` is the agent's own word (startup, resume, clear)."""
 
     session: str
     source: str
@@ -36,8 +37,8 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnCompleted:
-    """The agent's own completion event; the only proof of a clean end of a turn. `pending`: it left work running in the
-    background, whose end may begin a turn; then it counts only once the agent ends by itself, with 0."""
+    """The agent's own completion event, the only proof of a clean end of a turn. `pending`: it left work running in the
+    background, whose end may begin a turn; the event then counts only once the agent exits by itself, with 0."""
 
     session: str
     pending: bool = False
@@ -45,17 +46,18 @@ class TurnCompleted:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """The model is about to be asked: every call of the batch before is in the session file now. While a call that runs
-    a subagent is open it may be the subagent that asks; then it says nothing of the batch around it."""
+    """The agent is about to call the model: every call of the batch before is in the session file now. While a call
+    that runs a subagent is open, the subagent may be the caller; the event then proves nothing about the outer
+    batch."""
 
     session: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStarting:
-    """`inner`: the subagent that makes the call, where hooks tell; then the main file need not tell of it, but may
-    (OpenCode's does), or another .jsonl of `session_files` in the main file's form, by its `call_id`. `cwd`: where the
-    call runs, absolute, if hooks tell and it may be another folder than the workspace and its input say."""
+    """`inner`: the subagent that makes the call, where hooks report it. The main file may lack such a call (OpenCode's
+    has it); or another .jsonl of `session_files`, in the main file's form, has it by its `call_id`. `cwd`: the absolute
+    folder in which the call runs, if hooks report it and neither the workspace nor the input determines it."""
 
     session: str
     tool: str
@@ -73,7 +75,7 @@ class ToolEnded:
     result: bytes  # JSON
     failed: bool
     call_id: str = ""
-    clean: bool = True  # nothing in the result says that it went wrong (a command's exit code)
+    clean: bool = True  # the result shows no failure (such as a command's exit code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class AwaitingApproval:
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """The agent begins to shorten its conversation, or has done so; both ask the model by themselves."""
+    """The agent begins to compact its conversation, or has done so; both call the model by themselves."""
 
     session: str
     done: bool
@@ -92,15 +94,15 @@ class Compacting:
 
 @dataclass(frozen=True, slots=True)
 class ContextRequested:
-    """The agent has shortened its conversation, and asks what must be said in it all the same."""
+    """The agent has compacted its conversation and asks for context that must be in it all the same."""
 
     session: str
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFailed:
-    """The turn ended because the model could not be had. `cls`: what for; `retry_after`: seconds, where the provider
-    said (0: it did not). The agent may try again by itself, which begins a turn."""
+    """The turn ended because the model was not available. `cls`: the reason; `retry_after`: seconds, as the provider
+    gave them (0: it did not). The agent may try again by itself, which begins a turn."""
 
     session: str
     cls: Literal["quota", "context", "other"]
@@ -116,7 +118,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class OtherEvent:
-    """Known to the agent, of no weight here."""
+    """An event without a meaning for wal-agent."""
 
     name: str
 
@@ -137,20 +139,20 @@ HookEvent = (
 )
 
 
-# ---- what is answered ----------------------------------------------------------------------------------------------
+# ---- decisions -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """`words`: said to the model besides, where the event has room for them."""
+    """`words`: context for the model, where the event can carry it."""
 
     words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """`reason` is one sentence for the agent (UX.md, "What the agent is told"). `stop`: end the agent's turn too.
-    `word`: the same in one word, for those who count."""
+    """`reason`: one sentence for the agent (UX.md, "What the agent is told"). `stop`: end the agent's turn too.
+    `word`: the reason as one word, for metrics."""
 
     reason: str
     stop: bool = False
@@ -178,8 +180,8 @@ class NewSession:
 
 @dataclass(frozen=True, slots=True)
 class ResumeSession:
-    """Go on with a restored session; `prompt` (the recovery prompt) stands in for the user's own, if not empty.
-    `asked`: the agent was given the user's own already, so it is left out (only where there is an `Agent.again`)."""
+    """Continue a restored session. `prompt`: the recovery prompt, which replaces the user's own if not empty. `asked`:
+    the agent has got the user's own prompt already, so it is left out (only with `Capabilities.restart_codes`)."""
 
     id: str
     prompt: str
@@ -188,11 +190,11 @@ class ResumeSession:
 
 @dataclass(frozen=True, slots=True)
 class HookSetup:
-    """All that an injected hook needs. Everything goes into the command line: some agents strip the environment.
+    """The parameters of injected hooks. They go into the command line, since some agents strip the environment.
 
-    `run_dir` is this run's private folder (0700) with `hook.sock`, `agent.pid` (decimal, the agent's process) and
-    `lock` (the supervisor holds its flock, from before `inject` on); for tools in `skip` no hook is to start at all.
-    `protocol`: the standing text that the agent is to have as system context (Markdown).
+    `run_dir`: this run's private folder (0700) with `hook.sock`, `agent.pid` (decimal, the agent's process) and `lock`
+    (the supervisor holds its flock, from before `inject` on). `skip`: tools for which no hook starts at all.
+    `protocol`: the permanent text that the agent gets as system context (Markdown).
     """
 
     run: str
@@ -204,7 +206,7 @@ class HookSetup:
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """Files that `inject` made for this run; `env` is to be added to the agent's environment."""
+    """Files that `inject` made for this run, and variables to add to the agent's environment."""
 
     env: dict[str, str] = field(default_factory=dict)
     paths: tuple[Path, ...] = ()
@@ -212,7 +214,7 @@ class Injected:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`env` is to be added. `no_stdin`: give it /dev/null, since what stands there is the prompt of the first start."""
+    """`env`: variables to add. `no_stdin`: use /dev/null, since stdin holds the prompt of the first start."""
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -220,16 +222,17 @@ class Command:
 
 
 HookCaller = Literal["agent", "shell", "session", "wrapped"]
-"""Who connects for a hook: the agent's own process; a shell that it starts in its own session, while its tools lead
-sessions of theirs; a shell that leads a session, as its tools do; the same, and a person may have the agent put another
-command before it."""
+"""The process that connects for a hook: the agent itself; a shell in the agent's own process session, while its tools
+lead sessions of their own; a shell that leads a session, as tools do; or the same, with a command before it that the
+user may configure."""
 
 HookTable = dict[str, list[dict[str, Any]]]  # event -> groups, as an agent's settings have them under "hooks"
 
 
 @dataclass(frozen=True, slots=True)
 class HooksToInstall:
-    """Hooks for the user's own settings of an agent (`configure-hooks --install`). `title`: the agent, for people."""
+    """Hooks for the user's own settings of an agent (`configure-hooks --install`). `title`: the agent's display
+    name."""
 
     agent: str
     title: str
@@ -242,21 +245,22 @@ class HooksToInstall:
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
-    """One file that makes up a session: the logical name (posix, the same on every machine) and where it is here."""
+    """One file of a session: its logical name (posix, the same on every machine) and its path here."""
 
     name: str
     path: Path
     begins: Callable[[int], bool] | None = None
-    """Whether an open file starts as the session does. If not, it was deleted under its agent, which has begun another:
-    that one goes on where the deleted one ended. None: it is whole, whatever stands in it."""
+    """Whether an open file starts as the session does. If not, the agent's file was deleted while in use, and the agent
+    has begun another one, which continues where the deleted one ended. None: the file is always whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedCall:
-    """A call as the log knows it, for `reconcile`. `result` None = dangling; then `note` says what is known of it.
-    `started` is the time of its intent (0: not known): an equal call that ended before it, in the file, is another.
-    `result` is what the module's `ToolEnded` said, or a JSON string with words of ours, or bytes that were cut off.
-    `call_id` is the agent's own, where its hooks tell one.
+    """A call in the log, for `reconcile`.
+
+    `result`: that of the agent's `ToolEnded`, a JSON string of wal-agent's own, or truncated bytes; None for a dangling
+    call, whose `note` then says what is known. `started`: the time of its intent (0: unknown); an equal call that ended
+    before it, in the file, is another one. `call_id`: the agent's own, where its hooks report one.
     """
 
     call: int
@@ -271,9 +275,8 @@ class LoggedCall:
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """A call as the session file tells it after its batch. `status` is the module's reading of the agent's word; `id`
-    is the file's own, by which a call that is told twice is known; `call_id` the one that hooks told, where it stands
-    in the file too."""
+    """A call with an outcome in the session file. `status`: as this agent spells it there. `id`: the file's own, to
+    recognise a call that is written twice. `call_id`: the hooks' id, where the file has it too."""
 
     tool: str
     input: bytes
@@ -284,7 +287,7 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:
-    """A call as the model asked for it, in the session file."""
+    """A call that the model requests, in the session file."""
 
     tool: str
     input: bytes
@@ -292,29 +295,29 @@ class RequestedCall:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The child copy of a restored session file; `put_back` counts calls that the log knew and the session did not.
-    `heard`: all that people say in it, as the agent's hooks tell it too; () where no word of theirs was saved. None: it
-    has their words, but not as hooks spell them, or it tells of none ever."""
+    """The derived copy of a restored session file. `put_back`: the number of calls that only the log had. `heard`: all
+    user prompts in it, spelled as in the hooks' payloads; () where none was saved. None: the file has prompts in
+    another spelling, or never has any."""
 
     data: bytes
     put_back: int
     messages: int
-    repairs: tuple[str, ...] = ()  # one sentence each: what was cut or mended
+    repairs: tuple[str, ...] = ()  # one sentence for each part that was cut or mended
     heard: tuple[str, ...] | None = None
 
 
-# ---- what a person gets --------------------------------------------------------------------------------------------
+# ---- documentation and rehearsal -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a user gets with this agent, in a few words each, for `wal-agent agents` and docs/AGENTS.md: the truth, "no"
-    included. `limits`: what could not be held, and why, a sentence each."""
+    """What a user gets with this agent, for `wal-agent agents` and docs/AGENTS.md: a few words each, "no" included.
+    `limits`: what could not be held, and why, a sentence each."""
 
-    hooks: str  # how ours come in for one run
+    hooks: str  # how wal-agent's are injected into one run
     intent: str  # when it is durable
     fail_closed: str
-    reconcile: str  # what a resume is given that the agent itself would lose
+    reconcile: str  # what a resume gets that the agent itself would lose
     resume: str
     interactive: str
     subagents: str
@@ -322,232 +325,210 @@ class Traits:
 
 
 class Rehearsal(Protocol):
-    """The agent with a scripted model on this machine: for `doctor`, the self-test, `demo` and the tests. It needs no
-    key and no network, and reads nothing of the user's."""
+    """The agent with a scripted model on this machine, for `doctor`, the self-test, `demo` and the tests. It needs no
+    key and no network, and reads no file of the user's. The module `agents/<name>/rehearsal.py` implements it."""
 
     dialect: Dialect
 
     def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        """Write into an empty HOME what keeps a first start from asking anything; gives the environment that is needed
-        beside HOME and PATH. `url` is the model's, without a path."""
+        """Write settings into an empty HOME so that a first start asks nothing; return the variables that are needed
+        besides HOME and PATH. `url`: the model's, without a path."""
 
     def args(self, prompt: str) -> tuple[str, ...]:
-        """Headless, every tool approved."""
+        """Return arguments for a headless run that approves every tool."""
 
     def interactive_args(self, prompt: str) -> tuple[str, ...] | None:
-        """The same on a terminal, with a first prompt; None where the agent has no such mode."""
+        """Return the same for a terminal, with a first prompt; None where the agent has no such mode."""
 
     def shell(self, command: str) -> Call:
-        """The model's call that runs a command."""
+        """Return the model's call that runs a command."""
 
     def write(self, path: Path, content: str) -> Call:
-        """The model's call that writes a file."""
+        """Return the model's call that writes a file."""
 
 
-# ---- the module ----------------------------------------------------------------------------------------------------
-
-
-class Agent(Protocol):
-    """One coding-agent CLI. Stateless; `env` is the agent's future environment, `workspace` an absolute real path."""
-
-    name: str
-    tested: str  # the version that the contract suite ran on
-    also: tuple[str, ...]  # older versions that a part of it still runs on
-    traits: Traits
-    boundary: Literal["hooks", "file"]
-    """Who tells that the main file has all calls of a batch: the hooks (`ModelRequest`), or only the file itself."""
-    hook_caller: HookCaller
-    main_file: str  # logical name of the session's main file
-    again: frozenset[int]  # exit codes by which the agent asks its parent to start it again, in the same session
-
-    def rehearsal(self) -> Rehearsal | None:
-        """How it runs with a scripted model; None: there is no one program, any command is run."""
-
-    def locate(self, env: Env) -> Cli:
-        """The program on PATH; ConfigError when it is missing or its version is known to be unusable."""
-
-    def hooks_off_reason(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
-        """Why hooks would not fire in this project or with these arguments, in words (named file and key), or None."""
-
-    def passthrough(self, args: Sequence[str]) -> bool:
-        """These arguments start no session (a subcommand, --version): run the agent as it is, unprotected."""
-
-    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
-        """Will it talk to a person? `tty`: its stdin and its stdout are a terminal."""
-
-    def session_from_args(self, args: Sequence[str]) -> str | None:
-        """The session that the user's own arguments choose: its id, "" where only the handshake tells it, else None."""
-
-    def prompt_from_args(self, args: Sequence[str]) -> str | None:
-        """What the user's own arguments ask the agent to do, if they do."""
-
-    def sweep(self, env: Env, runtime: Path) -> None:
-        """Remove what injections of dead runs left behind (I7). `runtime` is the folder of all run dirs."""
-
-    def inject(self, setup: HookSetup, env: Env) -> Injected:
-        """Make the hooks fire for this run only, without changing any file of the user's."""
-
-    def command(
-        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
-    ) -> Command:
-        """The command line that starts or resumes; the user's prompt is left out when a session with a prompt is
-        resumed. `env` holds what `inject` asked for."""
-
-    def parse(self, event: str, payload: bytes) -> HookEvent:
-        """What a hook said. ValueError when it is not understood: the caller then denies."""
-
-    def render(self, event: str, decision: Decision) -> bytes:
-        """What the hook must print so that the agent does what was decided; one line."""
-
-    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
-        """The files that make up the session on this machine, main file first; empty when there are none yet.
-        Never a credential file; never a path outside the agent's own state folder (links are not followed)."""
-
-    def folder(self, env: Env) -> Path:
-        """The agent's own state folder on this machine: a restore goes nowhere else."""
-
-    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
-        """Where the logical file belongs so that a resume finds it. ValueError for a name that is not this module's."""
-
-    def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
-        """Every file here that a resume of `session` could take for it: to be moved away before a restore."""
-
-    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
-        """Is there a session here that `ResumeSession` would find? If not, only one of a new id can be started."""
-
-    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
-        """A child of the restored main file that resumes well: torn tail cut, known hazards mended, and each of `calls`
-        that the file lacks put back. Pure. Idempotent: reconcile(reconcile(x)) == reconcile(x)."""
-
-    def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
-        """A child of `main` (what `reconcile` made; empty: a session of only this) in which `prompt` is the user's last
-        message, byte for byte, for an agent that would rewrite it on its command line; None where `command` hands it
-        over as it is.
-        Pure and idempotent. `command` is given the same `ResumeSession.prompt` and then only points at it."""
-
-    def seen_calls(self, appended: bytes) -> list[SeenCall]:
-        """Calls with an outcome told by bytes appended to the main file (whole lines; junk lines are passed over).
-        Where calls that are `inner` have a `call_id`, also of the session's other .jsonl files: only it counts then."""
-
-    def proves_turn(self, appended: bytes) -> bool:
-        """Do bytes appended to the main file prove that a turn began? If so and the handshake (`SessionStarted`) has
-        not come, hooks are off: stop the whole tree before a tool runs (I5), exit 78."""
-
-    def tidy(self, session: str, workspace: Path, env: Env) -> None:
-        """Clear what a resume leaves that would hurt. To be called before each start, and once the agent works in the
-        session that it resumed."""
-
-
-@runtime_checkable
-class LoadsLate(Protocol):
-    """An agent that may begin a turn before it has read the session that it resumes: its model is then asked without
-    the conversation and without the recovery's words. Its hook before a turn may wait (is firm), and `render` has a no
-    for it."""
-
-    grows_when_loaded: Literal[True]
-    """It appends to the main file once it has read it, before anything else."""
-
-
-@runtime_checkable
-class NamesCallsOnce(Protocol):
-    """An agent whose results name their call by its id only: what it was stands further up, mostly in bytes that were
-    read before. A hook announces each call of the main file, and of the session's other .jsonl files, by that id."""
-
-    other_files: tuple[str, ...]
-    """A logical name in each folder of such other files."""
-
-    def requested_calls(self, appended: bytes) -> dict[str, RequestedCall]:
-        """The calls that these bytes ask for, by id. Pure."""
-
-
-@runtime_checkable
-class RereadsSettings(Protocol):
-    """An agent that, while it runs, reads files again that may switch its hooks off."""
-
-    def run_settings_files(self, env: Env) -> list[Path]:
-        """Files that `inject` or `command` made for this run: any change of one switches the hooks off."""
-
-    def switches(self, args: Sequence[str], workspace: Path, env: Env) -> list[Path]:
-        """Other files that may; some may not exist."""
-
-    def switch_off_reason(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
-        """Why one of those would switch off the hooks of a run that has begun (named file and key), or None."""
-
-
-@runtime_checkable
-class Hookless(Protocol):
-    """An agent that tells nothing: a turn is its whole life, and exit code 0 the only word of a completion. No call of
-    it is in the log."""
-
-    def start_lines(self, workspace: Path, env: Env) -> list[str]:
-        """What a person is told at each start: that, and what its settings lack."""
-
-    def folders(self, workspace: Path, env: Env) -> list[Path]:
-        """Where files of its session may appear: to be watched."""
-
-    def left_out(self, workspace: Path, env: Env) -> list[str]:
-        """What of its session cannot be saved, in sentences."""
-
-    def root_of(self, path: Path, workspace: Path, env: Env) -> Path:
-        """The folder that a restore of the file `path` stays in; its files may be under several."""
-
-
-IMPORT_TIMEOUT = 120.0  # seconds at most for `Journals.adopt`
-
-
-@runtime_checkable
-class Journals(Protocol):
-    """An agent whose sessions are in a database: `session_files` names journals that we write from it, JSON lines that
-    are only appended to, and a restore is brought back into it."""
-
-    def journal(self, session: str, workspace: Path, env: Env) -> None:
-        """Bring the session's journals up to what the database has; before each capture, also when the agent is gone.
-        Changes nothing of the agent's. Never fails for a database that is not there, or busy."""
-
-    def adopt(self, cli: Cli, session: str, workspace: Path, env: Env) -> None:
-        """Bring restored journals into the database, where they differ from it; before a resume's `command`.
-        ConfigError when the agent does not take them."""
-
-
-@runtime_checkable
-class EndsItsCalls(Protocol):
-    """An agent whose calls are all over once it has ended after its turn. It may be gone before it has written what
-    became of one."""
-
-    ends_its_calls: Literal[True]
-
-
-@runtime_checkable
-class Trails(Protocol):
-    """An agent whose hooks tell of a boundary before its main file surely has the batch."""
-
-    def settled_length(self, appended: bytes) -> int:
-        """How many of these bytes (whole lines of the main file) tell nothing of a call whose result may still come.
-        What is behind them is read again with what follows. Pure."""
+# ---- the agent -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCause:
-    """What an agent's last words say that it died of. `retry_after`: seconds until its provider serves it again, 0
-    where it did not say."""
+    """Why an agent exited, by its last error message. `retry_after`: seconds until its provider serves it again, 0
+    where the message does not say."""
 
     cls: Literal["heap", "context", "quota"]
     why: str
     retry_after: float = 0.0
 
 
-@runtime_checkable
-class Fatal(Protocol):
-    """An agent that says on stderr why it gives up."""
+@dataclass(frozen=True, slots=True)
+class Hookless:
+    """An agent without hooks: a turn is its whole life, and exit code 0 the only sign of a completion. The log has none
+    of its calls."""
 
-    def fatal(self, said: bytes, now: float) -> ExitCause | None:
-        """`said`: the end of what it wrote there, of a run that did not end well; foreign text. None: nothing known.
-        `now`: since 1970, for words such as "try again at 2:17 PM"."""
+    start_lines: Callable[[Path, Env], list[str]]
+    """(workspace, env): lines to print at each start: this limit, and settings that are missing."""
+    folders: Callable[[Path, Env], list[Path]]
+    """(workspace, env): folders to watch, in which files of its session may appear."""
+    left_out: Callable[[Path, Env], list[str]]
+    """(workspace, env): what of its session cannot be saved, in sentences."""
+    root_of: Callable[[Path, Path, Env], Path]
+    """(path, workspace, env): the folder that a restore of the file stays in; its files may be under several."""
 
 
-@runtime_checkable
-class Installs(Protocol):
-    """An agent whose settings can hold hooks that stay, beside those that each run brings."""
+@dataclass(frozen=True, slots=True)
+class RequestedCalls:
+    """For an agent whose results name their call by id only: tool and input are further up in the file, mostly in bytes
+    that were read before. A hook announces each call of the main file, and of the session's other .jsonl files, by that
+    id."""
 
-    def standing(self, env: Env) -> HooksToInstall:
-        """Ours, and where they would go. Each leaves at once outside of a run, and where the run's own hooks are."""
+    read: Callable[[bytes], dict[str, RequestedCall]]
+    """(appended): the calls that these bytes request, by id. Pure."""
+    other_files: tuple[str, ...]
+    """A logical name in each folder of such other files."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsWatch:
+    """For an agent that, while it runs, reads settings files again that may switch its hooks off."""
+
+    run_files: Callable[[Env], list[Path]]
+    """(env): files that `inject` or `command` made for this run: any change of one switches the hooks off."""
+    user_files: Callable[[Sequence[str], Path, Env], list[Path]]
+    """(args, workspace, env): other files that may; some may not exist."""
+    switch_off_reason: Callable[[Sequence[str], Path, Env], str | None]
+    """(args, workspace, env): why one of those would switch off the hooks of a run that has begun (named file and key),
+    or None."""
+
+
+IMPORT_TIMEOUT = 120.0  # seconds at most for `Journal.restore`
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """For an agent whose sessions are in a database: `session_files` names journals that wal-agent writes from it, JSON
+    lines that are only appended to, and a restore imports them again."""
+
+    update: Callable[[str, Path, Env], None]
+    """(session, workspace, env): bring the session's journals up to the database; before each capture, also when the
+    agent is gone. Changes no file of the agent's. Never fails for a database that is absent or busy."""
+    restore: Callable[[Cli, str, Path, Env], None]
+    """(cli, session, workspace, env): import restored journals into the database, where they differ from it; before a
+    resume's `command`. ConfigError when the agent does not accept them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """How an agent differs from the others, and the optional parts that it has (None: it lacks that part)."""
+
+    boundary: Literal["hooks", "file"] = "hooks"
+    """The source that proves that the main file has all calls of a batch: hooks (`ModelRequest`), or the file
+    itself."""
+    hook_caller: HookCaller = "agent"
+    restart_codes: frozenset[int] = frozenset()
+    """Exit codes by which the agent asks its parent to start it again, in the same session."""
+    loads_late: bool = False
+    """It may begin a turn before it has read the session that it resumes: the model is then called without the
+    conversation and without the recovery prompt. Its hook before a turn may wait (is firm), and `render` can refuse it.
+    It appends to the main file once it has read it, before anything else."""
+    ends_its_calls: bool = False
+    """All its calls are over once it has exited after its turn. It may exit before it has written their outcomes."""
+
+    sweep: Callable[[Env, Path], None] | None = None
+    """(env, runtime): remove what injections of dead runs left behind (I7). `runtime`: the folder of all run dirs."""
+    tidy: Callable[[str, Path, Env], None] | None = None
+    """(session, workspace, env): remove what a resume leaves that would harm. To be called before each start, and once
+    the agent works in the session that it resumed."""
+    inject_prompt: Callable[[bytes, str, Path, str], bytes] | None = None
+    """(main, session, workspace, prompt): a copy of `main` (from `reconcile`; empty: a session of only this) in which
+    `prompt` is the user's last message, byte for byte. For an agent that would rewrite it on its command line;
+    `command` gets the same `ResumeSession.prompt` and then only refers to it. Pure and idempotent."""
+    settled_length: Callable[[bytes], int] | None = None
+    """(appended): how many of these bytes (whole lines of the main file) report no call whose result may still come;
+    the rest is read again with what follows. Pure. For an agent whose boundary hook may fire before its file is
+    flushed."""
+    exit_cause: Callable[[bytes, float], ExitCause | None] | None = None
+    """(stderr, now): the cause in the last bytes that it wrote to stderr in a run that did not end well; foreign text.
+    None: unknown. `now`: since 1970, for messages such as "try again at 2:17 PM"."""
+    hooks_to_install: Callable[[Env], HooksToInstall] | None = None
+    """(env): hooks for its own settings, beside those of each run. Each exits at once outside of a run, and where the
+    run's own hooks are present."""
+    stored_folder: Callable[[str, Env], Path | None] | None = None
+    """(session, env): the folder of a session in the agent's database here. A fork can only work in it."""
+    hookless: Hookless | None = None
+    requested_calls: RequestedCalls | None = None
+    settings_watch: SettingsWatch | None = None
+    journal: Journal | None = None
+
+
+class Agent(Protocol):
+    """One coding-agent CLI, implemented by the module `wal_agent.agents.<name>`. `env` is the agent's future
+    environment, `workspace` an absolute real path."""
+
+    name: str
+    tested: str  # the version that the contract suite ran on
+    also: tuple[str, ...]  # older versions that a part of it still runs on
+    traits: Traits
+    capabilities: Capabilities
+    main_file: str  # logical name of the session's main file
+
+    def locate(self, env: Env) -> Cli:
+        """Find the program on PATH. ConfigError when it is missing or its version is known to be unusable."""
+
+    def hooks_off_reason(self, args: Sequence[str], workspace: Path, env: Env) -> str | None:
+        """Return why hooks would not fire in this project or with these arguments (named file and key), or None."""
+
+    def passthrough(self, args: Sequence[str]) -> bool:
+        """Return whether these arguments start no session (a subcommand, --version): run the agent unprotected."""
+
+    def is_interactive(self, args: Sequence[str], tty: bool, env: Env) -> bool:
+        """Return whether it will talk to a person. `tty`: both its stdin and its stdout are a terminal."""
+
+    def session_from_args(self, args: Sequence[str]) -> str | None:
+        """Return the id of the session that the user's arguments choose, "" where only the handshake reports it, or
+        None."""
+
+    def prompt_from_args(self, args: Sequence[str]) -> str | None:
+        """Return the prompt among the user's arguments, or None."""
+
+    def inject(self, setup: HookSetup, env: Env) -> Injected:
+        """Make the hooks fire for this run only, without a change to any file of the user's."""
+
+    def command(
+        self, cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env
+    ) -> Command:
+        """Return the command line that starts or resumes; the user's prompt is left out when a session with a prompt is
+        resumed. `env` holds the variables of `inject`."""
+
+    def parse(self, event: str, payload: bytes) -> HookEvent:
+        """Parse a hook's payload. ValueError when it is not understood: the caller then denies."""
+
+    def render(self, event: str, decision: Decision) -> bytes:
+        """Return the bytes that the hook must print, one line, so that the agent follows the decision."""
+
+    def session_files(self, session: str, workspace: Path, env: Env) -> list[SessionFile]:
+        """Return the session's files on this machine, main file first; empty when there are none yet. Never a
+        credential file; never a path outside the agent's own state folder (links are not followed)."""
+
+    def folder(self, env: Env) -> Path:
+        """Return the agent's own state folder on this machine: a restore writes nowhere else."""
+
+    def restore_path(self, name: str, session: str, workspace: Path, env: Env) -> Path:
+        """Return where a resume looks for the logical file. ValueError for a name that this agent does not use."""
+
+    def existing_files(self, session: str, workspace: Path, env: Env) -> list[Path]:
+        """Return every file here that a resume of `session` could take for it, to be moved away before a restore."""
+
+    def resumable(self, session: str, workspace: Path, env: Env) -> bool:
+        """Return whether `ResumeSession` would find a session here. If not, only one of a new id can be started."""
+
+    def reconcile(self, main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+        """Derive a main file that resumes well: torn tail cut, known hazards mended, each of `calls` that the file
+        lacks put back. Pure. Idempotent: reconcile(reconcile(x)) == reconcile(x)."""
+
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
+        """Return the calls with an outcome in bytes appended to the main file (whole lines; junk lines are skipped).
+        Where `inner` calls have a `call_id`, also in those of the session's other .jsonl files; only that id counts."""
+
+    def proves_turn(self, appended: bytes) -> bool:
+        """Return whether bytes appended to the main file prove that a turn began. If so and no handshake
+        (`SessionStarted`) has come, hooks are off: stop the whole tree before a tool runs (I5), exit 78."""

@@ -25,12 +25,12 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 def retry_after_seconds(text: str, now: float) -> float:
-    """Seconds from `now` (since 1970): of "retry in 34.07s", "try again in 1h 5m", "try again at 2:17 PM",
-    "resets Nov 24, 3pm (UTC)"; the last one told counts. A time of day is this machine's, as the agent's is."""
+    """Return seconds from `now` (since 1970), 0 for none: of "retry in 34.07s", "try again in 1h 5m", "try again at
+    2:17 PM", "resets Nov 24, 3pm (UTC)"; the last one counts. A time of day is in this machine's zone, as the agent's
+    is."""
     found = [(m.start(), _span(m)) for m in _AFTER.finditer(text)]
     found += [(m.start(), _moment(m, now)) for m in _AT.finditer(text)]
-    told = [seconds for _, seconds in sorted(found) if seconds > 0]
-    return told[-1] if told else 0.0
+    return next((seconds for _, seconds in sorted(found, reverse=True) if seconds > 0), 0.0)
 
 
 def _span(m: re.Match[str]) -> float:
@@ -58,7 +58,7 @@ def _moment(m: re.Match[str], now: float) -> float:
 
 
 def _zone(name: str | None) -> tzinfo | None:
-    """None: this machine's."""
+    """Return a named zone; None: this machine's."""
     if not name:
         return None
     from zoneinfo import ZoneInfo
@@ -73,16 +73,17 @@ TOO_LONG = ExitCause("context", "the conversation is too long for the model")
 
 
 def cause_from_last_error(
-    said: bytes,
+    stderr: bytes,
     now: float,
     *,
     last: re.Pattern[bytes],
     waits: re.Pattern[str] | None = None,
     too_long: re.Pattern[str] | None = None,
 ) -> ExitCause | None:
-    """`last`: its first group is an error's words. Those say that the conversation is `too_long`, or that the model
-    will serve again later (`waits`; None: any does); else nothing is known."""
-    errors = last.findall(said)
+    """Return the cause that the last error names, or None. `last`: a pattern of an error, whose text is its first
+    group; `too_long`: of a text that means a too long conversation; `waits`: of one that means that the model will
+    serve again later (None: any)."""
+    errors = last.findall(stderr)
     if not errors:
         return None
     why = errors[-1].decode("utf-8", "replace").strip()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wal_agent.agents.base import HookSetup, HookTable, Injected
+from wal_agent.agents.hook_line import skip_pattern
 from wal_agent.errors import ConfigError
 from wal_agent.safefs import flock_state
 
@@ -101,7 +102,7 @@ def hook_table(
         }
         group: dict[str, object] = {"hooks": [hook]}
         if event in of_tools and setup.skip:
-            group = {"matcher": f"^(?!(?:{'|'.join(map(re.escape, setup.skip))})$)", **group}
+            group = {"matcher": skip_pattern(setup.skip), **group}
         table[event] = [group]
     return table
 

@@ -15,10 +15,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import psutil
 
@@ -32,14 +32,14 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+[\w.+-]*")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`package`: on npm. `broken`: why versions below this one cannot be used, as (version, one sentence)."""
+    """`package`: on npm. `broken`: the first version that works, and why older ones do not, in one sentence."""
 
     name: str
     package: str
     broken: tuple[str, str] | None = None
 
     def locate(self, env: Env) -> Cli:
-        """ConfigError when it is missing, does not start, or is a version that cannot be used."""
+        """Find it. ConfigError when it is missing, does not start, or is a version that cannot be used."""
         variable = f"WAL_AGENT_{self.name.upper()}"
         wanted = env.get(variable) or self.name
         found = shutil.which(wanted, path=env.get("PATH", os.defpath))
@@ -73,7 +73,7 @@ def _asked_version(path: Path, env: Mapping[str, str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as e:
         raise exhausted(e) or ConfigError(f"{path} does not start: {e}.") from e
-    found = _VERSION.search(done.stdout) or _VERSION.search(done.stderr)  # pi tells it there without a terminal
+    found = _VERSION.search(done.stdout) or _VERSION.search(done.stderr)  # pi prints it there without a terminal
     return found[0].rstrip(".") if found else ""  # some end a sentence with it
 
 
@@ -85,8 +85,8 @@ _HEAP_FLAG = "--max-old-space-size"
 
 
 def node_command(program: Path, env: Env) -> tuple[str, ...]:
-    """What to put before `program`: node and half of the memory as its heap. Nothing where it is no node script, or
-    where NODE_OPTIONS say otherwise."""
+    """Return the words to put before `program`: node, and half of the memory as its heap. None where it is no node
+    script, or where NODE_OPTIONS set a heap."""
     if _HEAP_FLAG in env.get("NODE_OPTIONS", "") or not _is_node_script(program):
         return ()
     return ("node", f"{_HEAP_FLAG}={psutil.virtual_memory().total // 2 // (1 << 20)}")
@@ -106,7 +106,7 @@ Kind = Literal["flag", "value", "maybe", "many"]
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """One option with its value, or a positional word (`name` is empty). `words` spell it for the CLI again."""
+    """One option with its value, or a positional word (`name` is empty). `words`: its spelling on the command line."""
 
     name: str
     value: str
@@ -117,11 +117,17 @@ class Arg:
 class Syntax:
     """`kinds`: the long options that are known (others are flags). `short`: a letter's long name. `yargs`: it also
     takes --someOption for --some-option, and `true` or `false` behind a flag; else (commander, clap) a letter's value
-    may stand right behind it, and an option that needs a value takes the next word whatever it looks like."""
+    may follow it directly, and an option that needs a value takes the next word whatever it looks like."""
 
     kinds: Mapping[str, Kind]
     short: Mapping[str, str] = field(default_factory=dict)
     yargs: bool = False
+
+    @classmethod
+    def of(cls, short: str, yargs: bool = False, **kinds: str) -> Syntax:
+        """Make one from words: `short` of "h=help v=version", `value`, `maybe`, `many` and `flag` of long options."""
+        known = {name: cast(Kind, kind) for kind, names in kinds.items() for name in names.split()}
+        return cls(known, dict(each.split("=") for each in short.split()), yargs)
 
     def read(self, args: Sequence[str]) -> list[Arg]:
         out: list[Arg] = []
@@ -181,7 +187,7 @@ def _is_option(word: str) -> bool:
 
 
 def to_words(args: Iterable[Arg]) -> list[str]:
-    """Back to a command line; what stood behind `--` stands there again, once."""
+    """Return the command line again, with one `--` before what followed it."""
     plain: list[str] = []
     behind: list[str] = []
     for arg in args:
@@ -193,7 +199,7 @@ def to_words(args: Iterable[Arg]) -> list[str]:
 
 
 def last_value(args: Iterable[Arg], name: str) -> str | None:
-    """The value of an option as given last, None when it is not given."""
+    """Return the value of an option as given last, None when it is not given."""
     found = [arg.value for arg in args if arg.name == name]
     return found[-1] if found else None
 
@@ -202,31 +208,56 @@ def is_given(args: Iterable[Arg], name: str) -> bool:
     return last_value(args, name) not in (None, "false")
 
 
+def starts_no_session(given: Sequence[Arg], commands: Collection[str], flags: Iterable[str]) -> bool:
+    """Return whether the first word is one of these subcommands, or one of these options is given."""
+    first = next((arg for arg in given if not arg.name), None)
+    command = first is not None and first.words[0] != "--" and first.value in commands
+    return command or any(is_given(given, name) for name in flags)
+
+
+def first_prompt(given: Sequence[Arg], *names: str) -> str | None:
+    """Return the first of these options' values that is not empty, else the positional words, else None."""
+    words = " ".join(arg.value for arg in given if not arg.name)
+    return next(filter(None, (*(last_value(given, name) for name in names), words)), None)
+
+
 _LIMIT = 1 << 22
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*(?:"|\Z))|//[^\n\r]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 
+def read_object(path: Path, parse: Callable[[bytes], Any] = json.loads) -> dict[str, Any] | None:
+    """Read a settings file. None where it is absent, or damaged: then the agent itself reports it or ignores it."""
+    try:
+        with path.open("rb") as f:
+            values = parse(f.read(_LIMIT))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def without_comments(text: str) -> str:
+    return _COMMENT.sub(lambda m: m[1] or " ", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One settings file that exists, with the name that a person knows it by."""
+    """One settings file that exists, with the name that a user knows it by."""
 
     shown: str
     values: dict[str, Any]
 
 
 def read_layer(shown: str, path: Path) -> Layer | None:
-    """None where it is absent; or damaged, and then the agent itself says so or starts without it."""
-    try:
-        with path.open("rb") as f:
-            text = f.read(_LIMIT).decode()
-        values = json.loads(_COMMENT.sub(lambda m: m[1] or " ", text))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return Layer(shown, values) if isinstance(values, dict) else None
+    values = read_object(path, lambda data: json.loads(without_comments(data.decode())))
+    return None if values is None else Layer(shown, values)
+
+
+def read_layers(*places: tuple[str, Path]) -> list[Layer]:
+    return [each for place in places if (each := read_layer(*place)) is not None]
 
 
 def effective_setting(layers: Sequence[Layer], *keys: str) -> tuple[Layer, Any] | None:
-    """The last file that says something of this key, and what. A group that is no object has no keys at all."""
+    """Return the last file that has this key, and its value. A group that is no object has no keys at all."""
     found: tuple[Layer, Any] | None = None
     *groups, key = keys
     for each in layers:

@@ -13,19 +13,23 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
 
-from wal_agent.agents.base import LoggedCall
+from wal_agent.agents.base import LoggedCall, SessionFile
+from wal_agent.safefs import open_plain
 
 Json = dict[str, Any]
 Line = bytes | memoryview
 
+EPOCH = "1970-01-01T00:00:00.000Z"  # for records whose time nobody knows
+
 SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@+=-]{0,254}")
 SessionId = Annotated[str, msgspec.Meta(pattern=rf"\A{SESSION.pattern}\Z")]
-"""A session's id as hooks say it: it becomes part of paths, arguments and records. A module may want less."""
+"""A session's id in hooks: it becomes part of paths, arguments and records. An agent may accept fewer."""
 InnerId = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{SESSION.pattern})?\Z")]
 """A subagent's, or ""."""
 
@@ -36,16 +40,16 @@ _ESCAPE = re.compile(
 
 
 def well_formed(payload: bytes) -> bytes:
-    """JSON with U+FFFD for each half of a surrogate pair that stands alone: JavaScript writes such strings (cut emoji)
-    as escapes, and strict readers, msgspec among them, refuse the whole text."""
+    """Return the JSON with U+FFFD for each lone half of a surrogate pair: JavaScript writes such strings (cut emoji) as
+    escapes, and strict readers, msgspec among them, refuse the whole text."""
     if b"\\ud" not in payload and b"\\uD" not in payload:
         return payload
     return _ESCAPE.sub(lambda m: b"\\ufffd" if m[1] else m[0], payload)
 
 
 def decode_json(text: Line) -> Any:
-    """JSON as JavaScript writes it; lone surrogates (which msgspec refuses) included. ValueError when it is none, or
-    deeper than DEPTH."""
+    """Decode JSON as JavaScript writes it, lone surrogates (which msgspec refuses) included. ValueError when it is not
+    JSON, or nested deeper than DEPTH."""
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -75,7 +79,7 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 def encode_json(value: Any) -> bytes:
-    """One line. Without raw U+2028 and U+2029: JavaScript counts them as line ends, and a reader of lines may too."""
+    """Encode as one line, without raw U+2028 and U+2029: JavaScript and other readers count them as line ends."""
     try:
         return one_line(msgspec.json.encode(value))
     except UnicodeEncodeError:
@@ -89,7 +93,7 @@ def one_line(text: bytes) -> bytes:
 
 
 def records(data: bytes) -> Iterator[tuple[Json | None, Line]]:
-    """Each line that is not blank, as it is to be written again, with the object in it (None for junk)."""
+    """Yield each line that is not blank: the object in it (None for junk), and the line to write again."""
     clean = one_line(data) is data
     view = memoryview(data)  # most lines are not touched: they are not copied either
     begin = 0
@@ -112,12 +116,12 @@ def records(data: bytes) -> Iterator[tuple[Json | None, Line]]:
 
 
 def whole_lines(data: bytes) -> bytes:
-    """Up to the last line that is complete; a torn tail is cut, with NULs that a crash may have left."""
+    """Return the data up to the last complete line, without a torn tail and NULs that a crash may have left."""
     return data[: data.rfind(b"\n") + 1]
 
 
 def require_object(raw: msgspec.Raw) -> bytes:
-    """A tool's input in the agent's own spelling. ValueError when it is not an object."""
+    """Return a tool's input in the agent's own spelling. ValueError when it is not an object."""
     data = bytes(raw)
     if data[:1] != b"{":
         raise ValueError("the tool's input is not an object")
@@ -129,7 +133,7 @@ MAX_FOLDERS = 6
 
 
 def name_parts(name: str, deep: int = MAX_FOLDERS) -> tuple[str, ...]:
-    """The parts of a logical name. ValueError for one that no session of ours has."""
+    """Split a logical name. ValueError for one that wal-agent never saves."""
     path = PurePosixPath(name)
     parts = path.parts
     sane = all(_PART.fullmatch(part) and part not in (".", "..") and len(part.encode()) <= 255 for part in parts)
@@ -139,7 +143,7 @@ def name_parts(name: str, deep: int = MAX_FOLDERS) -> tuple[str, ...]:
 
 
 def walk_files(base: Path, deep: int = MAX_FOLDERS) -> Iterator[Path]:
-    """Regular files under a real folder."""
+    """Yield the regular files below a real folder."""
     try:
         if not stat.S_ISDIR(base.lstat().st_mode):
             return
@@ -156,8 +160,30 @@ def walk_files(base: Path, deep: int = MAX_FOLDERS) -> Iterator[Path]:
             yield from walk_files(Path(entry.path), deep - 1)
 
 
+def files_below(kind: str, base: Path, most: int = 10_000) -> list[SessionFile]:
+    """Return the regular files below `base`, at most `most`, under logical names `kind/...`."""
+    return [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(walk_files(base), most))]
+
+
+def is_file(path: Path) -> bool:
+    """Return whether the path is a regular file, and no link to one."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def read_start(path: Path, size: int, line: bool = False) -> bytes:
+    """Read at most `size` bytes of a regular file, or of its first `line`; nothing where there is none."""
+    try:
+        with open_plain(path) as file:
+            return file.readline(size) if line else file.read(size)
+    except OSError:
+        return b""
+
+
 def largest_file(paths: Iterable[Path]) -> Path | None:
-    """Of those that are still there: an agent may delete one while we look."""
+    """Return the largest of those that still exist: an agent may delete one meanwhile."""
     sizes: dict[Path, int] = {}
     for path in paths:
         with suppress(OSError):
@@ -169,12 +195,12 @@ MAX_RESULT = 40_000  # characters of one result, as in Gemini's own cut
 
 
 def unknown_result(call: LoggedCall) -> str:
-    """The result of a call whose outcome nobody knows."""
+    """Return the result text of a call whose outcome is unknown."""
     return "outcome unknown: " + (call.note or "the machine was lost while this call ran.")
 
 
 def noted_result(text: str, call: LoggedCall) -> str:
-    """A result's text, capped, with what the log has to say of it."""
+    """Return a result's text, capped, with the log's note on it."""
     text = capped_text(text, call.call)
     return f"{text}\n\n[wal-agent: {call.note}]" if call.note else text
 
@@ -188,18 +214,53 @@ def capped_text(text: str, call: int) -> str:
 
 
 def call_input(call: LoggedCall) -> Json:
-    """A call's input as an object; empty where it cannot be read."""
-    try:
-        value = decode_json(call.input)
-    except ValueError:
-        value = None
+    """Return a call's input as an object; empty where it cannot be read."""
+    value = logged_value(call.input)
     return value if isinstance(value, dict) else {}
 
 
-def end_time(timestamp: Any) -> float:
-    """When a call of a session file had ended, in seconds since 1970; unknown counts as late enough."""
+def logged_value(data: bytes) -> Any:
+    """Decode a result or an input of the log: its JSON value, or the text of truncated bytes."""
+    try:
+        return decode_json(data)
+    except (ValueError, RecursionError):
+        return data.decode(errors="replace")
+
+
+def canonical_json(value: Any) -> bytes:
+    """Spell a value so that equal ones are equal: keys sorted, mended as hooks' payloads are when they are logged."""
+    return well_formed(json.dumps(value, sort_keys=True).encode())
+
+
+def plain_text(content: Any, deep: int = 20) -> str:
+    """Return the text of what the model got, from texts, parts with a text, and lists in lists of them. Images and the
+    like are in the log, not in the session."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list) and deep:
+        return "\n".join(plain_text(part, deep - 1) for part in content)
+    if isinstance(content, dict) and isinstance(content.get("text"), str):
+        return str(content["text"])
+    return "" if content is None else "[content that is not text: not put back]"
+
+
+def junk_repair(junk: int) -> list[str]:
+    return [f"{junk} damaged line(s) of the session file were left out."] if junk else []
+
+
+HEAD_REPAIR = "The session file's first line was damaged and was written anew."
+
+
+def time_of(timestamp: Any) -> datetime | None:
+    """Parse an ISO time of a session file, UTC where it names no zone; None where it is none."""
     try:
         at = datetime.fromisoformat(str(timestamp))
     except ValueError:
-        return float("inf")
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        return None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def end_time(timestamp: Any) -> float:
+    """Return when a call of a session file had ended, in seconds since 1970; unknown counts as late enough."""
+    at = time_of(timestamp)
+    return float("inf") if at is None else at.timestamp()

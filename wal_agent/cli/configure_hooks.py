@@ -275,14 +275,13 @@ def _uninstall(agent: str) -> None:
 
 def _standing(agent: str) -> HooksToInstall:
     from wal_agent.agents import AGENTS
-    from wal_agent.agents.base import Installs
     from wal_agent.errors import UsageError
 
-    found = AGENTS[agent]
-    if isinstance(found, Installs):
-        return found.standing(os.environ)
-    able = ", ".join(sorted(name for name, other in AGENTS.items() if isinstance(other, Installs)))
-    if found.rehearsal() is None:
+    found = AGENTS[agent].capabilities
+    if found.hooks_to_install is not None:
+        return found.hooks_to_install(os.environ)
+    able = ", ".join(sorted(name for name, other in AGENTS.items() if other.capabilities.hooks_to_install))
+    if found.hookless is not None:
         raise UsageError(f"{agent} has no hooks.", f"Hooks can be installed for: {able}.")
     raise UsageError(
         f"{agent} is given its hooks at each start of a run, on its command line or as a plugin; there is nothing to "
@@ -311,12 +310,11 @@ def _show(workspace: Path, agent: str, json: bool) -> None:
     import msgspec
 
     from wal_agent.agents import AGENTS, installed_hooks
-    from wal_agent.agents.base import Installs
 
     path, _, skip = _list(workspace, agent)
     table = rows(agent, skip)
-    found = AGENTS[agent]
-    wanted = found.standing(os.environ) if isinstance(found, Installs) else None
+    hooks_to_install = AGENTS[agent].capabilities.hooks_to_install
+    wanted = hooks_to_install(os.environ) if hooks_to_install is not None else None
     settings = None if wanted is None else installed_hooks.settings_path(wanted)
     is_installed = wanted is not None and installed_hooks.is_installed(wanted)
     if json:

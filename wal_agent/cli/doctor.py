@@ -151,13 +151,12 @@ def _examine(name: str | None, url: str | None) -> Iterator[Proof]:
 
 
 def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
-    from wal_agent.agents.base import Hookless
     from wal_agent.hookwire import native_client
     from wal_agent.rehearsal.selftest import Proof
 
     name, workspace = agent.name, Path.cwd().resolve()
-    if isinstance(agent, Hookless):
-        yield from _hookless(agent, workspace)
+    if agent.capabilities.hookless:
+        yield from _hookless(agent.capabilities.hookless, workspace)
         return
     slow = "Python (no C compiler was there at installation; each hook takes some 10 ms more)"
     yield Proof(f"hook client: {'native' if native_client() else slow}", True)
@@ -167,12 +166,12 @@ def _agent(agent: Agent, cli: Cli) -> Iterator[Proof]:
     yield Proof(f"{name}'s hooks are on in {workspace}", off is None, off or "")
 
 
-def _hookless(agent: Hookless, workspace: Path) -> Iterator[Proof]:
+def _hookless(hookless: Hookless, workspace: Path) -> Iterator[Proof]:
     from wal_agent.errors import WalAgentError
     from wal_agent.rehearsal.selftest import Proof
 
     try:
-        said = agent.start_lines(workspace, os.environ)
+        said = hookless.start_lines(workspace, os.environ)
     except WalAgentError as error:
         yield Proof("its settings can be read", False, str(error))
         return

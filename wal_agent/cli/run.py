@@ -59,7 +59,6 @@ def run(
     """
     from wal_agent import notify
     from wal_agent.agents import AGENTS
-    from wal_agent.agents.base import Hookless
     from wal_agent.cli.listeners import looked_at, refusals_told
     from wal_agent.errors import UsageError
     from wal_agent.supervise.options import RunOptions, Screen, Waiting
@@ -74,7 +73,7 @@ def run(
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with refusals_told(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)
-        if settings.sources["hang_timeout"] == "flag" and isinstance(AGENTS[agent], Hookless):
+        if settings.sources["hang_timeout"] == "flag" and AGENTS[agent].capabilities.hookless:
             raise UsageError(
                 f"{agent} tells nothing of itself, so nobody can say that it hangs: leave out --hang-timeout."
             )

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from wal_agent.agents.base import Agent, Env, Hookless, LoggedCall, Reconciled
+from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
 from wal_agent.errors import ConfigError, Damaged
 from wal_agent.failpoints import failpoint
 from wal_agent.recovery.damage import with_hint
@@ -128,8 +128,8 @@ class SessionTarget:
 
     def root_of(self, path: Path) -> Path:
         """The same for one file, of an agent whose files are under several."""
-        agent = self.agent
-        return agent.root_of(path, self.workspace, self.env) if isinstance(agent, Hookless) else self.root
+        hookless = self.agent.capabilities.hookless
+        return self.root if hookless is None else hookless.root_of(path, self.workspace, self.env)
 
     def path(self, name: str) -> Path:
         """Return the destination of a logical file; Damaged for a name that is not the agent's."""
@@ -176,10 +176,11 @@ def restore(
             sync_folder(target.parent)
         data = longer.get(main) or exact[main].read_bytes()
         reconciled = place.agent.reconcile(data, place.session, place.workspace, calls)
-        prompted = place.agent.tell(reconciled.data, place.session, place.workspace, notice(reconciled))
-        child = reconciled.data if prompted is None else prompted
+        main_data, prompt = reconciled.data, notice(reconciled)
+        if inject_prompt := place.agent.capabilities.inject_prompt:
+            main_data = inject_prompt(main_data, place.session, place.workspace, prompt)
         for name in sorted(files, key=lambda n: (n == main, n)):  # the main file last: it makes the session
-            data = child if name == main else longer.get(name) or exact[name].read_bytes()
+            data = main_data if name == main else longer.get(name) or exact[name].read_bytes()
             staged.append(_stage_file(path := place.path(name), data, place.root_of(path)))
         _move_in(place, staged)
     except OSError as error:
@@ -219,9 +220,10 @@ def _check_disk_space(place: SessionTarget, files: Mapping[str, FileState]) -> N
 
 def create_session(place: SessionTarget, prompt: str) -> None:
     """Create a session of only `prompt`, for a task whose own session was never saved. ConfigError."""
-    data = place.agent.tell(b"", place.session, place.workspace, prompt)
-    if data is None:
+    inject_prompt = place.agent.capabilities.inject_prompt
+    if inject_prompt is None:
         return
+    data = inject_prompt(b"", place.session, place.workspace, prompt)
     try:
         make_private_folder(place.kept)
         _move_in(place, [_stage_file(place.path(place.agent.main_file), data, place.root)])

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psutil
 
+from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket import open_bucket
 from wal_agent.errors import UsageError
@@ -231,7 +232,7 @@ PUSH = "git push origin main && sleep 300"
 
 def run_demo(agent: Agent, env: Mapping[str, str], show: Callable[[str], None]) -> int:
     """Play the story with `agent`; 0 when everything held, else 1. UsageError for one that cannot be scripted."""
-    rehearsal = agent.rehearsal()
+    rehearsal = rehearsal_of(agent)
     if rehearsal is None:
         raise UsageError(f"There is no demo of {agent.name}: it stands for any command.", "For example: --agent claude")
     # Not our own name: agents name their folders after the workspace, and of ours nothing may be left there.

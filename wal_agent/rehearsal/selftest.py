@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from wal_agent.agents import rehearsal_of
 from wal_agent.agents.base import Agent, Rehearsal
 from wal_agent.bucket.faults import FaultFile, write_faults
 from wal_agent.paths import launchers
@@ -53,7 +54,7 @@ class Unreached(Proof):
 def prove(agent: Agent, env: Mapping[str, str]) -> list[Proof]:
     """Run both arms, at the same time; `env` is the user's (PATH, WAL_AGENT_<AGENT>). Nothing for an agent that has no
     hooks to prove."""
-    rehearsal = agent.rehearsal()
+    rehearsal = rehearsal_of(agent)
     if rehearsal is None:
         return []
     groups = Groups()

@@ -26,7 +26,6 @@ from wal_agent.agents.base import (
     Deny,
     Env,
     HookEvent,
-    LoadsLate,
     ModelRequest,
     SessionStarted,
     ToolEnded,
@@ -274,14 +273,15 @@ class Resuming:
         self._agent, self._session, self._workspace, self._env = agent, session, workspace, env
         self._lock = threading.Lock()
         self._over = False
-        self._before = self._main()[0] if isinstance(agent, LoadsLate) else 0  # 0: nothing is waited for
+        self._before = self._main()[0] if agent.capabilities.loads_late else 0  # 0: nothing is waited for
 
     def look(self) -> bool:
         """Whether the agent works in the session. Once it does, what the resume left is cleared: at once, since another
         start of the agent may take it for a reason to delete the session."""
         with self._lock:
             if not self._over and self._loaded():
-                self._agent.tidy(self._session, self._workspace, self._env)
+                if tidy := self._agent.capabilities.tidy:
+                    tidy(self._session, self._workspace, self._env)
                 self._over = True
             return self._over
 

@@ -12,12 +12,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from wal_agent import __version__
-from wal_agent.agents.base import Env
+from wal_agent.agents.base import Agent, Env
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
@@ -48,16 +47,6 @@ from wal_agent.wal.spool_replay import send_spooled
 from wal_agent.wal.state import State
 
 BUDGET = 60.0  # seconds without any progress after which a fork is given up
-
-
-@runtime_checkable
-class OneStore(Protocol):
-    """An agent that has each session once on a machine, for one folder."""
-
-    name: str
-
-    def stored_folder(self, session: str, env: Env) -> Path | None:
-        """The folder that it has the session for; None where it does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +85,7 @@ def fork_job(wish: RunOptions, at: str, screen: Screen) -> RunOptions:
         here = this_host(env, run_dir.lock)
         source = Source(bucket, keys, found, Blobs(bucket, keys, clock, rng))
         refuse_beside(source, here, wish.workspace, spools_dir(env))
-        if isinstance(wish.agent, OneStore):
-            refuse_to_take(wish.agent, found.state.session, wish.workspace, env)
+        refuse_to_take(wish.agent, found.state.session, wish.workspace, env)
         new = free_name(bucket, keys.job, found.seq)
         claim = LeaseRequest(
             run=run_dir.run,
@@ -154,9 +142,11 @@ def refuse_beside(source: Source, here: Host, workspace: Path, spools: Path) -> 
         )
 
 
-def refuse_to_take(agent: OneStore, session: str, workspace: Path, env: Env) -> None:
-    """ConfigError when the session stands in another folder of this machine: the fork would take it from there."""
-    folder = agent.stored_folder(session, env)
+def refuse_to_take(agent: Agent, session: str, workspace: Path, env: Env) -> None:
+    """Refuse a fork of a session that the agent's database here has for another folder: the fork would move it.
+    ConfigError."""
+    stored_folder = agent.capabilities.stored_folder
+    folder = stored_folder(session, env) if stored_folder is not None else None
     if folder is not None and folder.is_dir() and folder.resolve() != workspace.resolve():
         raise ConfigError(
             f"{agent.name} has this session for {folder}, and has it only once: a fork here would take it over.",

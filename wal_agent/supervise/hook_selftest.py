@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from wal_agent import __version__, msgspec_compat
-from wal_agent.agents.base import Agent, Cli, RereadsSettings
+from wal_agent.agents import rehearsal_of
+from wal_agent.agents.base import Agent, Cli
 from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 from wal_agent.recovery.report import one_line
@@ -47,7 +48,7 @@ def prove_untested_version(agent: Agent, cli: Cli, env: Mapping[str, str], scree
     say(f"{what} was not tested, {agent.tested} was.")
     from wal_agent.rehearsal.selftest import IN_PROOF, SECONDS, in_proof, prove  # 20 ms
 
-    if in_proof(env) or agent.rehearsal() is None:
+    if in_proof(env) or rehearsal_of(agent) is None:
         return
     if env.get(IN_PROOF):
         say(f"{IN_PROOF} is ignored: it is no setting, wal-agent sets it for its own proofs.")
@@ -128,22 +129,22 @@ _FileMark = tuple[int, int, int, int] | None  # of a file, as `stat` gives it; N
 
 class HookSwitches:
     def __init__(self, agent: Agent, args: Sequence[str], workspace: Path, env: Mapping[str, str]) -> None:
-        self._agent = agent if isinstance(agent, RereadsSettings) else None
+        self._watch = agent.capabilities.settings_watch
         self._name = agent.name
         self._at = (args, workspace, env)
-        self._own = {path: _bytes(path) for path in self._agent.run_settings_files(env)} if self._agent else {}
+        self._own = {path: _bytes(path) for path in self._watch.run_files(env)} if self._watch else {}
         self._marks = self._marked()
 
     def look(self) -> ConfigError | None:
         """Why the hooks are off, or are about to be, since the look before."""
-        if self._agent is None or (marks := self._marked()) == self._marks:
+        if self._watch is None or (marks := self._marked()) == self._marks:
             return None
         self._marks = marks
         changed = next((path for path, data in self._own.items() if _bytes(path) != data), None)
         why = (
             f"{changed}, which holds this run's hooks, was changed"
             if changed is not None
-            else self._agent.switch_off_reason(*self._at)
+            else self._watch.switch_off_reason(*self._at)
         )
         if why is None:
             return None
@@ -153,9 +154,9 @@ class HookSwitches:
         )
 
     def _marked(self) -> dict[Path, _FileMark]:
-        if self._agent is None:
+        if self._watch is None:
             return {}
-        return {path: _file_mark(path) for path in (*self._own, *self._agent.switches(*self._at))}
+        return {path: _file_mark(path) for path in (*self._own, *self._watch.user_files(*self._at))}
 
 
 def _file_mark(path: Path) -> _FileMark:

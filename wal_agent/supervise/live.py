@@ -18,7 +18,6 @@ from wal_agent.agents.base import (
     Agent,
     Command,
     Deny,
-    Hookless,
     ToolStarting,
     TurnCompleted,
     TurnStarted,
@@ -120,7 +119,7 @@ class Live(WriterListener):
         self._trouble: BaseException | None = None
         self._unsaved = ""
         self._saved = True
-        self._descent = GracefulShutdown(clock, free=isinstance(agent, Hookless))
+        self._descent = GracefulShutdown(clock, free=agent.capabilities.hookless is not None)
         self._resuming = Resuming(agent, launch.session, workspace, env) if launch.resumed else None
         self._oom = oom or exits.oom_counter()
         self._ready = False
@@ -180,14 +179,14 @@ class Live(WriterListener):
             may_begin=self._may_begin,
             on_completed=on_completed,
             notice=launch.notice,
-            by_file=agent.boundary == "file",
+            by_file=agent.capabilities.boundary == "file",
             turn_open=launch.turn_open,
             emit=emit,
             on_phase=self._entered,
         )
         heartbeat.beat, heartbeat.on_expired, heartbeat.on_lost = self._beat, self._expired, self._stop
         self._stopped = heartbeat.lost or writer.ended
-        self._callers = Callers(agent.hook_caller, agent.name, os.getpid())
+        self._callers = Callers(agent.capabilities.hook_caller, agent.name, os.getpid())
         self._nested = NestedAgents(self.gate, lambda: self.conversation.session)
         self._refused = ""  # the first caller on the socket that was no hook
         self.server = HookServer(run_dir.socket, run_dir.run, self._hook, self._fail)
@@ -306,7 +305,7 @@ class Live(WriterListener):
             self.tree.poke()
 
     def _save(self) -> list[Path]:
-        if self.tree and isinstance(self._agent, Hookless):
+        if self.tree and self._agent.capabilities.hookless:
             self.tree.poke()  # no hook tells when a call has ended
         try:
             if self._resuming:
@@ -393,7 +392,7 @@ class Live(WriterListener):
             self.autosave.start()
             if self.tree:
                 self.tree.start()
-            if isinstance(self._agent, Hookless):
+            if self._agent.capabilities.hookless:
                 self.conversation.on(TurnStarted(launch.session, ""))
             failpoint("run.after_agent_start")
             exit = child.wait(self._on_terminate, self._tick, self._every)
@@ -423,16 +422,17 @@ class Live(WriterListener):
         self._last_save()
         down = self._descent.close()
         if exit.code == 0 and down is None and self._stopped is None:
-            if isinstance(self._agent, Hookless):
+            if self._agent.capabilities.hookless:
                 self.conversation.on(TurnCompleted(launch.session))
             self.conversation.ended()
         completed = not self.conversation.turn_open
         tree = self.tree.not_saved() if self.tree else ""
         unwatched = self.autosave.problem if self.autosave.watches else ""  # else it was said before the start
         problems = (*filter(None, [self._unsaved, tree, unwatched, self._refused]), *self.saver.problems)
-        if isinstance(self._agent, Hookless):
-            problems += tuple(self._agent.left_out(self._workspace, self._env))
-        heard = self.conversation.hooks_live.is_set() or isinstance(self._agent, Hookless)
+        hookless = self._agent.capabilities.hookless
+        if hookless is not None:
+            problems += tuple(hookless.left_out(self._workspace, self._env))
+        heard = self.conversation.hooks_live.is_set() or hookless is not None
         silent = not heard and down is None and self._stopped is None
         self.conversation.enter("agent_ended")
         return AgentOutcome(
@@ -518,7 +518,7 @@ class Live(WriterListener):
     def _say_what_is_awaited(self) -> None:
         """Of an agent that talks to nobody: that it has not begun, or has not ended behind its turn."""
         at, awaited = self.conversation, ""
-        if not self._launch.interactive and not isinstance(self._agent, Hookless):
+        if not self._launch.interactive and not self._agent.capabilities.hookless:
             idle = at.phase == "awaiting_user" and not fed()
             awaited = agent_wait(self._agent.name, at.hooks_live.is_set(), idle and at.turned and not at.turn_open)
         if awaited != self._awaited:
@@ -542,7 +542,7 @@ class Live(WriterListener):
 
 def bounds_of(agent: Agent, settings: Settings, interactive: bool) -> Bounds:
     """What is watched; of an agent that tells nothing, nothing can be."""
-    if isinstance(agent, Hookless):
+    if agent.capabilities.hookless:
         return Bounds(0, 0, 0, 0)
     stuck = 0.0 if interactive else STUCK
     return Bounds(settings.idle_soft, settings.approval_soft, settings.tool_soft, settings.hang_timeout, stuck)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from wal_agent.agents.base import Journals, NewSession, Reconciled, ResumeSession
+from wal_agent.agents.base import NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
 from wal_agent.errors import Unavailable
 from wal_agent.events import Recovered
@@ -293,8 +293,10 @@ class Preparation:
 
         effects = self.tree.effects(self.done)
         calls = logged_calls(self.at, decided.finished, self.opened.blobs, {v.call: v for v in verdicts}, effects)
-        if isinstance(place.agent, Journals):  # the database here may have more of the session than its journal
-            place.agent.journal(place.session, place.workspace, place.env)
+        if (
+            journal := place.agent.capabilities.journal
+        ):  # the database here may have more of the session than its journal
+            journal.update(place.session, place.workspace, place.env)
         if place.foreign:
             self._whose(place.session).give(NOBODY)  # a crash in between must not make them ours
         with self.screen.on("the session to be put back"):

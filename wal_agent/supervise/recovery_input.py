@@ -23,7 +23,7 @@ import msgspec
 
 from wal_agent import __version__
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import Agent, Hookless, LoggedCall, Reconciled
+from wal_agent.agents.base import Agent, LoggedCall, Reconciled
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.encryption import EncryptedBucket, key_id, load_key
@@ -196,7 +196,7 @@ def decide_recovery(
         damage=at.damage,
         findings=tuple((v.call, v.finding) for v in verdicts),
         identity=identity,
-        unlogged=isinstance(agent, Hookless),
+        unlogged=agent.capabilities.hookless is not None,
         talked=talked,
     )
     return decide(at.plan_input, at.opening, local, policy)
@@ -273,7 +273,7 @@ def collect_prompt_facts(
         tree=tree,
         alone=decided.alone,
         warnings=decided.warnings,
-        unlogged=isinstance(agent, Hookless),
+        unlogged=agent.capabilities.hookless is not None,
         pause=Pause(end.until, end.reason) if decided.alert == "paused" and end is not None else None,
         lost=lost_calls(at, effects),
         given_up=yield_reason(end.why) if decided.alert == "preempted" and end is not None else "",

@@ -19,10 +19,8 @@ from wal_agent.agents.base import (
     Agent,
     Cli,
     Env,
-    Hookless,
     HookSetup,
     Injected,
-    Journals,
     NewSession,
     ResumeSession,
 )
@@ -88,8 +86,8 @@ def run(wish: RunOptions, screen: Screen) -> RunResult:
     if problem is not None:
         raise ConfigError(problem)
     prove_untested_version(agent, cli, env, screen)
-    if isinstance(agent, Hookless):
-        for line in agent.start_lines(wish.workspace, env):
+    if hookless := agent.capabilities.hookless:
+        for line in hookless.start_lines(wish.workspace, env):
             screen.say(line)
     timing = LeaseTiming(wish.settings.ttl)
     with screen.on("the key command", COMMAND_BUDGET):
@@ -117,7 +115,8 @@ def sweep(agent: Agent, env: Env, runtime: Path) -> None:
     """Remove what dead runs left on this machine."""
     machine.sweep_run_dirs(runtime)
     sweep_mirrors(machine.state_dir(env) / MIRRORS, lambda name: machine.is_run_live(runtime / name))
-    agent.sweep(env, runtime)
+    if agent.capabilities.sweep:
+        agent.capabilities.sweep(env, runtime)
 
 
 class _Run(WriterListener):
@@ -337,7 +336,8 @@ class _Run(WriterListener):
             keeper.start()
             env |= injected.env
             processes.become_subreaper()
-            agent.tidy(prepared.session.id, wish.workspace, env)
+            if tidy := agent.capabilities.tidy:
+                tidy(prepared.session.id, wish.workspace, env)
             self.run_dir.write("session", prepared.session.id + "\n")
             session: NewSession | ResumeSession = prepared.session
             args = prepared.args
@@ -347,9 +347,9 @@ class _Run(WriterListener):
             open_turn = opened.replay.state.turn == "started"
             turned = False
             while True:
-                if isinstance(session, ResumeSession) and isinstance(agent, Journals):
+                if isinstance(session, ResumeSession) and (journal := agent.capabilities.journal):
                     with self.screen.on(f"{agent.name} to take the session in", IMPORT_TIMEOUT):
-                        agent.adopt(self.cli, session.id, wish.workspace, env)
+                        journal.restore(self.cli, session.id, wish.workspace, env)
                 command = agent.command(self.cli, args, session, self.interactive, env)
                 resumed = isinstance(session, ResumeSession)
                 notice = session.prompt if isinstance(session, ResumeSession) else ""
@@ -389,7 +389,7 @@ class _Run(WriterListener):
                     self.preemption.detach()
                 self.hasty = ended.drained
                 # Only where a person asked for it: without one, such a code is an error that would come again for ever.
-                asked = self.interactive and ended.exit.code in agent.again
+                asked = self.interactive and ended.exit.code in agent.capabilities.restart_codes
                 if not asked or ended.stopped or ended.down:
                     return replace(ended, turned=ended.turned or turned)
                 open_turn, turned = live.conversation.turn_open, turned or live.conversation.turned

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from wal_agent.agents.base import Agent, Fatal, TurnFailed
+from wal_agent.agents.base import Agent, TurnFailed
 from wal_agent.clock import Clock
 from wal_agent.concurrency import call_with_timeout
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
@@ -97,7 +97,8 @@ def no_hooks_error(agent: str, code: int) -> ConfigError:
 
 def exit_reason(agent: Agent, ended: AgentOutcome, interactive: bool, now: float) -> ExitReason:
     """How it ended, as one word and one sentence."""
-    death = agent.fatal(ended.said, now) if isinstance(agent, Fatal) and ended.exit.code != 0 else None
+    exit_cause = agent.capabilities.exit_cause
+    death = exit_cause(ended.said, now) if exit_cause is not None and ended.exit.code != 0 else None
     return classify_exit(
         ExitFacts(
             code=ended.exit.code,

@@ -31,15 +31,10 @@ from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from wal_agent.agents.base import (
     Agent,
-    EndsItsCalls,
     Env,
-    Hookless,
-    Journals,
-    NamesCallsOnce,
     RequestedCall,
     SeenCall,
     SessionFile,
-    Trails,
 )
 from wal_agent.capture.session import SessionCapture
 from wal_agent.clock import Clock
@@ -126,10 +121,10 @@ class SessionSaver:
         self._appending = threading.Lock()
         self._closed = False
         self._session = session
-        self._by_file = agent.boundary == "file"
-        self._caught_up = agent.settled_length if isinstance(agent, Trails) else len
+        self._by_file = agent.capabilities.boundary == "file"
+        self._caught_up = agent.capabilities.settled_length or len
         # At a boundary the file may lack what it tells of it: only what it has told counts as told.
-        self._trails = self._by_file or isinstance(agent, Trails)
+        self._trails = self._by_file or agent.capabilities.settled_length is not None
         self._boundary = self._settled_upto = 0
         self._told: list[_Told] = []
         self._known: dict[str, None] = {}  # ids of calls that were told, oldest first
@@ -148,8 +143,8 @@ class SessionSaver:
         return file.name == self._agent.main_file or file.name.endswith(".jsonl")
 
     def _files(self) -> list[SessionFile]:
-        if isinstance(self._agent, Journals):
-            self._agent.journal(self._session, self._workspace, self._env)
+        if journal := self._agent.capabilities.journal:
+            journal.update(self._session, self._workspace, self._env)
         return self._agent.session_files(self._session, self._workspace, self._env)
 
     def boundary(self, call: int) -> None:
@@ -189,11 +184,12 @@ class SessionSaver:
     def _expected(self, files: list[SessionFile]) -> list[Path]:
         """Folders in which files of the session may appear."""
         agent, at = self._agent, (self._workspace, self._env)
-        if isinstance(agent, Hookless):
-            return agent.folders(*at)
+        if hookless := agent.capabilities.hookless:
+            return hookless.folders(*at)
         with suppress(ValueError):
             names = [*(() if files else [agent.main_file])]
-            names += agent.other_files if isinstance(agent, NamesCallsOnce) else ()
+            if requested := agent.capabilities.requested_calls:
+                names += requested.other_files
             return [agent.restore_path(name, self._session, *at).parent for name in names]
         return []  # an id that only the agent's own is to replace
 
@@ -246,7 +242,7 @@ class SessionSaver:
             # A file that is written a little late has until the next boundary.
             self._gate.forget(self._settled_upto if self._trails else upto)
             self._settled_upto = upto
-        if completed and isinstance(self._agent, Trails):
+        if completed and self._agent.capabilities.settled_length is not None:
             self._gate.forget(upto)  # it wrote the rest before it ended
 
     def _tail(self, file: SessionFile) -> _Tail:
@@ -321,7 +317,7 @@ class SessionSaver:
         """The last save of a run: everything is re-read and compared. `completed`: the agent ended in good order, after
         its turn."""
         self.save(last=True, completed=completed)
-        if completed and isinstance(self._agent, EndsItsCalls):
+        if completed and self._agent.capabilities.ends_its_calls:
             for running in self._gate.running():
                 self._gate.end(running.call, "interrupted", "it was not over when the agent ended; it may have begun")
 
@@ -357,7 +353,9 @@ class Unlogged:
         self._done: Counter[str] = Counter()
         self._asked = _Asked()
         self._off = False
-        self.by_file = isinstance(agent, NamesCallsOnce)  # a hook announces every call of every file, by its id
+        self.by_file = (
+            agent.capabilities.requested_calls is not None
+        )  # a hook announces every call of every file, by its id
 
     def begin(self) -> None:
         """Another session: what was asked for in the old one is over."""
@@ -365,8 +363,8 @@ class Unlogged:
 
     def read(self, appended: bytes, seen: list[SeenCall]) -> list[SeenCall]:
         """`seen` in these bytes, with the tool and the input of calls that earlier bytes asked for."""
-        if isinstance(self._agent, NamesCallsOnce):
-            self._asked.add(self._agent.requested_calls(appended))
+        if requested := self._agent.capabilities.requested_calls:
+            self._asked.add(requested.read(appended))
         found = []
         for call in seen:
             asked = self._asked.take(call.call_id)

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import claude as CLAUDE
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.claude import cli, settings_schema
 from wal_agent.agents.claude.cli import ACT
 from wal_agent.errors import ConfigError
 
-CLAUDE = AGENTS["claude"]
 CLI = Cli(Path("/bin/claude"), "2.1.197")
 ID = "0b8a9f3e-1111-4222-8333-444455556666"
 NEW = NewSession(ID)
@@ -245,7 +244,7 @@ def test_what_the_arguments_say() -> None:
 @pytest.mark.parametrize("command", ["remote-control", "rc", "agents"])
 def test_a_command_that_begins_sessions_of_its_own_is_refused(command: str, tmp_path: Path) -> None:
     """I1: no hook of ours would tell of them."""
-    assert not AGENTS["claude"].passthrough([command])
-    why = AGENTS["claude"].hooks_off_reason([command], tmp_path, {"HOME": str(tmp_path)}) or ""
+    assert not CLAUDE.passthrough([command])
+    why = CLAUDE.hooks_off_reason([command], tmp_path, {"HOME": str(tmp_path)}) or ""
     assert why.startswith(f"`claude {command}` begins sessions") and why.endswith("Nothing was run.")
-    assert AGENTS["claude"].hooks_off_reason(["-p", command], tmp_path, {"HOME": str(tmp_path)}) is None, "a prompt"
+    assert CLAUDE.hooks_off_reason(["-p", command], tmp_path, {"HOME": str(tmp_path)}) is None, "a prompt"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import claude as CLAUDE
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -29,7 +29,6 @@ from wal_agent.agents.base import (
 from wal_agent.agents.claude import hooks
 from wal_agent.agents.hook_line import ALLOW, HOOK_SECONDS, SHELL_SECONDS
 
-CLAUDE = AGENTS["claude"]
 CALL: dict[str, Any] = {
     "session_id": "s",
     "cwd": "/w/sub",

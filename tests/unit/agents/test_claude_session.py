@@ -11,13 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import claude as CLAUDE
 from wal_agent.agents.base import LoggedCall, SeenCall
 from wal_agent.agents.claude.resume import IMAGE, result_text
 from wal_agent.agents.claude.session import Entry, has_messages, project_slug
 from wal_agent.agents.session_files import records
 
-CLAUDE = AGENTS["claude"]
 ID = "0b8a9f3e-1111-4222-8333-444455556666"
 WS = Path("/w")
 
@@ -260,9 +259,9 @@ def test_whatever_stands_there_each_call_is_told_once(found: list[bytes], calls:
     again = CLAUDE.reconcile(made.data, ID, WS, calls)
     assert (again.data, again.put_back) == (made.data, 0)
     prompt = "/x \u2028"
-    told_once = CLAUDE.tell(made.data, ID, WS, prompt)
+    told_once = CLAUDE.inject_prompt(made.data, ID, WS, prompt)
     assert told_once is not None
-    assert CLAUDE.tell(told_once, ID, WS, prompt) == told_once
+    assert CLAUDE.inject_prompt(told_once, ID, WS, prompt) == told_once
     assert lines(told_once)[-1]["message"]["content"] == prompt
     assert CLAUDE.proves_turn(told_once)
     CLAUDE.seen_calls(made.data)

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import codex as CODEX
 from wal_agent.agents.base import Cli, Command, NewSession, ResumeSession
 from wal_agent.agents.codex import cli, hooks
 from wal_agent.agents.codex.cli import ACT, native_program
 
-CODEX = AGENTS["codex"]
 ID = "01a2027e-acd3-7e41-b68c-be3ef20413b7"
 
 

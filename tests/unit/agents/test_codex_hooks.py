@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import codex as CODEX
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -32,7 +32,6 @@ from wal_agent.agents.codex.hooks import EVENTS, read_exit_code
 from wal_agent.agents.hook_line import ALLOW
 from wal_agent.errors import ConfigError
 
-CODEX = AGENTS["codex"]
 S = {"session_id": "01a2"}
 CALL = {**S, "tool_name": "Bash", "tool_input": {"command": "ls"}, "tool_use_id": "call_1", "cwd": "/w/sub"}
 

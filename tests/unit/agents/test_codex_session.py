@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import codex as CODEX
 from wal_agent.agents.codex import hooks, session
 from wal_agent.agents.codex import session as codex_files
 from wal_agent.agents.codex.session import default_path, is_session, thread_time
 
-CODEX = AGENTS["codex"]
 ROOT = "01a20281-b689-7383-9548-fb903d18e48e"  # made 2026-11-22 09:06:25 UTC
 SUB = "01a20281-c094-7621-9b2e-be1646a948b3"
 OLD = "01a1b000-0000-7000-8000-000000000000"

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from wal_agent.agents import copilot as COPILOT
 from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
-from wal_agent.agents.copilot import Copilot
 from wal_agent.agents.copilot.cli import native_program, running_version
 from wal_agent.agents.copilot.hooks import PLUGIN, platform_builds
 
-COPILOT = Copilot()
 ID = "0a2c546b-cf56-4bbc-8f97-fa1b4330f64b"
 OTHER = "11111111-cf56-4bbc-8f97-fa1b4330f64b"
 CLI = Cli(Path("/x/copilot"), "1.0.102")

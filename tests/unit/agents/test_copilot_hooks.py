@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_agent.agents import copilot as COPILOT
 from wal_agent.agents.base import (
     Allow,
     AwaitingApproval,
@@ -20,10 +21,8 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.copilot import Copilot
 from wal_agent.agents.copilot.hooks import EVENTS
 
-COPILOT = Copilot()
 ID = "0a2c546b-cf56-4bbc-8f97-fa1b4330f64b"
 INNER = {"sessionId": "a2ca832d-01d8-417c-af8b-d7d09bffa6f5", "agentId": "a2ca832d", "parentAgentId": ID}
 

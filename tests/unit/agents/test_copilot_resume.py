@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_agent.agents import copilot as COPILOT
 from wal_agent.agents.base import LoggedCall, Reconciled, ToolEnded, ToolStarting
-from wal_agent.agents.copilot import Copilot
 from wal_agent.agents.copilot.resume import call_id
+from wal_agent.agents.copilot.session import OpenCalls
 from wal_agent.supervise.gate import cut_payload
 
-COPILOT = Copilot()
 WS = Path("/new/place")
 ID = "0a2c546b-cf56-4bbc-8f97-fa1b4330f64b"
 Json = dict[str, Any]
@@ -216,7 +216,7 @@ def test_damage() -> None:
     assert (head["type"], head["data"]["sessionId"], head["data"]["context"]["cwd"]) == ("session.start", ID, str(WS))
     made, _ = mended(b"", call(1, "one"))
     assert made.data.count(b"\n") == 3
-    assert COPILOT.tell(made.data, ID, WS, "p") is None
+    assert COPILOT.capabilities.inject_prompt is None
 
 
 def test_a_result_as_the_log_may_have_it() -> None:
@@ -277,7 +277,7 @@ def test_reading_never_fails(data: bytes) -> None:
 
 def test_what_appended_bytes_tell() -> None:
     """An outcome names its call only by an id that stood in bytes that were told before."""
-    agent = Copilot()
+    agent = OpenCalls()
     assert agent.seen_calls(lines(asked(("a", "one"), ("b", "two"), ("c", "three"), ("d", "four")))) == []
     denied = event("tool.execution_complete", {"toolCallId": "b", "success": False, "error": {"code": "denied"}})
     seen = agent.seen_calls(lines(told("a", "1"), denied, told("unknown", "1")))
@@ -291,7 +291,7 @@ def test_what_appended_bytes_tell() -> None:
 
 
 def test_a_subagents_abort_is_not_its_parents() -> None:
-    agent = Copilot()
+    agent = OpenCalls()
     agent.seen_calls(lines(asked(("a", "outer")), asked(("a", "inner"), ("b", "inner"), agentId="s")))
     seen = agent.seen_calls(lines(event("abort", {}, 3, agentId="s"), told("a", "1", 4)))
     assert [(json.loads(s.input)["command"], s.status) for s in seen] == [
@@ -303,12 +303,12 @@ def test_a_subagents_abort_is_not_its_parents() -> None:
 
 def test_ids_that_come_again_are_told_as_two_calls() -> None:
     twice = (asked(("a", "one")), told("a", "1"), asked(("a", "two"), second=4), told("a", "2", 5))
-    seen = Copilot().seen_calls(lines(*twice))
+    seen = OpenCalls().seen_calls(lines(*twice))
     assert [json.loads(s.input)["command"] for s in seen] == ["one", "two"] and seen[0].id != seen[1].id
 
 
 def test_another_session_has_nothing_to_tell_of_this_one() -> None:
-    agent = Copilot()
+    agent = OpenCalls()
     agent.seen_calls(lines(HEAD, asked(("a", "one"))))
     assert agent.seen_calls(lines(HEAD, told("a", "1"))) == []
 
@@ -320,7 +320,7 @@ def test_an_input_is_spelled_as_hooks_spell_it() -> None:
         assert isinstance(start, ToolStarting)
         message = '{"type": "assistant.message", "data": {"toolRequests": [{"toolCallId": "a", "name": "bash", '
         message += f'"arguments": {args}}}]}}}}\n'
-        (seen,) = Copilot().seen_calls(message.encode() + lines(told("a", "1")))
+        (seen,) = OpenCalls().seen_calls(message.encode() + lines(told("a", "1")))
         assert json.loads(seen.input) == json.loads(start.input)
         main = lines(HEAD) + message.encode()
         one = LoggedCall(1, "bash", start.input, b'{"text": "ok \\ud83d"}', False)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from wal_agent.agents import AGENTS
-from wal_agent.agents.base import ExitCause, Fatal, TurnFailed
+from wal_agent.agents.base import ExitCause, TurnFailed
 from wal_agent.agents.exit_text import retry_after_seconds
 
 NOW = datetime(2026, 11, 22, 12, 17, 0).timestamp()
@@ -83,20 +83,20 @@ SAID = [
 
 @pytest.mark.parametrize(("agent", "said", "death"), SAID)
 def test_last_words(agent: str, said: str, death: ExitCause | None) -> None:
-    module = AGENTS[agent]
-    assert isinstance(module, Fatal)
-    assert module.fatal(said.encode(), NOW) == death
+    exit_cause = AGENTS[agent].capabilities.exit_cause
+    assert exit_cause is not None
+    assert exit_cause(said.encode(), NOW) == death
     # behind what is no text
-    assert module.fatal(b"\xff\xfe\0" * 99 + b"\n" + said.encode(), NOW) == death
+    assert exit_cause(b"\xff\xfe\0" * 99 + b"\n" + said.encode(), NOW) == death
 
 
-@pytest.mark.parametrize("agent", sorted(a for a in AGENTS if isinstance(AGENTS[a], Fatal)))
+@pytest.mark.parametrize("agent", sorted(a for a in AGENTS if AGENTS[a].capabilities.exit_cause))
 def test_hostile_words_are_read_in_no_time(agent: str) -> None:
-    module = AGENTS[agent]
-    assert isinstance(module, Fatal)
+    exit_cause = AGENTS[agent].capabilities.exit_cause
+    assert exit_cause is not None
     for piece in (b"", b"\0", b"ERROR: ", b"[API Error: ", b"429 ", b"retry in 1", b"Error when talking to Gemini API"):
-        module.fatal(piece * (65536 // max(1, len(piece))), NOW)
-        module.fatal(b"ERROR: rate limit " + piece * 5000, NOW)
+        exit_cause(piece * (65536 // max(1, len(piece))), NOW)
+        exit_cause(b"ERROR: rate limit " + piece * 5000, NOW)
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import gemini as GEMINI
 from wal_agent.agents.base import Cli, NewSession, ResumeSession
 from wal_agent.agents.gemini import cli
 from wal_agent.agents.gemini.cli import ACT, gemini_node_command
 from wal_agent.agents.gemini.hooks import MARKER
 from wal_agent.errors import ConfigError
 
-GEMINI = AGENTS["gemini"]
 CLI = Cli(Path("/bin/gemini"), "0.61.0")
 
 
@@ -140,7 +139,9 @@ def test_who_talks_to_a_person(args: list[str], tty: bool, env: dict[str, str], 
 
 WORDS = st.lists(
     st.one_of(
-        st.sampled_from(["--" + name for name in cli.KINDS] + ["-" + c for c in cli.SHORT] + ["--", "-", "-yp"]),
+        st.sampled_from(
+            ["--" + name for name in cli.SYNTAX.kinds] + ["-" + c for c in cli.SYNTAX.short] + ["--", "-", "-yp"]
+        ),
         st.text(max_size=8),
     ),
     max_size=8,

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import gemini as GEMINI
 from wal_agent.agents import hook_line as agent_line
 from wal_agent.agents.base import (
     Allow,
@@ -37,7 +37,6 @@ from wal_agent.agents.gemini import hooks
 from wal_agent.agents.gemini.hooks import EVENTS, HOOK_TIMEOUT_MS, MARKER
 from wal_agent.errors import ConfigError
 
-GEMINI = AGENTS["gemini"]
 BASE = '{"session_id":"s","transcript_path":"/t","cwd":"/w","hook_event_name":"x","timestamp":"2026"'
 CALL = ',"tool_name":"run_shell_command","tool_input":{"command":"a  \\u00e9",  "n":1.0}'
 

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import gemini as GEMINI
 from wal_agent.agents.gemini import session as gemini_files
 from wal_agent.agents.gemini.session import is_stub, project_slug, slugify
 
-GEMINI = AGENTS["gemini"]
 ID = "3f2a91c0-1111-4222-8333-444455556666"
 CONTEXT = {"id": "c", "type": "user", "content": [{"text": "<session_context>\nx"}]}
 

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.agents.test_generic_settings import Desk
-from wal_agent.agents import AGENTS
-from wal_agent.agents.base import Hookless, LoggedCall, NewSession, ResumeSession
-from wal_agent.agents.generic import Generic, cli, settings
+from wal_agent.agents import AGENTS, rehearsal_of
+from wal_agent.agents import generic as GENERIC
+from wal_agent.agents.base import LoggedCall, NewSession, ResumeSession
+from wal_agent.agents.generic import cli, settings
 from wal_agent.agents.generic import session as files
 from wal_agent.errors import ConfigError
 
 ID = "3f2a91c0-1111-4222-8333-444455556666"
-GENERIC = Generic()
-CLI = cli.locate()
+CLI = cli.locate({})
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def put(path: Path, text: str = "x") -> Path:
 
 
 def names(desk: Desk) -> list[str]:
-    GENERIC.journal(ID, desk.work, desk.env)
+    GENERIC.write_note(ID, desk.work, desk.env)
     return [f.name for f in GENERIC.session_files(ID, desk.work, desk.env)]
 
 
@@ -152,7 +152,7 @@ def test_reconcile_is_idempotent_whatever_is_there(main: bytes) -> None:
     calls = [LoggedCall(1, "x", b"{}", None, True)]
     once = GENERIC.reconcile(main, ID, Path("/w"), calls)
     assert GENERIC.reconcile(once.data, ID, Path("/w"), calls).data == once.data
-    assert GENERIC.tell(once.data, ID, Path("/w"), "p") is None
+    assert GENERIC.capabilities.inject_prompt is None
 
 
 def test_a_note_that_is_whole_stays_as_it_is(desk: Desk) -> None:
@@ -240,7 +240,7 @@ def test_each_start_says_what_is_not_held(desk: Desk) -> None:
 
 
 def test_it_alone_has_no_hooks() -> None:
-    assert [agent.name for agent in AGENTS.values() if isinstance(agent, Hookless)] == ["generic"]
-    assert GENERIC.rehearsal() is None
+    assert [agent.name for agent in AGENTS.values() if agent.capabilities.hookless] == ["generic"]
+    assert rehearsal_of(GENERIC) is None
     with pytest.raises(ValueError):
         GENERIC.parse("BeforeTool", b"{}")

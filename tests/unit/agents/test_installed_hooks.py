@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wal_agent.agents import AGENTS, installed_hooks
-from wal_agent.agents.base import HooksToInstall, HookTable, Installs
+from wal_agent.agents.base import HooksToInstall, HookTable
 from wal_agent.agents.installed_hooks import (
     LIVE,
     NAME,
@@ -112,20 +112,20 @@ HOOKS: HookTable = {
     "BeforeTool": [{"hooks": [{"name": NAME, "type": "command", "command": "x"}]}],
     "SessionEnd": [{"hooks": [{"type": "command", "command": LIVE + "y"}]}],
 }
-INSTALLS = {name: agent for name, agent in AGENTS.items() if isinstance(agent, Installs)}
+INSTALLS = {name: make for name, agent in AGENTS.items() if (make := agent.capabilities.hooks_to_install)}
 GEMINI = INSTALLS["gemini"]
 
 
 def install(env: dict[str, str], state: Path) -> Path:
-    return installed_hooks.install_hooks(GEMINI.standing(env), state)
+    return installed_hooks.install_hooks(GEMINI(env), state)
 
 
 def uninstall(env: dict[str, str], state: Path) -> Path | None:
-    return installed_hooks.uninstall_hooks(GEMINI.standing(env), state)
+    return installed_hooks.uninstall_hooks(GEMINI(env), state)
 
 
 def is_installed(env: dict[str, str]) -> bool:
-    return installed_hooks.is_installed(GEMINI.standing(env))
+    return installed_hooks.is_installed(GEMINI(env))
 
 
 # ---- any settings -------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def test_a_link_is_written_through(home: Path, env: dict[str, str], state: Path,
     real.write_bytes(MINE)
     link = home / ".gemini" / "settings.json"
     link.symlink_to(real)
-    assert install(env, state) == installed_hooks.settings_path(GEMINI.standing(env)) == real
+    assert install(env, state) == installed_hooks.settings_path(GEMINI(env)) == real
     assert link.is_symlink() and NAME in real.read_text()
     uninstall(env, state)
     assert link.is_symlink() and real.read_bytes() == MINE
@@ -348,7 +348,7 @@ FILES = {"gemini": ".gemini/settings.json", "qwen": ".qwen/settings.json", "clau
 
 
 def of(name: str, home: str = "/nowhere") -> HooksToInstall:
-    return INSTALLS[name].standing({"HOME": home})
+    return INSTALLS[name]({"HOME": home})
 
 
 def call(name: str, event: str, *words: str, **env: str) -> tuple[int, str]:

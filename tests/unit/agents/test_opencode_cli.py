@@ -21,7 +21,7 @@ def started(args: list[str], session: NewSession | ResumeSession, env: dict[str,
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume, "resumable", lambda session, env: session == "ses_1")
+    monkeypatch.setattr(resume, "resumable", lambda session, workspace, env: session == "ses_1")
 
 
 @pytest.mark.usefixtures("known")
@@ -63,7 +63,7 @@ def test_what_the_arguments_mean() -> None:
 
 def test_what_would_leave_calls_unlogged_is_refused(tmp_path: Path) -> None:
     def off(*args: str, **env: str) -> str | None:
-        return hooks.hooks_off_reason(args, tmp_path, env)
+        return cli.hooks_off_reason(args, tmp_path, env)
 
     assert (
         off("run", "x") is None

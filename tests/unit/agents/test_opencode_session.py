@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
+from wal_agent.agents import opencode
 from wal_agent.agents.base import Cli, HookSetup
-from wal_agent.agents.opencode import OpenCode, database, hooks, resume
+from wal_agent.agents.opencode import database, hooks, resume
 from wal_agent.agents.opencode import session as locks
 from wal_agent.agents.opencode import session as place
 from wal_agent.agents.opencode.database import BY_USER, load_rows
 from wal_agent.agents.opencode.resume import reconcile
 from wal_agent.agents.opencode.session import update_journal
 from wal_agent.errors import ConfigError
-from wal_agent.supervise.fork import OneStore, refuse_to_take
+from wal_agent.supervise.fork import refuse_to_take
 
 S = "ses_1"
 CLI = Cli(Path("/nowhere/opencode"), "1.18.33")
@@ -164,7 +165,7 @@ def test_a_link_is_not_followed(base: Base, tmp_path: Path) -> None:
     base.path.symlink_to(tmp_path / "elsewhere")
     base.journal()
     assert not (tmp_path / "elsewhere").exists()
-    assert place.session_files(S, base.env) == []
+    assert place.session_files(S, base.ws, base.env) == []
 
 
 def test_a_persons_own_command_is_marked(base: Base) -> None:
@@ -197,10 +198,10 @@ def test_a_turn_in_an_old_session_of_this_folder(base: Base) -> None:
     base.put("message", id="msg_7", session_id=S, data={"role": "user", "time": {"created": 1000}})
     base.put("message", id="msg_8", session_id=S, data={"role": "assistant", "time": {"created": now}})
     base.journal("")
-    assert place.session_files("", base.env) == []
+    assert place.session_files("", base.ws, base.env) == []
     base.put("message", id="msg_9", session_id=S, data={"role": "user", "time": {"created": now}})
     base.journal("")
-    [file] = place.session_files("", base.env)
+    [file] = place.session_files("", base.ws, base.env)
     assert json.loads(file.path.read_bytes()) == {"type": "turn", "id": S}
 
 
@@ -449,23 +450,21 @@ def test_unknown_tables_are_told_at_the_start(base: Base) -> None:
 
 
 def test_a_fork_does_not_take_a_session_from_another_folder(base: Base, tmp_path: Path) -> None:
-    agent = OpenCode()
-    assert isinstance(agent, OneStore)
-    refuse_to_take(agent, S, tmp_path, base.env)
+    refuse_to_take(opencode, S, tmp_path, base.env)
     base.session()
-    refuse_to_take(agent, S, base.ws, base.env)
+    refuse_to_take(opencode, S, base.ws, base.env)
     with pytest.raises(ConfigError, match="take it over"):
-        refuse_to_take(agent, S, tmp_path, base.env)
+        refuse_to_take(opencode, S, tmp_path, base.env)
     base.db.execute("UPDATE session SET directory = '/nowhere'")
-    refuse_to_take(agent, S, tmp_path, base.env)
+    refuse_to_take(opencode, S, tmp_path, base.env)
 
 
 def test_resumable(base: Base, tmp_path: Path) -> None:
-    assert not resume.resumable(S, base.env) and not resume.resumable("../x", base.env)
+    assert not resume.resumable(S, base.ws, base.env) and not resume.resumable("../x", base.ws, base.env)
     restore(base, lost(tmp_path))
-    assert resume.resumable(S, base.env)
+    assert resume.resumable(S, base.ws, base.env)
     base.session("ses_7")
-    assert resume.resumable("ses_7", base.env)
+    assert resume.resumable("ses_7", base.ws, base.env)
 
 
 def test_locks_of_the_dead_are_cleared_and_no_others(base: Base) -> None:

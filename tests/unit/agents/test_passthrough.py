@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 
 WORDS = """agents auth config doctor exec extensions help hooks init install list login mcp models plugin plugins resume
     session setup-token skills update upgrade version"""
-HEADLESS = {name: rehearsal for name, agent in AGENTS.items() if (rehearsal := agent.rehearsal()) is not None}
+HEADLESS = {name: rehearsal for name, agent in AGENTS.items() if (rehearsal := rehearsal_of(agent)) is not None}
 
 
 @pytest.mark.parametrize("name", HEADLESS)

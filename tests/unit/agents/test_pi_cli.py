@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from wal_agent.agents import pi as PI
 from wal_agent.agents.base import Cli, NewSession, ResumeSession
-from wal_agent.agents.pi import Pi, cli
+from wal_agent.agents.pi import cli
 from wal_agent.agents.pi.hooks import MARKER
 from wal_agent.errors import ConfigError
 
-PI = Pi()
 CLI = Cli(Path("/bin/pi"), "0.73.1")
 ID = "019f0000-0000-7000-8000-000000000001"
 ENV = {MARKER: "/run/x/pi.ts"}

@@ -77,7 +77,7 @@ def test_a_call_that_is_not_understood_is_denied(payload: bytes) -> None:
 
 
 @given(
-    st.sampled_from(sorted(hooks._DECODERS)),
+    st.sampled_from(sorted(hooks.EVENTS)),
     st.binary() | st.recursive(st.none() | st.text(), st.lists).map(repr).map(str.encode),
 )
 def test_nothing_but_a_value_error(event: str, payload: bytes) -> None:

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_agent.agents import pi as PI
 from wal_agent.agents.base import LoggedCall
-from wal_agent.agents.pi import Pi
 from wal_agent.agents.pi.resume import NOT_BEGUN
 
-PI = Pi()
 WS = Path("/new/place")
 START = 1767225600.0  # 2026-01-01
 ID = "019f0000-0000-7000-8000-000000000001"
@@ -245,8 +244,8 @@ def test_a_result_that_was_cut_comes_back_as_text(size: int) -> None:
 
 def test_the_notice_hangs_on_the_last_entry_that_can_carry_it() -> None:
     main = PI.reconcile(lines(*BATCH, {"type": "custom"}, {"type": "message", "message": user("x")}), ID, WS, []).data
-    said = PI.tell(main, ID, WS, "go on")
-    assert said is not None and PI.tell(said, ID, WS, "go on") == said
+    said = PI.inject_prompt(main, ID, WS, "go on")
+    assert said is not None and PI.inject_prompt(said, ID, WS, "go on") == said
     made = [json.loads(x) for x in said.splitlines()]
     assert made[-1]["parentId"] == next(r["id"] for r in reversed(made[:-1]) if r.get("id"))
     assert path([r for r in made if r.get("id")])[0]["id"] == "a"
@@ -274,9 +273,9 @@ def test_results_in_words_of_ours_and_cut_off_ones() -> None:
 def test_the_notice_is_the_last_word_once() -> None:
     made, _ = mended(lines(*BATCH))
     for prompt in ("@x $HOME \u2028 ünï \ud800", " ", "[wal-agent recovery] " + "k" * 9000):
-        said = PI.tell(made.data, ID, WS, prompt)
+        said = PI.inject_prompt(made.data, ID, WS, prompt)
         assert said is not None and said.startswith(made.data)
-        assert PI.tell(said, ID, WS, prompt) == said
+        assert PI.inject_prompt(said, ID, WS, prompt) == said
         records = [json.loads(x) for x in said.split(b"\n")[:-1]]
         assert records[-1]["message"]["content"][0]["text"].endswith(prompt)
         assert records[-1]["message"]["content"][0]["text"].strip()
@@ -284,7 +283,7 @@ def test_the_notice_is_the_last_word_once() -> None:
 
 
 def test_a_session_of_only_the_notice() -> None:
-    said = PI.tell(b"", ID, WS, "go on")
+    said = PI.inject_prompt(b"", ID, WS, "go on")
     assert said is not None
     head, last = (json.loads(x) for x in said.splitlines())
     assert (head["id"], head["cwd"], last["parentId"]) == (ID, str(WS), None)

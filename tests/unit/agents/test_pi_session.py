@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.agents.pi import Pi, session
+from wal_agent.agents import pi as PI
+from wal_agent.agents.pi import session
 
-PI = Pi()
 ID = "019f0000-0000-7000-8000-000000000001"
 
 

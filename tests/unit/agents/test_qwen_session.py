@@ -11,14 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from wal_agent.agents import AGENTS
-from wal_agent.agents.base import Cli, HookSetup, Installs, NewSession, ResumeSession
+from wal_agent.agents import qwen as QWEN
+from wal_agent.agents.base import Cli, HookSetup, NewSession, ResumeSession
 from wal_agent.agents.qwen import cli
 from wal_agent.agents.qwen.hooks import MARKER
 from wal_agent.agents.qwen.paths import folder_variables, parse_dotenv, project_folder, qwen_home, runtime_folder
 from wal_agent.errors import ConfigError
 
-QWEN = AGENTS["qwen"]
 SESSION = "6e68637d-d547-4d4b-aa1f-b44129f5d965"
 CLI = Cli(Path("/bin/qwen"), "0.15.10")
 
@@ -334,9 +333,8 @@ def test_a_project_in_the_folder_above_a_redirected_home_has_its_settings(home: 
 
 @pytest.mark.parametrize("named", [None, "~/.qwen", "HOME/.qwen", "~/other", ".qwen"])
 def test_installed_hooks_leave_where_the_run_s_own_are(named: str | None, home: Path) -> None:
-    assert isinstance(QWEN, Installs)
     env = {"HOME": str(home), "PATH": os.environ["PATH"], "WAL_AGENT_RUN": "r", "WAL_AGENT_SOCKET": "/gone/hook.sock"}
-    line = QWEN.standing(env).hooks["PreToolUse"][0]["hooks"][0]["command"]
+    line = QWEN.hooks_to_install(env).hooks["PreToolUse"][0]["hooks"][0]["command"]
     (home / ".qwen/extensions/wal-agent-r").mkdir(parents=True)
     env |= {"QWEN_HOME": named.replace("HOME", str(home))} if named else {}
     done = subprocess.run(

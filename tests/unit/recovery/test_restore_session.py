@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_agent.agents.base import Agent, Env, LoggedCall, Reconciled
+from wal_agent.agents.base import Agent, Capabilities, Env, LoggedCall, Reconciled
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Damaged
@@ -58,8 +58,12 @@ class Fake:
         put = [c for c in calls if b"call %d\n" % c.call not in main]
         return Reconciled(main + b"".join(b"call %d\n" % c.call for c in put), len(put), main.count(b"\n"))
 
-    def tell(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes | None:
-        return main + prompt.encode() if self.told else None
+    def inject_prompt(self, main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
+        return main + prompt.encode()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(inject_prompt=self.inject_prompt if self.told else None)
 
 
 def file(data: bytes, session: str = "s1") -> FileState:

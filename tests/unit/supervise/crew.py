@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tests.unit.wal.world import World
-from wal_agent.agents.base import Agent, SeenCall, SessionFile, ToolEnded, ToolStarting
+from wal_agent.agents.base import Agent, Capabilities, SeenCall, SessionFile, ToolEnded, ToolStarting
 from wal_agent.events import Event
 from wal_agent.records import AnyRecord, End, Intent
 from wal_agent.shell.rules import Rules, load_rules
@@ -52,7 +52,7 @@ class ScriptAgent:
 
     name = "script"
     main_file = "main.jsonl"
-    boundary = "hooks"
+    capabilities = Capabilities()
 
     def __init__(self, home: Path) -> None:
         self.home = home

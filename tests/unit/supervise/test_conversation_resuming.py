@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
 from tests.unit.supervise.crew import ScriptAgent
-from wal_agent.agents.base import SessionFile
+from wal_agent.agents.base import Capabilities, SessionFile
 from wal_agent.supervise.conversation import LOADING, NOT_LOADED, Resuming
 
 
@@ -18,6 +17,7 @@ class EarlyAgent(ScriptAgent):
     def __init__(self, home: Path) -> None:
         super().__init__(home)
         self.tidied: list[str] = []
+        self.capabilities = Capabilities(tidy=self.tidy)
         self.write("one", "restored\n")
 
     def tidy(self, session: str, workspace: Path, env: object) -> None:
@@ -25,7 +25,9 @@ class EarlyAgent(ScriptAgent):
 
 
 class LateAgent(EarlyAgent):
-    grows_when_loaded: Literal[True] = True
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.capabilities = Capabilities(tidy=self.tidy, loads_late=True)
 
     def session_files(self, session: str, workspace: Path, env: Mapping[str, str]) -> list[SessionFile]:
         files = super().session_files(session, workspace, env)

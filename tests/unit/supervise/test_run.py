@@ -100,7 +100,7 @@ def test_a_person_is_asked_of_what_may_have_changed_something() -> None:
     )
 
 
-@pytest.mark.parametrize("name", sorted(name for name in AGENTS if AGENTS[name].again))
+@pytest.mark.parametrize("name", sorted(name for name in AGENTS if AGENTS[name].capabilities.restart_codes))
 def test_what_was_asked_is_left_out(name: str) -> None:
     made = AGENTS[name]
     cli = Cli(Path(f"/bin/{name}"), made.tested)

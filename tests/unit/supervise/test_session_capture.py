@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.supervise.crew import PATIENCE, Post, ScriptAgent, ended, starting
-from wal_agent.agents.base import ToolStarting
+from wal_agent.agents.base import Capabilities, ToolStarting
 from wal_agent.capture.session import SessionCapture
 from wal_agent.errors import Unavailable
 from wal_agent.records import FileDelta, FileGone
@@ -25,6 +25,10 @@ RESULT = '{"result": 1}\n'
 
 class Trailing(ScriptAgent):
     """It writes what it tells of a call, then the result, and its hooks do not wait for either."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.capabilities = Capabilities(settled_length=self.settled_length)
 
     def settled_length(self, appended: bytes) -> int:
         return appended.rfind(RESULT.encode()) + len(RESULT) if RESULT.encode() in appended else 0
@@ -62,7 +66,7 @@ class Desk:
 
     def by_file(self) -> Desk:
         """From now on only the session's file tells which calls it has."""
-        self.agent.boundary = "file"
+        self.agent.capabilities = Capabilities(boundary="file")
         self.saver = self.make()
         return self
 
@@ -646,7 +650,7 @@ def test_what_is_not_over_when_the_agent_has_ended_was_ended_with_it(
     desk.saver.finish(completed)
     desk.post.commit()
     assert desk.endings() == [(2, "done", "session")]
-    monkeypatch.setattr(desk.agent, "ends_its_calls", True, raising=False)
+    desk.agent.capabilities = Capabilities(ends_its_calls=True)
     desk.saver.finish(completed)
     desk.post.commit()
     assert desk.endings()[1:] == ([(1, "interrupted", "supervisor")] if completed else [])

@@ -26,64 +26,37 @@ from typing import Any
 from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.claude import hooks, settings_schema
 from wal_agent.agents.claude.hooks import claude_home
-from wal_agent.agents.program import Arg, Kind, Program, Syntax, is_given, last_value, to_words
+from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, read_object, to_words
 from wal_agent.errors import ConfigError
 
-__all__ = [
-    "COMMANDS",
-    "NO_SESSION",
-    "PROMPT_OPTIONS",
-    "SERVES",
-    "SESSION_OPTIONS",
-    "Arg",
-    "is_given",
-    "last_value",
-    "parse_args",
-    "subcommand",
-    "to_words",
-]
-
-
-_VALUE = """agent agents append-system-prompt append-system-prompt-file debug-file effort fallback-model input-format
-    json-schema max-budget-usd model name output-format permission-mode plugin-dir plugin-url session-id
-    remote-control-session-name-prefix setting-sources settings system-prompt system-prompt-file
-    advisor agent-color agent-id agent-name agent-type deep-link-cwd-b64 deep-link-last-fetch deep-link-repo
-    managed-settings max-thinking-tokens max-turns parent-session-id permission-prompt-tool plan-mode-instructions
-    plugin-dir-no-mcp prefill prefill-b64 resume-session-at rewind-files sdk-url task-budget team-name teammate-mode
-    thinking thinking-display workload"""
-_MAYBE = "debug from-pr prompt-suggestions remote-control resume worktree cloud rc remote teleport"
-_MANY = """add-dir allowedTools allowed-tools betas disallowedTools disallowed-tools file mcp-config tools channels
-    dangerously-load-development-channels"""
-
-KINDS: dict[str, Kind] = {
-    **dict.fromkeys(_VALUE.split(), "value"),
-    **dict.fromkeys(_MAYBE.split(), "maybe"),
-    **dict.fromkeys(_MANY.split(), "many"),
-}
-SHORT = {
-    "c": "continue",
-    "d": "debug",
-    "h": "help",
-    "n": "name",
-    "p": "print",
-    "r": "resume",
-    "v": "version",
-    "w": "worktree",
-}
+SYNTAX = Syntax.of(
+    value="""agent agents append-system-prompt append-system-prompt-file debug-file effort fallback-model input-format
+        json-schema max-budget-usd model name output-format permission-mode plugin-dir plugin-url session-id
+        remote-control-session-name-prefix setting-sources settings system-prompt system-prompt-file
+        advisor agent-color agent-id agent-name agent-type deep-link-cwd-b64 deep-link-last-fetch deep-link-repo
+        managed-settings max-thinking-tokens max-turns parent-session-id permission-prompt-tool plan-mode-instructions
+        plugin-dir-no-mcp prefill prefill-b64 resume-session-at rewind-files sdk-url task-budget team-name
+        teammate-mode thinking thinking-display workload""",
+    maybe="debug from-pr prompt-suggestions remote-control resume worktree cloud rc remote teleport",
+    many="""add-dir allowedTools allowed-tools betas disallowedTools disallowed-tools file mcp-config tools channels
+        dangerously-load-development-channels""",
+    short="c=continue d=debug h=help n=name p=print r=resume v=version w=worktree",
+)
 _COMMANDS = "auth auto-mode doctor gateway install mcp plugin plugins project setup-token ultrareview update upgrade"
 COMMANDS = frozenset(_COMMANDS.split())
-SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions of which no hook of ours would tell
+SERVES = frozenset(("agents", "rc", "remote-control"))  # begin sessions that no hook of this run would report
 NO_SESSION = frozenset(("version", "help", "init-only"))
 PROMPT_OPTIONS = frozenset(("", "prefill", "prefill-b64", "input-format", "replay-user-messages"))
 SESSION_OPTIONS = frozenset(
     ("resume", "continue", "session-id", "fork-session", "from-pr", "resume-session-at", "rewind-files")
 )
 
-parse_args = Syntax(KINDS, SHORT).read
+parse_args = SYNTAX.read
 
 
 def subcommand(args: Sequence[str]) -> str:
-    """The subcommand, or "". With a word for printing anywhere, or behind `--`, what looks like one is a prompt."""
+    """Return the subcommand, or "". With an option for printing anywhere, or behind `--`, what looks like one is a
+    prompt."""
     given = parse_args(args)
     first = next((arg for arg in given if not arg.name), None)
     prints = is_given(given, "print") or "-p" in args or "--print" in args
@@ -162,7 +135,7 @@ def _by_organisation(given: list[Arg]) -> str | None:
 
 
 def _organisation(given: list[Arg]) -> str | None:
-    """The file and the key by which an organisation's settings switch off what is not its own."""
+    """Return the file and the key by which an organisation's settings switch off hooks that are not its own."""
     for shown, values in _managed(given):
         locked = values.get("strictPluginOnlyCustomization")
         for key, off in (
@@ -176,22 +149,24 @@ def _organisation(given: list[Arg]) -> str | None:
 
 
 def _off(value: Any) -> bool:
-    """As 2.1.330 reads an organisation's `disableAllHooks`; elsewhere, and in 2.1.197, only `true` counts."""
+    """Apply 2.1.330's rule for an organisation's `disableAllHooks`; elsewhere, and in 2.1.197, only `true` counts."""
     return value not in (None, False, "false")
 
 
 def settings_files(args: Sequence[str], workspace: Path, env: Env) -> list[Path]:
-    """Of what a running Claude Code reads again, the files that count more than this run's own: the organisation's."""
+    """Return those that a running Claude Code reads again and that take precedence over this run's: the
+    organisation's."""
     return _managed_files()
 
 
 def switch_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
-    """What this run's own settings say of hooks (inject.STAY_ON) counts more than the user's and the project's."""
+    """Look only at the organisation's: this run's own (hooks.STAY_ON) take precedence over the user's and the
+    project's."""
     return _organisation(parse_args(args))
 
 
 def _not_merged(given: list[Arg], workspace: Path) -> str | None:
-    """The user's own --settings goes into one file with ours, and what is wrong in it would void both."""
+    """Refuse a --settings of the user's that is wrong: it goes into one file with wal-agent's and would void both."""
     users = last_value(given, "settings")
     if users is None:
         return None
@@ -208,8 +183,7 @@ def _not_merged(given: list[Arg], workspace: Path) -> str | None:
 
 
 def given_settings(value: str, folder: Path) -> dict[str, Any]:
-    """What `--settings` says: a file, or JSON where it stands in braces. OSError, ValueError: Claude would not take
-    it."""
+    """Read the value of `--settings`: a file's name, or JSON in braces. OSError, ValueError: Claude would refuse it."""
     text = value.strip()
     if not (text.startswith("{") and text.endswith("}")):
         with (folder / value).open("rb") as f:
@@ -266,12 +240,7 @@ def _managed(given: list[Arg]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        with path.open("rb") as f:
-            values = json.loads(f.read(_LIMIT).decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
-        return None  # absent; or damaged, and Claude passes over it
-    return values if isinstance(values, dict) else None
+    return read_object(path, lambda data: json.loads(data.decode("utf-8-sig")))
 
 
 def _true(value: Any) -> bool:
@@ -285,18 +254,16 @@ _SYSTEM = ("append-system-prompt", "append-system-prompt-file")
 _AGAIN = "CLAUDE_CODE_RESUME_INTERRUPTED_TURN"
 
 
-def locate(env: Env) -> Cli:
-    return PROGRAM.locate(env)
+locate = PROGRAM.locate
 
 
 def passthrough(args: Sequence[str]) -> bool:
-    """These arguments start no session (a subcommand, --version): nothing to protect."""
     given = parse_args(args)
     return subcommand(args) in COMMANDS or any(is_given(given, name) for name in NO_SESSION)
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
-    """The session that the user chose: its id, "" where only Claude can tell (the last one, a title, a fork)."""
+    """Return the chosen session: its id, "" where only Claude knows it (the last one, a title, a fork), or None."""
     given = parse_args(args)
     chosen = last_value(given, "session-id")
     if chosen is not None:
@@ -310,24 +277,24 @@ def session_from_args(args: Sequence[str]) -> str | None:
 
 
 def prompt_from_args(args: Sequence[str]) -> str | None:
-    """The prompt among the arguments: the first word that is no option's."""
+    """Return the first word that is no option's."""
     return next((arg.value for arg in parse_args(args) if not arg.name and arg.value), None)
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
-    """Claude's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
+    """Apply Claude's own rule."""
     return tty and last_value(parse_args(args), "print") is None
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
     ours, given = _injected(given, env)
-    told = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.prompt != ""
     behind: list[str] = []
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours += ["--resume", session.id]
-        if told:
+        if prompted:
             given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
             behind = ["--", ACT]  # else an option that takes many words would take these too
     elif session_from_args(args) is None:
@@ -335,11 +302,12 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     # Set, it would send the cut-off prompt again by itself; empty counts as not set.
     extra = {_AGAIN: ""} if _AGAIN in env else {}
     argv = (str(cli.path), *ours, *to_words(given), *behind)
-    return Command(argv, extra, told and not interactive)
+    return Command(argv, extra, prompted and not interactive)
 
 
 def _injected(given: list[Arg], env: Env) -> tuple[list[str], list[Arg]]:
-    """The options that carry our settings and the standing protocol, each in one with the user's own."""
+    """Return the options that carry this run's settings and the protocol, each merged with the user's own, and the
+    other arguments."""
     if not env.get(hooks.SETTINGS):
         return [], given
     ours = Path(env[hooks.SETTINGS])
@@ -362,7 +330,8 @@ def _injected(given: list[Arg], env: Env) -> tuple[list[str], list[Arg]]:
 
 
 def _system_file(protocol: Path, text: str | None, file: str | None) -> Path:
-    """A file, since an argument holds 128 KiB at most: the user's own words for the system prompt, then ours."""
+    """Write the user's addition to the system prompt, then the protocol, to a file: an argument holds 128 KiB at
+    most."""
     own = text if file is None else Path(file).read_bytes().decode(errors="replace")
     if not own:
         return protocol

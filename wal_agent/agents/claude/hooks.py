@@ -15,7 +15,6 @@ file for a key that it does not know.
 from __future__ import annotations
 
 import json
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from wal_agent.agents.base import (
     HookEvent,
     HookSetup,
     HooksToInstall,
+    HookTable,
     Injected,
     OtherEvent,
     SessionEnded,
@@ -46,13 +46,13 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.exit_text import retry_after_seconds
-from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, refuse_answer, sh_line
-from wal_agent.agents.session_files import InnerId, SessionId, require_object, well_formed
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, parser, refuse_answer, renderer, sh_line, skip_pattern
+from wal_agent.agents.session_files import InnerId, SessionId, require_object
 from wal_agent.errors import ConfigError
 
 TOOLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest")
-# The smallest set that tells phases and calls. No PostToolBatch: it repeats every result of its batch, and the session
-# file tells the same a moment later. No SessionEnd: by then the terminal is the user's again.
+# The smallest set that shows phases and calls. No PostToolBatch: it repeats every result of its batch, and the session
+# file has them a moment later. No SessionEnd: by then the terminal is the user's again.
 EVENTS = ("SessionStart", "UserPromptSubmit", *TOOLS, "Stop", "StopFailure", "PreCompact", "PostCompact")
 
 
@@ -106,95 +106,71 @@ class _End(_Hook):
     reason: str | None = None
 
 
-_DECODERS = msgspec_compat.of_events(
-    {
-        "SessionStart": _Start,
-        "UserPromptSubmit": _Prompt,
-        "PreToolUse": _Tool,
-        "PostToolUse": _Done,
-        "PostToolUseFailure": _Failed,
-        "PermissionRequest": _Tool,
-        "Stop": _Stop,
-        "StopFailure": _Failure,
-        "PreCompact": _Compact,
-        "PostCompact": _Compact,
-        "SessionEnd": _End,
-    }
-)
-
 # Copies for the display: the input has the same, or the file.
 _COPIES = {"originalFile", "structuredPatch", "oldString", "newString", "content"}
 _WRITERS = {"Write", "Edit", "MultiEdit", "NotebookEdit"}
 
 
-def parse(event: str, payload: bytes) -> HookEvent:
-    """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _DECODERS:
-        return OtherEvent(name=event)
-    try:
-        said: Any = _DECODERS[event].decode(well_formed(payload))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise ValueError(f"{event} hook: {e}") from e
-    session = said.session_id
-    match event:
-        case "SessionStart" if said.source == "compact":  # it may be in a turn, so it is no start
-            return OtherEvent(event) if said.agent_id else ContextRequested(session)
-        case "SessionStart":
-            return SessionStarted(session, said.source or "")
-        case "UserPromptSubmit":
-            return TurnStarted(session, said.prompt or "")
-        case "PreToolUse":
-            inner = said.agent_id or ""
-            # a `cd` of one command holds for the next
-            where = said.cwd if said.cwd and said.cwd.startswith("/") else ""
-            return ToolStarting(
-                session, said.tool_name, require_object(said.tool_input), said.tool_use_id or "", inner, where
-            )
-        case "PostToolUse":
-            response = bytes(said.tool_response)
-            result = _without_copies(response) if said.tool_name in _WRITERS else response
-            clean = said.tool_name != "Bash" or _succeeded(response)
-            return ToolEnded(
-                session,
-                said.tool_name,
-                require_object(said.tool_input),
-                result,
-                False,
-                said.tool_use_id or "",
-                clean=clean,
-            )
-        case "PostToolUseFailure":
-            result = b'{"error":' + bytes(said.error) + b"}"
-            return ToolEnded(
-                session,
-                said.tool_name,
-                require_object(said.tool_input),
-                result,
-                True,
-                said.tool_use_id or "",
-                clean=False,
-            )
-        case "PermissionRequest":
-            return AwaitingApproval(session, said.tool_name)
-        case "Stop":
-            # A command in the background goes on, and its end begins a turn by itself.
-            running = any(task and task.status == "running" for task in said.background_tasks or ())
-            return TurnCompleted(session, pending=running)
-        case "PreCompact" | "PostCompact":
-            return OtherEvent(event) if said.agent_id else Compacting(session, done=event == "PostCompact")
-        case "StopFailure":
-            return _failure(session, said.error or "", (said.last_assistant_message or "")[:500])
-        case _:
-            return SessionEnded(session, said.reason or "")
+def _start(p: _Start) -> HookEvent:
+    """After a compaction it may be in a turn, so it is no start."""
+    if p.source != "compact":
+        return SessionStarted(p.session_id, p.source or "")
+    return OtherEvent("SessionStart") if p.agent_id else ContextRequested(p.session_id)
 
 
-def _failure(session: str, error: str, said: str) -> TurnFailed:
+def _starting(p: _Tool) -> ToolStarting:
+    cwd = p.cwd if p.cwd and p.cwd.startswith("/") else ""  # a `cd` of one command holds for the next
+    input, id = require_object(p.tool_input), p.tool_use_id or ""
+    return ToolStarting(p.session_id, p.tool_name, input, id, p.agent_id or "", cwd)
+
+
+def _done(p: _Done) -> ToolEnded:
+    response = bytes(p.tool_response)
+    result = _without_copies(response) if p.tool_name in _WRITERS else response
+    clean = p.tool_name != "Bash" or _succeeded(response)
+    return ToolEnded(p.session_id, p.tool_name, require_object(p.tool_input), result, False, p.tool_use_id or "", clean)
+
+
+def _failed(p: _Failed) -> ToolEnded:
+    result, input = b'{"error":' + bytes(p.error) + b"}", require_object(p.tool_input)
+    return ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id or "", False)
+
+
+def _stop(p: _Stop) -> TurnCompleted:
+    """A command in the background continues, and its end begins a turn by itself."""
+    running = any(task and task.status == "running" for task in p.background_tasks or ())
+    return TurnCompleted(p.session_id, pending=running)
+
+
+def _compact(p: _Compact, event: str) -> HookEvent:
+    return OtherEvent(event) if p.agent_id else Compacting(p.session_id, done=event == "PostCompact")
+
+
+def _failure(p: _Failure) -> TurnFailed:
     """`error`: rate_limit, server_error, invalid_request, billing_error, authentication_failed, unknown."""
+    session, error, text = p.session_id, p.error or "", (p.last_assistant_message or "")[:500]
     if error in ("rate_limit", "server_error"):
-        return TurnFailed(session, "quota", said, retry_after_seconds(said, time.time()))
-    if said.lower().startswith("prompt is too long"):
+        return TurnFailed(session, "quota", text, retry_after_seconds(text, time.time()))
+    if text.lower().startswith("prompt is too long"):
         return TurnFailed(session, "context", "the conversation is too long for the model")
-    return TurnFailed(session, "other", said or error)
+    return TurnFailed(session, "other", text or error)
+
+
+parse = parser(
+    {
+        "SessionStart": on(_Start, _start),
+        "UserPromptSubmit": on(_Prompt, lambda p: TurnStarted(p.session_id, p.prompt or "")),
+        "PreToolUse": on(_Tool, _starting),
+        "PostToolUse": on(_Done, _done),
+        "PostToolUseFailure": on(_Failed, _failed),
+        "PermissionRequest": on(_Tool, lambda p: AwaitingApproval(p.session_id, p.tool_name)),
+        "Stop": on(_Stop, _stop),
+        "StopFailure": on(_Failure, _failure),
+        "PreCompact": on(_Compact, lambda p: _compact(p, "PreCompact")),
+        "PostCompact": on(_Compact, lambda p: _compact(p, "PostCompact")),
+        "SessionEnd": on(_End, lambda p: SessionEnded(p.session_id, p.reason or "")),
+    }
+)
 
 
 class _Shell(msgspec.Struct):
@@ -208,13 +184,13 @@ _FIELDS = msgspec_compat.of_json(dict[str, msgspec.Raw])
 
 
 def _succeeded(response: bytes) -> bool:
-    """A command that is known to have ended with 0. Other codes are failures, but for a few that Claude takes for an
-    answer (`grep`, `diff`); one in the background has not ended."""
+    """Return whether a command is known to have ended with 0. Other codes are failures, except a few that Claude treats
+    as an answer (`grep`, `diff`); one in the background has not ended."""
     try:
-        told = _SHELL.decode(response)
+        shell = _SHELL.decode(response)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return not told.interrupted and told.returned is None and told.background is None
+    return not shell.interrupted and shell.returned is None and shell.background is None
 
 
 def _without_copies(response: bytes) -> bytes:
@@ -226,16 +202,15 @@ def _without_copies(response: bytes) -> bytes:
 
 
 def render(event: str, decision: Decision) -> bytes:
-    """What the client hands to the hook's shell line."""
     if event == "SessionStart" and isinstance(decision, Allow) and decision.words:
-        said = {"hookEventName": event, "additionalContext": decision.words}
-        return refuse_answer(json.dumps({"hookSpecificOutput": said}))
-    return ALLOW if isinstance(decision, Allow) or event != "PreToolUse" else refuse_answer(deny_output(decision))
+        context = {"hookEventName": event, "additionalContext": decision.words}
+        return refuse_answer(json.dumps({"hookSpecificOutput": context}))
+    return _render(event, decision)
 
 
 def deny_output(decision: Deny) -> str:
-    """Claude's deny, one line. `stop` has no spelling: with `"continue": false` beside it the turn goes on all the
-    same, and without the denial the tool even runs."""
+    """Return Claude's deny, one line. `stop` has no spelling: with `"continue": false` beside it the turn continues all
+    the same, and without the denial the tool even runs."""
     denied = {
         "hookEventName": "PreToolUse",
         "permissionDecision": "deny",
@@ -244,16 +219,19 @@ def deny_output(decision: Deny) -> str:
     return json.dumps({"hookSpecificOutput": denied})
 
 
-SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # tells `command` where our settings are, and the standing protocol beside them
+_render = renderer(deny_output, refusable=("PreToolUse",))
+
+
+SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # for `command`: the path of this run's settings; the protocol is beside them
 SWITCHES = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE", "CLAUDE_CODE_SKIP_PROMPT_HISTORY")
-# What a settings file that is written while Claude runs must not change: it reads them again, and these count more than
-# the user's, the project's and the local ones. At the start none of those has them on, or nothing is run (settings.py).
+# Settings that a file written while Claude runs must not change: Claude reads them again, and these take precedence
+# over the user's, the project's and the local ones. At the start none of those has them on, or nothing is run (cli.py).
 STAY_ON: dict[str, Any] = {"disableAllHooks": False, "env": dict.fromkeys(SWITCHES, "0")}
 FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once
 
 
 def claude_home(env: Env) -> Path:
-    """Claude's state folder, as it finds it itself."""
+    """Return Claude's state folder, by its own rule."""
     own = env.get("CLAUDE_CONFIG_DIR")
     return Path(own) if own else Path(env.get("HOME") or Path.home()) / ".claude"
 
@@ -273,8 +251,8 @@ def merged_settings_file(settings: Path) -> Path:
 
 
 def run_settings_files(env: Env) -> list[Path]:
-    """This run's settings, one file with the user's where `--settings` names one: Claude reads it again when another
-    one changes."""
+    """Return this run's settings, and one file with the user's where `--settings` names one: Claude reads it again when
+    another one changes."""
     ours = Path(env[SETTINGS])
     return [ours, merged_settings_file(ours)]
 
@@ -283,21 +261,22 @@ def protocol_file(settings: Path) -> Path:
     return settings.with_name("claude-protocol.md")
 
 
-def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:
-    table: dict[str, list[dict[str, Any]]] = {}
+def hook_table(setup: HookSetup) -> HookTable:
+    table: HookTable = {}
     for event in EVENTS:
         deny = deny_output(Deny(GONE)) if event == "PreToolUse" else None
         line = sh_line(setup, "claude", event, event in FIRM, deny)
         # Seconds. One above 2147483 would be over at once, and the tool run.
         group: dict[str, Any] = {"hooks": [{"type": "command", "command": line, "timeout": HOOK_SECONDS}]}
         if event in TOOLS and setup.skip:
-            group["matcher"] = f"^(?!(?:{'|'.join(map(re.escape, setup.skip))})$)"
+            group["matcher"] = skip_pattern(setup.skip)
         table[event] = [group]
     return table
 
 
 def merge_settings(ours: Path, users: dict[str, Any]) -> Path:
-    """One file with both: the user's, then our hooks beside the user's own. Gives its path, in the run's folder."""
+    """Write one file with both: the user's, then wal-agent's hooks beside the user's own. Return its path, in the run's
+    folder."""
     own = json.loads(ours.read_bytes())
     hooks = {event: list(groups) for event, groups in users.get("hooks", {}).items()}
     for event, groups in own["hooks"].items():
@@ -309,11 +288,11 @@ def merge_settings(ours: Path, users: dict[str, Any]) -> Path:
 
 
 # Claude itself is started with `--settings` in the run's folder.
-_HAS_OURS = (
+_RUNS_OWN = (
     'case "$(ps -ww -o args= -p "$PPID" 2>/dev/null)" in *"${WAL_AGENT_SOCKET%/hook.sock}/"*) true;; *) false;; esac'
 )
 
 
 def hooks_to_install(env: Env) -> HooksToInstall:
-    hooks = installed_hooks.hooks_for_settings(hook_table, False, _HAS_OURS, named=False)
+    hooks = installed_hooks.hooks_for_settings(hook_table, False, _RUNS_OWN, named=False)
     return HooksToInstall("claude", "Claude Code", claude_home(env) / "settings.json", hooks)

@@ -6,46 +6,49 @@ import json
 import shlex
 from pathlib import Path
 
-from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.anthropic import Anthropic
 from wal_agent.rehearsal.model import Call, Dialect
 
 KEY = "sk-ant-scripted-000000000000000000000000"
 
 
-class ClaudeRehearsal(Rehearsal):
-    dialect: Dialect = Anthropic()
+dialect: Dialect = Anthropic()
 
-    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        answered = {
-            "hasCompletedOnboarding": True,
-            "theme": "dark",
-            "bypassPermissionsModeAccepted": True,
-            "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
-            "projects": {str(workspace.resolve()): {"hasTrustDialogAccepted": True}},
-        }
-        place = home / ".claude.json"
-        if not place.exists():  # Claude keeps its own state there
-            home.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps(answered))
-        return {
-            "ANTHROPIC_BASE_URL": url,
-            "ANTHROPIC_API_KEY": KEY,
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "DISABLE_AUTOUPDATER": "1",
-            "IS_SANDBOX": "1",  # as root, Claude would not approve every tool without it
-        }
 
-    def args(self, prompt: str) -> tuple[str, ...]:
-        return ("--dangerously-skip-permissions", "--print", prompt)
+def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
+    answered = {
+        "hasCompletedOnboarding": True,
+        "theme": "dark",
+        "bypassPermissionsModeAccepted": True,
+        "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
+        "projects": {str(workspace.resolve()): {"hasTrustDialogAccepted": True}},
+    }
+    place = home / ".claude.json"
+    if not place.exists():  # Claude keeps its own state there
+        home.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(answered))
+    return {
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": KEY,
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        "IS_SANDBOX": "1",  # as root, Claude would not approve every tool without it
+    }
 
-    def interactive_args(self, prompt: str) -> tuple[str, ...]:
-        return ("--dangerously-skip-permissions", prompt)
 
-    def shell(self, command: str) -> Call:
-        return "Bash", {"command": command}
+def args(prompt: str) -> tuple[str, ...]:
+    return ("--dangerously-skip-permissions", "--print", prompt)
 
-    def write(self, path: Path, content: str) -> Call:
-        if path.exists():  # Write and Edit want it read before, in the same session
-            return self.shell(f"printf %s {shlex.quote(content)} > {shlex.quote(str(path))}")
-        return "Write", {"file_path": str(path), "content": content}
+
+def interactive_args(prompt: str) -> tuple[str, ...]:
+    return ("--dangerously-skip-permissions", prompt)
+
+
+def shell(command: str) -> Call:
+    return "Bash", {"command": command}
+
+
+def write(path: Path, content: str) -> Call:
+    if path.exists():  # Write and Edit want it read before, in the same session
+        return shell(f"printf %s {shlex.quote(content)} > {shlex.quote(str(path))}")
+    return "Write", {"file_path": str(path), "content": content}

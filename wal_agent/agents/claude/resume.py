@@ -33,15 +33,23 @@ from wal_agent.agents.claude.session import (
     time_after,
     time_seconds,
 )
-from wal_agent.agents.session_files import Json, call_input, decode_json, noted_result, unknown_result
+from wal_agent.agents.session_files import (
+    Json,
+    call_input,
+    canonical_json,
+    junk_repair,
+    logged_value,
+    noted_result,
+    unknown_result,
+)
 
 IMAGE = "[an image, which is not kept; look at it again if it is needed]"
-MODEL = "claude-unknown"  # of a message that no other line tells the model of
+MODEL = "claude-unknown"  # where no other line names the model
 _KEPT = ("userType", "entrypoint", "version", "gitBranch")
 
 
 def put_back(read: Session, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
-    """Give calls without a result theirs, and add those that are missing, in the log's order; say how many."""
+    """Give calls without a result theirs, and add those that are missing, in the log's order; return how many."""
     replaced = _replace_unknown(read, calls)
     like = LineTemplate.of(read, session, workspace)
     time = time_after(read)
@@ -71,7 +79,7 @@ def put_back(read: Session, session: str, workspace: Path, calls: Sequence[Logge
 
 
 def _replace_unknown(read: Session, calls: Sequence[LoggedCall]) -> int:
-    """Give the log's result to each call for which Claude wrote a result of its own that tells no outcome."""
+    """Give the log's result to each call for which Claude wrote a result of its own without an outcome."""
     logged = {call_id(call): call for call in calls}
     replaced = 0
     for e in read.entries:
@@ -100,19 +108,21 @@ def _lacking_results(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedC
 
 
 def _missing(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
-    """By id. One without an id in the log is known by its tool and input, if it was told after it had started."""
+    """Return the calls that the file lacks, by id. One without an id in the log is identified by its tool and input, if
+    the file's was written after it had started."""
     ids = {str(c["id"]) for e in read.entries for c in e.calls()}
-    equal: dict[tuple[str, str], list[float]] = {}
+    equal: dict[tuple[str, bytes], list[float]] = {}
     for e in read.entries:
         for c in e.calls():
-            equal.setdefault((str(c.get("name")), _canon(c.get("input"))), []).append(time_seconds(e.time))
+            equal.setdefault((str(c.get("name")), canonical_json(c.get("input"))), []).append(time_seconds(e.time))
     missing: list[LoggedCall] = []
     for call in calls:
         if call_id(call) in ids:
             continue
-        ended = [t for t in equal.get((call.tool, _canon(call_input(call))), []) if t + 60 >= call.started]
+        key = call.tool, canonical_json(call_input(call))
+        ended = [t for t in equal.get(key, []) if t + 60 >= call.started]
         if not call.call_id and ended:
-            equal[call.tool, _canon(call_input(call))].remove(min(ended))
+            equal[key].remove(min(ended))
         else:
             missing.append(call)
             ids.add(call_id(call))
@@ -120,8 +130,9 @@ def _missing(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
 
 
 def _positions(read: Session) -> dict[str, tuple[int, Entry]]:
-    """Of each call in the file: where its result goes, and the call's line. Behind the last line of its message and its
-    message's results, where Claude itself would have written it: it must not look like the conversation's end."""
+    """Return for each call in the file the index where its result belongs, and the call's line. That is behind the last
+    line of its message and the message's results, where Claude itself would have written it: it must not look like the
+    conversation's end."""
     places: dict[str, tuple[int, Entry]] = {}
     ends: dict[str, int] = {}  # of the messages, as far as they are looked at
     for at, use in enumerate(read.entries):
@@ -149,7 +160,7 @@ def _end(read: Session, at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LineTemplate:
-    """What new lines of the chain have in common with the others: what tells of the program."""
+    """The parts of a new line of the chain that it shares with the others: those that describe the program."""
 
     session: str
     workspace: Path
@@ -163,7 +174,7 @@ class LineTemplate:
         return cls(session, workspace, {key: last[key] for key in _KEPT if key in last}, model)
 
     def line(self, kind: str, parent: str | None, content: Any, what: str, time: str) -> Json:
-        """`what` makes its uuid."""
+        """Make a line. Its uuid derives from `what`."""
         name = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.session} {what}")
         message: Json = {"role": kind, "content": content}
         if kind == "assistant":
@@ -202,48 +213,39 @@ def _result(call: LoggedCall) -> list[Json]:
 
 
 def result_text(result: bytes) -> str:
-    """What the model would have been told, as near as a hook's copy of it allows."""
-    try:
-        told = decode_json(result)
-    except (ValueError, RecursionError):
-        return result.decode(errors="replace")
-    if isinstance(told, str):
-        return told
-    if isinstance(told, list):
-        return _said(told)
-    if not isinstance(told, dict):
-        return json.dumps(told)
-    if isinstance(told.get("error"), str):
-        return str(told["error"])
-    if isinstance(told.get("stdout"), str):
-        kept = told.get("persistedOutputPath")
+    """Return what the model would have got, as near as a hook's copy of it allows."""
+    value = logged_value(result)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return _shown_text(value)
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    if isinstance(value.get("error"), str):
+        return str(value["error"])
+    if isinstance(value.get("stdout"), str):
+        kept = value.get("persistedOutputPath")
         stored = f"[the whole output was stored in {kept}]" if isinstance(kept, str) and kept else None
-        out = IMAGE if told.get("isImage") is True else told["stdout"]
-        return "\n".join(part for part in (stored, out, told.get("stderr")) if isinstance(part, str) and part)
-    file = told.get("file")
+        out = IMAGE if value.get("isImage") is True else value["stdout"]
+        return "\n".join(part for part in (stored, out, value.get("stderr")) if isinstance(part, str) and part)
+    file = value.get("file")
     if isinstance(file, dict):
         if isinstance(file.get("content"), str):
             return str(file["content"])
         if "base64" in file:
             return IMAGE
-    return _said(told.get("content")) or json.dumps(told, ensure_ascii=False)
+    return _shown_text(value.get("content")) or json.dumps(value, ensure_ascii=False)
 
 
-def _said(content: Any) -> str:
+def _shown_text(content: Any) -> str:
     images = content if isinstance(content, list) else []
     shown = [IMAGE for part in images if isinstance(part, dict) and part.get("type") == "image"]
     return "\n".join(filter(None, [content_text(content), *shown]))
 
 
-def _canon(input: Any) -> str:
-    return json.dumps(input, sort_keys=True)
-
-
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     read = load_session(main)
-    repairs: list[str] = []
-    if read.junk:
-        repairs.append(f"{read.junk} damaged line(s) of the session file were left out.")
+    repairs = junk_repair(read.junk)
     if linked := mend_chain(read):
         repairs.append(f"{linked} line(s) whose predecessor was lost follow the one before them again.")
     put = put_back(read, session, workspace, calls)
@@ -257,8 +259,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
 
 
 def mend_chain(read: Session) -> int:
-    """A line that follows none in the file follows the one before it. Which lines Claude took back on purpose cannot
-    be told from those that were lost; either way what is left is one conversation."""
+    """Let a line whose parent is missing follow the one before it; return how many. Lines that Claude removed on
+    purpose and lost ones look alike; either way the rest is one conversation."""
     known = {str(e.value.get("uuid")) for e in read.entries}
     before: str | None = None
     mended = 0
@@ -274,7 +276,7 @@ def mend_chain(read: Session) -> int:
 
 
 def _asked(read: Session) -> int:
-    """How often people speak: results of tools apart."""
+    """Count user messages, without results of tools."""
     return sum(is_turn(e.value) and not any(True for _ in e.results()) for e in read.entries)
 
 
@@ -283,7 +285,7 @@ def _answers(read: Session) -> int:
 
 
 def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
-    """Add it at the end, once."""
+    """Add the prompt at the end, once."""
     read = load_session(main)
     last = next((e for e in reversed(read.entries) if e.uuid), None)
     if last is not None and last.kind == "user" and last.message.get("content") == prompt:

@@ -10,23 +10,31 @@ of Claude's folder is ever named, so no credential can be. Links are not followe
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from wal_agent.agents.base import Env, RequestedCall, SeenCall, SessionFile
 from wal_agent.agents.claude.cli import SESSION
 from wal_agent.agents.claude.hooks import claude_home
-from wal_agent.agents.session_files import Json, Line, encode_json, name_parts, records, walk_files
+from wal_agent.agents.session_files import (
+    EPOCH,
+    Json,
+    Line,
+    encode_json,
+    files_below,
+    is_file,
+    name_parts,
+    records,
+    time_of,
+)
+from wal_agent.safefs import open_plain
 
 CHAIN = ("user", "assistant", "attachment", "system")
-EPOCH = "1970-01-01T00:00:00.000Z"
 
 
 @dataclass(slots=True)
@@ -101,7 +109,7 @@ def dump_session(session: Session) -> bytes:
 
 
 def conversation_end(session: Session) -> str | None:
-    """The line that the conversation goes on from: the last of the chain, or where the user rewound to after it."""
+    """Return the line that the conversation continues: the last of the chain, or where the user rewound to after it."""
     rewound: str | None = None
     for e in reversed(session.entries):
         if e.uuid:
@@ -113,53 +121,44 @@ def conversation_end(session: Session) -> str | None:
 
 
 def time_after(session: Session) -> str:
-    """A time later than every line's: of several ends of a chain, Claude takes the latest (read in its program)."""
-    latest = max((at for e in session.entries if e.uuid and (at := _seconds(e.time)) is not None), default=None)
+    """Return a time later than every line's: of several ends of a chain, Claude takes the latest (seen in its
+    program)."""
+    latest = max((at for e in session.entries if e.uuid and (at := _parsed(e.time)) is not None), default=None)
     return EPOCH if latest is None else one_ms_later(_spelled(latest))
 
 
 def one_ms_later(time: str) -> str:
-    """A millisecond after it."""
-    at = _seconds(time)
+    at = _parsed(time)
     return EPOCH if at is None else _spelled(at + timedelta(milliseconds=1))
 
 
 def time_seconds(time: str) -> float:
-    """Unknown counts as late enough."""
-    at = _seconds(time)
+    """Return seconds since 1970; unknown counts as late enough."""
+    at = _parsed(time)
     return float("inf") if at is None else at.timestamp()
 
 
-def _seconds(time: str) -> datetime | None:
+def _parsed(time: str) -> datetime | None:
     try:
-        at = datetime.fromisoformat(time)
-        at = (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
+        at = found.astimezone(UTC) if (found := time_of(time)) else None
+    except OverflowError:
         return None
-    return at if at.year < 9999 else None
+    return at if at and at.year < 9999 else None
 
 
 def _spelled(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# ---- a look at a file's beginning, whatever its size (I9) ----------------------------------------------------------
-
 _PIECE = 1 << 16
 _LIMIT = 1 << 23
 
 
 def has_messages(path: Path) -> bool:
-    """Does a regular file begin a conversation?"""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
+    """Return whether a regular file begins a conversation. Only its beginning is read (I9)."""
     torn: list[bytes] = []  # pieces of a line whose end is not read yet
     size = 0
-    with os.fdopen(fd, "rb", buffering=0) as f:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return False
+    with suppress(OSError), open_plain(path) as f:
         while size < _LIMIT and (piece := f.read(_PIECE)):
             size += len(piece)
             lines, end, rest = piece.rpartition(b"\n")
@@ -174,7 +173,7 @@ def _has_turn(lines: bytes) -> bool:
 
 
 def is_turn(record: Json | None) -> bool:
-    """A line that begins a turn: a user's own words. What Claude adds by itself is marked as meta."""
+    """Return whether the line begins a turn: a user's own words. Claude marks its own additions as meta."""
     if record is None or record.get("type") != "user" or record.get("isMeta") or record.get("isSidechain"):
         return False
     return isinstance(record.get("message"), dict)
@@ -185,7 +184,6 @@ OTHERS = ("subagents/any.jsonl",)  # a name in the folder of the session's other
 _BESIDE = ("subagents", "tool-results")  # in a folder of the session's name beside its main file
 _OWN = ("tasks", "file-history")  # in a folder of the session's name in theirs
 _LONGEST = 200  # characters of a folder's name for a project, before the hash
-_MOST = 10_000  # files of one kind
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
@@ -194,10 +192,9 @@ def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
         return []
     for kind in (*_BESIDE, *_OWN):
         base = _base(kind, session, workspace, env)
-        if base.parent.is_symlink() and kind in _BESIDE:  # `walk` follows none below
+        if base.parent.is_symlink() and kind in _BESIDE:  # `walk_files` follows none below
             continue
-        files = (p for p in walk_files(base) if p.name != ".lock")
-        found += [SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(files, _MOST))]
+        found += (file for file in files_below(kind, base) if file.path.name != ".lock")
     return found
 
 
@@ -213,11 +210,11 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
 
 
 def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
-    """The session's main file. Claude looks for it under the workspace's name only."""
+    """Return the session's main file. Claude looks for it under the workspace's name only."""
     if not SESSION.fullmatch(session):
         return []
     path = project_folder(workspace, env) / f"{session}.jsonl"
-    return [path] if path.is_file() and not path.is_symlink() else []
+    return [path] if is_file(path) else []
 
 
 def resumable(session: str, workspace: Path, env: Env) -> bool:
@@ -226,13 +223,13 @@ def resumable(session: str, workspace: Path, env: Env) -> bool:
 
 
 def project_folder(workspace: Path, env: Env) -> Path:
-    """The folder of a workspace's sessions."""
+    """Return the folder of a workspace's sessions."""
     return claude_home(env) / "projects" / project_slug(str(workspace))
 
 
 def project_slug(path: str) -> str:
-    """Claude's own rule, so that a restore meets its lookup: JavaScript's, which counts a character beyond U+FFFF as
-    two. Not to be inverted: /a/b and /a-b give the same."""
+    """Apply Claude's own rule, so that a restore meets its lookup: JavaScript's, which counts a character beyond U+FFFF
+    as two. It has no inverse: /a/b and /a-b give the same."""
     units = _units(path)
     name = "".join(chr(u) if u < 128 and chr(u).isalnum() else "-" for u in units)
     return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{_hash(units)}"
@@ -261,19 +258,20 @@ def _base(kind: str, session: str, workspace: Path, env: Env) -> Path:
     return claude_home(env) / kind / session
 
 
-# Claude's words for calls that a person or a rule refused. Those that Esc cut off are told as if they had not begun,
-# in the words of a refusal at the dialog: they may have.
+# Claude's messages for calls that a user or a rule refused. Those that Esc interrupted are reported as if they had not
+# begun, with the message of a refusal at the dialog: they may have.
 _CANCELLED = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
 _REFUSED = ("Claude requested permissions to ", "Permission to use ", "Permission for this action ")
 _HOOK = re.compile(r"PreToolUse:\S+ hook error: ")  # a hook refused it; up to 2.1.197 only one that exited with 2
-# At a resume, 2.1.330 writes a result of its own for each call that has none: the outcome is unknown, so it settles
-# nothing (I8), and what the log knows replaces it. A fork does the same for calls that the copied session had open.
+# At a resume, 2.1.330 writes a result of its own for each call that has none: the outcome is unknown, so it resolves
+# nothing (I8), and the log's result replaces it. A fork does the same for calls that the copied session had open.
 _NO_OUTCOME = ("[Tool call interrupted", "[Tool call result not in this copy")
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
-    """A result names its call by id; where the call itself is not in these bytes, its tool is not told. Subagents' own
-    files have the same form. A line is known by its uuid: some models count their calls anew in each answer."""
+    """Return the results. A result names its call by id; where the call itself is not in these bytes, its tool is
+    empty. Subagents' own files have the same form. The uuid identifies a line: some models count calls anew in each
+    answer."""
     calls: dict[str, Json] = {}
     found: list[SeenCall] = []
     for record, line in records(appended):
@@ -291,28 +289,29 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
             if has_no_outcome(record, result):
                 continue
             call = calls.get(id, {})
-            input = call.get("input")
-            spelled = encode_json(input if isinstance(input, dict) else {})
-            found.append(SeenCall(str(call.get("name", "")), spelled, _status(record, result), f"{uuid}/{id}", id))
+            name, input = str(call.get("name", "")), _spelled_input(call)
+            found.append(SeenCall(name, input, _status(record, result), f"{uuid}/{id}", id))
     return found
 
 
+def _spelled_input(call: Json) -> bytes:
+    input = call.get("input")
+    return encode_json(input if isinstance(input, dict) else {})
+
+
 def requested_calls(appended: bytes) -> dict[str, RequestedCall]:
-    """The calls in these bytes, by id."""
+    """Return the calls in these bytes, by id."""
     found: dict[str, RequestedCall] = {}
     for record, line in records(appended):
         if record is not None and record.get("type") == "assistant":
             for block in Entry(record, line).blocks("tool_use"):
                 if isinstance(id := block.get("id"), str):
-                    input = block.get("input")
-                    found[id] = RequestedCall(
-                        str(block.get("name", "")), encode_json(input if isinstance(input, dict) else {})
-                    )
+                    found[id] = RequestedCall(str(block.get("name", "")), _spelled_input(block))
     return found
 
 
 def has_no_outcome(record: Json, result: Json) -> bool:
-    """Is this result Claude's own word for a call whose result it never got?"""
+    """Return whether Claude wrote this result itself, for a call whose result it never got."""
     if result.get("is_error") is not True:
         return False
     return record.get("toolDenialKind") == "interrupted" or content_text(result.get("content")).startswith(_NO_OUTCOME)

@@ -20,58 +20,43 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.codex.hooks import SOURCE, run_flags
 from wal_agent.agents.codex.session import codex_home, is_session, private_index
 from wal_agent.agents.exit_text import cause_from_last_error
-from wal_agent.agents.program import Arg, Kind, Program, Syntax, is_given, last_value, to_words
+from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, read_object, to_words
 
-__all__ = ["ParsedArgs", "is_given", "last_value", "parse_args", "to_words"]
-
-
-_VALUE = """config enable disable remote remote-auth-token-env model local-provider profile sandbox cd add-dir
-    ask-for-approval thread-source cyber-access-program output-schema color output-last-message base commit title"""
-_FLAG = """strict-config oss approve-for-me dangerously-bypass-approvals-and-sandbox dangerously-bypass-hook-trust
-    worktree search no-alt-screen no-daemon help version skip-git-repo-check trust ephemeral ignore-user-config
-    ignore-rules json last all include-non-interactive uncommitted"""
-_TOOLS = """login logout mcp plugin completion update doctor sandbox debug apply a queue archive delete
-    migrate-rollouts migrate-nfs-db unarchive cloud features help"""
-_PICKS = "last all include-non-interactive uncommitted base commit title"
-KINDS: dict[str, Kind] = {
-    **dict.fromkeys(_VALUE.split(), "value"),
-    **dict.fromkeys(_FLAG.split(), "flag"),
-    "image": "many",
-}
-SHORT = {
-    "c": "config",
-    "i": "image",
-    "m": "model",
-    "p": "profile",
-    "s": "sandbox",
-    "C": "cd",
-    "a": "ask-for-approval",
-    "o": "output-last-message",
-    "h": "help",
-    "V": "version",
-}
+SYNTAX = Syntax.of(
+    value="""config enable disable remote remote-auth-token-env model local-provider profile sandbox cd add-dir
+        ask-for-approval thread-source cyber-access-program output-schema color output-last-message base commit
+        title""",
+    flag="""strict-config oss approve-for-me dangerously-bypass-approvals-and-sandbox dangerously-bypass-hook-trust
+        worktree search no-alt-screen no-daemon help version skip-git-repo-check trust ephemeral ignore-user-config
+        ignore-rules json last all include-non-interactive uncommitted""",
+    many="image",
+    short="""c=config i=image m=model p=profile s=sandbox C=cd a=ask-for-approval o=output-last-message h=help
+        V=version""",
+)
 TALKS = frozenset(("resume", "fork"))  # on a terminal
 WORKS = frozenset(("exec", "e", "review"))  # headless
 SERVES = frozenset(("agents", "app-server", "exec-server", "remote-control", "mcp-server"))  # sessions of others
+_TOOLS = """login logout mcp plugin completion update doctor sandbox debug apply a queue archive delete
+    migrate-rollouts migrate-nfs-db unarchive cloud features help"""
 TOOLS = frozenset(_TOOLS.split())  # no session of this folder
 INNER = frozenset(("resume", "fork", "review", "help"))  # of exec
-PICKS = frozenset(_PICKS.split())  # which session, or what to review
-
-_parse = Syntax(KINDS, SHORT).read
+PICKS = frozenset(
+    ["last", "all", "include-non-interactive", "uncommitted", "base", "commit", "title"]
+)  # what to resume or review
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedArgs:
-    """A command line taken apart. `options`: all of them; `before`: how many stand before the subcommand. `command` and
-    `inner`: the subcommand and that of exec (empty: none); `session`: the word that names one, where there is one;
-    `prompt`: the word that is it."""
+    """A parsed command line. `before`: the number of options before the subcommand. `command` and `inner`: the
+    subcommand and that of exec (empty: none). `session` and `prompt`: the words that are it, or ""."""
 
     options: list[Arg]
     before: int
@@ -86,7 +71,7 @@ class ParsedArgs:
 
 
 def parse_args(args: Sequence[str]) -> ParsedArgs:
-    given = _parse(args)
+    given = SYNTAX.read(args)
     said = [arg for arg in given if not arg.name]
     options = [arg for arg in given if arg.name]
     command = inner = session = ""
@@ -106,12 +91,10 @@ def parse_args(args: Sequence[str]) -> ParsedArgs:
 
 ETC = Path("/etc/codex")
 _NAMES = ("hooks", "codex_hooks")  # the feature, and its older name
-_LIMIT = 1 << 22
 _NOTHING = "Nothing was run."
 _UNLOGGED = f"so no tool call could be logged. {_NOTHING}"
 
-Found = tuple[str, bool]
-"""Who said it, and what."""
+Found = tuple[str, bool]  # the source, and its value
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
@@ -167,7 +150,7 @@ def _switched_off(given: ParsedArgs, workspace: Path, env: Env) -> str | None:
 
 def _managed() -> str | None:
     path = ETC / "requirements.toml"
-    managed = ETC / "managed_config.toml"  # its words stand over those of the command line
+    managed = ETC / "managed_config.toml"  # takes precedence over the command line
     if _ours_disabled((_read_toml(managed) or {}).get("hooks")):
         return f"A hook of wal-agent's own is off ({managed}: hooks.state), {_UNLOGGED}"
     if (_read_toml(path) or {}).get("allow_managed_hooks_only") is True:
@@ -192,7 +175,7 @@ def _said(shown: str, features: Any, before: Found | None) -> Found | None:
 
 
 def _settings(given: ParsedArgs) -> Iterator[tuple[str, Any]]:
-    """`-c key=value`, in order; a value that is no TOML is text."""
+    """Yield each `-c key=value`, in order; a value that is no TOML is text."""
     for arg in given.options:
         if arg.name == "config":
             key, _, text = arg.value.partition("=")
@@ -203,8 +186,8 @@ def _settings(given: ParsedArgs) -> Iterator[tuple[str, Any]]:
 
 
 def _settings_files(given: ParsedArgs, workspace: Path, env: Env) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Lowest first: the machine's, the user's, the profile's, the project's. A project that is known as not trusted
-    has no say; one that is not known yet may be trusted by the time that it counts."""
+    """Yield the layers, lowest first: the machine's, the user's, the profile's, the project's. A project that is marked
+    as not trusted has no effect; an unknown one may be trusted by the time that it counts."""
     home = codex_home(env)
     user = {} if is_given(given.options, "ignore-user-config") else _read_toml(home / "config.toml") or {}
     yield str(ETC / "config.toml"), _read_toml(ETC / "config.toml") or {}
@@ -228,12 +211,8 @@ def _untrusted(user: dict[str, Any], folder: Path) -> bool:
 
 
 def _read_toml(path: Path) -> dict[str, Any] | None:
-    """None: absent; or damaged, and Codex itself refuses to start."""
-    try:
-        with path.open("rb") as f:
-            return tomllib.loads(f.read(_LIMIT).decode())
-    except (OSError, ValueError, RecursionError):
-        return None
+    """Read a settings file. None: absent; or damaged, and Codex itself refuses to start."""
+    return read_object(path, lambda data: tomllib.loads(data.decode()))
 
 
 PROGRAM = Program(
@@ -251,23 +230,21 @@ _TRIPLES = {
 }
 
 
-def locate(env: Env) -> Cli:
-    return PROGRAM.locate(env)
+locate = PROGRAM.locate
 
 
 def passthrough(args: Sequence[str]) -> bool:
-    """These arguments start no session here: nothing to protect. An option that is not known may take the word behind
-    it, and what looks like a subcommand be the prompt."""
+    """An unknown option may take the next word, and what looks like a subcommand be the prompt."""
     given = parse_args(args)
     early = given.options[: given.before] if given.command in TOOLS else given.options
-    known = all(arg.name in KINDS for arg in early)
+    known = all(arg.name in SYNTAX.kinds for arg in early)
     if known and (given.command in TOOLS or given.inner == "help"):
         return True
     return any(is_given(given.options, name) for name in ("help", "version"))
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
-    """The session that the user chose: its id, "" where only Codex can tell (the last, a name, a fork), else None."""
+    """Return the chosen session: its id, "" where only Codex knows it (the last, a name, a fork), else None."""
     given = parse_args(args)
     if "fork" in (given.command, given.inner):
         return ""
@@ -277,7 +254,7 @@ def session_from_args(args: Sequence[str]) -> str | None:
 
 
 def prompt_from_args(args: Sequence[str]) -> str | None:
-    """The prompt among the arguments; `-`, and nothing at all, stand for what comes by stdin."""
+    """Return the prompt among the arguments; `-`, and nothing at all, mean stdin."""
     prompt = parse_args(args).prompt
     return prompt if prompt not in ("", "-") else None
 
@@ -289,14 +266,11 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
     program, own = native_program(cli.path)
-    # A shared server that runs beside us would run the session, and our hooks with it, out of our reach.
-    ours = [
-        *run_flags(env),
-        *(() if given.headless or is_given(given.options, "no-daemon") else ("--no-daemon",)),
-    ]
+    # A shared background server would run the session and its hooks out of wal-agent's reach.
+    ours = [*run_flags(env), *(() if given.headless or is_given(given.options, "no-daemon") else ("--no-daemon",))]
     if isinstance(session, NewSession):
         return Command((program, *ours, *args), own)
-    told = session.prompt != ""
+    prompted = session.prompt != ""
     dropped = PICKS | {"cd", "image"}
     kept = [(arg, n < given.before) for n, arg in enumerate(given.options) if arg.name not in dropped]
     first = to_words(arg for arg, early in kept if early)
@@ -304,18 +278,18 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     if given.headless:
         words = [*first, "exec", *then, "resume"]
     else:
-        # Where it is; else Codex asks, if the session is of another folder, which one to use.
+        # This folder; else Codex asks, for a session of another folder, which one to use.
         words = [*first, "resume", *then, "--cd", "."]
-    images = [] if told else [f for arg in given.options if arg.name == "image" for f in _image_files(arg.words)]
+    images = [] if prompted else [f for arg in given.options if arg.name == "image" for f in _image_files(arg.words)]
     words += [word for file in images for word in ("--image", file)]  # last: they would take words for more of them
-    prompt = ACT if told else given.prompt
-    said = ["--", session.id, prompt] if prompt else ["--", session.id]
+    prompt = ACT if prompted else given.prompt
+    named = ["--", session.id, prompt] if prompt else ["--", session.id]
     own |= private_index(session.id, env)
-    return Command((program, *ours, *words, *said), own, told and given.headless)
+    return Command((program, *ours, *words, *named), own, prompted and given.headless)
 
 
 def _image_files(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Of an image option, however it is spelt."""
+    """Return the files of an image option, in any spelling."""
     if len(words) > 1:
         return words[1:]
     _, eq, file = words[0].partition("=")
@@ -323,7 +297,7 @@ def _image_files(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def native_program(path: Path) -> tuple[str, dict[str, str]]:
-    """The Rust program of an npm installation, and what its launcher adds to the environment."""
+    """Return the Rust program of an npm installation, and what its launcher adds to the environment."""
     real = path.resolve()
     target = _TRIPLES.get((sys.platform, platform.machine()))
     if real.name != "codex.js" or target is None:
@@ -344,5 +318,4 @@ _WAIT = re.compile(r"hit your usage limit|rate limit|high demand|429 too many re
 _LONG = re.compile(r"ran out of room in the model's context window", re.IGNORECASE)
 
 
-def exit_cause(said: bytes, now: float) -> ExitCause | None:
-    return cause_from_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)
+exit_cause = partial(cause_from_last_error, last=_LAST, waits=_WAIT, too_long=_LONG)

@@ -16,18 +16,16 @@ import json
 import os
 import re
 import shlex
-import stat
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from wal_agent import msgspec_compat
 from wal_agent.agents.base import (
-    Allow,
     AwaitingApproval,
     Compacting,
-    Decision,
     Deny,
     Env,
     HookEvent,
@@ -41,31 +39,22 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, refuse_answer, sh_line
-from wal_agent.agents.session_files import InnerId, SessionId, decode_json, well_formed
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, Entry, Payload, on, parser, renderer, sh_line
+from wal_agent.agents.session_files import InnerId, SessionId, decode_json
 from wal_agent.errors import ConfigError
+from wal_agent.safefs import open_plain
 
 _TAILS = (1 << 17, 1 << 22)  # bytes from the end: the line is among the last, behind what other calls printed meanwhile
 
 
 def read_exit_code(path: str | None, call_id: str) -> int | None:
-    """None: it cannot be told."""
-    if not path:
-        return None
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        about = os.fstat(fd)
-        for tail in _TAILS if stat.S_ISREG(about.st_mode) else ():
-            found = _exit_code_in(os.pread(fd, tail, max(0, about.st_size - tail)), call_id)
-            if found is not None or tail >= about.st_size:
+    """Return a command's exit code from the end of its session file; None: unknown."""
+    with suppress(OSError, ValueError), open_plain(path or "") as file:
+        size = os.fstat(file.fileno()).st_size
+        for tail in _TAILS:
+            found = _exit_code_in(os.pread(file.fileno(), tail, max(0, size - tail)), call_id)
+            if found is not None or tail >= size:
                 return found
-    except OSError:
-        pass
-    finally:
-        os.close(fd)
     return None
 
 
@@ -83,18 +72,6 @@ def _exit_code_in(data: bytes, call_id: str) -> int | None:
     return None
 
 
-# The smallest set that tells phases and calls. No SessionEnd: Codex waits for it, and Stop has said what counts.
-EVENTS = (
-    "SessionStart",
-    "UserPromptSubmit",
-    "PreModelRequest",
-    "PreToolUse",
-    "PermissionRequest",
-    "PostToolUse",
-    "Stop",
-    "PreCompact",
-    "PostCompact",
-)
 SHELL = "Bash"  # the hooks' name of exec_command and its kin
 
 
@@ -120,97 +97,81 @@ class _Tool(_Hook, kw_only=True):
     tool_name: str
     tool_input: msgspec.Raw
     tool_use_id: str
-    cwd: str = ""  # the call's own: its `workdir` is told nowhere else
+    cwd: str = ""  # the call's own: only this has its `workdir`
 
 
 class _Ended(_Tool, kw_only=True):
     tool_response: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-_DECODERS = msgspec_compat.of_events(
-    {
-        "SessionStart": _Start,
-        "UserPromptSubmit": _Prompt,
-        "PreModelRequest": _Hook,
-        "PreToolUse": _Tool,
-        "PermissionRequest": _Asked,
-        "PostToolUse": _Ended,
-        "Stop": _Hook,
-        "PreCompact": _Hook,
-        "PostCompact": _Hook,
-    }
-)
 _WRONG = re.compile(rb'"(?:Exit code: (?!0\\n)|[^"]{0,80}(?:failed|error)\b)')
 
 
-def parse(event: str, payload: bytes) -> HookEvent:
-    """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _DECODERS:
-        return OtherEvent(name=event)
-    try:
-        said: Any = _DECODERS[event].decode(well_formed(payload))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise ValueError(f"{event} hook: {e}") from e
-    session = said.session_id
-    match event:
-        case "PreToolUse":
-            _check(said)
-            input = bytes(said.tool_input)
-            return ToolStarting(session, said.tool_name, input, said.tool_use_id, said.agent_id, said.cwd)
-        case "PostToolUse":
-            _check(said)
-            return _ended(said)
-        case "PermissionRequest":
-            return AwaitingApproval(session, said.tool_name)
-        case _ if said.agent_id:  # a subagent's turn is no turn of the session
-            return OtherEvent(name=event)
-        case "SessionStart":  # after a compaction it is no start
-            return OtherEvent(event) if said.source == "compact" else SessionStarted(session, said.source)
-        case "PreCompact" | "PostCompact":
-            return Compacting(session, done=event == "PostCompact")
-        case "UserPromptSubmit":
-            return TurnStarted(session, said.prompt)
-        case "PreModelRequest":
-            return ModelRequest(session)
-        case _:
-            return TurnCompleted(session)
-
-
-def _check(said: _Tool) -> None:
-    if bytes(said.tool_input)[:1] != b"{":
+def _check(p: _Tool) -> bytes:
+    if bytes(p.tool_input)[:1] != b"{":
         raise ValueError("tool_input is not an object")
-    if not said.tool_use_id:
+    if not p.tool_use_id:
         raise ValueError("a call without an id")
+    return bytes(p.tool_input)
 
 
-def _ended(said: _Ended) -> ToolEnded:
-    """Codex fires this only for tools that came to an end of their own. Of a command it gives the output alone; its
-    exit code stands in the session file by then."""
-    response = bytes(said.tool_response)
-    if said.tool_name == SHELL:
-        code = read_exit_code(said.transcript_path, said.tool_use_id)
+def _ended(p: _Ended) -> ToolEnded:
+    """Codex fires this only for tools that ended by themselves. It gives only a command's output; the exit code is in
+    the session file by then."""
+    input, response = _check(p), bytes(p.tool_response)
+    if p.tool_name == SHELL:
+        code = read_exit_code(p.transcript_path, p.tool_use_id)
         clean = code == 0
         result = response if code is None else b'{"exit_code":%d,"output":%b}' % (code, response)
     else:
-        clean = said.tool_name != "apply_patch" or _WRONG.match(response) is None
+        clean = p.tool_name != "apply_patch" or _WRONG.match(response) is None
         result = response
-    input = bytes(said.tool_input)
-    return ToolEnded(said.session_id, said.tool_name, input, result, False, said.tool_use_id, clean)
+    return ToolEnded(p.session_id, p.tool_name, input, result, False, p.tool_use_id, clean)
 
 
-def render(event: str, decision: Decision) -> bytes:
-    """What the client hands to the hook's shell line."""
-    return ALLOW if isinstance(decision, Allow) or event != "PreToolUse" else refuse_answer(deny_output(decision))
+def _starting(p: _Tool) -> ToolStarting:
+    return ToolStarting(p.session_id, p.tool_name, _check(p), p.tool_use_id, p.agent_id, p.cwd)
+
+
+def _started(p: _Start) -> HookEvent:
+    """After a compaction it is no start."""
+    return OtherEvent("SessionStart") if p.source == "compact" else SessionStarted(p.session_id, p.source)
+
+
+def _outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEvent]) -> tuple[str, Entry]:
+    """An event that only counts outside of subagents: a subagent's turn is no turn of the session."""
+    return event, on(payload, lambda p: OtherEvent(event) if getattr(p, "agent_id", "") else build(p))
+
+
+# The smallest set that shows phases and calls. No SessionEnd: Codex waits for it, and Stop has reported what counts.
+_EVENTS = dict(
+    (
+        _outer("SessionStart", _Start, _started),
+        _outer("UserPromptSubmit", _Prompt, lambda p: TurnStarted(p.session_id, p.prompt)),
+        _outer("PreModelRequest", _Hook, lambda p: ModelRequest(p.session_id)),
+        ("PreToolUse", on(_Tool, _starting)),
+        ("PermissionRequest", on(_Asked, lambda p: AwaitingApproval(p.session_id, p.tool_name))),
+        ("PostToolUse", on(_Ended, _ended)),
+        _outer("Stop", _Hook, lambda p: TurnCompleted(p.session_id)),
+        _outer("PreCompact", _Hook, lambda p: Compacting(p.session_id, done=False)),
+        _outer("PostCompact", _Hook, lambda p: Compacting(p.session_id, done=True)),
+    )
+)
+EVENTS = tuple(_EVENTS)
+parse = parser(_EVENTS)
 
 
 def deny_output(decision: Deny) -> str:
-    """Codex's deny. It has none that ends the turn: `continue: false` beside it lets the tool run (facts, A3)."""
+    """Return Codex's deny. None ends the turn: `continue: false` beside it lets the tool run (facts, A3)."""
     words = {
         "hookEventName": "PreToolUse",
         "permissionDecision": "deny",
         "permissionDecisionReason": decision.reason,
     }
     return json.dumps({"hookSpecificOutput": words})
+
+
+render = renderer(deny_output, refusable=("PreToolUse",))
 
 
 MARKER = "WAL_AGENT_CODEX_RUN"  # the run's folder
@@ -237,7 +198,7 @@ def inject(setup: HookSetup, env: Env) -> Injected:
 
 
 def run_flags(env: Env) -> tuple[str, ...]:
-    """What `inject` made for this run."""
+    """Return the flags that `inject` made for this run."""
     try:
         return tuple(json.loads(Path(env[MARKER], FLAGS).read_bytes()))
     except (OSError, ValueError, LookupError) as e:
@@ -245,8 +206,8 @@ def run_flags(env: Env) -> tuple[str, ...]:
 
 
 def hook_flags(setup: HookSetup) -> list[str]:
-    """No terminals for commands; `-c hooks.X=[...]` for each event, and one table of the hashes that make them trusted:
-    as dotted keys they would be split at the dots in a key and be ignored (facts, A3)."""
+    """Return the flags: no terminals for commands; `-c hooks.X=[...]` for each event; and one table of the hashes that
+    make them trusted: dotted keys would be split at the dots in a key and be ignored (facts, A3)."""
     words = ["-c", NO_TTY]
     trusted: dict[str, dict[str, Any]] = {}
     for event in EVENTS:
@@ -261,7 +222,7 @@ def hook_flags(setup: HookSetup) -> list[str]:
         words += ["-c", f"hooks.{event}=[{toml_value(group)}]"]
         snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", event).lower()
         for n, command in enumerate(commands):
-            # Enabled in words: the user's own hooks.state may have switched a hook of ours off, by this very key.
+            # Enabled explicitly: the user's own hooks.state may have switched the hook off, by the same key.
             about = {"enabled": True, "trusted_hash": trust_hash(snake, command, matcher)}
             trusted[f"{SOURCE}:{snake}:0:{n}"] = about
     return [*words, "-c", f"hooks.state={toml_value(trusted)}"]
@@ -277,7 +238,7 @@ def hook_handler(command: str) -> dict[str, Any]:
 
 
 def trust_hash(event: str, command: str, matcher: str | None) -> str:
-    """Codex's own hash of a hook that a person has reviewed."""
+    """Return Codex's own hash of a hook that a user has reviewed."""
     about: dict[str, Any] = {"event_name": event, "hooks": [{"async": False, **hook_handler(command)}]}
     if matcher is not None:
         about["matcher"] = matcher
@@ -286,7 +247,7 @@ def trust_hash(event: str, command: str, matcher: str | None) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """An inline value. JSON's strings are TOML's, but for DEL."""
+    """Spell an inline value. JSON's strings are TOML's, except for DEL."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{toml_value(k)}={toml_value(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):
@@ -295,7 +256,7 @@ def toml_value(value: Any) -> str:
 
 
 def pattern_excluding(names: tuple[str, ...]) -> str:
-    """A pattern for every tool but these: Codex's patterns have no look-ahead."""
+    """Return a pattern for every tool but these: Codex's patterns have no look-ahead."""
     return f"^{_others({*names, *(alias for name in names for alias in _ALIASES.get(name, ()))})}$"
 
 

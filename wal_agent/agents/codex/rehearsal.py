@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.model import Call, Dialect
 from wal_agent.rehearsal.openai import Responses
 
@@ -26,25 +25,29 @@ trust_level = "trusted"
 """
 
 
-class CodexRehearsal(Rehearsal):
-    dialect: Dialect = Responses()
+dialect: Dialect = Responses()
 
-    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        config = home / ".codex" / "config.toml"
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(CONFIG.format(model=MODEL, url=url, workspace=json.dumps(str(workspace))))
-        # A user's CODEX_HOME or index must not be the one that is used.
-        return {"SCRIPTED_KEY": "fake", "CODEX_HOME": str(config.parent), "CODEX_SQLITE_HOME": str(config.parent)}
 
-    def args(self, prompt: str) -> tuple[str, ...]:
-        return ("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", prompt)
+def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
+    config = home / ".codex" / "config.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(CONFIG.format(model=MODEL, url=url, workspace=json.dumps(str(workspace))))
+    # A user's CODEX_HOME or index must not be the one that is used.
+    return {"SCRIPTED_KEY": "fake", "CODEX_HOME": str(config.parent), "CODEX_SQLITE_HOME": str(config.parent)}
 
-    def interactive_args(self, prompt: str) -> tuple[str, ...]:
-        return ("--dangerously-bypass-approvals-and-sandbox", prompt)
 
-    def shell(self, command: str) -> Call:
-        return "exec_command", {"cmd": command, "yield_time_ms": 30_000}  # by default one of 10 s counts as run on
+def args(prompt: str) -> tuple[str, ...]:
+    return ("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", prompt)
 
-    def write(self, path: Path, content: str) -> Call:
-        lines = "".join(f"+{line}\n" for line in content.removesuffix("\n").split("\n"))
-        return "apply_patch", {"input": f"*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch"}
+
+def interactive_args(prompt: str) -> tuple[str, ...]:
+    return ("--dangerously-bypass-approvals-and-sandbox", prompt)
+
+
+def shell(command: str) -> Call:
+    return "exec_command", {"cmd": command, "yield_time_ms": 30_000}  # by default one of 10 s counts as run on
+
+
+def write(path: Path, content: str) -> Call:
+    lines = "".join(f"+{line}\n" for line in content.removesuffix("\n").split("\n"))
+    return "apply_patch", {"input": f"*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch"}

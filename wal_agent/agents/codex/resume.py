@@ -16,22 +16,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.codex.hooks import SHELL
 from wal_agent.agents.codex.session import EXITED, RUNS_ON, Rollout, ended_by_itself, load_rollout, output_text
 from wal_agent.agents.session_files import (
+    EPOCH,
+    HEAD_REPAIR,
     Json,
     capped_text,
     decode_json,
     encode_json,
+    junk_repair,
+    logged_value,
     noted_result,
     unknown_result,
     well_formed,
 )
-
-EPOCH = "1970-01-01T00:00:00.000Z"
 
 
 def head_line(session: str, workspace: Path, time: str) -> bytes:
@@ -69,7 +70,7 @@ _TAG = re.compile(r"^- \[([^\]\n]+)\] ", re.MULTILINE)
 
 @dataclass(slots=True)
 class Child:
-    """The rollout, and what is added to it."""
+    """The rollout, and the records that are added to it."""
 
     read: Rollout
     added: list[bytes] = field(default_factory=list)
@@ -91,11 +92,11 @@ class Child:
 
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     read = load_rollout(main)
-    repairs = [f"{read.junk} damaged line(s) of the session file were left out."] if read.junk else []
+    repairs = junk_repair(read.junk)
     child = Child(read)
     if not read.headed:
         read.lines.insert(0, head_line(session, workspace, read.time))
-        repairs.append("The session file's first line was damaged and was written anew.")
+        repairs.append(HEAD_REPAIR)
         read = child.read = load_rollout(child.bytes())
     _orphans(child, calls)
     _plain(child, calls)
@@ -104,7 +105,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
 
 
 def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:
-    """An output whose call's line was damaged: Codex would drop it."""
+    """Restore the call of an output whose call's line was damaged: Codex would drop the output."""
     read = child.read
     logged = {c.call_id: c for c in calls if c.call_id in read.outputs and c.call_id not in read.calls}
     if not logged:
@@ -120,7 +121,7 @@ def _orphans(child: Child, calls: Sequence[LoggedCall]) -> None:
 
 
 def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
-    """The model's own calls: in the file's order, then those that the file lacks."""
+    """Answer the model's own calls: in the file's order, then those that the file lacks."""
     read = child.read
     logged = {c.call_id: c for c in calls if c.call_id and not c.call_id.startswith(_NESTED)}
     for id, (at, call) in list(read.calls.items()):
@@ -144,8 +145,8 @@ def _plain(child: Child, calls: Sequence[LoggedCall]) -> None:
 
 
 def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
-    """A command that had yielded has an output that says that it runs; what became of it is put behind that, unless the
-    model followed it to its end."""
+    """Complete the output of a command that ran on: it says only that it runs. Its outcome is put behind that, unless
+    the model followed it to its end."""
     at = child.read.outputs.get(id)
     if at is None or logged is None:
         return
@@ -162,30 +163,30 @@ def _runs_on(child: Child, id: str, logged: LoggedCall | None) -> None:
 
 
 def _followed(read: Rollout, at: int, text: str) -> bool:
-    """Whether a `write_stdin` behind that output was told that the command exited."""
+    """Return whether a later `write_stdin` reported that the command exited."""
     running = _RUNNING.search(text)
     for id, (called, call) in read.calls.items() if running else ():
         if call.get("name") != "write_stdin" or called < at or id not in read.outputs:
             continue
         try:
             of = decode_json(str(call.get("arguments")).encode())["session_id"]
-            told = output_text(decode_json(read.lines[read.outputs[id]])["payload"].get("output"))
+            output = output_text(decode_json(read.lines[read.outputs[id]])["payload"].get("output"))
         except (ValueError, LookupError, TypeError):
             continue
-        if running and str(of) == running[1] and EXITED in told[:400]:
+        if running and str(of) == running[1] and EXITED in output[:400]:
             return True
     return False
 
 
 def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
-    """Code mode: a script without an output gets one that tells what its calls did. What a script that had yielded made
-    behind its output is told in a message."""
+    """Answer code mode's scripts: one without an output gets one that reports its calls. Calls that a script which ran
+    on made after its output are reported in a message."""
     read = child.read
     said = _said_before(read)
     logged = {_tag(c): c for c in calls if not c.call_id or c.call_id.startswith(_NESTED)}
     logged = {tag: call for tag, call in logged.items() if tag not in said}
     open_scripts = {id: at for id, (at, c) in read.calls.items() if c.get("name") == "exec" and id not in read.outputs}
-    # What ended before the first of them was told by its own script.
+    # Calls that ended before the first of them were reported by their own script.
     newest = max((at for at in read.outputs.values() if at < len(read.lines)), default=-1)  # but those put back
     since = min(open_scripts.values()) if open_scripts else newest
     ends = {id: at for id, (at, item) in read.items.items() if _ended(item)}
@@ -195,7 +196,7 @@ def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
     if open_scripts:
         unlogged = [_line(id, _command(item), _of_item(item)) for id, item in items.items() if id not in logged]
         lines = [*unlogged, *lines]
-    together = bool(lines) and len(open_scripts) != 1  # whose call is whose cannot be told
+    together = bool(lines) and len(open_scripts) != 1  # which script made which call is unknown
     for id in open_scripts:
         child.answer(id, read.calls[id][1], SCRIPTS if together else "\n\n".join([SCRIPT, *(lines or ["(none)"])]))
     if together:
@@ -205,7 +206,7 @@ def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
 
 
 def _said_before(read: Rollout) -> set[str]:
-    """Nested calls that were put back earlier."""
+    """Return the nested calls that were put back earlier."""
     texts = [text for text in read.texts if text.startswith((SCRIPT, LOST_SCRIPTS))]
     return {tag for text in texts for tag in _TAG.findall(text)}
 
@@ -221,7 +222,7 @@ def _told(call: LoggedCall, item: Json) -> str:
 
 
 def _ended(item: Json) -> bool:
-    """Whether it tells what became of its call."""
+    """Return whether it has the outcome of its call."""
     code = item.get("exit_code")
     if item.get("type") == "CommandExecution" and item.get("status") != "declined":
         return isinstance(code, int) and ended_by_itself(code)
@@ -229,11 +230,8 @@ def _ended(item: Json) -> bool:
 
 
 def _result(result: bytes) -> str:
-    """What the after-hook told: text, or a command's output and code."""
-    try:
-        value: Any = decode_json(result)
-    except (ValueError, RecursionError):
-        return result.decode("utf-8", "replace")
+    """Return what the after-hook reported: text, or a command's output and code."""
+    value = logged_value(result)
     if isinstance(value, dict) and set(value) == {"exit_code", "output"}:
         return _exited(value["exit_code"], value["output"])
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -271,12 +269,9 @@ def _input(call: LoggedCall) -> str:
 
 
 def _call(call: LoggedCall) -> Json:
-    """The call as the model made it, as far as the hooks' spelling tells."""
+    """Return the call as the model made it, as far as the hooks' spelling shows."""
     raw = well_formed(call.input)
-    try:
-        input: Any = decode_json(raw)
-    except (ValueError, RecursionError):
-        input = {}
+    input = logged_value(raw)
     command = input.get("command") if isinstance(input, dict) else None
     if call.tool == "apply_patch" and isinstance(command, str):
         return {"type": "custom_tool_call", "name": call.tool, "input": command, "call_id": call.call_id}
@@ -287,7 +282,7 @@ def _call(call: LoggedCall) -> Json:
 
 
 def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
-    """Add it at the end, once. `main` is empty or what `reconcile` made."""
+    """Add the prompt at the end, once. `main` is empty or made by `reconcile`."""
     prompt = prompt.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # Codex drops a line with half a pair
     main = main or head_line(session, workspace, "") + b"\n"
     read = load_rollout(main)

@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 import time
@@ -32,7 +31,16 @@ import psutil
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.codex.hooks import MARKER, SHELL
-from wal_agent.agents.session_files import Json, Line, encode_json, largest_file, records, walk_files, whole_lines
+from wal_agent.agents.session_files import (
+    Json,
+    Line,
+    encode_json,
+    largest_file,
+    read_start,
+    records,
+    walk_files,
+    whole_lines,
+)
 
 ROLLOUT = re.compile(
     r"rollout-(\d{4})-(\d\d)-(\d\d)T\d\d-\d\d-\d\d-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.jsonl"
@@ -42,7 +50,7 @@ _DAY = 86400
 
 
 def codex_home(env: Env) -> Path:
-    """Codex's state folder, as it finds it itself."""
+    """Return Codex's state folder, by its own rule."""
     return Path(env.get("CODEX_HOME") or Path(env.get("HOME") or Path.home()) / ".codex")
 
 
@@ -51,41 +59,39 @@ def is_session(id: str) -> bool:
 
 
 def thread_time(id: str) -> float:
-    """When a thread was made, seconds: its id says so (UUID 7). 0 for another kind of id."""
+    """Return when a thread was made, in seconds, as its id contains it (UUID 7). 0 for another kind of id."""
     found = uuid.UUID(id)
     return (found.int >> 80) / 1000 if found.version == 7 else 0.0
 
 
 def rollout_path(name: str) -> Path | None:
-    """Where a rollout's name belongs under `sessions`; None: it is no rollout's."""
+    """Return the path of a rollout's name under `sessions`; None for another name."""
     found = ROLLOUT.fullmatch(name)
     return None if found is None else Path(found[1], found[2], found[3], name)
 
 
 def default_path(id: str) -> Path:
-    """Where Codex would have made it, by the clock of this machine."""
+    """Return where Codex would have made it, by the clock of this machine."""
     at = time.localtime(thread_time(id)) if thread_time(id) else time.gmtime(0)
     return Path(time.strftime("%Y/%m/%d", at), time.strftime(f"rollout-%Y-%m-%dT%H-%M-%S-{id}.jsonl", at))
 
 
 def rollouts_of(sessions: Path, id: str) -> list[Path]:
-    """The files of one thread. They are looked for where they are made; elsewhere only when none is there."""
+    """Return the files of one thread: those in the folders where Codex makes them; elsewhere only when none is
+    there."""
     tail = f"-{id}.jsonl"
-    around = (
-        {time.strftime("%Y/%m/%d", time.localtime(thread_time(id) + n * _DAY)) for n in (-1, 0, 1)}
-        if thread_time(id)
-        else set()
-    )
-    days = {*around, str(default_path(id).parent)}
+    days = {str(default_path(id).parent)}
+    if made := thread_time(id):
+        days |= {time.strftime("%Y/%m/%d", time.localtime(made + n * _DAY)) for n in (-1, 0, 1)}
     near = [p for day in sorted(days) if _real(sessions, day) for p in walk_files(sessions / day, deep=1)]
     found = [p for p in near if p.name.endswith(tail) and ROLLOUT.fullmatch(p.name)]
-    if found or not thread_time(id):
+    if found or not made:
         return found
     return sorted(p for p in walk_files(sessions, deep=4) if p.name.endswith(tail) and ROLLOUT.fullmatch(p.name))
 
 
 def rollouts_since(sessions: Path, seconds: float) -> Iterator[Path]:
-    """Rollouts of threads that were made then or later."""
+    """Yield the rollouts of threads that were made then or later."""
     first = time.strftime("%Y/%m/%d", time.localtime(seconds - _DAY))
     for year in _folders(sessions):
         for month in _folders(year):
@@ -105,7 +111,7 @@ def _folders(base: Path) -> list[Path]:
 
 
 def _real(sessions: Path, day: str) -> bool:
-    """No link on the way."""
+    """Return whether the folder exists and no part of its path is a link."""
     at = sessions
     for part in day.split("/"):
         at /= part
@@ -118,7 +124,7 @@ VARIABLE = "CODEX_SQLITE_HOME"
 
 
 def indexed_path(id: str, env: Env) -> Path | None:
-    """The file that the index of this machine names for a thread."""
+    """Return the file that the index of this machine names for a thread."""
     home = _home(env)
     for base in sorted(home.glob("state_*.sqlite"), reverse=True):
         try:
@@ -132,8 +138,8 @@ def indexed_path(id: str, env: Env) -> Path | None:
 
 
 def private_index(id: str, env: Env) -> dict[str, str]:
-    """For a resume whose file is not where the index says: an index of this run's own. It is made anew from the file,
-    and goes with the run; the user's keeps what it says."""
+    """Return variables for a resume whose file is not where the index says: an index of this run's own. Codex makes it
+    anew from the file; it is removed with the run, and the user's stays as it is."""
     known = indexed_path(id, env)
     if known is None or not (run := env.get(MARKER)):
         return {}
@@ -165,14 +171,14 @@ def _same(one: Path, other: Path) -> bool:
 OUTPUTS = ("function_call_output", "custom_tool_call_output")
 CALLS = ("function_call", "custom_tool_call")
 EXITED = "Process exited with code"
-RUNS_ON = "Process running with session ID"  # at the head of a command's output that has yielded
+RUNS_ON = "Process running with session ID"  # at the head of the output of a command that runs on
 _KILLED = 128 + 9
 
 
 @dataclass(slots=True)
 class Rollout:
-    """`calls`: each call of the model by its id, in order; `items`: what is told of ended calls, nested ones too;
-    `last_turn`: where the records of the last turn begin."""
+    """`calls`: each call of the model by its id, in order; `items`: reports of ended calls, nested ones too;
+    `last_turn`: the index of the last turn's first record."""
 
     lines: list[Line] = field(default_factory=list)
     headed: bool = False
@@ -182,15 +188,15 @@ class Rollout:
     calls: dict[str, tuple[int, Json]] = field(default_factory=dict)
     outputs: dict[str, int] = field(default_factory=dict)
     items: dict[str, tuple[int, Json]] = field(default_factory=dict)
-    texts: list[str] = field(default_factory=list)  # of outputs and of people's words
+    texts: list[str] = field(default_factory=list)  # of outputs and of user messages
     last_turn: int = 0
     messages: int = 0
-    asked: bool = False  # people's words stand in it
+    asked: bool = False  # it has users' prompts
     last_said: Json = field(default_factory=dict)
 
 
 def load_rollout(main: bytes) -> Rollout:
-    """Whole lines; a torn tail is cut, junk is counted and left out."""
+    """Parse the complete lines; cut a torn tail, count junk and leave it out."""
     read = Rollout()
     good = whole_lines(main)
     for record, line in records(good):
@@ -234,18 +240,18 @@ def _apply(read: Rollout, record: Json) -> None:
 
 
 def ended_by_itself(exit_code: int) -> bool:
-    """Codex ends a command with its turn; then it writes -1, or the kill's code if it heard of that first."""
+    """Codex ends a command with its turn; then it writes -1, or the kill's code if it saw that first."""
     return exit_code >= 0 and exit_code != _KILLED
 
 
 def model_payload(record: Json) -> Json:
-    """What goes to the model; empty for another record."""
+    """Return what goes to the model; empty for another record."""
     payload = record.get("payload")
     return payload if record.get("type") == "response_item" and isinstance(payload, dict) else {}
 
 
 def completed_item(record: Json) -> Json:
-    """What `item_completed` tells; empty for another record."""
+    """Return the item of `item_completed`; empty for another record."""
     payload = record.get("payload")
     if record.get("type") != "event_msg" or not isinstance(payload, dict) or payload.get("type") != "item_completed":
         return {}
@@ -254,19 +260,19 @@ def completed_item(record: Json) -> Json:
 
 
 def is_prompt(message: Json) -> bool:
-    """A person's words, not the context that Codex puts before them."""
+    """Return whether it is a user's prompt, not the context that Codex puts before it."""
     return message.get("role") == "user" and not output_text(message.get("content")).startswith("<environment_context>")
 
 
 def output_text(output: Any) -> str:
-    """The text of an output or of a message's content: text, or parts."""
+    """Return the text of an output or of a message's content: text, or parts."""
     if isinstance(output, list):
         return "\n".join(output_text(part.get("text")) for part in output if isinstance(part, dict))
     return output if isinstance(output, str) else ""
 
 
 Status = Literal["done", "failed", "refused", "cancelled"]
-_MODELS = ("agent", "unified_exec_startup")  # others: a person's own commands, words typed into a running one
+_MODELS = ("agent", "unified_exec_startup")  # others: a user's own commands, input typed into a running one
 _TOOLS = dict.fromkeys(("exec_command", "shell_command", "shell"), SHELL)
 _BLOCKED = ("Command blocked by PreToolUse hook",)
 _REFUSED = ("rejected by user", "rejected the", "denied by")
@@ -274,7 +280,7 @@ _REFUSED = ("rejected by user", "rejected the", "denied by")
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
     found: dict[str, SeenCall] = {}
-    names: dict[str, str] = {}  # of calls that these bytes tell of
+    names: dict[str, str] = {}  # of calls in these bytes
     for record, _ in records(appended):
         if record is None:
             continue
@@ -294,14 +300,14 @@ def _of_item(item: Json, names: Mapping[str, str]) -> SeenCall | None:
             last = command[-1] if isinstance(command, list) and command else ""
             return SeenCall(SHELL, encode_json({"command": last}), _status(item), id, id)
         case "FileChange":
-            # A command that is a patch (`apply_patch <<'EOF'`) ends so too, and no after-hook fires. The hooks' id is
-            # right all the same where the call's own line is not among these bytes.
+            # A command that is a patch (`apply_patch <<'EOF'`) ends so too, and no after-hook fires. The id is the
+            # hooks' even where the call's own line is not among these bytes.
             return SeenCall(_TOOLS.get(names.get(id, ""), "apply_patch"), b"{}", _status(item), id, id)
     return None
 
 
 def _status(item: Json) -> Status:
-    """A command that came to its own end is done, whatever its code."""
+    """A command that ended by itself is done, whatever its code."""
     if item.get("status") == "declined":
         return "refused"
     code = item.get("exit_code")
@@ -311,7 +317,7 @@ def _status(item: Json) -> Status:
 
 
 def _of_output(payload: Json, names: dict[str, str]) -> SeenCall | None:
-    """Never "done": a call that came to its own end has an item, or an after-hook that has told."""
+    """Read an output. Never "done": a call that ended by itself has an item, or its after-hook fired."""
     id = payload.get("call_id")
     if not isinstance(id, str) or not id:
         return None
@@ -372,9 +378,9 @@ def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
 
 
 def resumable(session: str, workspace: Path, env: Env) -> bool:
-    """A file without a turn is none to Codex."""
+    """Codex ignores a file without a turn."""
     main = _main(session, codex_home(env) / "sessions") if is_session(session) else None
-    return main is not None and b'"response_item"' in _begin(main, _FIRST)
+    return main is not None and b'"response_item"' in read_start(main, _FIRST)
 
 
 def _main(session: str, sessions: Path) -> Path | None:
@@ -382,7 +388,7 @@ def _main(session: str, sessions: Path) -> Path | None:
 
 
 def _home_of(session: str, sessions: Path, env: Env) -> Path:
-    """Where the index of this machine looks for it, if that is a place for it; a file elsewhere it would not find."""
+    """Return where the index of this machine looks for it, if that is a valid place; Codex finds no file elsewhere."""
     for path in (_main(session, sessions), indexed_path(session, env)):
         if path is not None and path.name.endswith(f"-{session}.jsonl"):
             place = rollout_path(path.name)
@@ -396,18 +402,16 @@ def _family(main: Path, sessions: Path) -> list[Path]:
     if name is None:
         return []
     root = name[4]
-    found = (
-        {p for p in rollouts_since(sessions, thread_time(root)) if p != main and _about(p).get("session_id") == root}
-        if thread_time(root)
-        else set()
-    )
+    found: set[Path] = set()
+    if made := thread_time(root):
+        found = {p for p in rollouts_since(sessions, made) if p != main and _about(p).get("session_id") == root}
     for member in [main, *found]:
         found.update(_ancestors(member, sessions))
     return sorted(islice((p for p in sorted(found) if p != main), _MOST))
 
 
 def _ancestors(path: Path, sessions: Path) -> Iterator[Path]:
-    """A fork's file begins where it left the other one."""
+    """Yield the files that a fork's file continues."""
     for _ in range(20):
         before = _about(path).get("forked_from_id", "")
         files = rollouts_of(sessions, before) if is_session(before) else []
@@ -426,8 +430,9 @@ def _about(path: Path) -> dict[str, str]:
 
 @lru_cache(maxsize=1 << 14)
 def _named(path: str, inode: int) -> dict[str, str]:
-    """What a file's first line says of its family; it is never written again. ValueError: it is not there yet."""
-    head = _begin(Path(path), _HEAD)
+    """Return the family ids of a file's first line, which is never written again. ValueError: it is not complete
+    yet."""
+    head = read_start(Path(path), _HEAD)
     if len(head) < _HEAD and b"\n" not in head:
         raise ValueError("not yet written")
     named: dict[str, str] = {}
@@ -437,8 +442,8 @@ def _named(path: str, inode: int) -> dict[str, str]:
 
 
 def _unannounced(sessions: Path, env: Env) -> Path | None:
-    """The session of a Codex that has begun a turn without a word to us: its hooks are off, and only its open files
-    (Linux) tell which session is its own. Before that it is not the session's: an id of ours is in its place."""
+    """Return the file of a Codex that has begun a turn without a handshake: its hooks are off, and only its open files
+    (Linux) show which session is its own. Until then wal-agent's own id stands for the session."""
     try:
         started = psutil.Process(int((Path(env[MARKER]) / "agent.pid").read_text()))
         family = [started, *started.children(recursive=True)]  # a launcher may stand before Codex
@@ -448,7 +453,7 @@ def _unannounced(sessions: Path, env: Env) -> Path | None:
         name = ROLLOUT.fullmatch(path.name)
         if name is None or not path.is_relative_to(sessions.resolve()) or _about(path).get("session_id") != name[4]:
             continue
-        if proves_turn(_begin(path, _FIRST)):
+        if proves_turn(read_start(path, _FIRST)):
             return path
     return None
 
@@ -460,15 +465,3 @@ def _open_files(pid: int) -> list[Path]:
             with suppress(OSError):
                 found.append(file.readlink())
     return found
-
-
-def _begin(path: Path, size: int) -> bytes:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    with os.fdopen(fd, "rb") as f:
-        try:
-            return f.read(size)
-        except OSError:
-            return b""

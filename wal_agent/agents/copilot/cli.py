@@ -17,7 +17,6 @@ Copilot exits with 1 for every failure of its model.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -29,54 +28,25 @@ from wal_agent.agents.copilot.hooks import PLUGIN, SESSION, platform_builds, pro
 from wal_agent.agents.copilot.session import resumable
 from wal_agent.agents.exit_text import TOO_LONG, cause_from_last_error
 from wal_agent.agents.program import (
-    Arg,
-    Kind,
     Program,
     Syntax,
     effective_setting,
-    is_given,
     last_value,
-    read_layer,
+    read_layers,
+    read_object,
+    starts_no_session,
     to_words,
 )
 
-__all__ = [
-    "COMMANDS",
-    "ELSEWHERE",
-    "FIRST",
-    "NO_SESSION",
-    "PROMPT_OPTIONS",
-    "SESSION_OPTIONS",
-    "Arg",
-    "is_given",
-    "last_value",
-    "parse_args",
-    "to_words",
-]
-
-
-_VALUE = """interactive prompt model reasoning-effort context auto-tier agent name session-id log-dir log-level
-    extension-sdk-path stream output-format add-dir attachment disable-mcp-server add-github-mcp-toolset
-    add-github-mcp-tool plugin-dir additional-mcp-config mcp-github-auth max-autopilot-continues mode directory
-    environment-host environment-compute-id dynamic-retrieval enable-mcp-server max-ai-credits usage-output-file"""
-_MAYBE = "resume connect share bash-env mouse worktree"
-_MANY = "allow-tool deny-tool available-tools excluded-tools secret-env-vars allow-url deny-url"
-
-KINDS: dict[str, Kind] = {
-    **dict.fromkeys(_VALUE.split(), "value"),
-    **dict.fromkeys(_MAYBE.split(), "maybe"),
-    **dict.fromkeys(_MANY.split(), "many"),
-}
-SHORT = {
-    "C": "directory",
-    "h": "help",
-    "i": "interactive",
-    "n": "name",
-    "p": "prompt",
-    "r": "resume",
-    "s": "silent",
-    "v": "version",
-}
+SYNTAX = Syntax.of(
+    value="""interactive prompt model reasoning-effort context auto-tier agent name session-id log-dir log-level
+        extension-sdk-path stream output-format add-dir attachment disable-mcp-server add-github-mcp-toolset
+        add-github-mcp-tool plugin-dir additional-mcp-config mcp-github-auth max-autopilot-continues mode directory
+        environment-host environment-compute-id dynamic-retrieval enable-mcp-server max-ai-credits usage-output-file""",
+    maybe="resume connect share bash-env mouse worktree",
+    many="allow-tool deny-tool available-tools excluded-tools secret-env-vars allow-url deny-url",
+    short="C=directory h=help i=interactive n=name p=prompt r=resume s=silent v=version",
+)
 _COMMANDS = """app login help init config update version workflow sessions memories plugin mcp skill instruction lsp
     sandbox completion"""
 COMMANDS = frozenset(_COMMANDS.split())
@@ -87,7 +57,7 @@ FIRST = frozenset(("name", "trust-folder"))
 """Copilot takes these only where a session begins, and then refuses `--resume` beside them."""
 ELSEWHERE = ("acp", "server", "headless", "connect", "environment-host", "worktree", "directory")
 
-parse_args = Syntax(KINDS, SHORT).read
+parse_args = SYNTAX.read
 
 
 # Lowest first. Copilot reads them of the folder that it works in, not of those above, once that is trusted; the user's
@@ -113,9 +83,7 @@ def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | No
     for name in ELSEWHERE:
         if last_value(given, name) is not None:
             return f"{_WHY.get(name, _SERVED)} Nothing was run."
-    found = effective_setting(
-        [each for f in _FILES if (each := read_layer(f, workspace / f)) is not None], "disableAllHooks"
-    )
+    found = effective_setting(read_layers(*((f, workspace / f) for f in _FILES)), "disableAllHooks")
     if found is None or found[1] is not True:
         return None
     return (
@@ -129,7 +97,7 @@ VersionOrder = tuple[tuple[int, ...], bool, tuple[tuple[bool, int, str], ...]]
 
 
 def running_version(installed: str, env: Env) -> str:
-    """The version that a start hands over to; `installed` where it runs itself."""
+    """Return the version that a start hands over to; `installed` where it runs itself."""
     given = env.get("COPILOT_CLI_DIST_DIR")
     if given and os.access(Path(given) / "index.js", os.R_OK):
         return _printed_version(Path(given)) or installed
@@ -150,7 +118,7 @@ def running_version(installed: str, env: Env) -> str:
 
 
 def version_order(version: str) -> VersionOrder | None:
-    """To compare versions by, as npm does; None for what is no version."""
+    """Return a key that compares versions as npm does; None for what is no version."""
     found = _NUMBER.match(version)
     if found is None:
         return None
@@ -171,11 +139,7 @@ def _printed_version(folder: Path) -> str:
 
 
 def _manifest(folder: Path) -> dict[str, object]:
-    try:
-        read = json.loads((folder / "package.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return read if isinstance(read, dict) else {}
+    return read_object(folder / "package.json") or {}
 
 
 PROGRAM = Program("copilot", "@github/copilot")
@@ -188,15 +152,11 @@ def locate(env: Env) -> Cli:
 
 
 def passthrough(args: Sequence[str]) -> bool:
-    """These arguments start no session (a subcommand, --version): nothing to protect."""
-    given = parse_args(args)
-    first = next((arg for arg in given if not arg.name), None)
-    command = first is not None and first.words[0] != "--" and first.value in COMMANDS
-    return command or any(is_given(given, name) for name in NO_SESSION)
+    return starts_no_session(parse_args(args), COMMANDS, NO_SESSION)
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
-    """The session that the user chose: its id, "" where only Copilot can tell (the last one, a name), else None."""
+    """Return the chosen session: its id, "" where only Copilot knows it (the last one, a name), else None."""
     given = parse_args(args)
     for name in ("session-id", "resume"):
         if (chosen := last_value(given, name)) is not None:
@@ -210,7 +170,6 @@ def prompt_from_args(args: Sequence[str]) -> str | None:
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
-    """`tty` says that both its stdin and its stdout will be a terminal."""
     return tty and last_value(parse_args(args), "prompt") is None
 
 
@@ -218,31 +177,31 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     given = parse_args(args)
     ours = ["--plugin-dir", env[PLUGIN]] if env.get(PLUGIN) else []
     if isinstance(session, NewSession):
-        # With --trust-folder it takes no id: the handshake tells it.
+        # With --trust-folder it takes no id: the handshake reports it.
         if not any(arg.name in SESSION_OPTIONS or arg.name == "trust-folder" for arg in given):
             ours += ["--session-id", session.id]
         return Command((str(native_program(cli.path)), *ours, *to_words(given)), {})
-    told = session.prompt != ""
-    left_out = SESSION_OPTIONS | FIRST | (PROMPT_OPTIONS if told else frozenset())
+    prompted = session.prompt != ""
+    left_out = SESSION_OPTIONS | FIRST | (PROMPT_OPTIONS if prompted else frozenset())
     given = [arg for arg in given if arg.name not in left_out]
-    # Without a session there is only what the prompt tells: its own had not been saved.
+    # Without a session only the prompt tells the agent what happened: its own was not saved.
     known = resumable(session.id, Path(), env)
     ours += [f"--resume={session.id}"] if known else ["--session-id", session.id]
-    if told:
+    if prompted:
         ours += [f"--{'interactive' if interactive else 'prompt'}={prompt_argument(session.prompt)}"]
-    # Else it would go and work where the session was, if there is such a folder on this machine too.
+    # Else it would change to the folder where the session was, if this machine has such a folder too.
     stay = {"COPILOT_DISABLE_RESUME_AUTO_CD": "1"}
-    return Command((str(native_program(cli.path)), *ours, *to_words(given)), stay, told and not interactive)
+    return Command((str(native_program(cli.path)), *ours, *to_words(given)), stay, prompted and not interactive)
 
 
 def prompt_argument(prompt: str) -> str:
-    """The prompt as an argument that Copilot takes for nothing else."""
+    """Return the prompt as an argument that Copilot takes for nothing else."""
     prompt = prompt.replace("\0", "\ufffd")
     return TITLE + prompt if not prompt.strip() or prompt.lstrip()[0] in "/!?#&" else prompt
 
 
 def native_program(program: Path) -> Path:
-    """The binary that npm's loader would start: without the loader there is one process, which gets the signals."""
+    """Return the binary that npm's loader would start: without the loader one process gets the signals."""
     loader = program.resolve()
     if loader.name != "npm-loader.js":
         return program
@@ -258,5 +217,5 @@ _LAST = re.compile(rb"(?:^|Last error: )((?:429|5\d\d) .{1,600})$", re.MULTILINE
 _LONG = b"The provider rejected the prompt as too long"
 
 
-def exit_cause(said: bytes, now: float) -> ExitCause | None:
-    return TOO_LONG if _LONG in said else cause_from_last_error(said, now, last=_LAST)
+def exit_cause(stderr: bytes, now: float) -> ExitCause | None:
+    return TOO_LONG if _LONG in stderr else cause_from_last_error(stderr, now, last=_LAST)

@@ -16,16 +16,14 @@ import platform
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from wal_agent import msgspec_compat
 from wal_agent.agents.base import (
-    Allow,
     AwaitingApproval,
-    Decision,
     Deny,
     Env,
     HookEvent,
@@ -38,8 +36,8 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, bash_line, refuse_answer
-from wal_agent.agents.session_files import InnerId, SessionId, well_formed
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, Entry, Payload, bash_line, on, parser, renderer
+from wal_agent.agents.session_files import InnerId, SessionId
 from wal_agent.errors import ConfigError
 from wal_agent.safefs import flock_state
 
@@ -53,19 +51,19 @@ def copilot_home(env: Env) -> Path:
 
 
 def platform_builds() -> list[str]:
-    """Names of its builds for this machine, best first."""
+    """Return the names of its builds for this machine, best first."""
     machine = _MACHINES.get(platform.machine().lower(), platform.machine().lower())
     musl = sys.platform == "linux" and platform.libc_ver()[0] != "glibc"
     return [f"{kind}-{machine}" for kind in (("linuxmusl", "linux") if musl else (sys.platform,))]
 
 
 def program_cache(env: Env) -> Path:
-    """Where its program unpacks itself, 235 MB, at the first start of a version."""
+    """Return where its program unpacks itself, 235 MB, at the first start of a version."""
     return program_caches(env)[0]
 
 
 def program_caches(env: Env) -> list[Path]:
-    """Where it looks for versions of itself."""
+    """Return where it looks for versions of itself."""
     home = Path(env.get("HOME") or Path.home())
     shared = Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "copilot"
     named = (env.get(name) for name in ("COPILOT_PKG_CACHE_HOME", "COPILOT_CACHE_HOME"))
@@ -73,17 +71,6 @@ def program_caches(env: Env) -> list[Path]:
     return [*(Path(path) for path in named if path), own, shared, copilot_home(env), home / ".copilot"]
 
 
-# The smallest set that tells phases and calls. `permissionRequest` also fires where nobody is asked, so the question to
-# a person is told by `notification`. No `sessionEnd`: by then the terminal is the user's again (I6).
-EVENTS = (
-    "sessionStart",
-    "userPromptSubmitted",
-    "preToolUse",
-    "postToolUse",
-    "postToolUseFailure",
-    "agentStop",
-    "notification",
-)
 SHELLS = frozenset(
     f"{verb}{shell}" for shell in ("bash", "powershell", "local_shell") for verb in ("", "read_", "write_", "stop_")
 )
@@ -126,84 +113,84 @@ class _Notice(_Hook):
     kind: str = msgspec.field(name="notification_type", default="")
 
 
-_DECODERS = msgspec_compat.of_events(
-    {
-        "sessionStart": _Start,
-        "userPromptSubmitted": _Prompt,
-        "preToolUse": _Tool,
-        "postToolUse": _Ended,
-        "postToolUseFailure": _Failed,
-        "agentStop": _Hook,
-        "notification": _Notice,
-    }
-)
 _NOTIFICATION = "<system_notification>"  # a turn that a background command's end began, not a person
 # The last line of a command's result; a command that runs on, or a result that was cut, has another one or none.
 _CLEAN = re.compile(r"<shellId: [^<>\n]* completed with exit code 0>\s*\Z")
 
 
-def parse(event: str, payload: bytes) -> HookEvent:
-    """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _DECODERS:
-        return OtherEvent(name=event)
-    try:
-        said: Any = _DECODERS[event].decode(well_formed(payload))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise ValueError(f"{event} hook: {e}") from e
-    session = said.parent or said.session
-    match event:
-        case "preToolUse":
-            return ToolStarting(session, said.tool, call_arguments(bytes(said.args)))
-        case "postToolUse":
-            failed = said.result.kind != "success"
-            clean = not failed and (said.tool not in SHELLS or _CLEAN.search(said.result.text) is not None)
-            result = msgspec.json.encode({"text": said.result.text, "type": said.result.kind})
-            return ToolEnded(session, said.tool, call_arguments(bytes(said.args)), result, failed, clean=clean)
-        case "postToolUseFailure":
-            result = b'{"error":' + bytes(said.error) + b"}"
-            return ToolEnded(session, said.tool, call_arguments(bytes(said.args)), result, failed=True, clean=False)
-        case "notification" if said.kind == "permission_prompt":
-            return AwaitingApproval(session, said.message)
-        case "notification":
-            return OtherEvent(name=event)
-        case _ if said.agent:
-            return OtherEvent(name=event)  # a subagent's own turn
-        case "sessionStart":
-            return SessionStarted(session, said.source)
-        case "userPromptSubmitted":
-            return TurnStarted(session, "" if said.prompt.startswith(_NOTIFICATION) else said.prompt)
-        case _:
-            return TurnCompleted(session)
+def _ended(p: _Ended) -> ToolEnded:
+    failed = p.result.kind != "success"
+    clean = not failed and (p.tool not in SHELLS or _CLEAN.search(p.result.text) is not None)
+    result = msgspec.json.encode({"text": p.result.text, "type": p.result.kind})
+    return ToolEnded(_session(p), p.tool, call_arguments(bytes(p.args)), result, failed, clean=clean)
+
+
+def _failed(p: _Failed) -> ToolEnded:
+    result = b'{"error":' + bytes(p.error) + b"}"
+    return ToolEnded(_session(p), p.tool, call_arguments(bytes(p.args)), result, failed=True, clean=False)
+
+
+def _prompt(p: _Prompt) -> TurnStarted:
+    return TurnStarted(_session(p), "" if p.prompt.startswith(_NOTIFICATION) else p.prompt)
+
+
+def _notified(p: _Notice) -> HookEvent:
+    asks = p.kind == "permission_prompt"
+    return AwaitingApproval(_session(p), p.message) if asks else OtherEvent("notification")
+
+
+def _session(p: _Hook) -> str:
+    return p.parent or p.session
+
+
+def _outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEvent]) -> tuple[str, Entry]:
+    """An event that is a subagent's own where it names one."""
+    return event, on(payload, lambda p: OtherEvent(event) if getattr(p, "agent", "") else build(p))
+
+
+# The smallest set that shows phases and calls. `permissionRequest` also fires where nobody is asked, so `notification`
+# reports the question to a user. No `sessionEnd`: by then the terminal is the user's again (I6).
+_EVENTS = dict(
+    (
+        _outer("sessionStart", _Start, lambda p: SessionStarted(_session(p), p.source)),
+        _outer("userPromptSubmitted", _Prompt, _prompt),
+        ("preToolUse", on(_Tool, lambda p: ToolStarting(_session(p), p.tool, call_arguments(bytes(p.args))))),
+        ("postToolUse", on(_Ended, _ended)),
+        ("postToolUseFailure", on(_Failed, _failed)),
+        _outer("agentStop", _Hook, lambda p: TurnCompleted(_session(p))),
+        ("notification", on(_Notice, _notified)),
+    )
+)
+EVENTS = tuple(_EVENTS)
+parse = parser(_EVENTS)
 
 
 def call_arguments(raw: bytes) -> bytes:
-    """A call's input as a JSON object; some models give some tools text instead, or nothing."""
+    """Return a call's input as a JSON object; some models give some tools text instead, or nothing."""
     if raw == b"null":
         return b"{}"
     return raw if raw[:1] == b"{" else b'{"input":' + raw + b"}"
 
 
-def render(event: str, decision: Decision) -> bytes:
-    """What the client hands to the hook's shell line."""
-    return ALLOW if isinstance(decision, Allow) or event != "preToolUse" else refuse_answer(deny_output(decision))
-
-
 def deny_output(decision: Deny) -> str:
-    """Copilot's deny, one line; it knows no way to end the turn too."""
+    """Return Copilot's deny, one line; none ends the turn too."""
     return json.dumps({"permissionDecision": "deny", "permissionDecisionReason": decision.reason})
 
 
-PLUGIN = "WAL_AGENT_COPILOT_PLUGIN"  # tells `command` where it is
+render = renderer(deny_output, refusable=("preToolUse",))
+
+
+PLUGIN = "WAL_AGENT_COPILOT_PLUGIN"  # for `command`: the path of the plugin
 INSTRUCTIONS = "COPILOT_CUSTOM_INSTRUCTIONS_DIRS"
 FIRM = {"preToolUse", "postToolUse", "postToolUseFailure"}  # may wait for the bucket; the others are answered at once
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
-    place, told = setup.run_dir / "copilot-plugin", setup.run_dir / "copilot-protocol"
+    place, instructions = setup.run_dir / "copilot-plugin", setup.run_dir / "copilot-protocol"
     files = {
         place / "plugin.json": json.dumps({"name": "wal-agent", "version": "1.0.0", "hooks": "hooks/hooks.json"}),
         place / "hooks/hooks.json": json.dumps({"version": 1, "hooks": hook_table(setup)}, indent=1),
-        told / ".github/instructions/wal-agent.instructions.md": f'---\napplyTo: "**"\n---\n{setup.protocol}',
+        instructions / ".github/instructions/wal-agent.instructions.md": f'---\napplyTo: "**"\n---\n{setup.protocol}',
     }
     try:
         for path, text in files.items():
@@ -212,8 +199,8 @@ def inject(setup: HookSetup, env: Env) -> Injected:
     except OSError as e:
         raise ConfigError(f"Copilot's hooks could not be placed in {place}: {e.strerror or e}.") from e
     added = {PLUGIN: str(place)}
-    if setup.protocol and "," not in str(told):  # Copilot's separator
-        added[INSTRUCTIONS] = ",".join(filter(None, [env.get(INSTRUCTIONS), str(told)]))
+    if setup.protocol and "," not in str(instructions):  # Copilot's separator
+        added[INSTRUCTIONS] = ",".join(filter(None, [env.get(INSTRUCTIONS), str(instructions)]))
     return Injected(added, (plugin_data(place, env),))
 
 
@@ -226,23 +213,17 @@ def sweep(env: Env, runtime: Path) -> None:
 
 
 def hook_table(setup: HookSetup) -> dict[str, list[dict[str, Any]]]:
-    """No matcher, so hooks fire for the tools in `skip` too: Copilot has no "all but these", and a pattern that it does
-    not understand silently matches nothing."""
-    return {
-        event: [
-            {
-                "type": "command",
-                "bash": bash_line(
-                    setup, "copilot", event, event in FIRM, deny_output(Deny(GONE)) if event == "preToolUse" else None
-                ),
-                "timeoutSec": HOOK_SECONDS,
-            }
-        ]
-        for event in EVENTS
-    }
+    """Make the table. No matcher, so hooks fire for the tools in `skip` too: Copilot has no "all but these", and a
+    pattern that it does not understand silently matches nothing."""
+    table: dict[str, list[dict[str, Any]]] = {}
+    for event in EVENTS:
+        deny = deny_output(Deny(GONE)) if event == "preToolUse" else None
+        line = bash_line(setup, "copilot", event, event in FIRM, deny)
+        table[event] = [{"type": "command", "bash": line, "timeoutSec": HOOK_SECONDS}]
+    return table
 
 
 def plugin_data(place: Path, env: Env) -> Path:
-    """The empty folder that Copilot makes for the data of a plugin that is given by path."""
+    """Return the empty folder that Copilot makes for the data of a plugin that is given by path."""
     source = json.dumps({"source": "local", "path": str(place)}, separators=(",", ":"), ensure_ascii=False)
     return copilot_home(env) / "plugin-data" / "_direct" / hashlib.sha256(source.encode()).hexdigest()

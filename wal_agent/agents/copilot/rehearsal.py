@@ -6,40 +6,42 @@ import json
 import os
 from pathlib import Path
 
-from wal_agent.agents.base import Rehearsal
 from wal_agent.agents.copilot.hooks import program_cache
 from wal_agent.rehearsal.anthropic import Anthropic
 from wal_agent.rehearsal.model import Call, Dialect
 
+dialect: Dialect = Anthropic()
 
-class CopilotRehearsal(Rehearsal):
-    dialect: Dialect = Anthropic()
 
-    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        """The program's own unpacked files are the user's: unpacking them takes 10 seconds and 235 MB. And so is the
-        choice of its version; offline it fetches none."""
-        place = home / ".copilot" / "config.json"
-        if not place.exists():  # Copilot keeps its own state there
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(json.dumps({"trustedFolders": [str(workspace.resolve())]}))
-        return {
-            "COPILOT_OFFLINE": "true",
-            "COPILOT_PROVIDER_TYPE": "anthropic",
-            "COPILOT_PROVIDER_BASE_URL": url,
-            "COPILOT_PROVIDER_API_KEY": "scripted",
-            "COPILOT_MODEL": "claude-sonnet-4.5",
-            "COPILOT_AUTO_UPDATE": os.environ.get("COPILOT_AUTO_UPDATE", ""),
-            "COPILOT_PKG_CACHE_HOME": str(program_cache(os.environ)),
-        }
+def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
+    """The program's own unpacked files are the user's: unpacking them takes 10 seconds and 235 MB. And so is the
+    choice of its version; offline it fetches none."""
+    place = home / ".copilot" / "config.json"
+    if not place.exists():  # Copilot keeps its own state there
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps({"trustedFolders": [str(workspace.resolve())]}))
+    return {
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_PROVIDER_TYPE": "anthropic",
+        "COPILOT_PROVIDER_BASE_URL": url,
+        "COPILOT_PROVIDER_API_KEY": "scripted",
+        "COPILOT_MODEL": "claude-sonnet-4.5",
+        "COPILOT_AUTO_UPDATE": os.environ.get("COPILOT_AUTO_UPDATE", ""),
+        "COPILOT_PKG_CACHE_HOME": str(program_cache(os.environ)),
+    }
 
-    def args(self, prompt: str) -> tuple[str, ...]:
-        return ("--allow-all", "--prompt", prompt)
 
-    def interactive_args(self, prompt: str) -> tuple[str, ...]:
-        return ("--allow-all", "--interactive", prompt)
+def args(prompt: str) -> tuple[str, ...]:
+    return ("--allow-all", "--prompt", prompt)
 
-    def shell(self, command: str) -> Call:
-        return "bash", {"command": command, "description": "run"}
 
-    def write(self, path: Path, content: str) -> Call:
-        return "create", {"path": str(path), "file_text": content}
+def interactive_args(prompt: str) -> tuple[str, ...]:
+    return ("--allow-all", "--interactive", prompt)
+
+
+def shell(command: str) -> Call:
+    return "bash", {"command": command, "description": "run"}
+
+
+def write(path: Path, content: str) -> Call:
+    return "create", {"path": str(path), "file_text": content}

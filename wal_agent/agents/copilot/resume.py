@@ -19,15 +19,24 @@ from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.copilot.session import (
-    EPOCH,
     Event,
     Request,
     call_requests,
     dump_events,
     load_events,
-    time_seconds,
 )
-from wal_agent.agents.session_files import Json, capped_text, decode_json, noted_result, unknown_result, well_formed
+from wal_agent.agents.session_files import (
+    EPOCH,
+    HEAD_REPAIR,
+    Json,
+    capped_text,
+    decode_json,
+    end_time,
+    junk_repair,
+    noted_result,
+    unknown_result,
+    well_formed,
+)
 
 OURS = "wal-agent"  # `interactionId` of what is put back; of an outcome with the call of the log behind it
 _BOUNDS = ("assistant.message", "assistant.turn_end", "user.message", "abort", "session.resume", "session.shutdown")
@@ -39,9 +48,9 @@ _EARLY = 0.001  # seconds that a timestamp of milliseconds may be too early
 
 @dataclass(slots=True)
 class FileCall:
-    """A call of the file, and its outcome there. What Copilot itself writes at a resume for a call without one gives
-    way to what the log knows of a call that began before; what an earlier recovery wrote, to the call that it is of.
-    `over`: when its batch was, at the latest."""
+    """A call of the file, and its outcome there. An outcome that Copilot itself writes at a resume is replaced by the
+    log's, for a call that began before; one that an earlier recovery wrote, by that of the same call. `over`: when its
+    batch was over, at the latest."""
 
     request: Request
     message: Event
@@ -54,7 +63,7 @@ class FileCall:
 
     @property
     def ours(self) -> str:
-        """`call_id` of the call of the log that an earlier recovery told here."""
+        """The `call_id` of the log's call that an earlier recovery wrote here."""
         return self._by.removeprefix(f"{OURS} ") if self._by.startswith(f"{OURS} ") else ""
 
     @property
@@ -63,12 +72,12 @@ class FileCall:
 
     @property
     def ended(self) -> float:
-        told = time_seconds(self.outcome.value.get("timestamp")) if self.outcome else float("inf")
+        told = end_time(self.outcome.value.get("timestamp")) if self.outcome else float("inf")
         return told if self.settled else min(told, self.over)
 
 
 def put_back(events: list[Event], session: str, calls: Sequence[LoggedCall]) -> int:
-    """Change and add events so that each call is told with its outcome; say for how many that was new."""
+    """Change and add events so that each call has its outcome; return for how many that is new."""
     asked = _file_calls(events)
     meant = _match_calls(asked, calls)
     new = 0
@@ -86,20 +95,21 @@ def put_back(events: list[Event], session: str, calls: Sequence[LoggedCall]) -> 
 
 
 def call_id(call: LoggedCall) -> str:
-    """Unlike the number alone, it is not met again when another job goes on with the session."""
+    """Return an id that, unlike the number alone, does not come again when another job continues the session."""
     known = f"{call.started:.3f} {call.tool} ".encode(errors="replace") + call.input
     return f"wal_{call.call}_{hashlib.sha256(known).hexdigest()[:8]}"
 
 
 def _file_calls(events: Iterable[Event]) -> list[FileCall]:
-    """Ids may come again, and a subagent's may be its parent's: an outcome is of the last request before it."""
+    """Return the file's calls. Ids may come again, and a subagent's may be its parent's: an outcome belongs to the last
+    request before it."""
     found: list[FileCall] = []
     last: dict[tuple[str, ...], FileCall] = {}
     batches: list[FileCall] = []
     for event in events:
-        if event.kind in _BOUNDS and event.kind != "user.message":  # a person may write one while calls run
+        if event.kind in _BOUNDS and event.kind != "user.message":  # a user may write one while calls run
             for a in batches:
-                a.over = time_seconds(event.value.get("timestamp")) if _bound(event, a.request.agent) else a.over
+                a.over = end_time(event.value.get("timestamp")) if _bound(event, a.request.agent) else a.over
             batches = [a for a in batches if not _bound(event, a.request.agent)]
         for request in call_requests(event):
             key = request.agent, request.id
@@ -116,9 +126,9 @@ def _file_calls(events: Iterable[Event]) -> list[FileCall]:
 
 
 def _match_calls(asked: Sequence[FileCall], calls: Sequence[LoggedCall]) -> dict[int, FileCall]:
-    """Each call of the file answers for one call of the log: the one that an earlier recovery told there, else an equal
-    one that did not begin after the file's had ended. Of equal ones, those that ended in both go together, then those
-    that ended in one."""
+    """Match each call of the file with one of the log: the one that an earlier recovery wrote there, else an equal one
+    that did not begin after the file's had ended. Of equal ones, those that ended in both match first, then those that
+    ended in one."""
     by_id = {a.ours or a.request.id: a for a in asked if a.ours or a.request.id.startswith("wal_")}
     meant = {c.call: by_id[call_id(c)] for c in calls if call_id(c) in by_id}
     free: dict[tuple[str, str], list[FileCall]] = {}
@@ -147,8 +157,8 @@ class _Writer:
         self._model = next(models, OURS)
 
     def settle(self, asked: FileCall, call: LoggedCall) -> bool:
-        """Tell the outcome where Copilot looks for it: before anything that came after its batch, a resume too. False
-        where it stands there already."""
+        """Write the outcome where Copilot looks for it: before anything that came after its batch, a resume too. Return
+        False where it is there already."""
         data = {"model": self._model, **outcome_data(asked.request, call)}
         old = asked.outcome
         if old is not None and asked.ours:
@@ -166,7 +176,7 @@ class _Writer:
         return True
 
     def message(self, calls: Sequence[LoggedCall]) -> None:
-        """A message of the model that was lost: only its calls are known."""
+        """Write a message of the model that was lost: only its calls are known."""
         asked = [Request(call_id(c), c.tool, c.input, "") for c in calls]
         data = {
             "messageId": self._id(f"told {asked[0].id}"),
@@ -196,14 +206,14 @@ class _Writer:
 
 
 def _bound(event: Event, agent: str) -> bool:
-    """Whether what comes now is no more of the batch of this agent's last message."""
+    """Return whether the event ends the batch of this agent's last message."""
     if event.kind.startswith("session."):
         return event.kind in _BOUNDS
     return event.kind in _BOUNDS and event.agent == agent
 
 
 def outcome_data(request: Request, call: LoggedCall) -> Json:
-    """The outcome's data. An error is what tells the model that a call did not go well."""
+    """Return the outcome's data. Only an error shows the model that a call failed."""
     data: Json = {"toolCallId": request.id, "interactionId": f"{OURS} {call_id(call)}"}
     if call.result is None:
         return data | {"success": False, "error": {"message": unknown_result(call), "code": "interrupted"}}
@@ -230,14 +240,14 @@ def _said(call: LoggedCall) -> tuple[str, bool]:
 
 
 def _rest(told: str, begun: re.Match[str]) -> str:
-    """The text of a result that was cut off (`gate.cut`), and the sentence of ours behind it."""
+    """Return the text of a truncated result (`gate.cut`), and wal-agent's sentence behind it."""
     cut = told.rfind(_CUT)
     text: str = json.loads(f'"{begun[1]}"', strict=False)
     return text + (told[cut:] if cut >= begun.end() else "")
 
 
 def plain_input(request: Request) -> Any:
-    """The input as the file spells it: the one tool whose input is text gets text."""
+    """Return the input as the file spells it: the one tool whose input is text gets text."""
     try:
         value = decode_json(well_formed(request.input))
     except ValueError:
@@ -262,10 +272,9 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     repairs: list[str] = []
     if read.torn:
         repairs.append("The session file's last line was torn and was cut.")
-    if read.junk:
-        repairs.append(f"{read.junk} damaged line(s) of the session file were left out.")
+    repairs += junk_repair(read.junk)
     if mend_head(read.events, session, workspace):
-        repairs.append("The session file's first line was damaged and was written anew.")
+        repairs.append(HEAD_REPAIR)
     put = put_back(read.events, session, calls)
     messages = sum(e.kind in _SAID and not e.inner for e in read.events)
     heard = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.inner)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -26,19 +25,19 @@ from wal_agent.agents.session_files import (
     Json,
     decode_json,
     encode_json,
+    is_file,
     name_parts,
+    read_start,
     records,
     walk_files,
     well_formed,
     whole_lines,
 )
 
-EPOCH = "1970-01-01T00:00:00.000Z"
-
 
 @dataclass(slots=True)
 class Event:
-    """`line`: as it stands in the file; None once `value` was changed."""
+    """`line`: its bytes in the file; None once `value` was changed."""
 
     value: Json
     line: bytes | memoryview | None = None
@@ -54,7 +53,7 @@ class Event:
 
     @property
     def agent(self) -> str:
-        """The subagent that it is of, if it is of one."""
+        """The subagent that it belongs to, or """ ""
         return str(self.value.get("agentId") or "")
 
     @property
@@ -64,8 +63,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A call as the model asked for it. `agent`: the subagent that did, if one did. `message`: the event's own id; some
-    models give the ids of calls again and again."""
+    """A call that the model requests. `agent`: the subagent that does, if any. `message`: the event's own id; some
+    models repeat the ids of calls again and again."""
 
     id: str
     tool: str
@@ -97,7 +96,7 @@ def dump_events(events: list[Event]) -> bytes:
 
 
 def call_requests(event: Event) -> list[Request]:
-    """The calls that a message of the model asks for."""
+    """Return the calls that a message of the model requests."""
     asked = event.data.get("toolRequests") if event.kind == "assistant.message" else None
     return [
         Request(
@@ -113,17 +112,8 @@ def call_requests(event: Event) -> list[Request]:
 
 
 def hook_spelling(args: Any) -> bytes:
-    """A call's input as its hooks told it."""
+    """Return a call's input as its hooks spell it."""
     return call_arguments(well_formed(encode_json(args)))
-
-
-def time_seconds(timestamp: Any) -> float:
-    """Unknown counts as late."""
-    try:
-        at = datetime.fromisoformat(str(timestamp))
-    except ValueError:
-        return float("inf")
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 MAIN = "events.jsonl"
@@ -135,7 +125,7 @@ _HEAD = 1 << 20  # bytes of a first line
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
     base = _base(session, env)
-    if base is None or not _plain(base / MAIN):
+    if base is None or not is_file(base / MAIN):
         return []
     return [SessionFile(path.relative_to(base).as_posix(), path) for path in [base / MAIN, *_beside(base)]]
 
@@ -152,24 +142,21 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
 
 def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
     base = _base(session, env)
-    return [path for path in [base / MAIN, *_beside(base)] if _plain(path)] if base is not None else []
+    return [path for path in [base / MAIN, *_beside(base)] if is_file(path)] if base is not None else []
 
 
 def resumable(session: str, workspace: Path, env: Env) -> bool:
-    """Copilot does not load a session whose first line is not its head."""
+    """Return whether the first line is the session's head: else Copilot does not load it."""
     base = _base(session, env)
-    if base is None or not _plain(base / MAIN):
-        return False
     try:
-        with (base / MAIN).open("rb") as file:
-            head = decode_json(file.readline(_HEAD))
-    except (OSError, ValueError, RecursionError):
+        head = decode_json(read_start(base / MAIN, _HEAD, line=True)) if base is not None else None
+    except ValueError:
         return False
     return isinstance(head, dict) and head.get("type") == "session.start"
 
 
 def _base(session: str, env: Env) -> Path | None:
-    """The session's folder, if this can be a session's id; never one behind a link."""
+    """Return the session's folder, if this can be a session's id; never one behind a link."""
     if not SESSION.fullmatch(session):
         return None
     base = copilot_home(env) / "session-state" / session
@@ -177,14 +164,10 @@ def _base(session: str, env: Env) -> Path | None:
 
 
 def _beside(base: Path) -> list[Path]:
-    found = [base / name for name in _SINGLE if _plain(base / name)]
+    found = [base / name for name in _SINGLE if is_file(base / name)]
     for folder in _FOLDERS:
         found += sorted(islice(walk_files(base / folder), _MAX_FILES))
     return found
-
-
-def _plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
 
 
 _MAX_INPUTS = 64 << 20  # bytes of inputs that are remembered; the oldest go first
@@ -201,18 +184,18 @@ _CODES: dict[str, Status] = {
 
 
 class OpenCalls:
-    """Calls that were asked for and whose outcome was not told yet."""
+    """Requested calls whose outcome is not reported yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._asked: dict[_Key, Request] = {}
         self._size = 0
 
-    def take(self, events: list[Event]) -> list[SeenCall]:
+    def seen_calls(self, appended: bytes) -> list[SeenCall]:
         with self._lock:
-            return [seen for event in events for seen in self._told(event)]
+            return [seen for event in load_events(appended).events for seen in self._outcomes(event)]
 
-    def _told(self, event: Event) -> list[SeenCall]:
+    def _outcomes(self, event: Event) -> list[SeenCall]:
         for request in call_requests(event):
             self._remember(request)
         if event.kind == "session.start" and not event.inner:
@@ -243,6 +226,9 @@ class OpenCalls:
         request = self._asked.pop(key, None)
         self._size -= len(request.input) if request else 0
         return request
+
+
+seen_calls = OpenCalls().seen_calls  # of this process; all else here is stateless
 
 
 def call_status(event: Event) -> Status:

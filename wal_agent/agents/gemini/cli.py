@@ -25,72 +25,47 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents import program as node
 from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
 from wal_agent.agents.exit_text import TOO_LONG, retry_after_seconds
 from wal_agent.agents.extension import PREFIX, extension_name
 from wal_agent.agents.gemini.hooks import MARKER, gemini_home
 from wal_agent.agents.program import (
     Arg,
-    Kind,
     Layer,
     Program,
     Syntax,
     effective_setting,
+    first_prompt,
     is_given,
     last_value,
-    read_layer,
+    node_command,
+    read_layers,
+    read_object,
+    starts_no_session,
     to_words,
 )
 
-__all__ = [
-    "COMMANDS",
-    "NO_SESSION",
-    "PROMPT_OPTIONS",
-    "SESSION_OPTIONS",
-    "Arg",
-    "is_given",
-    "last_value",
-    "parse_args",
-    "to_words",
-]
-
-
-_VALUE = """model prompt prompt-interactive approval-mode policy admin-policy allowed-mcp-server-names allowed-tools
-    extensions session-file session-id include-directories output-format"""
-_MAYBE = "worktree resume delete-session fake-responses fake-responses-non-strict record-responses"
-_FLAG = """debug skip-trust sandbox yolo acp experimental-acp list-extensions list-sessions screen-reader raw-output
-    accept-raw-output-risk version help"""
-
-KINDS: dict[str, Kind] = {
-    **dict.fromkeys(_VALUE.split(), "value"),
-    **dict.fromkeys(_MAYBE.split(), "maybe"),
-    **dict.fromkeys(_FLAG.split(), "flag"),
-}
-SHORT = {
-    "d": "debug",
-    "m": "model",
-    "p": "prompt",
-    "i": "prompt-interactive",
-    "w": "worktree",
-    "s": "sandbox",
-    "y": "yolo",
-    "e": "extensions",
-    "l": "list-extensions",
-    "r": "resume",
-    "o": "output-format",
-    "v": "version",
-    "h": "help",
-}
-COMMANDS = frozenset(("mcp", "extensions", "extension", "skills", "skill", "hooks", "hook", "gemma"))
-NO_SESSION = frozenset(("version", "help", "list-sessions", "delete-session", "list-extensions"))
+SYNTAX = Syntax.of(
+    value="""model prompt prompt-interactive approval-mode policy admin-policy allowed-mcp-server-names allowed-tools
+        extensions session-file session-id include-directories output-format""",
+    maybe="worktree resume delete-session fake-responses fake-responses-non-strict record-responses",
+    flag="""debug skip-trust sandbox yolo acp experimental-acp list-extensions list-sessions screen-reader raw-output
+        accept-raw-output-risk version help""",
+    short="""d=debug m=model p=prompt i=prompt-interactive w=worktree s=sandbox y=yolo e=extensions l=list-extensions
+        r=resume o=output-format v=version h=help""",
+    yargs=True,
+)
+COMMANDS = frozenset(["mcp", "extensions", "extension", "skills", "skill", "hooks", "hook", "gemma"])
+NO_SESSION = frozenset(["version", "help", "list-sessions", "delete-session", "list-extensions"])
 PROMPT_OPTIONS = frozenset(("prompt", "prompt-interactive", ""))
 SESSION_OPTIONS = frozenset(("resume", "session-id", "session-file"))
 
-parse_args = Syntax(KINDS, SHORT, yargs=True).read
+parse_args = SYNTAX.read
 
 
-_NATIVE = ("sandbox-exec", "windows-native")  # same host, same files: hooks reach us
+_NATIVE = ("sandbox-exec", "windows-native")  # same host, same files: hooks reach wal-agent
+_ETC = "/etc/gemini-cli/settings.json"
+_MAC = "/Library/Application Support/GeminiCli/settings.json"
 
 
 def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
@@ -153,24 +128,20 @@ def _sandboxed(given: list[Arg], layers: list[Layer], env: Env) -> str | None:
 
 
 def settings_layers(workspace: Path, env: Env) -> list[Layer]:
-    """Lowest first. The project's file counts although Gemini may not trust the folder yet: it will ask."""
-    mac = "/Library/Application Support/GeminiCli/settings.json"
-    system = Path(env.get("GEMINI_CLI_SYSTEM_SETTINGS_PATH") or (mac if sys.platform == "darwin" else _ETC))
+    """Return the layers, lowest first. The project's file counts although Gemini may not trust the folder yet: it will
+    ask."""
+    system = Path(env.get("GEMINI_CLI_SYSTEM_SETTINGS_PATH") or (_MAC if sys.platform == "darwin" else _ETC))
     defaults = Path(env.get("GEMINI_CLI_SYSTEM_DEFAULTS_PATH") or system.parent / "system-defaults.json")
     home = gemini_home(env)
-    layers = [read_layer(str(defaults), defaults) if is_secure(defaults) else None]
-    layers.append(read_layer("~/.gemini/settings.json", home / "settings.json"))
+    places = [("~/.gemini/settings.json", home / "settings.json")]
     if workspace != home.parent:
-        layers.append(read_layer(".gemini/settings.json", workspace / ".gemini" / "settings.json"))
-    layers.append(read_layer(str(system), system) if is_secure(system) else None)
-    return [each for each in layers if each is not None]
-
-
-_ETC = "/etc/gemini-cli/settings.json"
+        places.append((".gemini/settings.json", workspace / ".gemini" / "settings.json"))
+    below, above = ([(str(path), path)] if is_secure(path) else [] for path in (defaults, system))
+    return read_layers(*below, *places, *above)
 
 
 def is_secure(path: Path) -> bool:
-    """Gemini passes over a system file unless it and every folder above are root's and no one else may write."""
+    """Return whether Gemini reads this system file: it and every folder above are root's and no one else may write."""
     try:
         real = path.resolve(strict=True)
         stats = [p.stat() for p in (real, *real.parents)]
@@ -180,36 +151,24 @@ def is_secure(path: Path) -> bool:
 
 
 def gemini_node_command(program: Path, env: Env) -> tuple[str, ...]:
-    return () if _no_heap_wanted(env) else node.node_command(program, env)
-
-
-def _no_heap_wanted(env: Env) -> bool:
-    try:
-        settings = json.loads((gemini_home(env) / "settings.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    advanced = settings.get("advanced") if isinstance(settings, dict) else None
-    return isinstance(advanced, dict) and advanced.get("autoConfigureMemory") is False
+    advanced = (read_object(gemini_home(env) / "settings.json") or {}).get("advanced")
+    unwanted = isinstance(advanced, dict) and advanced.get("autoConfigureMemory") is False
+    return () if unwanted else node_command(program, env)
 
 
 PROGRAM = Program("gemini", "@google/gemini-cli")
 ACT = "Act on the wal-agent recovery notice above."
 
 
-def locate(env: Env) -> Cli:
-    return PROGRAM.locate(env)
+locate = PROGRAM.locate
 
 
 def passthrough(args: Sequence[str]) -> bool:
-    """These arguments start no session (a subcommand, --version, --list-sessions): nothing to protect."""
-    given = parse_args(args)
-    first = next((arg for arg in given if not arg.name), None)
-    command = first is not None and first.words[0] != "--" and first.value in COMMANDS
-    return command or any(is_given(given, name) for name in NO_SESSION)
+    return starts_no_session(parse_args(args), COMMANDS, NO_SESSION)
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
-    """The session that the user chose: its id, "" where only Gemini can tell (latest, an index, a file), else None."""
+    """Return the chosen session: its id, "" where only Gemini knows it (latest, an index, a file), else None."""
     given = parse_args(args)
     if (chosen := last_value(given, "session-id")) is not None:
         return chosen.strip()
@@ -222,21 +181,11 @@ def session_from_args(args: Sequence[str]) -> str | None:
 
 
 def prompt_from_args(args: Sequence[str]) -> str | None:
-    """The prompt among the arguments; the positional words are one."""
-    given = parse_args(args)
-    words = [arg.value for arg in given if not arg.name]
-    for found in (
-        last_value(given, "prompt"),
-        last_value(given, "prompt-interactive"),
-        " ".join(words),
-    ):
-        if found:
-            return found
-    return None
+    return first_prompt(parse_args(args), "prompt", "prompt-interactive")
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
-    """Gemini's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
+    """Apply Gemini's own rule."""
     given = parse_args(args)
     if last_value(given, "prompt-interactive"):
         return True
@@ -250,13 +199,13 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
     ours: list[str] = []
-    told = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.prompt != ""
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours += ["--resume", session.id]
-        if told or session.asked:
+        if prompted or session.asked:
             given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
-        if told:
+        if prompted:
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
     elif not any(arg.name in SESSION_OPTIONS for arg in given):
         ours += ["--session-id", session.id]
@@ -266,16 +215,16 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
         ours += ["--extensions", extension_name(run)]
     argv = (*gemini_node_command(cli.path, env), str(cli.path), *ours, *to_words(given))
     # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
-    # Gemini again at exit code 199, is then the supervisor's (`again`).
-    return Command(argv, {"GEMINI_CLI_NO_RELAUNCH": "true"}, told and not interactive)
+    # Gemini again at exit code 199, is then the supervisor's (`restart_codes`).
+    return Command(argv, {"GEMINI_CLI_NO_RELAUNCH": "true"}, prompted and not interactive)
 
 
 _HEAD = b"Error when talking to Gemini API"  # written once, by the end of a headless run
 _LONG = re.compile(r"exceeds the maximum number of tokens|context window", re.IGNORECASE)
 
 
-def exit_cause(said: bytes, now: float) -> ExitCause | None:
-    _, head, after = said.rpartition(_HEAD)
+def exit_cause(stderr: bytes, now: float) -> ExitCause | None:
+    _, head, after = stderr.rpartition(_HEAD)
     if not head:
         return None
     text = after[:4096].decode("utf-8", "replace")

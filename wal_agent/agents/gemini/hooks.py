@@ -17,25 +17,19 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from wal_agent import msgspec_compat
 from wal_agent.agents import extension, installed_hooks
 from wal_agent.agents.base import (
-    Allow,
     AwaitingApproval,
-    Decision,
     Deny,
     Env,
-    HookEvent,
     HookSetup,
     HooksToInstall,
     HookTable,
     Injected,
     ModelRequest,
-    OtherEvent,
     SessionEnded,
     SessionStarted,
     ToolEnded,
@@ -44,10 +38,10 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.extension import owner_guard
-from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, bash_line, refuse_answer
-from wal_agent.agents.session_files import SessionId, require_object, well_formed
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, parser, renderer
+from wal_agent.agents.session_files import SessionId, require_object
 
-# The smallest set that tells phases and calls. PreCompress fires before each model request, with a payload that does
+# The smallest set that shows phases and calls. PreCompress fires before each model request, with a payload that does
 # not grow; BeforeModel and AfterModel carry the whole conversation each time (I9). No SessionEnd: by then the terminal
 # is the user's again, and Gemini writes what it does for that hook into it (I6).
 EVENTS = (
@@ -59,9 +53,6 @@ EVENTS = (
     "AfterAgent",
     "Notification",
 )
-
-
-_REFUSABLE = ("BeforeTool", "BeforeAgent")
 
 
 class _Hook(msgspec.Struct):
@@ -101,72 +92,45 @@ class _End(_Hook):
 # Lines of a shell call's result, which Gemini writes only where it went wrong; here in JSON, so between its escapes.
 _WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
 
-_DECODERS = msgspec_compat.of_events(
+
+def _ended(p: _Ended) -> ToolEnded:
+    failed = bytes(p.tool_response.error) != b"null"
+    clean = not failed and _WRONG.search(bytes(p.tool_response.llm)) is None
+    result = _result(p.tool_response)
+    return ToolEnded(p.session_id, p.tool_name, require_object(p.tool_input), result, failed, clean=clean)
+
+
+parse = parser(
     {
-        "SessionStart": _Start,
-        "BeforeAgent": _Prompt,
-        "BeforeTool": _Tool,
-        "AfterTool": _Ended,
-        "PreCompress": _Hook,
-        "AfterAgent": _Hook,
-        "Notification": _Notice,
-        "SessionEnd": _End,
+        "SessionStart": on(_Start, lambda p: SessionStarted(p.session_id, p.source)),
+        "BeforeAgent": on(_Prompt, lambda p: TurnStarted(p.session_id, p.prompt)),
+        "BeforeTool": on(_Tool, lambda p: ToolStarting(p.session_id, p.tool_name, require_object(p.tool_input))),
+        "AfterTool": on(_Ended, _ended),
+        "PreCompress": on(_Hook, lambda p: ModelRequest(p.session_id)),
+        "AfterAgent": on(_Hook, lambda p: TurnCompleted(p.session_id)),
+        "Notification": on(_Notice, lambda p: AwaitingApproval(p.session_id, p.message)),
+        "SessionEnd": on(_End, lambda p: SessionEnded(p.session_id, p.reason)),
     }
 )
 
 
-def parse(event: str, payload: bytes) -> HookEvent:
-    """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _DECODERS:
-        return OtherEvent(name=event)
-    try:
-        said: Any = _DECODERS[event].decode(well_formed(payload))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise ValueError(f"{event} hook: {e}") from e
-    session = said.session_id
-    match event:
-        case "SessionStart":
-            return SessionStarted(session, said.source)
-        case "BeforeAgent":
-            return TurnStarted(session, said.prompt)
-        case "BeforeTool":
-            return ToolStarting(session, said.tool_name, require_object(said.tool_input))
-        case "AfterTool":
-            failed = bytes(said.tool_response.error) != b"null"
-            response = said.tool_response
-            clean = not failed and _WRONG.search(bytes(response.llm)) is None
-            return ToolEnded(
-                session, said.tool_name, require_object(said.tool_input), _result(response), failed, clean=clean
-            )
-        case "PreCompress":
-            return ModelRequest(session)
-        case "AfterAgent":
-            return TurnCompleted(session)
-        case "Notification":
-            return AwaitingApproval(session, said.message)
-        case _:
-            return SessionEnded(session, said.reason)
-
-
 def _result(response: _Response) -> bytes:
-    """What the model got, without the display copy: for an edit that holds the file twice more."""
+    """Return what the model got, without the display copy, which holds an edited file twice more."""
     parts = [b'{"llmContent":', bytes(response.llm)]
     if bytes(response.error) != b"null":
         parts += [b',"error":', bytes(response.error)]
     return b"".join([*parts, b"}"])
 
 
-def render(event: str, decision: Decision) -> bytes:
-    """What the client hands to the hook's shell line."""
-    return ALLOW if isinstance(decision, Allow) or event not in _REFUSABLE else refuse_answer(deny_output(decision))
-
-
 def deny_output(decision: Deny) -> str:
-    """Gemini's deny. One line, no raw NUL: JSON escapes both."""
+    """Return Gemini's deny: one line without a raw NUL, since JSON escapes both."""
     words: dict[str, object] = {"decision": "deny", "reason": decision.reason}
     if decision.stop:
         words |= {"continue": False, "stopReason": decision.reason}
     return json.dumps(words)
+
+
+render = renderer(deny_output, refusable=("BeforeTool", "BeforeAgent"))
 
 
 MARKER = "GEMINI_CLI_WAL_AGENT_RUN"
@@ -176,18 +140,19 @@ FIRM = {*OF_TOOLS, "BeforeAgent"}  # may wait, for the bucket, or for a resumed 
 
 
 def hook_line(setup: HookSetup, event: str) -> str:
-    """The command for one event. Only a tool that has not run yet is refused; other broken hooks are silent (I6)."""
+    """Return the command of one event. Only a tool that has not run yet is refused; other broken hooks print nothing
+    (I6)."""
     deny = deny_output(Deny(GONE)) if event == "BeforeTool" else None
     return owner_guard(setup, MARKER) + bash_line(setup, "gemini", event, event in FIRM, deny)
 
 
 def gemini_home(env: Env) -> Path:
-    """Gemini's state folder, as it finds it itself."""
+    """Return Gemini's state folder, by its own rule."""
     return Path(env.get("GEMINI_CLI_HOME") or env.get("HOME") or Path.home()) / ".gemini"
 
 
 def _install_file(place: Path) -> dict[str, str]:
-    """Without it, any Gemini whose settings have security.allowedExtensions would fail to start."""
+    """Return the file without which a Gemini whose settings have security.allowedExtensions would fail to start."""
     return {".gemini-extension-install.json": json.dumps({"source": str(place), "type": "local"})}
 
 
@@ -202,13 +167,13 @@ def hook_table(setup: HookSetup) -> HookTable:
     return extension.hook_table(setup, EVENTS, OF_TOOLS, lambda event: hook_line(setup, event), HOOK_TIMEOUT_MS)
 
 
-def sweep(env: Env) -> None:
+def sweep(env: Env, runtime: Path) -> None:
     extension.sweep(gemini_home(env))
 
 
-_HAS_OURS = '[ -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ]'
+_RUNS_OWN = '[ -d "${GEMINI_CLI_HOME:-$HOME}/.gemini/extensions/wal-agent-$WAL_AGENT_RUN" ]'
 
 
 def hooks_to_install(env: Env) -> HooksToInstall:
-    hooks = installed_hooks.hooks_for_settings(hook_table, True, _HAS_OURS, named=True)
+    hooks = installed_hooks.hooks_for_settings(hook_table, True, _RUNS_OWN, named=True)
     return HooksToInstall("gemini", "Gemini", gemini_home(env) / "settings.json", hooks)

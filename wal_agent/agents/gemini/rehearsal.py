@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.gemini import Gemini
 from wal_agent.rehearsal.model import Call, Dialect
 
@@ -14,22 +13,26 @@ SETTINGS = """\
 """
 
 
-class GeminiRehearsal(Rehearsal):
-    dialect: Dialect = Gemini()
+dialect: Dialect = Gemini()
 
-    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        (home / ".gemini").mkdir(parents=True, exist_ok=True)
-        (home / ".gemini" / "settings.json").write_text(SETTINGS)
-        return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": url, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
 
-    def args(self, prompt: str) -> tuple[str, ...]:
-        return ("--yolo", "-m", "gemini-2.5-pro", "--prompt", prompt)
+def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
+    (home / ".gemini").mkdir(parents=True, exist_ok=True)
+    (home / ".gemini" / "settings.json").write_text(SETTINGS)
+    return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": url, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
 
-    def interactive_args(self, prompt: str) -> tuple[str, ...]:
-        return ("--yolo", "-m", "gemini-2.5-pro", "--prompt-interactive", prompt)
 
-    def shell(self, command: str) -> Call:
-        return "run_shell_command", {"command": command}
+def args(prompt: str) -> tuple[str, ...]:
+    return ("--yolo", "-m", "gemini-2.5-pro", "--prompt", prompt)
 
-    def write(self, path: Path, content: str) -> Call:
-        return "write_file", {"file_path": str(path), "content": content}
+
+def interactive_args(prompt: str) -> tuple[str, ...]:
+    return ("--yolo", "-m", "gemini-2.5-pro", "--prompt-interactive", prompt)
+
+
+def shell(command: str) -> Call:
+    return "run_shell_command", {"command": command}
+
+
+def write(path: Path, content: str) -> Call:
+    return "write_file", {"file_path": str(path), "content": content}

@@ -14,7 +14,6 @@ arrives byte for byte, and stays for later resumes.
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,23 +22,27 @@ from typing import Any
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.gemini.session import Message, Session, dump_session, load_session
 from wal_agent.agents.session_files import (
+    EPOCH,
+    HEAD_REPAIR,
     Json,
     call_input,
+    canonical_json,
     capped_text,
     decode_json,
     encode_json,
     end_time,
+    junk_repair,
+    logged_value,
     noted_result,
+    plain_text,
     unknown_result,
-    well_formed,
 )
 
-_MAX_DEPTH = 20  # lists in lists of a result; what is deeper is not told
 IGNORED = {"wait_for_previous"}  # scheduling only: not in every spelling of the same call
 
 
 def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
-    """Add what is missing, in the log's order, as one batch of the last model message; say how many."""
+    """Add what is missing, in the log's order, as one batch of the last model message; return how many."""
     missing = calls_to_add(read, calls)
     if not missing:
         return 0
@@ -58,8 +61,8 @@ def put_back(read: Session, session: str, calls: Sequence[LoggedCall]) -> int:
 
 
 def calls_to_add(read: Session, calls: Iterable[LoggedCall]) -> list[LoggedCall]:
-    """Each call of the file answers for one call of the log: the one put back under its number, else an equal one
-    that did not start after the file's had ended."""
+    """Return the calls that the file lacks. Each call of the file stands for one of the log: the one put back under its
+    number, else an equal one that did not start after the file's had ended."""
     ids: set[str] = set()
     told: dict[tuple[str, bytes], list[float]] = {}
     for message in read.messages.values():
@@ -105,38 +108,24 @@ def tool_call(call: LoggedCall, time: str) -> Json:
 def call_result(call: LoggedCall) -> dict[str, str]:
     if call.result is None:
         return {"error": unknown_result(call)}
-    try:
-        told = decode_json(call.result)
-    except (ValueError, RecursionError):
-        told = call.result.decode(errors="replace")
-    told = told if isinstance(told, dict) else {"llmContent": told}
-    text = noted_result(_said(told.get("llmContent")), call)
-    error = told.get("error")
+    value = logged_value(call.result)
+    value = value if isinstance(value, dict) else {"llmContent": value}
+    text = noted_result(plain_text(value.get("llmContent")), call)
+    error = value.get("error")
     if not call.failed and error is None:
         return {"output": text}
     message = error.get("message") if isinstance(error, dict) else None
     return {"error": capped_text(message, call.call) if isinstance(message, str) and message else text}
 
 
-def _said(content: Any, deep: int = _MAX_DEPTH) -> str:
-    """The text of what the model was given. Images and the like are in the log, not in the session."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and deep:
-        return "\n".join(_said(part, deep - 1) for part in content)
-    if isinstance(content, dict) and isinstance(content.get("text"), str):
-        return str(content["text"])
-    return "" if content is None else "[content that is not text: not put back]"
-
-
 def _structured(message: Message) -> bool:
-    """Content that tells calls or thoughts by itself: Gemini then does not look at toolCalls."""
+    """Return whether the content itself holds calls or thoughts: Gemini then ignores toolCalls."""
     return any(isinstance(p, dict) and ("functionCall" in p or "thought" in p) for p in message.parts())
 
 
 def _canon(args: Any) -> bytes:
     known = {k: v for k, v in args.items() if k not in IGNORED} if isinstance(args, dict) else args
-    return well_formed(json.dumps(known, sort_keys=True).encode())  # as the hook's was, when it was logged
+    return canonical_json(known)
 
 
 def _last_time(read: Session) -> str:
@@ -146,28 +135,28 @@ def _last_time(read: Session) -> str:
 
 
 CONTEXTS = ("<session_context>", "<hook_context>")
-EPOCH = "1970-01-01T00:00:00.000Z"
 
 
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     read = load_session(main)
-    repairs: list[str] = []
-    if read.junk:
-        repairs.append(f"{read.junk} damaged line(s) of the session file were left out.")
+    repairs = junk_repair(read.junk)
     if mend_head(read, session, workspace):
-        repairs.append("The session file's first line was damaged and was written anew.")
+        repairs.append(HEAD_REPAIR)
     if mend_contexts(read, session):
         repairs.append("A prompt that Gemini had merged into a context record stands by itself again.")
     mend_results(read)
     put = put_back(read, session, calls)
     if b"/tool-outputs/session-" in main:
-        repairs += moved_outputs(main, session)
+        repairs.append(
+            "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
+            f"files under tool-outputs/session-{session} of this machine instead."
+        )
     heard = None if any(map(_has_words, read.messages.values())) else ()
     return Reconciled(dump_session(read), put, len(read.said()), tuple(repairs), heard)
 
 
 def mend_head(read: Session, session: str, workspace: Path) -> bool:
-    """S13. The head also names the workspace's hash, which changes with its path."""
+    """Complete the head (S13). It also names the workspace's hash, which changes with its path."""
     broken = not read.headed
     times = [t for m in read.messages.values() if isinstance(t := m.value.get("timestamp"), str)]
     filled: Json = {"startTime": times[0] if times else EPOCH, "lastUpdated": times[-1] if times else EPOCH}
@@ -177,7 +166,7 @@ def mend_head(read: Session, session: str, workspace: Path) -> bool:
 
 
 def mend_contexts(read: Session, session: str) -> int:
-    """S8 and S4: cut a user's record after its context; what follows becomes a record of its own."""
+    """Cut a user's record after its context (S8, S4); what follows becomes a record of its own."""
     mended: dict[str, Message] = {}
     cut = 0
     for key, message in read.messages.items():
@@ -194,7 +183,7 @@ def mend_contexts(read: Session, session: str) -> int:
 
 
 def split_context(message: Message) -> tuple[list[Any], list[Any]]:
-    """The leading context parts of a user's record, and what a person said after them (empty: leave it as it is)."""
+    """Return the leading context parts of a user's record, and the user's words after them (empty: leave it as is)."""
     parts = message.parts()
     lead = 0
     while lead < len(parts) and _text(parts[lead]).lstrip().startswith(CONTEXTS):
@@ -209,7 +198,7 @@ def split_context(message: Message) -> tuple[list[Any], list[Any]]:
 
 
 def mend_results(read: Session) -> None:
-    """S6: each result once, in its own call; records that only repeat results are dropped."""
+    """Keep each result once, in its own call (S6); drop records that only repeat results."""
     told: set[str] = set()
     for message in read.messages.values():
         calls = message.calls
@@ -231,7 +220,7 @@ def mend_results(read: Session) -> None:
 
 
 def own_result(call: Json, batch: set[str]) -> Json:
-    """A checkpoint gives every call of a batch the results of all, and those of earlier resumes again."""
+    """Remove what a checkpoint adds: the results of the whole batch, and those of earlier resumes again."""
     result = call.get("result")
     if not isinstance(result, list):
         return call
@@ -246,15 +235,8 @@ def own_result(call: Json, batch: set[str]) -> Json:
     return call if len(kept) == len(result) else {**call, "result": kept}
 
 
-def moved_outputs(main: bytes, session: str) -> list[str]:
-    return [
-        "The session names its stored tool outputs by absolute paths; where this folder is another one, read the "
-        f"files under tool-outputs/session-{session} of this machine instead."
-    ]
-
-
 def _has_words(message: Message) -> bool:
-    """Whether a person says something in it: contexts and results of tools apart."""
+    """Return whether it holds a user's words, other than contexts and results of tools."""
     texts = (_text(part).lstrip() for part in message.parts())
     return message.kind == "user" and any(text and not text.startswith(CONTEXTS) for text in texts)
 
@@ -274,15 +256,15 @@ TITLE = "[wal-agent recovery]"
 
 
 def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
-    """Add it at the end, once. `main` is empty or what `reconcile` made: only its end is read, and one line added. A
-    prompt that Gemini would drop from the history gets a title of its own before it."""
+    """Add the prompt at the end, once. `main` is empty or made by `reconcile`: only its end is read, and one line
+    added. A prompt that Gemini would drop from the history gets a title before it."""
     main = main or _head(session, workspace)
     dropped = not prompt.strip() or prompt.lstrip().startswith(("/", "?", "<session_context>", "<hook_context>"))
     content = [{"text": TITLE + "\n"}, {"text": prompt}] if dropped else [{"text": prompt}]
     last = _last_said(main)
     if last.get("type") == "user" and last.get("content") == content:
         return main
-    # Free: this one follows `last`, so while `last` is the last, it is not there.
+    # A free id: this record follows `last`, so while `last` is the last, it is not in the file.
     new = uuid.uuid5(uuid.NAMESPACE_OID, f"{session} {last.get('id')} {prompt!r}")
     line = encode_json({"id": str(new), "timestamp": last.get("timestamp", EPOCH), "type": "user", "content": content})
     end = _scratchpad(main)
@@ -296,18 +278,19 @@ def _head(session: str, workspace: Path) -> bytes:
 
 
 def _last_said(main: bytes) -> Json:
-    """The last message of the user or the model; empty when there is none."""
+    """Return the last message of the user or the model; empty when there is none."""
     return next((r for r in _backwards(main) if r.get("type") in ("user", "gemini")), {})
 
 
 def _scratchpad(main: bytes) -> int:
-    """Where the last line begins, if it is the memory scratchpad (which stays the last), else where the file ends."""
+    """Return where the last line begins, if it is the memory scratchpad (which stays last), else where the file
+    ends."""
     last = next(_backwards(main), {})
     return main.rfind(b"\n", 0, len(main) - 1) + 1 if "$set" in last and "id" not in last else len(main)
 
 
 def _backwards(main: bytes) -> Iterator[Json]:
-    """The records behind the head, from the last, of a file whose every line is one."""
+    """Yield the records behind the head, from the last, of a file whose every line is one."""
     end = len(main) - 1
     while (begin := main.rfind(b"\n", 0, end) + 1) > 0:
         yield decode_json(main[begin:end])

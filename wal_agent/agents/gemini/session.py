@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ from wal_agent.agents.session_files import (
     Line,
     decode_json,
     encode_json,
+    files_below,
     largest_file,
     name_parts,
     records,
@@ -43,7 +44,7 @@ _SLUG = re.compile(r"[a-z0-9-]+")
 
 
 def project_slug(home: Path, workspace: Path) -> str:
-    """The registered slug, else one whose marker names the workspace, else the one that Gemini would claim."""
+    """Return the registered slug, else one whose marker names the workspace, else the one that Gemini would claim."""
     registered = slug_registry(home)
     known = registered.get(str(workspace))
     if known is not None and all(owner in (None, str(workspace)) for owner in slug_owners(home, known)):
@@ -63,12 +64,13 @@ def project_slug(home: Path, workspace: Path) -> str:
 
 
 def slugify(name: str) -> str:
-    """Lower case, anything but [a-z0-9] as single dashes, none at the ends."""
+    """Return the name in lower case, anything but [a-z0-9] as single dashes, none at the ends."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "project"
 
 
 def slug_registry(home: Path) -> dict[str, str]:
-    """projects.json; one bad slug makes Gemini drop all of it, and so do we: a slug is used as a folder's name."""
+    """Read projects.json. One bad slug makes Gemini drop all of it, and so does this: a slug becomes a folder's
+    name."""
     try:
         projects = json.loads(_read(home / "projects.json"))["projects"]
         items = dict(projects.items())
@@ -89,7 +91,7 @@ def _marker(folder: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError):
-        return ""  # there, and nobody's that we know
+        return ""  # present, of an unknown owner
 
 
 def _folders(base: Path) -> Iterator[Path]:
@@ -106,7 +108,7 @@ def _read(path: Path) -> bytes:
 
 @dataclass(slots=True)
 class Message:
-    """One message and the line that tells it. After a change, `line` is dropped and the value is written anew."""
+    """One message and its line. After a change, `line` is dropped and the value is written anew."""
 
     value: Json
     line: Line | None = None
@@ -161,21 +163,21 @@ def _apply(session: Session, record: Json, line: Line) -> None:
     elif isinstance(change, dict):
         if isinstance(change.get("messages"), list):
             session.messages.clear()
-            _apply_record(session, change["messages"])
+            _add_messages(session, change["messages"])
         if "memoryScratchpad" in change:
             session.scratchpad = encode_json({"$set": {"memoryScratchpad": change["memoryScratchpad"]}})
         session.meta |= {k: v for k, v in change.items() if k not in ("messages", "memoryScratchpad")}
     elif _is_head(record):
         session.meta |= {k: v for k, v in record.items() if k != "messages"}
         if isinstance(record.get("messages"), list):
-            _apply_record(session, record["messages"])
+            _add_messages(session, record["messages"])
 
 
 def _is_head(record: Json) -> bool:
     return isinstance(record.get("sessionId"), str) and isinstance(record.get("projectHash"), str)
 
 
-def _apply_record(session: Session, messages: list[Any]) -> None:
+def _add_messages(session: Session, messages: list[Any]) -> None:
     for message in messages:
         if isinstance(message, dict) and isinstance(message.get("id"), str):
             session.messages[message["id"]] = Message(message)
@@ -197,31 +199,29 @@ def dump_session(session: Session) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-# ---- a look at a file's first lines, whatever its size (I9) ---------------------------------------------------------
-
+# Of a file only the first lines are read, whatever its size (I9).
 _PIECE = 1 << 16
 _LIMIT = 1 << 23
 
 
 def session_id_of(path: Path) -> str | None:
-    """The id in the first line."""
+    """Return the id in the first line."""
     return _id(_record(_lines(path, 1)))
 
 
 def is_headless(path: Path) -> bool:
-    """Its first line is a whole record, but no session's head."""
+    """Return whether the first line is a whole record, but no session's head."""
     data = _lines(path, 1)
     record = _record(data)
     return b"\n" in data and record is not None and _id(record) is None
 
 
 def begins_session(fd: int) -> bool:
-    """Whether an open file has the first line of a session."""
+    """Return whether an open file has the first line of a session."""
     return _id(_record(_first(fd, 1))) is not None
 
 
 def _record(data: bytes) -> Json | None:
-    """The first line's."""
     try:
         record = decode_json(data.partition(b"\n")[0])
     except (ValueError, RecursionError):
@@ -235,7 +235,7 @@ def _id(record: Json | None) -> str | None:
 
 
 def is_stub(path: Path, session: str) -> bool:
-    """Nothing but a head of this session and a checkpoint that holds only the context that Gemini itself makes."""
+    """Return whether the file is only a head of this session and a checkpoint with just Gemini's own context."""
     data = _lines(path, 3)
     if data.count(b"\n") != 2 or not data.endswith(b"\n") or len(data) >= _LIMIT:
         return False
@@ -246,7 +246,6 @@ def is_stub(path: Path, session: str) -> bool:
 
 
 def _lines(path: Path, wanted: int) -> bytes:
-    """The start of a regular file; nothing of anything else."""
     try:
         with open_plain(path) as file:
             return _first(file.fileno(), wanted)
@@ -255,7 +254,7 @@ def _lines(path: Path, wanted: int) -> bytes:
 
 
 def _first(fd: int, wanted: int) -> bytes:
-    """Up to so many lines and a piece."""
+    """Read up to `wanted` lines and a piece."""
     data = b""
     while data.count(b"\n") < wanted and len(data) < _LIMIT and (piece := os.pread(fd, _PIECE, len(data))):
         data += piece
@@ -265,7 +264,6 @@ def _first(fd: int, wanted: int) -> bytes:
 MAIN = "session.jsonl"
 _EXTRAS = ("tool-outputs", "subagents", "plans")
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
-_MOST = 10_000  # files of one kind
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
@@ -274,12 +272,7 @@ def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
     if main is None:
         return []
     found = [SessionFile(MAIN, main, begins_session)]
-    for kind in _EXTRAS:
-        base = _base(kind, session, project)
-        found += [
-            SessionFile(f"{kind}/{p.relative_to(base).as_posix()}", p) for p in sorted(islice(walk_files(base), _MOST))
-        ]
-    return found
+    return found + [file for kind in _EXTRAS for file in files_below(kind, _base(kind, session, project))]
 
 
 def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
@@ -294,7 +287,7 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
 
 
 def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
-    """All of the same first eight characters: Gemini deletes them together, whichever session they are of."""
+    """Return all of the same first eight characters: Gemini deletes them together, whichever session they belong to."""
     return _twins(session, _project(workspace, env)) if _SESSION.fullmatch(session) else []
 
 
@@ -304,7 +297,7 @@ def resumable(session: str, workspace: Path, env: Env) -> bool:
 
 
 def tidy(session: str, workspace: Path, env: Env) -> None:
-    """S2: remove the stubs that resumes left beside the real file; only beside it, and only what holds nothing."""
+    """Remove the stubs that resumes left beside the real file (S2); only beside it, and only empty ones."""
     twins = _twins(session, _project(workspace, env))
     real = _real(session, twins)
     if real is None:
@@ -325,8 +318,8 @@ def _project(workspace: Path, env: Env) -> Path:
 
 
 def _main(session: str, project: Path) -> Path | None:
-    """The session's file. While a new session has no prompt yet, it looks like a stub; whatever holds more goes before
-    it. One that lost its head (S14) has nothing but its name to tell whose it is."""
+    """Return the session's file. While a new session has no prompt yet, it looks like a stub; a file with more in it
+    takes precedence. One that lost its head (S14) has only its name to show its session."""
     twins = _twins(session, project)
     real = _real(session, twins)
     if real is not None:
@@ -336,7 +329,7 @@ def _main(session: str, project: Path) -> Path | None:
 
 
 def _real(session: str, twins: list[Path]) -> Path | None:
-    """The one that Gemini finds, and finds something in."""
+    """Return the one that Gemini finds, and that holds something."""
     return largest_file(p for p in twins if session_id_of(p) == session and not is_stub(p, session))
 
 
@@ -366,7 +359,7 @@ _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
-    """Each call once: a message is written again with the same call ids. What a checkpoint repeats is not looked at."""
+    """Return each call once: a message is written again with the same call ids. Repeats in checkpoints are ignored."""
     found: dict[str, SeenCall] = {}
     for record, _ in records(appended):
         for call in Message(record).calls if record is not None else []:

@@ -1,8 +1,7 @@
-"""Starting a command that we know nothing of: as it was typed, and to go on, with the words of `[generic] resume`.
+"""Start any command: as it was typed, and to continue, with the words of `[generic] resume`.
 
 The recovery prompt is also put into a file that WAL_AGENT_RECOVERY_PROMPT names, so that a command without such words
-can have it. The command is always the one that was typed for this start: what stands in a bucket never chooses a
-program.
+can read it. The command is always the one that was typed for this start: data in a bucket never chooses a program.
 """
 
 from __future__ import annotations
@@ -14,20 +13,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
-from wal_agent.agents.generic import session as files
+from wal_agent.agents.base import Cli, Command, Env, HookSetup, Injected, NewSession, ResumeSession
 from wal_agent.agents.generic import settings
+from wal_agent.agents.generic.session import note_path
 from wal_agent.errors import ConfigError
 
 PROMPT = "WAL_AGENT_RECOVERY_PROMPT"  # the path of the recovery prompt; empty, or not set, where there is none
 SESSION = "WAL_AGENT_SESSION"
-SOCKET = "WAL_AGENT_SOCKET"  # it lies in the run's own folder
+SOCKET = "WAL_AGENT_SOCKET"  # its folder is the run's own
+UNLOGGED = (
+    "generic: the session files are saved, but no tool call is logged before it runs; after a crash nothing is known "
+    "of what was in flight."
+)
 MOST_WORD = 120_000  # bytes; Linux takes no argument over 128 KiB
 _HOLE = re.compile(r"\{(prompt|session)\}")
 
 
 def start_problem(args: Sequence[str], env: Env) -> str | None:
-    """Why these words cannot be started, in a sentence."""
+    """Return why these words cannot be started, in a sentence, or None."""
     if not args:
         return "generic has no command to run. Name it: wal-agent run generic -- aider --yes"
     if shutil.which(args[0], path=env.get("PATH", os.defpath)) is None:
@@ -35,12 +38,37 @@ def start_problem(args: Sequence[str], env: Env) -> str | None:
     return None
 
 
-def locate() -> Cli:
-    """There is no one program; each start names its own."""
+def locate(env: Env) -> Cli:
+    """Return no program: each start names its own."""
     return Cli(Path(os.devnull), "")
 
 
-def command(args: Sequence[str], session: NewSession | ResumeSession, env: Env) -> Command:
+def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    settings.load_settings(workspace, env)
+    return start_problem(args, env)
+
+
+def start_lines(workspace: Path, env: Env) -> list[str]:
+    given = settings.load_settings(workspace, env)
+    lines = [UNLOGGED]
+    if not given.session:
+        lines.append(
+            "generic: no session file is named, so only this folder's files are saved. Name them in [generic] session, "
+            f"in {settings.user_file(env)} or wal-agent.toml."
+        )
+    if given.resume is None:
+        lines.append(
+            "generic: after a crash the command is started again as it was, with the notice in the file that "
+            f"{PROMPT} names; words that make it go on: [generic] resume in {settings.user_file(env)}."
+        )
+    return lines
+
+
+def inject(setup: HookSetup, env: Env) -> Injected:
+    return Injected(paths=(prompt_folder(setup.run_dir),))
+
+
+def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     if problem := start_problem(args, env):
         raise ConfigError(problem)
     more = {SESSION: session.id}
@@ -50,7 +78,7 @@ def command(args: Sequence[str], session: NewSession | ResumeSession, env: Env) 
     if isinstance(session, ResumeSession):
         if session.prompt and (path := _hand_over(session.prompt, env)) is not None:
             more[PROMPT] = str(path)
-        if files.note_path(session.id, env).is_file():  # else nothing of the session was saved: the task begins again
+        if note_path(session.id, env).is_file():  # else nothing of the session was saved: the task begins again
             words = settings.load_settings(Path.cwd().resolve(), env).resume or ()
     return Command((*args, *(_filled(word, session) for word in words)), more)
 
@@ -64,7 +92,7 @@ def _filled(word: str, session: NewSession | ResumeSession) -> str:
 
 
 def prompt_folder(run_dir: Path) -> Path:
-    """Where the prompt's file is; it goes with the run."""
+    """Return the folder of the prompt's file; it is removed with the run."""
     return run_dir / "recovery"
 
 

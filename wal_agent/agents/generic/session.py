@@ -1,8 +1,8 @@
-"""The session's files of a command that we know nothing of: what `[generic] session` names, and a note of ours.
+"""The session of any command: the files that `[generic] session` names, and a note of wal-agent's.
 
-Names in the log: `note.json`, `home/<path>`, `workspace/<path>`. The note makes the session: it stands in our own state
-folder, and says under which names files were saved. A name of a log is only put back where the settings on this machine
-name it too, so that no log chooses what is written. Links are not followed.
+Names in the log: `note.json`, `home/<path>`, `workspace/<path>`. The note makes the session: it is in wal-agent's state
+folder and lists the names under which files were saved. A name of a log is only put back where the settings on this
+machine name it too, so that no log chooses what is written. Links are not followed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.agents.base import Env, Reconciled, SessionFile
+from wal_agent.agents.base import Env, LoggedCall, Reconciled, SessionFile
 from wal_agent.agents.generic import settings
 from wal_agent.agents.generic.settings import DEEP, Named, Root
 from wal_agent.agents.session_files import name_parts
@@ -54,7 +54,7 @@ def note_path(session: str, env: Env) -> Path:
 
 
 def write_note(session: str, workspace: Path, env: Env) -> None:
-    """Make the note, or bring it up to the settings. A disk that does not take it is found by the capture."""
+    """Make the note, or bring it up to the settings. The capture reports a disk that refuses it."""
     named = tuple(str(each) for each in settings.load_settings(workspace, env).session)
     data = msgspec.json.encode(Note(session, named)) + b"\n"
     path = note_path(session, env)
@@ -67,8 +67,8 @@ def write_note(session: str, workspace: Path, env: Env) -> None:
         new.replace(path)
 
 
-def reconcile(main: bytes, session: str) -> Reconciled:
-    """The note as it was, or a new one where that is none."""
+def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
+    """Return the note, or a new one where it is damaged or another session's."""
     try:
         note = _NOTE.decode(main)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -78,7 +78,7 @@ def reconcile(main: bytes, session: str) -> Reconciled:
     return Reconciled(msgspec.json.encode(Note(session)) + b"\n", 0, 0)
 
 
-def sweep(env: Env) -> None:
+def sweep(env: Env, runtime: Path) -> None:
     """Drop the oldest notes beyond MOST_NOTES."""
     with suppress(OSError):
         notes = sorted(folder(env).iterdir(), key=lambda path: path.stat().st_mtime)
@@ -86,12 +86,9 @@ def sweep(env: Env) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-# ---- what is there -------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Found:
-    """`left_out`: what was not taken, in sentences."""
+    """`left_out`: what is not saved, in sentences."""
 
     files: dict[str, Path] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -104,7 +101,7 @@ class Found:
 
 
 def find_files(workspace: Path, env: Env) -> Found:
-    """The plain files that the settings name, by their logical names."""
+    """Find the regular files that the settings name, by their logical names."""
     found = Found()
     for named in settings.load_settings(workspace, env).session:
         base = root_folder(named.root, workspace, env)
@@ -115,7 +112,7 @@ def find_files(workspace: Path, env: Env) -> Found:
 
 
 def folders(workspace: Path, env: Env) -> list[Path]:
-    """The nearest folders that are there above what patterns mean."""
+    """Return the nearest existing folders above what patterns mean."""
     found: set[Path] = set()
     for named in settings.load_settings(workspace, env).session:
         at = root_folder(named.root, workspace, env)
@@ -159,7 +156,7 @@ def _add_file(path: Path, base: Path, named: Named, env: Env, found: Found) -> N
 
 
 def _matches(folder: Path, wanted: frozenset[tuple[str, ...]], found: Found, deep: int) -> Iterator[Path]:
-    """Plain files below the real folder, by what is left of the patterns there."""
+    """Yield the regular files below the real folder that match the rest of the patterns."""
     wanted = settings.expand_patterns(wanted)
     for path in _entries(folder, wanted, found):
         left = settings.patterns_below(wanted, path.name)
@@ -174,7 +171,7 @@ def _matches(folder: Path, wanted: frozenset[tuple[str, ...]], found: Found, dee
 
 
 def _entries(folder: Path, wanted: frozenset[tuple[str, ...]], found: Found) -> list[Path]:
-    """Those that may be meant; a big folder is not read where patterns name what is in it."""
+    """Return the entries that may match; a folder is not listed where patterns name what is in it."""
     if all(left and not settings.is_wild(left[0]) for left in wanted):
         return sorted({folder / left[0] for left in wanted})
     try:
@@ -188,9 +185,6 @@ def _entries(folder: Path, wanted: frozenset[tuple[str, ...]], found: Found) -> 
     return inside
 
 
-# ---- where it belongs ----------------------------------------------------------------------------------------------
-
-
 def _is_own_file(path: Path, env: Env) -> bool:
     return any(path.is_relative_to(ours.absolute()) for ours in (state_dir(env), config_dir(env)))
 
@@ -200,7 +194,7 @@ def root_folder(kind: Root, workspace: Path, env: Env) -> Path | None:
 
 
 def root_of(path: Path, workspace: Path, env: Env) -> Path:
-    """The folder that a restore of `path` stays in."""
+    """Return the folder that a restore of `path` stays in."""
     for base in (folder(env), workspace, home(env)):
         if base is not None and path.is_relative_to(base):
             return base
@@ -233,7 +227,15 @@ def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
     return path
 
 
-def existing_files(session: str, env: Env) -> list[Path]:
-    """Just the note: what else is there may be another command's, and is only replaced where the log has it."""
+def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
+    """Return just the note: other files may be another command's, and are only replaced where the log has them."""
     path = note_path(session, env) if _SESSION.fullmatch(session) else None
     return [path] if path is not None and path.is_file() else []
+
+
+def resumable(session: str, workspace: Path, env: Env) -> bool:
+    return bool(existing_files(session, workspace, env))
+
+
+def left_out(workspace: Path, env: Env) -> list[str]:
+    return find_files(workspace, env).left_out

@@ -1,4 +1,7 @@
-"""OpenCode's command line: the start or resume, and its last error.
+"""OpenCode's command line: its options, the checks before a start, the start or resume, and its last error.
+
+The options are those of `opencode --help` and `opencode run --help` (yargs) of the tested version. `hooks_off_reason`
+reads arguments and environment before anything is started (I5): would the plugin run?
 
 OpenCode chooses the ids of new sessions by itself; a hook reports them. `opencode run` rewrites a prompt (quotes around
 blanks; a word that is a number ends it with an error), and the TUI takes one only for a new session. So the plugin
@@ -11,14 +14,33 @@ long.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
-from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.exit_text import cause_from_last_error
-from wal_agent.agents.opencode import hooks, resume
-from wal_agent.agents.opencode.hooks import subcommand
-from wal_agent.agents.program import Program
+from wal_agent.agents.opencode import resume
+from wal_agent.agents.program import Arg, Program, Syntax, is_given, last_value, to_words
+
+SYNTAX = Syntax.of(
+    value="""log-level port hostname mdns-domain model session prompt agent replay-limit command format title attach
+        password username dir variant""",
+    flag="help version print-logs pure mdns continue fork auto mini no-replay share thinking interactive yolo",
+    many="file cors",
+    short="h=help v=version m=model c=continue s=session f=file p=password u=username i=interactive",
+    yargs=True,
+)
+# Subcommands that run no model in this folder.
+_PASS = (
+    """completion mcp debug providers auth agent upgrade uninstall models stats export import session plugin plug db"""
+)
+PASS = frozenset(_PASS.split())
+# Another program begins their sessions, or they are in another folder.
+SERVERS = frozenset(("acp", "attach", "serve", "web", "github", "pr"))
+NO_VALUES = ("", "0", "false", "no", "off")  # OpenCode takes many words for yes
 
 PROGRAM = Program("opencode", "opencode-ai")
 ACT = "Act on the wal-agent recovery notice."
@@ -27,57 +49,100 @@ _SESSION = frozenset(("session", "continue", "fork"))
 _PROMPT = frozenset(("", "prompt", "command", "file", "title"))
 
 
-def locate(env: Env) -> Cli:
-    return PROGRAM.locate(env)
+locate = PROGRAM.locate
+
+
+def subcommand(args: Sequence[str]) -> tuple[str, list[Arg]]:
+    """Return the subcommand ("": the TUI) and all arguments beside its name."""
+    given = SYNTAX.read(args)
+    for i, arg in enumerate(given):
+        if not arg.name:
+            known = arg.words[0] != "--" and arg.value in {"run", *PASS, *SERVERS}
+            return (arg.value, given[:i] + given[i + 1 :]) if known else ("", given)
+    return "", given
+
+
+def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | None:
+    command, given = subcommand(args)
+    if command in SERVERS or last_value(given, "attach") is not None:
+        shown = f"opencode {command}" if command in SERVERS else "--attach"
+        return (
+            f"{shown} works in sessions that another program begins, or in another folder; wal-agent saves those of "
+            "`opencode` and `opencode run` in this one. Nothing was run."
+        )
+    if any(is_given(given, name) for name in ("mini", "interactive")):
+        return "OpenCode's --mini and --interactive are not known to wal-agent yet. Nothing was run."
+    if is_given(given, "pure") or env.get("OPENCODE_PURE", "").lower() not in NO_VALUES:
+        where = "--pure" if is_given(given, "pure") else "OPENCODE_PURE"
+        return f"{where} starts OpenCode without plugins, so no tool call could be logged. Nothing was run."
+    if env.get("OPENCODE_EXPERIMENTAL_CODE_MODE", "").lower() not in NO_VALUES:
+        return (
+            "OPENCODE_EXPERIMENTAL_CODE_MODE lets OpenCode run MCP tools inside one call, of which hooks do not tell. "
+            "Nothing was run."
+        )
+    if env.get("OPENCODE_DB") == ":memory:":
+        return "OPENCODE_DB keeps the session in memory only, so it could not be saved. Nothing was run."
+    return _elsewhere(command, given, workspace)
+
+
+def _elsewhere(command: str, given: Sequence[Arg], workspace: Path) -> str | None:
+    words = [arg.value for arg in given if not arg.name]
+    folder = last_value(given, "dir") if command == "run" else next(iter(words), None)
+    if not folder or os.path.realpath(workspace / folder) == os.path.realpath(workspace):
+        return None
+    return (
+        f"OpenCode is told to work in {folder}, which is another folder than the one that wal-agent saves. Start "
+        "wal-agent there. Nothing was run."
+    )
 
 
 def passthrough(args: Sequence[str]) -> bool:
     command, given = subcommand(args)
-    return command in hooks.PASS or any(hooks.is_given(given, name) for name in ("help", "version"))
+    return command in PASS or any(is_given(given, name) for name in ("help", "version"))
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
     given = subcommand(args)[1]
-    if hooks.is_given(given, "fork"):
+    if is_given(given, "fork"):
         return ""
-    if (chosen := hooks.last_value(given, "session")) is not None:
+    if (chosen := last_value(given, "session")) is not None:
         return chosen
-    return "" if hooks.is_given(given, "continue") else None
+    return "" if is_given(given, "continue") else None
 
 
 def prompt_from_args(args: Sequence[str]) -> str | None:
     command, given = subcommand(args)
     if command != "run":
-        return hooks.last_value(given, "prompt") or None
-    said = " ".join(arg.value for arg in given if not arg.name)
-    if (name := hooks.last_value(given, "command")) is not None:
-        said = f"/{name} {said}".strip()
-    return said or None
+        return last_value(given, "prompt") or None
+    prompt = " ".join(arg.value for arg in given if not arg.name)
+    if (name := last_value(given, "command")) is not None:
+        prompt = f"/{name} {prompt}".strip()
+    return prompt or None
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
     command, given = subcommand(args)
     if command == "run":
-        return hooks.is_given(given, "interactive") or hooks.is_given(given, "mini")
+        return is_given(given, "interactive") or is_given(given, "mini")
     return True
 
 
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     word, given = subcommand(args)
-    # It takes its folder from PWD, before the one that it is started in.
+    # It prefers the folder in PWD to the one that it is started in.
     more = {"PWD": ""} if "PWD" in env else {}
     ours: list[str] = []
     behind: list[str] = []
-    told = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.prompt != ""
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in _SESSION]
-        known = resume.resumable(session.id, env)  # else there is only the prompt: its session had not been saved
+        known = resume.resumable(session.id, Path(), env)  # else only the prompt: its session was not saved
         ours = ["--session", session.id] if known else []
-        if told and word == "run":
+        if prompted and word == "run":
             given = [arg for arg in given if arg.name not in _PROMPT]
             behind = ACT.split(" ")
             more[SAY] = json.dumps({"text": session.prompt}, ensure_ascii=False)
-        elif told:
+        elif prompted:
             given = [arg for arg in given if arg.name != "prompt"]
             if known:
                 more[SAY] = json.dumps(
@@ -86,8 +151,8 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
             else:
                 ours = [f"--prompt={session.prompt}"]
     head = [word] if word else []
-    argv = (str(cli.path), *head, *ours, *hooks.to_words(given), *behind)
-    return Command(argv, more, told and word == "run")
+    argv = (str(cli.path), *head, *ours, *to_words(given), *behind)
+    return Command(argv, more, prompted and word == "run")
 
 
 _LAST = re.compile(rb"^(?:\x1b\[\d+m)*Error: (?:\x1b\[\d+m)*(.{1,600})$", re.MULTILINE)
@@ -95,5 +160,4 @@ _LONG = re.compile(r"context window|context length|prompt is too long", re.IGNOR
 _WAIT = re.compile(r"rate limit|too many requests|overloaded|usage limit", re.IGNORECASE)
 
 
-def exit_cause(said: bytes, now: float) -> ExitCause | None:
-    return cause_from_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)
+exit_cause = partial(cause_from_last_error, last=_LAST, waits=_WAIT, too_long=_LONG)

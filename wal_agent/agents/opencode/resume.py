@@ -45,7 +45,7 @@ from wal_agent.agents.opencode.database import (
     row_order,
     tool_parts,
 )
-from wal_agent.agents.session_files import Json, call_input, decode_json, encode_json, noted_result, unknown_result
+from wal_agent.agents.session_files import Json, call_input, encode_json, logged_value, noted_result, unknown_result
 from wal_agent.errors import ConfigError
 from wal_agent.safefs import read_plain
 
@@ -55,8 +55,8 @@ REPLACED = "replaced-"
 _OWN = frozenset(("project_id", "workspace_id", "directory", "path", "time_updated"))  # of this machine
 
 
-def resumable(session: str, env: Env) -> bool:
-    """In the database, or in a journal that `adopt` will bring there."""
+def resumable(session: str, workspace: Path, env: Env) -> bool:
+    """Return whether it is in the database, or in a journal that `import_session` will bring there."""
     if not place.is_session(session):
         return False
     try:
@@ -70,7 +70,6 @@ def resumable(session: str, env: Env) -> bool:
 
 
 def stored_folder(session: str, env: Env) -> Path | None:
-    """The folder that the session has in the database here."""
     try:
         with store.read_database(place.database_path(env), BUSY) as db:
             row = store.session_row(db, session)
@@ -80,6 +79,7 @@ def stored_folder(session: str, env: Env) -> Path | None:
 
 
 def import_session(cli: Cli, session: str, workspace: Path, env: Env) -> None:
+    """Bring a restored journal into the database, where they differ. ConfigError when OpenCode does not accept it."""
     if not place.is_session(session) or (data := read_plain(place.journal_path(session, env))) is None:
         return
     rows = load_rows(data)
@@ -93,9 +93,7 @@ def import_session(cli: Cli, session: str, workspace: Path, env: Env) -> None:
             _import(cli, _export(rows, session, workspace), session, workspace, env)
         if restored or there is None:
             _write(database, rows, session, place.journal_path(session, env).parent)
-            journal.mark_synced(
-                place.journal_path(session, env)
-            )  # what the session gets from now on is not to be undone
+            journal.mark_synced(place.journal_path(session, env))  # so what it gets from now on is not undone
     except (OverflowError, UnicodeError, TypeError, ValueError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as e:
         raise ConfigError(f"The saved session holds what is no value of OpenCode's: {e}. Nothing was run.") from e
     except (sqlite3.Error, OSError) as e:
@@ -119,7 +117,7 @@ def _there(database: Path, session: str) -> dict[str, Any] | None:
 
 
 def _export(rows: Rows, session: str, workspace: Path) -> Json:
-    """What `opencode export` would say of it, without what was said: that is compared and written by us."""
+    """Return what `opencode export` would give, without messages: wal-agent compares and writes those itself."""
     row = rows.found["session", session]["row"]
     time = {"created": row.get("time_created", 0), "updated": row.get("time_updated", 0)}
     info: Json = {"id": session, "projectID": "global", "directory": str(workspace), "time": time}
@@ -146,13 +144,13 @@ def _import(cli: Cli, export: Json, session: str, workspace: Path, env: Env) -> 
     except (OSError, subprocess.TimeoutExpired) as e:
         raise ConfigError(f"`opencode import` did not work: {e}.") from e
     if done.returncode != 0 or f"Imported session: {session}".encode() not in done.stdout:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
-        raise ConfigError(f"OpenCode did not take the restored session: `opencode import` said: {said}")
+        output = (done.stderr or done.stdout).decode(errors="replace").strip()[-300:]
+        raise ConfigError(f"OpenCode did not take the restored session: `opencode import` said: {output}")
 
 
 def _nothing_to_install(folder: Path) -> dict[str, str]:
-    """Settings folders of its own, in which OpenCode finds what it else asks npm for: an import needs none of the
-    user's, and would end with a lock on them that the next start waits for."""
+    """Return variables for settings folders of its own, in which OpenCode finds what it else gets from npm: an import
+    needs none of the user's, and would leave a lock on them that the next start waits for."""
     config = folder / "config" / "opencode"
     (config / "node_modules").mkdir(parents=True)
     wants = {"dependencies": {"@opencode-ai/plugin": "*"}}
@@ -172,7 +170,7 @@ def _write(database: Path, rows: Rows, session: str, folder: Path) -> None:
 
 
 class SessionWrite:
-    """One transaction, in which a session becomes what the journal says. Where nothing differs, nothing is written."""
+    """One transaction, in which a session becomes that of the journal. Where nothing differs, nothing is written."""
 
     def __init__(self, db: sqlite3.Connection, rows: Rows, session: str, folder: Path) -> None:
         self._db = db
@@ -204,7 +202,7 @@ class SessionWrite:
             self._put(key[0], self._wanted[key], key in there)
 
     def _keep(self, keys: list[Key]) -> None:
-        """Rows as they are here, a line each, on the disk before anything happens to them."""
+        """Write the rows as they are here to a file, one a line, and sync it, before they are changed."""
         if not keys:
             return
         earlier = sorted(self._folder.glob(f"{REPLACED}*.jsonl"), key=lambda p: (p.stat().st_mtime_ns, p.name))
@@ -239,17 +237,14 @@ class SessionWrite:
                 row |= {"session_id": record["session"], "position": _position(record)}
                 self._replace("todo", row, record, known)
             case _:
-                values = {
-                    "id": record["id"],
-                    "session_id": record["session"],
-                    "data": encode_json(record["data"]).decode(),
-                }
+                data = encode_json(record["data"]).decode()
+                values = {"id": record["id"], "session_id": record["session"], "data": data}
                 if kind == "part":
                     values["message_id"] = record["message"]
                 self._replace(kind, values, record, known)
 
     def _replace(self, table: str, values: Json, record: Json, known: bool) -> None:
-        """Columns that we do not know stay as they are. A new row whose id another session has is an error."""
+        """Write a row. Unknown columns stay as they are. A new row whose id another session has is an error."""
         created = record.get("created", 0)
         values = {"time_created": created, "time_updated": created, **values}
         columns = self._columns(table)
@@ -278,27 +273,22 @@ class SessionWrite:
             names, marks = ", ".join(row), ", ".join("?" * len(row))
             self._db.execute(f"INSERT INTO session ({names}) VALUES ({marks})", tuple(row.values()))
             return
-        for name in ("parent_id", "revert"):  # which say something where they are not; others may be a newer version's
+        for name in ("parent_id", "revert"):  # where absent they are NULL; others may be a newer version's
             if name in columns and not columns[name]:
                 row.setdefault(name, None)
         sets = ", ".join(f"{name} = ?" for name in row)
         self._db.execute(f"UPDATE session SET {sets} WHERE id = ?", (*row.values(), record["id"]))
 
     def _columns(self, table: str) -> dict[str, bool]:
-        """Names, and whether one must have a value."""
+        """Return the names, and whether each must have a value."""
         return {row[1]: bool(row[3]) for row in self._db.execute(f"PRAGMA table_info({table})")}
 
 
-_ID_COLUMN = {
-    "session": "id",
-    "message": "id",
-    "part": "id",
-    "todo": "session_id || '/' || position",
-}
+_ID_COLUMN = {"session": "id", "message": "id", "part": "id", "todo": "session_id || '/' || position"}
 
 
 def _position(record: Json) -> int | None:
-    """Of a thing to do in its session's list; None where the id is none of ours."""
+    """Return the position of a to-do in its session's list; None where the id is malformed."""
     session, _, position = record["id"].rpartition("/")
     return int(position) if session == record["session"] and re.fullmatch("[0-9]{1,6}", position) else None
 
@@ -345,16 +335,13 @@ def _drop_orphans(rows: Rows) -> int:
     return len(lost)
 
 
-# ---- calls
-
-
 def _resolve(rows: Rows, session: str, calls: Sequence[LoggedCall]) -> int:
-    """Give each open call its outcome, and add those that are missing; say how many."""
+    """Give each open call its outcome, and add those that are missing; return how many."""
     parts = sorted(tool_parts(rows), key=row_order)
     free = [p for p in parts if p.get("by") != "user"]
     pairs: dict[int, Json] = {}
     used: set[str] = set()
-    # A call without an id may be meant by a part only when no other call is.
+    # A part may be a call without an id only when it is no other call.
     for part_key, call_key in ((_part_id, _id_of), (_part_input, _call_input)):
         same: dict[object, list[Json]] = {}
         for part in free:
@@ -401,23 +388,23 @@ def _call_input(call: LoggedCall) -> object:
 
 
 def _earlier(part: Json, call: LoggedCall) -> bool:
-    """It ended before the call began: a provider may use its ids again."""
+    """Return whether it ended before the call began: a provider may use its ids again."""
     time = part["data"]["state"].get("time")
     end = time.get("end") if isinstance(time, dict) else None
     return isinstance(end, int | float) and end + 1 < int(call.started * 1000)
 
 
 def outcome_state(call: LoggedCall, before: Json) -> Json:
-    """A part's state by what the log knows."""
+    """Return a part's state by the log."""
     state = _state(before, call_input(call), int(call.started * 1000))
     if call.result is None:
         return state | {"status": "error", "error": unknown_result(call)}
-    said = _result(call.result)
-    text = noted_result(said["output"], call)
+    result = _result(call.result)
+    text = noted_result(result["output"], call)
     if call.failed:
         return state | {"status": "error", "error": text}
-    metadata = {"output": text, **said["metadata"]} if call.tool == "bash" else said["metadata"]
-    return state | {"status": "completed", "output": text, "title": said["title"], "metadata": metadata}
+    metadata = {"output": text, **result["metadata"]} if call.tool == "bash" else result["metadata"]
+    return state | {"status": "completed", "output": text, "title": result["title"], "metadata": metadata}
 
 
 def _state(before: Json, input: Json, started: int) -> Json:
@@ -432,17 +419,11 @@ def _state(before: Json, input: Json, started: int) -> Json:
 
 
 def _result(data: bytes) -> Json:
-    """What the plugin said of it, or a JSON string with words of ours, or bytes that were cut off."""
-    try:
-        value = decode_json(data)
-    except (ValueError, RecursionError):
-        value = data.decode("utf-8", "replace")
+    """Return output, title and metadata of a result: the plugin's, wal-agent's own JSON string, or truncated bytes."""
+    value = logged_value(data)
     if not isinstance(value, dict):
-        return {
-            "output": value if isinstance(value, str) else data.decode("utf-8", "replace"),
-            "title": "",
-            "metadata": {},
-        }
+        output = value if isinstance(value, str) else data.decode("utf-8", "replace")
+        return {"output": output, "title": "", "metadata": {}}
     metadata = value.get("metadata")
     return {
         "output": content_text(value.get("output")),
@@ -452,7 +433,7 @@ def _result(data: bytes) -> Json:
 
 
 def _put_back(rows: Rows, session: str, missing: Sequence[LoggedCall]) -> None:
-    """As one batch of the last message, where that is the model's and asks for tools; else of a new one."""
+    """Add calls as one batch of the last message, where that is the model's and requests tools; else of a new one."""
     messages = rows.messages(session)
     last = messages[-1] if messages else None
     if (
@@ -465,27 +446,13 @@ def _put_back(rows: Rows, session: str, missing: Sequence[LoggedCall]) -> None:
         rows.add(last)
     before = max((p["id"] for p in rows.of("part") if p["message"] == last["id"]), default=last["id"])
     for n, call in enumerate(missing, 1):
-        data = {
-            "type": "tool",
-            "tool": call.tool,
-            "callID": _id_of(call),
-            "state": outcome_state(call, {}),
-        }
-        id = _id("prt", before, n, f"{session} {call.call}")
-        rows.add(
-            {
-                "type": "part",
-                "id": id,
-                "session": session,
-                "created": last["created"],
-                "message": last["id"],
-                "data": data,
-            }
-        )
+        data = {"type": "tool", "tool": call.tool, "callID": _id_of(call), "state": outcome_state(call, {})}
+        part = {"type": "part", "id": _id("prt", before, n, f"{session} {call.call}"), "session": session}
+        rows.add({**part, "created": last["created"], "message": last["id"], "data": data})
 
 
 def _message(session: str, last: Json | None, messages: Sequence[Json], call: LoggedCall) -> Json:
-    """The model's own message was lost: one that holds only its calls."""
+    """Return a message that holds only its calls, where the model's own was lost."""
     asked: Json = next((m["data"] for m in reversed(messages) if m["data"].get("role") == "user"), {})
     model = asked.get("model")
     model = model if isinstance(model, dict) else {}
@@ -509,7 +476,7 @@ def _message(session: str, last: Json | None, messages: Sequence[Json], call: Lo
 
 
 def _id(kind: str, before: str, step: int, seed: str) -> str:
-    """OpenCode's ids sort by time: this one comes behind `before`."""
+    """Make an id behind `before`: OpenCode's ids sort by time."""
     found = _ID.match(before)
     number = (int(found[1], 16) if found else 0) + step
     return f"{kind}_{number % (1 << 48):012x}{hashlib.sha256(seed.encode()).hexdigest()[:14]}"

@@ -27,7 +27,7 @@ from typing import Literal
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
 from wal_agent.agents.opencode.database import Key, content_text, journal_lines, load_rows, row_digest, row_key
-from wal_agent.agents.session_files import Json, encode_json, records
+from wal_agent.agents.session_files import Json, encode_json, is_file, records
 from wal_agent.safefs import read_plain
 
 MAIN = "session.jsonl"
@@ -53,12 +53,12 @@ def database_path(env: Env) -> Path:
 
 
 def folder(env: Env) -> Path:
-    """Of our journals, not OpenCode's: nothing of its own is ever replaced as a file."""
+    """Return the folder of the journals, not OpenCode's: no file of its own is ever replaced."""
     return _xdg(env, "XDG_STATE_HOME", ".local/state") / "wal-agent" / "opencode"
 
 
 def journal_path(session: str, env: Env) -> Path:
-    """ValueError for what is no session's id."""
+    """Return a session's journal. ValueError for what is no session's id."""
     if not _SESSION.fullmatch(session):
         raise ValueError(f"{session!r} is no session id")
     return folder(env) / session / MAIN
@@ -69,29 +69,29 @@ def is_session(session: str) -> bool:
 
 
 def unnamed_journal() -> str:
-    """Where this process notes what it sees of a session whose id it was not told (`--continue`, `--fork`)."""
+    """Return the name of this process's journal of a session whose id is not known yet (`--continue`, `--fork`)."""
     return f"_run-{os.getpid()}"
 
 
-def session_files(session: str, env: Env) -> list[SessionFile]:
-    return [SessionFile(MAIN, path) for path in existing_files(session or unnamed_journal(), env)]
+def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
+    return [SessionFile(MAIN, path) for path in existing_files(session or unnamed_journal(), workspace, env)]
 
 
-def restore_path(name: str, session: str, env: Env) -> Path:
+def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
     path = journal_path(session, env)
     if name != MAIN:
         raise ValueError(f"{name!r} is no file of an OpenCode session")
     return path
 
 
-def existing_files(session: str, env: Env) -> list[Path]:
+def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
     if not is_session(session):
         return []
     path = journal_path(session, env)
-    return [path] if path.is_file() and not path.is_symlink() and not path.parent.is_symlink() else []
+    return [path] if is_file(path) and not path.parent.is_symlink() else []
 
 
-YOUNG = 5.0  # seconds in which a lock may still get the words that say whose it is
+YOUNG = 5.0  # seconds in which a new lock may still get the file that names its owner
 
 
 def clear_dead_locks(env: Env) -> None:
@@ -103,7 +103,7 @@ def clear_dead_locks(env: Env) -> None:
 
 
 def _remove(lock: Path) -> None:
-    """By another name, so that a new holder's lock is not taken for the dead one's."""
+    """Rename it first, so that a new holder's lock is not taken for the dead one's."""
     grave = lock.with_name(f"{lock.name}.{uuid.uuid4().hex}")
     with suppress(OSError):
         lock.rename(grave)
@@ -114,12 +114,12 @@ def _remove(lock: Path) -> None:
 
 
 def _dead(lock: Path) -> bool:
-    """Held by no living process of this machine."""
-    said = read_plain(lock / "meta.json", 4096)
-    if said is None:
+    """Return whether no living process of this machine holds it."""
+    data = read_plain(lock / "meta.json", 4096)
+    if data is None:
         return not (lock / "meta.json").exists() and time.time() - lock.stat().st_mtime > YOUNG
     try:
-        meta = json.loads(said)
+        meta = json.loads(data)
         host, pid = meta["hostname"], int(meta["pid"])
     except (ValueError, LookupError, TypeError):
         return False
@@ -137,14 +137,14 @@ def _alive(pid: int) -> bool:
 
 
 Signature = tuple[tuple[int, int, int], ...]
-FRESH = 100_000_000  # ns; a file that was written so lately may be written again without a sign of it
-SYNCED = "synced"  # beside the journal: its own sign when it was last brought up to the database
+FRESH = 100_000_000  # ns; a file that was written this recently may be written again with the same signature
+SYNCED = "synced"  # beside the journal: its own signature when it was last brought up to the database
 
 
 @dataclass
 class JournalState:
-    """What a journal holds, and the signs of both files when that was so. `began`: ms, when this process first looked
-    for a session that was not there."""
+    """The content of a journal, and the signatures of both files at that time. `began`: ms, when this process first
+    looked for a session that was not there."""
 
     database: Signature = ()
     journal: Signature = ()
@@ -166,7 +166,7 @@ def update_journal(session: str, workspace: Path, env: Env) -> None:
         if not any(now) or (known.database == now and known.journal == file_signature(path)):
             return
         if _replaced(path):
-            return  # by a restore that has not been adopted yet: the database knows less of it, or something else
+            return  # by a restore that is not imported yet: the database has less of it, or something else
         _bring(session, workspace, database, path, known)
         known.database = () if any(time.time_ns() - at[2] < FRESH for at in now if at) else now
         known.journal = file_signature(path)
@@ -174,26 +174,26 @@ def update_journal(session: str, workspace: Path, env: Env) -> None:
 
 
 def is_synced(session: str, env: Env) -> bool:
-    """Is the journal as the database was when it was last read? Else it was put there by a restore."""
+    """Return whether the journal is as the database was when it was last read; else a restore put it there."""
     path = journal_path(session, env)
     return read_plain(path.parent / SYNCED) == repr(file_signature(path)).encode()
 
 
 def mark_synced(path: Path) -> None:
-    """The database has what the journal has."""
+    """Note that the database has what the journal has."""
     if any(now := file_signature(path)):
         (path.parent / SYNCED).write_text(repr(now))
 
 
 def _replaced(path: Path) -> bool:
-    """Is it another file than the one that was brought up to the database? Our own lines leave it the same."""
-    said = re.match(rb"\(\((\d+), ", read_plain(path.parent / SYNCED) or b"")
+    """Return whether it is another file than the one that was brought up to the database. Appended lines keep it."""
+    marked = re.match(rb"\(\((\d+), ", read_plain(path.parent / SYNCED) or b"")
     here = file_signature(path)[0]
-    return said is not None and bool(here) and int(said[1]) != here[0]
+    return marked is not None and bool(here) and int(marked[1]) != here[0]
 
 
 def file_signature(*paths: Path) -> Signature:
-    """By which a change of files is seen; empty tuples for those that are not there."""
+    """Return values that show a change of files; empty tuples for those that are not there."""
     found = []
     for path in paths:
         try:
@@ -233,12 +233,12 @@ def _bring(session: str, workspace: Path, database: Path, path: Path, known: Jou
 
 
 def _settled() -> int:
-    """ms; rows that were last changed before this cannot have been changed again in the same millisecond."""
+    """Return a time in ms: rows that changed last before it cannot have changed again in the same millisecond."""
     return time.time_ns() // 1_000_000 - 1000
 
 
 def _look_for_a_turn(db: sqlite3.Connection, session: str, workspace: Path, path: Path, known: JournalState) -> None:
-    """Whose id nobody knows yet: a turn without hooks shows as another new session here."""
+    """Look for a turn of a session whose id is not known yet: without hooks it shows as another new session here."""
     if session.startswith("ses_") or known.rows:
         return
     turns = store.sessions_begun_since if session else store.sessions_prompted_since
@@ -260,8 +260,8 @@ def _append(path: Path, new: list[Json]) -> None:
             raise OSError("the disk is full")
 
 
-ABORTED = "Tool execution aborted"  # OpenCode's words for a call that a person interrupted
-# Its whole words: a tool's own error may begin with some of them.
+ABORTED = "Tool execution aborted"  # OpenCode's message for a call that a user interrupted
+# The whole message: a tool's own error may begin with a part of it.
 _REFUSED = re.compile(
     r"The user rejected permission to use this specific tool call\.?(?: with the following feedback: .*)?"
     r"|The user has specified a rule which prevents you from using this specific tool call\..*",
@@ -270,7 +270,7 @@ _REFUSED = re.compile(
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
-    """A row is written again with each change: the last one counts."""
+    """Return the calls. A row is written again with each change: the last one counts."""
     found: dict[str, SeenCall] = {}
     for record, _ in records(appended):
         if record is None or (key := row_key(record)) is None or key[0] != "part" or record.get("gone"):
@@ -311,13 +311,14 @@ def _call(record: Json) -> SeenCall | None:
 
 
 def _compacted(state: Json) -> bool:
-    """An old call, of any run, whose row is written again only because its output is left out from now on."""
+    """Return whether it is an old call, of any run, whose row only changed because its output is left out from now
+    on."""
     time = state.get("time")
     return isinstance(time, dict) and bool(time.get("compacted"))
 
 
 def proves_turn(appended: bytes) -> bool:
-    """A user's message is written before the model is asked; `turn`: of a session whose id no hook has told."""
+    """A user's message is written before the model is called; `turn`: of a session whose id no hook has reported."""
     for record, _ in records(appended):
         if record is None:
             continue

@@ -19,34 +19,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.exit_text import cause_from_last_error
 from wal_agent.agents.pi import session
 from wal_agent.agents.pi.hooks import MARKER
-from wal_agent.agents.program import Arg, Program
+from wal_agent.agents.program import Arg, Program, last_value
 
 COMMANDS = ("install", "remove", "uninstall", "update", "list", "config")
 NO_SESSION = ("help", "version", "export", "list-models")
 SESSION_OPTIONS = ("session", "continue", "resume", "fork")
 PROMPT, FILE = "", "@"  # names of words that are no options: a message; a file that becomes part of one
 
-_SHORT = {
-    "h": "help",
-    "v": "version",
-    "p": "print",
-    "c": "continue",
-    "r": "resume",
-    "t": "tools",
-    "e": "extension",
-    "nt": "no-tools",
-    "nbt": "no-builtin-tools",
-    "ne": "no-extensions",
-    "ns": "no-skills",
-    "np": "no-prompt-templates",
-    "nc": "no-context-files",
-}
+_LETTERS = """h=help v=version p=print c=continue r=resume t=tools e=extension nt=no-tools nbt=no-builtin-tools
+    ne=no-extensions ns=no-skills np=no-prompt-templates nc=no-context-files"""
+_SHORT = dict(each.split("=") for each in _LETTERS.split())
 _VALUE = {
     *("mode", "provider", "model", "api-key", "system-prompt", "append-system-prompt", "session", "fork"),
     *("session-dir", "models", "tools", "thinking", "export", "extension", "skill", "prompt-template", "theme"),
@@ -71,7 +60,7 @@ def parse_args(args: Sequence[str]) -> list[Arg]:
 
 
 def _parse_one(word: str, following: str | None) -> tuple[str, bool]:
-    """What the word is, and whether it takes the following one."""
+    """Return the name of the option that the word is, and whether it takes the following one."""
     if word.startswith("@"):
         return FILE, False
     if not word.startswith("-"):
@@ -92,18 +81,13 @@ def _parse_one(word: str, following: str | None) -> tuple[str, bool]:
     return (long if long == "list-models" else "?"), takes
 
 
-def last_value(given: Sequence[Arg], name: str) -> str | None:
-    found = [arg.value for arg in given if arg.name == name]
-    return found[-1] if found else None
-
-
 def output_mode(given: Sequence[Arg]) -> str | None:
-    """The last that is one: pi passes over others."""
+    """Return the last valid mode: pi ignores others."""
     return next((a.value for a in reversed(given) if a.name == "mode" and a.value in ("text", "json", "rpc")), None)
 
 
 def prompt_words(given: Sequence[Arg]) -> list[str]:
-    """The words that make up what the user asks for, in order."""
+    """Return the words that make up the prompt, in order."""
     return [
         arg.words[0] if arg.name == FILE else arg.value
         for arg in given
@@ -151,7 +135,7 @@ def _moved_folder(workspace: Path, env: Env) -> str | None:
 
 
 def _other_folder(chosen: str | None, workspace: Path, env: Env) -> str | None:
-    """A session that is named by its path: pi works in the folder that it belongs to, wherever it was started."""
+    """Refuse another folder's session that is named by its path: pi would work in that folder, wherever it starts."""
     if chosen is None or not ("/" in chosen or "\\" in chosen or chosen.endswith(".jsonl")):
         return None
     path = workspace / chosen
@@ -165,13 +149,12 @@ def _other_folder(chosen: str | None, workspace: Path, env: Env) -> str | None:
 
 _NO_HOOKS = "it does not tell its extensions of the session that /new begins, nor wait for them at its end."
 PROGRAM = Program("pi", "@mariozechner/pi-coding-agent", ("0.65.0", _NO_HOOKS))
-FLAG = "--wal-agent"  # without our extension, pi does not know it and does not start
+FLAG = "--wal-agent"  # without wal-agent's extension, pi does not know it and does not start
 ACT = "Act on the wal-agent recovery notice above."
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def locate(env: Env) -> Cli:
-    return PROGRAM.locate(env)
+locate = PROGRAM.locate
 
 
 def passthrough(args: Sequence[str]) -> bool:
@@ -179,7 +162,7 @@ def passthrough(args: Sequence[str]) -> bool:
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
-    """The session that the user chose: its id, "" where only pi can tell (the newest, a path, a part of an id)."""
+    """Return the chosen session: its id, "" where only pi knows it (the newest, a path, a part of an id), else None."""
     given = parse_args(args)
     if not any(arg.name in SESSION_OPTIONS for arg in given):
         return None
@@ -200,20 +183,20 @@ def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
 def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, interactive: bool, env: Env) -> Command:
     given = parse_args(args)
     ours: list[str] = []
-    told = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.prompt != ""
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours = ["--session", session.id]
-        if told:
+        if prompted:
             given = without_prompt(given)
             ours.append(ACT)  # in front: behind an option of an extension's it would be taken for its value
     argv = (str(cli.path), *ours, *to_words(_with_hooks(given, env[MARKER])))
-    return Command(argv, {}, told and not interactive)
+    return Command(argv, {}, prompted and not interactive)
 
 
 def _with_hooks(given: list[Arg], extension: str) -> list[Arg]:
-    """Behind the user's own `-e`, whose extensions may rewrite calls before they are logged; else in front of all: a
-    last option without its value would swallow ours."""
+    """Insert wal-agent's extension behind the user's own `-e`, whose extensions may rewrite calls before they are
+    logged; else in front of all: a last option without its value would take it."""
     at = max((n + 1 for n, arg in enumerate(given) if arg.name == "extension"), default=0)
     ours = [Arg("?", "", (FLAG,)), Arg("extension", extension, ("-e", extension))]  # the flag takes no word that is one
     return [*given[:at], *ours, *given[at:]]
@@ -222,5 +205,4 @@ def _with_hooks(given: list[Arg], extension: str) -> list[Arg]:
 _LAST = re.compile(rb"^((?:429|5\d\d) .{1,600})$", re.MULTILINE)
 
 
-def exit_cause(said: bytes, now: float) -> ExitCause | None:
-    return cause_from_last_error(said, now, last=_LAST)
+exit_cause = partial(cause_from_last_error, last=_LAST)

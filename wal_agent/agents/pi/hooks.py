@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import msgspec
 
-from wal_agent import msgspec_compat
 from wal_agent.agents.base import (
-    Allow,
     Compacting,
-    Decision,
+    Deny,
     Env,
     HookEvent,
     HookSetup,
@@ -32,13 +29,13 @@ from wal_agent.agents.base import (
     TurnCompleted,
     TurnStarted,
 )
-from wal_agent.agents.hook_line import ALLOW, GONE, refuse_answer
-from wal_agent.agents.session_files import SessionId, require_object, well_formed
+from wal_agent.agents.hook_line import GONE, on, parser, renderer
+from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
 from wal_agent.resources import shipped
 
-_EXTENSIONS = " (extension)"  # hooks/pi.ts: behind the name of one of pi's own tools, of another in its place
-CUT_SHORT = ("", "error", "aborted")  # why an answer of the model stopped that ends no turn
+_EXTENSIONS = " (extension)"  # hooks/pi.ts: suffix of a tool that replaces one of pi's own
+CUT_SHORT = ("", "error", "aborted")  # stop reasons of an answer that ends no turn
 # What pi's shell tool writes last where a command went wrong; one that an extension put in its place may not call it an
 # error. In JSON, so between its escapes.
 _WRONG = re.compile(rb'(?:"|\\n)Command (?:exited with code -?\d+|timed out after [\d.]+ seconds|aborted)"')
@@ -71,58 +68,40 @@ class _End(_Hook):
     stop: str = ""
 
 
-_DECODERS = msgspec_compat.of_events(
-    {
-        "session_start": _Start,
-        "before_agent_start": _Prompt,
-        "tool_call": _Tool,
-        "tool_result": _Ended,
-        "turn_end": _Hook,
-        "agent_end": _End,
-        "session_before_compact": _Hook,
-        "session_compact": _Hook,
-    }
-)
+def _ended(p: _Ended) -> ToolEnded:
+    content = bytes(p.content)
+    result, input = b'{"content":' + content + b"}", require_object(p.input)
+    clean = not p.failed and _WRONG.search(content) is None
+    return ToolEnded(p.session, p.tool, input, result, p.failed, p.call_id, clean)
 
 
-def parse(event: str, payload: bytes) -> HookEvent:
-    """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _DECODERS:
-        return OtherEvent(name=event)
-    try:
-        said: Any = _DECODERS[event].decode(well_formed(payload))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise ValueError(f"{event} hook: {e}") from e
-    session = said.session
-    match event:
-        case "session_start":
-            return SessionStarted(session, said.reason)
-        case "before_agent_start":
-            return TurnStarted(session, said.prompt)
-        case "tool_call":
-            return ToolStarting(session, said.tool, require_object(said.input), said.call_id)
-        case "tool_result":
-            content = bytes(said.content)
-            result = b'{"content":' + content + b"}"
-            clean = not said.failed and _WRONG.search(content) is None
-            return ToolEnded(session, said.tool, require_object(said.input), result, said.failed, said.call_id, clean)
-        case "turn_end":
-            return ModelRequest(session)
-        case "session_before_compact" | "session_compact":
-            return Compacting(session, done=event == "session_compact")
-        case _:
-            return OtherEvent(event) if said.stop in CUT_SHORT else TurnCompleted(session)
+def _agent_end(p: _End) -> HookEvent:
+    return OtherEvent("agent_end") if p.stop in CUT_SHORT else TurnCompleted(p.session)
+
+
+EVENTS = {
+    "session_start": on(_Start, lambda p: SessionStarted(p.session, p.reason)),
+    "before_agent_start": on(_Prompt, lambda p: TurnStarted(p.session, p.prompt)),
+    "tool_call": on(_Tool, lambda p: ToolStarting(p.session, p.tool, require_object(p.input), p.call_id)),
+    "tool_result": on(_Ended, _ended),
+    "turn_end": on(_Hook, lambda p: ModelRequest(p.session)),
+    "agent_end": on(_End, _agent_end),
+    "session_before_compact": on(_Hook, lambda p: Compacting(p.session, done=False)),
+    "session_compact": on(_Hook, lambda p: Compacting(p.session, done=True)),
+}
+parse = parser(EVENTS)
+
+
+def _deny_output(decision: Deny) -> str:
+    return json.dumps({"reason": decision.reason, "stop": decision.stop})
+
+
+render = renderer(_deny_output, refusable=("tool_call",))
 
 
 def plain_tool_name(tool: str) -> str:
-    """A tool's name as the session file has it."""
+    """Return a tool's name as the session file has it."""
     return tool.removesuffix(_EXTENSIONS)
-
-
-def render(event: str, decision: Decision) -> bytes:
-    if isinstance(decision, Allow) or event != "tool_call":
-        return ALLOW
-    return refuse_answer(json.dumps({"reason": decision.reason, "stop": decision.stop}))
 
 
 MARKER = "WAL_AGENT_PI_EXTENSION"

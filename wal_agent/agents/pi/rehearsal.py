@@ -5,31 +5,34 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.anthropic import Anthropic
 from wal_agent.rehearsal.model import Call, Dialect
 
 _MODEL = ("--model", "scripted/scripted")
 
 
-class PiRehearsal(Rehearsal):
-    dialect: Dialect = Anthropic()
+dialect: Dialect = Anthropic()
 
-    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        folder = home / ".pi" / "agent"
-        folder.mkdir(parents=True, exist_ok=True)
-        provider = {"baseUrl": url, "api": "anthropic-messages", "apiKey": "fake", "models": [{"id": "scripted"}]}
-        (folder / "models.json").write_text(json.dumps({"providers": {"scripted": provider}}) + "\n")
-        return {"PI_OFFLINE": "1"}
 
-    def args(self, prompt: str) -> tuple[str, ...]:
-        return (*_MODEL, "-p", prompt)
+def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
+    folder = home / ".pi" / "agent"
+    folder.mkdir(parents=True, exist_ok=True)
+    provider = {"baseUrl": url, "api": "anthropic-messages", "apiKey": "fake", "models": [{"id": "scripted"}]}
+    (folder / "models.json").write_text(json.dumps({"providers": {"scripted": provider}}) + "\n")
+    return {"PI_OFFLINE": "1"}
 
-    def interactive_args(self, prompt: str) -> tuple[str, ...]:
-        return (*_MODEL, prompt)
 
-    def shell(self, command: str) -> Call:
-        return "bash", {"command": command}
+def args(prompt: str) -> tuple[str, ...]:
+    return (*_MODEL, "-p", prompt)
 
-    def write(self, path: Path, content: str) -> Call:
-        return "write", {"path": str(path), "content": content}
+
+def interactive_args(prompt: str) -> tuple[str, ...]:
+    return (*_MODEL, prompt)
+
+
+def shell(command: str) -> Call:
+    return "bash", {"command": command}
+
+
+def write(path: Path, content: str) -> Call:
+    return "write", {"path": str(path), "content": content}

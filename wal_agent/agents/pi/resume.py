@@ -15,7 +15,6 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,17 @@ from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.pi.hooks import plain_tool_name
 from wal_agent.agents.pi.session import Entry, Tree, dump_tree, load_tree, mend_head
 from wal_agent.agents.session_files import (
+    HEAD_REPAIR,
     MAX_RESULT,
     Json,
     call_input,
+    canonical_json,
     decode_json,
     encode_json,
+    junk_repair,
     noted_result,
+    time_of,
     unknown_result,
-    well_formed,
 )
 
 _TEXT = re.compile(rb'"text":"((?:[^"\\\x00-\x1f]|\\(?:u[0-9a-fA-F]{4}|[^u]))*)')
@@ -39,14 +41,14 @@ NOTHING = "(no output)"  # pi's own words; an API may refuse an empty text
 
 
 def result_message(logged: LoggedCall, id: str, time: int) -> Json:
-    """`time` in milliseconds."""
+    """Return the log's result as pi's `toolResult` message. `time` in milliseconds."""
     if logged.result is None:
         return _message(logged.tool, id, [_text(unknown_result(logged))], True, time, result_mark(logged))
     try:
-        told = decode_json(logged.result)
+        value = decode_json(logged.result)
     except ValueError:
-        told = _cut_off(logged.result)
-    content = told.get("content") if isinstance(told, dict) else told
+        value = _cut_off(logged.result)
+    content = value.get("content") if isinstance(value, dict) else value
     blocks = _blocks(content)
     texts = [block["text"] for block in blocks if block["type"] == "text"]
     if sum(map(len, texts)) > MAX_RESULT or logged.note or not texts:
@@ -57,12 +59,12 @@ def result_message(logged: LoggedCall, id: str, time: int) -> Json:
 
 
 def error_message(id: str, tool: str, text: str, time: int) -> Json:
-    """An error in words of ours."""
+    """Return an error with wal-agent's own text."""
     return _message(tool, id, [_text(text)], True, time, {})
 
 
 def result_mark(logged: LoggedCall) -> Json:
-    """By this a result that was put back is known again: ids may repeat. pi keeps it, and tells no model of it."""
+    """Return the mark that identifies a result that was put back: ids may repeat. pi keeps it; no model gets it."""
     return {MARK: [logged.call, logged.started]}
 
 
@@ -79,18 +81,15 @@ def _message(tool: str, id: str, content: list[Json], failed: bool, time: int, d
 
 
 def _cut_off(result: bytes) -> str:
-    """What is left of a result's texts, and the sentence behind them that says so."""
-    told, _, why = result.partition(b"\n")  # JSON has its line ends escaped
-    texts = (
-        [str(decode_json(b'"' + text + b'"')) for text in _TEXT.findall(told)]
-        if told.startswith(b'{"content":')
-        else []
-    )
+    """Return the rest of a truncated result's texts, and the sentence behind them that reports the cut."""
+    text, _, why = result.partition(b"\n")  # JSON has its line ends escaped
+    found = _TEXT.findall(text) if text.startswith(b'{"content":') else []
+    texts = [str(decode_json(b'"' + each + b'"')) for each in found]
     return "\n".join([*texts, why.decode(errors="replace")]).rstrip() if texts else result.decode(errors="replace")
 
 
 def _blocks(content: Any) -> list[Json]:
-    """Text and images, as far as they are sound."""
+    """Return the valid texts and images."""
     if isinstance(content, str):
         return [_text(content)] if content else []
     out: list[Json] = []
@@ -115,13 +114,11 @@ _TOKENS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     tree = load_tree(main)
-    repairs: list[str] = []
-    if tree.junk:
-        repairs.append(f"{tree.junk} damaged line(s) of the session file were left out.")
+    repairs = junk_repair(tree.junk)
     if tree.orphans:
         repairs.append(f"{tree.orphans} message(s) whose forerunner was lost follow the last one before them.")
     if not tree.headed:
-        repairs.append("The session file's first line was damaged and was written anew.")
+        repairs.append(HEAD_REPAIR)
     mend_head(tree, session, workspace)
     put = _put_back(tree, session, calls)
     messages = sum(entry.role in ("user", "assistant") for entry in tree.entries)
@@ -130,7 +127,7 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
 
 
 class _FileCalls:
-    """The calls that the file tells, and which of them have a result."""
+    """The calls of the file, and which of them have a result."""
 
     def __init__(self, tree: Tree) -> None:
         self.made: list[tuple[Entry, Json]] = []
@@ -155,24 +152,25 @@ class _FileCalls:
                 self._put[n] = details
 
     def claim(self, calls: Sequence[LoggedCall]) -> list[int | None]:
-        """For each the call of the file that is this one; each answers for one. The sure ones go first."""
+        """Return for each the index of its call in the file, each of which matches one. The sure ones match first."""
         found: dict[int, int] = {}
-        for look in (self._marked, self._equal, self._alike):
+        for matches in (self._marked, self._equal, self._alike):
             for at, logged in enumerate(calls):
-                free = [n for n in look(logged) if n not in self.claimed] if at not in found else []
+                free = [n for n in matches(logged) if n not in self.claimed] if at not in found else []
                 if free:
                     found[at] = free[0]
                     self.claimed.add(free[0])
         return [found.get(at) for at in range(len(calls))]
 
     def _marked(self, logged: LoggedCall) -> list[int]:
-        """Put back before."""
+        """Return the calls that were put back for this one before."""
         wanted = result_mark(logged)
         return [n for n, found in self._put.items() if found == wanted]
 
     def _equal(self, logged: LoggedCall) -> list[int]:
-        """The same tool and input: by the id the last that may be meant, without one the first, an open one if any."""
-        wanted = (plain_tool_name(logged.tool), _canon(call_input(logged)))
+        """Return those of the same tool and input: by the id the last possible one first, else an open one, the
+        first."""
+        wanted = (plain_tool_name(logged.tool), canonical_json(call_input(logged)))
         ids = self._by_id.get(logged.call_id, []) if logged.call_id else range(len(self.made))
         same = [n for n in ids if _key(self.made[n][1]) == wanted and not self._over(n, logged)]
         if not logged.call_id:
@@ -180,8 +178,8 @@ class _FileCalls:
         return sorted(same, key=lambda n: (_later(self.made[n][0], logged), -n))
 
     def _alike(self, logged: LoggedCall) -> list[int]:
-        """pi mends some inputs, and extensions may rewrite any, before the hook is told. An id may come again: it must
-        be of a call that this one's time allows."""
+        """Return those of the same id and tool: pi mends some inputs, and extensions may rewrite any, before the hook
+        fires. An id may come again, so the time must allow it."""
         ids = self._by_id.get(logged.call_id, []) if logged.call_id else []
         same = [n for n in ids if str(self.made[n][1].get("name")) == plain_tool_name(logged.tool)]
         return [n for n in reversed(same) if self._may_be(n, logged)]
@@ -193,24 +191,24 @@ class _FileCalls:
         return not self._over(n, logged) and _seconds(entry) > 0
 
     def _over(self, n: int, logged: LoggedCall) -> bool:
-        """The file's call ended before this one began."""
+        """Return whether the file's call ended before this one began."""
         ended = _seconds(self.answered[n]) if n in self.answered else 0.0
         return 0 < ended < logged.started - _CLOSE
 
 
 def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
-    told = _FileCalls(tree)
+    file = _FileCalls(tree)
     lacking: list[LoggedCall] = []
     results_of: dict[int, dict[str, Json]] = {}  # entry -> call id -> message
     put = 0
-    for logged, n in zip(calls, told.claim(calls), strict=True):
+    for logged, n in zip(calls, file.claim(calls), strict=True):
         if n is None:
             lacking.append(logged)
-        elif n not in told.answered:
-            entry, call = told.made[n]
+        elif n not in file.answered:
+            entry, call = file.made[n]
             results_of.setdefault(id(entry), {})[call["id"]] = result_message(logged, call["id"], entry_time(tree))
             put += 1
-    _not_begun(tree, told, results_of)
+    _not_begun(tree, file, results_of)
     for entry in [e for e in tree.entries if id(e) in results_of]:
         made = [results_of[id(entry)][c["id"]] for c in entry.calls if c["id"] in results_of[id(entry)]]
         _insert(tree, entry, made, session)
@@ -221,7 +219,7 @@ def _put_back(tree: Tree, session: str, calls: Sequence[LoggedCall]) -> int:
 
 
 def _batches(lacking: Sequence[LoggedCall]) -> list[list[LoggedCall]]:
-    """One, but for ids that come again."""
+    """Split into batches without repeated ids; mostly one."""
     batches: list[list[LoggedCall]] = []
     for logged in lacking:
         if not batches or any(call_id(logged) == call_id(other) for other in batches[-1]):
@@ -230,17 +228,17 @@ def _batches(lacking: Sequence[LoggedCall]) -> list[list[LoggedCall]]:
     return batches
 
 
-def _not_begun(tree: Tree, told: _FileCalls, results_of: dict[int, dict[str, Json]]) -> None:
-    """Calls of the last answer that nobody knows a start of; older ones are pi's own business."""
+def _not_begun(tree: Tree, file: _FileCalls, results_of: dict[int, dict[str, Json]]) -> None:
+    """Answer calls of the last answer without a known start; pi itself handles older ones."""
     last = next((e for e in reversed(tree.entries) if e.role in ("user", "assistant")), None)
-    for n, (entry, call) in enumerate(told.made):
-        if entry is last and n not in told.answered and n not in told.claimed:
+    for n, (entry, call) in enumerate(file.made):
+        if entry is last and n not in file.answered and n not in file.claimed:
             made = error_message(call["id"], str(call.get("name", "")), NOT_BEGUN, entry_time(tree))
             results_of.setdefault(id(entry), {})[call["id"]] = made
 
 
 def _insert(tree: Tree, entry: Entry, made: Sequence[Json], session: str) -> None:
-    """Behind the results that the answer has; what followed them follows these."""
+    """Insert results behind those that the answer has; what followed them follows these."""
     at = next(n for n, e in enumerate(tree.entries) if e is entry)
     last = entry
     for n in range(at + 1, len(tree.entries) if entry.id else 0):
@@ -274,30 +272,25 @@ def new_entry(id: str, parent: str | None, time: str, message: Json) -> Entry:
 
 
 def free_id(known: Collection[str], name: str) -> str:
-    """Eight hexadecimal digits, as pi's own."""
+    """Make an id of eight hexadecimal digits, as pi's own."""
     while (made := uuid.uuid5(uuid.NAMESPACE_OID, name).hex[:8]) in known:
         name += "+"
     return made
 
 
 def _answer(tree: Tree, lacking: Sequence[LoggedCall]) -> Json:
-    """The model's own words were lost with the crash: only its calls are known. It counts as big as the one before, and
-    costs nothing."""
+    """Return an answer with only its calls, where the model's own was lost. It counts as many tokens as the one before,
+    and costs nothing."""
     before: Json = next((e.message for e in reversed(tree.entries) if e.role == "assistant"), {})
     chosen = next((e.value for e in reversed(tree.entries) if e.value.get("type") == "model_change"), {})
-    told = before.get("usage")
-    usage = told if isinstance(told, dict) else {}
+    usage = before.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
     tokens = {name: n if isinstance(n := usage.get(name), int) else 0 for name in _TOKENS}
     return {
         "role": "assistant",
         "content": [
-            {
-                "type": "toolCall",
-                "id": call_id(logged),
-                "name": plain_tool_name(logged.tool),
-                "arguments": call_input(logged),
-            }
-            for logged in lacking
+            {"type": "toolCall", "id": call_id(c), "name": plain_tool_name(c.tool), "arguments": call_input(c)}
+            for c in lacking
         ],
         "api": str(before.get("api", "unknown")),
         "provider": str(before.get("provider") or chosen.get("provider") or "unknown"),
@@ -313,41 +306,31 @@ def call_id(logged: LoggedCall) -> str:
 
 
 def entry_time(tree: Tree) -> int:
-    """Milliseconds."""
-    at = _parsed(tree.time)
-    return round(at * 1000) if at is not None else 0
+    """Return milliseconds."""
+    at = time_of(tree.time)
+    return round(at.timestamp() * 1000) if at is not None else 0
 
 
 def _seconds(entry: Entry) -> float:
-    """When it was written; 0: unknown."""
-    return _parsed(entry.value.get("timestamp")) or 0.0
+    """Return when it was written; 0: unknown."""
+    at = time_of(entry.value.get("timestamp"))
+    return at.timestamp() if at is not None else 0.0
 
 
 def _later(entry: Entry, logged: LoggedCall) -> bool:
     return 0 < logged.started < _seconds(entry) - _CLOSE
 
 
-def _parsed(timestamp: Any) -> float | None:
-    try:
-        at = datetime.fromisoformat(str(timestamp))
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
 def _key(call: Json) -> tuple[str, bytes]:
-    return str(call.get("name")), _canon(call.get("arguments"))
-
-
-def _canon(args: Any) -> bytes:
-    return well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged
+    return str(call.get("name")), canonical_json(call.get("arguments"))
 
 
 TITLE = "[wal-agent recovery]\n"  # before a prompt that would be dropped from the history
 
 
 def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
-    """Add it at the end, once. `main` is empty or what `reconcile` made: only its end is read, and one line added."""
+    """Add the prompt at the end, once. `main` is empty or made by `reconcile`: only its end is read, and one line
+    added."""
     main = main or _head_of(session, workspace)
     last = _last_entry(main)
     text = prompt if prompt.strip() else TITLE + prompt
@@ -370,7 +353,7 @@ def _head_of(session: str, workspace: Path) -> bytes:
 
 
 def _last_entry(main: bytes) -> Entry:
-    """The last entry that others can hang on, else the head, of a file whose every line is a record."""
+    """Return the last entry with an id, else the head, of a file whose every line is a record."""
     end = len(main)
     while end > 0:
         begin = main.rfind(b"\n", 0, end - 1) + 1

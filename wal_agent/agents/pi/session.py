@@ -7,30 +7,34 @@ touched keeps its bytes.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
-from wal_agent.agents.session_files import Json, Line, decode_json, encode_json, records, walk_files
+from wal_agent.agents.program import read_object
+from wal_agent.agents.session_files import (
+    EPOCH,
+    Json,
+    Line,
+    decode_json,
+    encode_json,
+    largest_file,
+    read_start,
+    records,
+    walk_files,
+)
 
 MAIN = "session.jsonl"
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 _HEAD = 1 << 16  # bytes of a first line
-_LIMIT = 1 << 22
 
 
 def agent_dir(env: Env) -> Path:
-    """pi's folder, as it finds it itself."""
-    return (
-        expand_path(env["PI_CODING_AGENT_DIR"], env)
-        if env.get("PI_CODING_AGENT_DIR")
-        else pi_home(env) / ".pi" / "agent"
-    )
+    """Return pi's folder, by its own rule."""
+    chosen = env.get("PI_CODING_AGENT_DIR")
+    return expand_path(chosen, env) if chosen else pi_home(env) / ".pi" / "agent"
 
 
 def pi_home(env: Env) -> Path:
@@ -46,36 +50,24 @@ def folder(env: Env) -> Path:
 
 
 def own_folder(env: Env) -> Path | None:
-    """The folder that the user chose for all sessions of all workspaces."""
+    """Return the folder that the user chose for all sessions of all workspaces."""
     chosen = env.get("PI_CODING_AGENT_SESSION_DIR") or read_settings(agent_dir(env) / "settings.json").get("sessionDir")
     return expand_path(chosen, env) if isinstance(chosen, str) and chosen else None
 
 
 def read_settings(path: Path) -> dict[str, object]:
-    try:
-        with path.open("rb") as f:
-            value = json.loads(f.read(_LIMIT))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    return read_object(path) or {}
 
 
 def workspace_sessions(workspace: Path, env: Env) -> Path:
-    """The folder of the workspace's sessions."""
+    """Return the folder of the workspace's sessions."""
     slug = re.sub(r"[/\\:]", "-", re.sub(r"^[/\\]", "", str(workspace)))
     return own_folder(env) or folder(env) / f"--{slug}--"
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
-    found = {path: size for path in existing_files(session, workspace, env) if (size := _size(path)) is not None}
-    return [SessionFile(MAIN, max(found, key=found.__getitem__))] if found else []
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:  # gone since it was listed
-        return None
+    main = largest_file(existing_files(session, workspace, env))
+    return [SessionFile(MAIN, main)] if main is not None else []
 
 
 def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
@@ -99,22 +91,15 @@ def resumable(session: str, workspace: Path, env: Env) -> bool:
 
 
 def read_head(path: Path) -> dict[str, object]:
-    """The first line of a regular file; empty when it is no session's."""
+    """Return the first line of a regular file; empty when it is no session's."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return {}
-    with os.fdopen(fd, "rb") as f:
-        line = f.readline(_HEAD) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-    try:
-        value = decode_json(line)
-    except (ValueError, RecursionError):
+        value = decode_json(read_start(path, _HEAD, line=True))
+    except ValueError:
         return {}
     return value if isinstance(value, dict) and value.get("type") == "session" else {}
 
 
 VERSION = 3
-EPOCH = "1970-01-01T00:00:00.000Z"
 
 
 @dataclass(slots=True)
@@ -145,7 +130,7 @@ class Entry:
 
     @property
     def calls(self) -> list[Json]:
-        """The calls of an answer that pi goes on with: one that broke off is not told to the model again."""
+        """The calls of an answer that pi continues: the model does not get one that broke off again."""
         content = self.message.get("content") if self.role == "assistant" else None
         if not isinstance(content, list) or self.message.get("stopReason") in ("error", "aborted"):
             return []
@@ -171,13 +156,13 @@ class Tree:
 
     @property
     def time(self) -> str:
-        """Of the last entry that tells one."""
-        told = (t for e in reversed(self.entries) if isinstance(t := e.value.get("timestamp"), str))
-        return next(told, None) or _text(self.head.get("timestamp")) or EPOCH
+        """The time of the last entry that has one."""
+        times = (t for e in reversed(self.entries) if isinstance(t := e.value.get("timestamp"), str))
+        return next(times, None) or _text(self.head.get("timestamp")) or EPOCH
 
 
 def load_tree(data: bytes) -> Tree:
-    """pi writes the head, and all that stood in the file, once more where it held no answer of the model's yet."""
+    """Parse the file. pi writes the head and all entries once more where the file held no answer of the model's yet."""
     tree = Tree()
     known: dict[str, Entry] = {}
     for n, (record, line) in enumerate(records(data)):
@@ -201,7 +186,7 @@ def _same(one: Entry, other: Entry) -> bool:
 
 
 def _hang(tree: Tree, entry: Entry, known: dict[str, Entry]) -> None:
-    """Behind a parent that is lost, pi would forget all that was said before."""
+    """Attach an entry whose parent is lost to the one before it: else pi would forget everything before it."""
     if entry.id and entry.parent is not None and entry.parent not in known:
         before = next((e.id for e in reversed(tree.entries) if e.id), None)
         entry.hang_on(before)
@@ -209,7 +194,7 @@ def _hang(tree: Tree, entry: Entry, known: dict[str, Entry]) -> None:
 
 
 def mend_head(tree: Tree, session: str, workspace: Path) -> None:
-    """pi empties a file whose first line is no head, and goes to the folder that it names."""
+    """Complete the head: pi empties a file whose first line is none, and changes to the folder that it names."""
     ours: Json = {"id": session, "cwd": str(workspace)}
     version = {} if tree.headed else {"version": VERSION}  # pi brings a file of an older one, or of none, up to date
     wanted = {"type": "session", **version, **ours, "timestamp": EPOCH}
@@ -223,7 +208,7 @@ def dump_tree(tree: Tree) -> bytes:
 
 
 def message_text(entry: Entry) -> str:
-    """All text of a message."""
+    """Return all text of a message."""
     content = entry.message.get("content")
     if isinstance(content, str):
         return content
@@ -235,11 +220,11 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-_NAMED = "wal-agent-tool"  # in a result's details: what hooks/pi.ts called a tool in the place of one of pi's own
+_NAMED = "wal-agent-tool"  # in a result's details: the name that hooks/pi.ts gives a tool that replaces pi's own
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
-    """A result names its call by the id that the hooks told; the input stands in the answer, which may be older."""
+    """Return the results. One names its call by the hooks' id; the input is in the answer, which may be older."""
     asked: dict[str, bytes] = {}
     found: list[SeenCall] = []
     for record, _ in records(appended):
@@ -247,15 +232,15 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         for call in entry.calls:
             asked[call["id"]] = encode_json(call.get("arguments", {}))
         if entry.role == "toolResult":
-            told = entry.message
-            id, tool = str(told.get("toolCallId", "")), str(told.get("toolName", ""))
-            input = asked.get(id, b"{}")
-            details = told.get("details")
+            message = entry.message
+            id, tool = str(message.get("toolCallId", "")), str(message.get("toolName", ""))
+            details = message.get("details")
             tool = str(details.get(_NAMED, tool)) if isinstance(details, dict) else tool
-            found.append(SeenCall(tool, input, "failed" if told.get("isError") else "done", entry.id, id))
+            status: Literal["done", "failed"] = "failed" if message.get("isError") else "done"
+            found.append(SeenCall(tool, asked.get(id, b"{}"), status, entry.id, id))
     return found
 
 
 def proves_turn(appended: bytes) -> bool:
-    """The extension hears of the session before its first turn, and of each turn before anything of it is written."""
+    """The extension gets the session's start before its first turn, and each turn before anything of it is written."""
     return any(Entry(record or {}).role in ("user", "assistant") for record, _ in records(appended))

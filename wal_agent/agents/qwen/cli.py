@@ -18,78 +18,50 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from wal_agent.agents import program
-from wal_agent.agents.base import Cli, Command, Env, ExitCause, NewSession, ResumeSession
+from wal_agent.agents.base import Cli, Command, Env, NewSession, ResumeSession
 from wal_agent.agents.exit_text import cause_from_last_error
 from wal_agent.agents.extension import extension_name
 from wal_agent.agents.program import (
     Arg,
-    Kind,
     Layer,
     Program,
     Syntax,
     effective_setting,
+    first_prompt,
     is_given,
     last_value,
-    read_layer,
+    node_command,
+    read_layers,
+    starts_no_session,
     to_words,
 )
-from wal_agent.agents.qwen import paths
 from wal_agent.agents.qwen.hooks import MARKER
-from wal_agent.agents.qwen.paths import RUNTIME, configured_folders, qwen_home, runtime_folder, user_home
+from wal_agent.agents.qwen.paths import RUNTIME, configured_folders, qwen_home, read_dotenv, runtime_folder, user_home
 from wal_agent.errors import ConfigError
 
-__all__ = [
-    "COMMANDS",
-    "NO_SESSION",
-    "PROMPT_OPTIONS",
-    "SESSION_OPTIONS",
-    "Arg",
-    "is_given",
-    "last_value",
-    "parse_args",
-    "to_words",
-]
-
-
-_VALUE = """telemetry-target telemetry-otlp-endpoint telemetry-otlp-protocol telemetry-outfile proxy model prompt
-    prompt-interactive system-prompt append-system-prompt sandbox-image approval-mode channel mcp-config
-    openai-logging-dir openai-api-key openai-base-url input-format output-format json-fd json-file json-schema
-    input-file resume session-id max-session-turns auth-type"""
-_MANY = """allowed-mcp-server-names allowed-tools extensions include-directories add-dir core-tools exclude-tools
-    disabled-slash-commands"""
-_FLAG = """telemetry telemetry-log-prompts debug bare chat-recording sandbox yolo checkpointing acp experimental-acp
-    experimental-lsp list-extensions openai-logging screen-reader include-partial-messages continue version help"""
-
-KINDS: dict[str, Kind] = {
-    **dict.fromkeys(_VALUE.split(), "value"),
-    **dict.fromkeys(_MANY.split(), "many"),
-    **dict.fromkeys(_FLAG.split(), "flag"),
-}
-SHORT = {
-    "d": "debug",
-    "m": "model",
-    "p": "prompt",
-    "i": "prompt-interactive",
-    "s": "sandbox",
-    "y": "yolo",
-    "e": "extensions",
-    "l": "list-extensions",
-    "o": "output-format",
-    "c": "continue",
-    "r": "resume",
-    "v": "version",
-    "h": "help",
-}
-COMMANDS = frozenset(("mcp", "extensions", "auth", "hooks", "hook", "channel", "review"))
+SYNTAX = Syntax.of(
+    value="""telemetry-target telemetry-otlp-endpoint telemetry-otlp-protocol telemetry-outfile proxy model prompt
+        prompt-interactive system-prompt append-system-prompt sandbox-image approval-mode channel mcp-config
+        openai-logging-dir openai-api-key openai-base-url input-format output-format json-fd json-file json-schema
+        input-file resume session-id max-session-turns auth-type""",
+    many="""allowed-mcp-server-names allowed-tools extensions include-directories add-dir core-tools exclude-tools
+        disabled-slash-commands""",
+    flag="""telemetry telemetry-log-prompts debug bare chat-recording sandbox yolo checkpointing acp experimental-acp
+        experimental-lsp list-extensions openai-logging screen-reader include-partial-messages continue version help""",
+    short="""d=debug m=model p=prompt i=prompt-interactive s=sandbox y=yolo e=extensions l=list-extensions
+        o=output-format c=continue r=resume v=version h=help""",
+    yargs=True,
+)
+COMMANDS = frozenset(["mcp", "extensions", "auth", "hooks", "hook", "channel", "review"])
 NO_SESSION = frozenset(("version", "help", "list-extensions"))
 PROMPT_OPTIONS = frozenset(("prompt", "prompt-interactive", ""))
 SESSION_OPTIONS = frozenset(("resume", "session-id", "continue"))
 
-parse_args = Syntax(KINDS, SHORT, yargs=True).read
+parse_args = SYNTAX.read
 
 
 _ETC = "/etc/qwen-code/settings.json"
@@ -115,7 +87,7 @@ def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | No
             or _boxed(given, layers, workspace, env)
             or _discovered(layers)
         )
-    except ConfigError as e:  # of `places`: a folder that is not the same everywhere
+    except ConfigError as e:  # of paths.py: a folder that is not the same everywhere
         return str(e)
 
 
@@ -128,7 +100,7 @@ def _bare(given: list[Arg], layers: list[Layer], workspace: Path, env: Env) -> s
 
 
 def _disabled_hooks(layers: list[Layer]) -> str | None:
-    """A system settings file of ours could overrule it; but then the user's own hooks would run too."""
+    """A system settings file could overrule this; but then the user's own hooks would run too."""
     found = effective_setting(layers, "disableAllHooks")
     if found is None or not found[1]:
         return None
@@ -153,7 +125,7 @@ def _unrecorded(given: list[Arg], layers: list[Layer]) -> str | None:
 
 
 def _elsewhere(layers: list[Layer], env: Env) -> str | None:
-    """A folder for sessions that `places.runtime` cannot know: it is another one in each project."""
+    """Refuse a folder for sessions that `runtime_folder` cannot know, since it is another one in each project."""
     runtime_folder(env)  # raises where it is no one folder
     found = effective_setting(layers, "advanced", "runtimeOutputDir")
     if found is None or not found[1] or configured_folders(env).get(RUNTIME):
@@ -202,14 +174,14 @@ def _discovered(layers: list[Layer]) -> str | None:
 
 
 def variable_values(name: str, layers: list[Layer], workspace: Path, env: Env) -> list[tuple[str, str]]:
-    """What Qwen may take this variable to be, and from where: what is set stays. Of the `.env` files it reads the
-    first, or the first that is the user's own, where it does not trust the folder; then its settings."""
+    """Return the values that Qwen may use for this variable, and their sources. The environment comes first; of the
+    `.env` files Qwen reads the first, or the user's first where it does not trust the folder; then its settings."""
     if name in env:
         return [(name, env[name])]
     files, own = env_files(workspace, env)
     there = [path for path in files if path.exists()]
     first = [*there[:1], *[path for path in there if path in own][:1]]
-    said: list[tuple[str, Any]] = [(str(path), paths.read_dotenv(path).get(name)) for path in first]
+    said: list[tuple[str, Any]] = [(str(path), read_dotenv(path).get(name)) for path in first]
     for each in layers:
         found = effective_setting([each], "env", name)
         said.append((each.shown, found and found[1]))
@@ -217,7 +189,7 @@ def variable_values(name: str, layers: list[Layer], workspace: Path, env: Env) -
 
 
 def env_files(workspace: Path, env: Env) -> tuple[list[Path], list[Path]]:
-    """Those that Qwen looks for, in its order; and which of them are the user's own."""
+    """Return the files that Qwen looks for, in its order; and which of them are the user's own."""
     home = user_home(env)
     own = list(dict.fromkeys([qwen_home(env) / ".env", home / ".qwen/.env", home / ".env"]))
     found: list[Path] = []
@@ -227,23 +199,19 @@ def env_files(workspace: Path, env: Env) -> tuple[list[Path], list[Path]]:
 
 
 def settings_layers(workspace: Path, env: Env) -> list[Layer]:
-    """Lowest first. The project's file counts although its folder may not be trusted."""
+    """Return all layers, lowest first. The project's file counts although its folder may not be trusted."""
     own = own_layers(env)
-    project = read_layer(_PROJECT, workspace / _PROJECT) if workspace != user_home(env).resolve() else None
+    project = [] if workspace == user_home(env).resolve() else read_layers((_PROJECT, workspace / _PROJECT))
     at = next((n for n, each in enumerate(own) if each.shown == str(_system(env))), len(own))
-    return [*own[:at], *([project] if project else []), *own[at:]]
+    return [*own[:at], *project, *own[at:]]
 
 
 def own_layers(env: Env) -> list[Layer]:
-    """Those that are no project's."""
+    """Return those that are no project's."""
     system = _system(env)
     defaults = Path(env.get("QWEN_CODE_SYSTEM_DEFAULTS_PATH") or system.parent / "system-defaults.json")
-    found = [
-        read_layer(str(defaults), defaults),
-        read_layer(_USER, qwen_home(env) / "settings.json"),
-        read_layer(str(system), system),
-    ]
-    return [each for each in found if each is not None]
+    user = (_USER, qwen_home(env) / "settings.json")
+    return read_layers((str(defaults), defaults), user, (str(system), system))
 
 
 def _system(env: Env) -> Path:
@@ -256,16 +224,15 @@ ACT = "Act on the wal-agent recovery notice above."
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
+locate = PROGRAM.locate
+
+
 def passthrough(args: Sequence[str]) -> bool:
-    """These arguments start no session (a subcommand, --version): nothing to protect."""
-    given = parse_args(args)
-    first = next((arg for arg in given if not arg.name), None)
-    command = first is not None and first.words[0] != "--" and first.value in COMMANDS
-    return command or any(is_given(given, name) for name in NO_SESSION)
+    return starts_no_session(parse_args(args), COMMANDS, NO_SESSION)
 
 
 def session_from_args(args: Sequence[str]) -> str | None:
-    """The session that the user chose: its id, "" where only Qwen can tell (the last, a title, its list), else None."""
+    """Return the chosen session: its id, "" where only Qwen knows it (the last, a title, its list), else None."""
     given = parse_args(args)
     if (chosen := last_value(given, "session-id")) is not None:
         return chosen
@@ -275,21 +242,11 @@ def session_from_args(args: Sequence[str]) -> str | None:
 
 
 def prompt_from_args(args: Sequence[str]) -> str | None:
-    """The prompt among the arguments; the positional words are one."""
-    given = parse_args(args)
-    words = [arg.value for arg in given if not arg.name]
-    for found in (
-        last_value(given, "prompt"),
-        last_value(given, "prompt-interactive"),
-        " ".join(words),
-    ):
-        if found:
-            return found
-    return None
+    return first_prompt(parse_args(args), "prompt", "prompt-interactive")
 
 
 def is_interactive(args: Sequence[str], tty: bool, env: Env) -> bool:
-    """Qwen's own rule; `tty` says that both its stdin and its stdout will be a terminal."""
+    """Apply Qwen's own rule."""
     given = parse_args(args)
     if last_value(given, "prompt-interactive"):  # an empty one is none: headless, it could end with 42 for ever
         return True
@@ -302,25 +259,25 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
     run = env.get(MARKER)
     at = next((n for n, arg in enumerate(given) if arg.name == "extensions"), None)
     if run and at is not None:
-        # A list shuts out what it does not name; "none" and a name is the name. Right before the user's own: it takes
-        # all words up to the next option.
+        # A list excludes what it does not name; "none" and a name is the name. Right before the user's own option,
+        # which takes all words up to the next one.
         name = extension_name(run)
         given.insert(at, Arg("extensions", name, ("--extensions", name)))
-    told = isinstance(session, ResumeSession) and session.prompt != ""
+    prompted = isinstance(session, ResumeSession) and session.prompt != ""
     if isinstance(session, ResumeSession):
         given = [arg for arg in given if arg.name not in SESSION_OPTIONS]
         ours += ["--resume", session.id]
-        if told or session.asked:
+        if prompted or session.asked:
             given = [arg for arg in given if arg.name not in PROMPT_OPTIONS]
-        if told:
+        if prompted:
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
     elif not any(arg.name in SESSION_OPTIONS for arg in given):
         ours += ["--session-id", session.id]
-    heap = program.node_command(cli.path, env) if _wants_heap(env) else ()
+    heap = node_command(cli.path, env) if _wants_heap(env) else ()
     # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
-    # Qwen again at exit code 42, is then the supervisor's (`again`).
+    # Qwen again at exit code 42, is then the supervisor's (`restart_codes`).
     argv = (*_program(cli.path, heap), *ours, *to_words(given))
-    return Command(argv, {"QWEN_CODE_NO_RELAUNCH": "true"}, told and not interactive)
+    return Command(argv, {"QWEN_CODE_NO_RELAUNCH": "true"}, prompted and not interactive)
 
 
 def _program(path: Path, heap: tuple[str, ...]) -> tuple[str, ...]:
@@ -342,5 +299,4 @@ _LONG = re.compile(r"context window|context length|maximum number of tokens|inpu
 _WAIT = re.compile(r"\A(?:429|5\d\d)\b|rate limit", re.IGNORECASE)
 
 
-def exit_cause(said: bytes, now: float) -> ExitCause | None:
-    return cause_from_last_error(said, now, last=_LAST, waits=_WAIT, too_long=_LONG)
+exit_cause = partial(cause_from_last_error, last=_LAST, waits=_WAIT, too_long=_LONG)

@@ -19,18 +19,15 @@ import json
 import os
 import re
 from dataclasses import replace
-from pathlib import PurePosixPath
-from typing import Any
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from wal_agent import msgspec_compat
 from wal_agent.agents import extension, installed_hooks
 from wal_agent.agents.base import (
-    Allow,
     AwaitingApproval,
     Compacting,
-    Decision,
     Deny,
     Env,
     HookEvent,
@@ -47,23 +44,10 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.agents.extension import owner_guard
-from wal_agent.agents.hook_line import ALLOW, GONE, HOOK_SECONDS, refuse_answer, sh_line
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, parser, renderer, sh_line
 from wal_agent.agents.qwen.paths import folder_variables, qwen_home
-from wal_agent.agents.session_files import SessionId, require_object, well_formed
+from wal_agent.agents.session_files import SessionId, require_object
 
-# The smallest set that tells phases and calls. SessionStart fires only on a terminal; UserPromptSubmit before every
-# request to the model, with an empty prompt behind a batch of tools.
-EVENTS = (
-    "SessionStart",
-    "UserPromptSubmit",
-    "PreToolUse",
-    "PostToolUse",
-    "PostToolUseFailure",
-    "Stop",
-    "Notification",
-    "PreCompact",
-    "PostCompact",
-)
 FIRM = {"PreToolUse", "PostToolUse", "PostToolUseFailure"}  # may wait for the bucket; the others are answered at once
 MEMORY = "memory"
 
@@ -109,62 +93,57 @@ class _Notice(_Hook):
 
 
 _TEXT = msgspec_compat.of_json(str)
-_DECODERS = msgspec_compat.of_events(
-    {
-        "SessionStart": _Start,
-        "UserPromptSubmit": _Prompt,
-        "PreToolUse": _Tool,
-        "PostToolUse": _Ended,
-        "PostToolUseFailure": _Failed,
-        "Stop": _Hook,
-        "Notification": _Notice,
-        "PreCompact": _Hook,
-        "PostCompact": _Hook,
-    }
-)
 
 
-def parse(event: str, payload: bytes) -> HookEvent:
-    """ValueError when the payload is not what this event carries: the caller then denies."""
-    if event not in _DECODERS:
-        return OtherEvent(name=event)
-    try:
-        said: Any = _DECODERS[event].decode(well_formed(payload))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        raise ValueError(f"{event} hook: {e}") from e
-    session = said.session_id
-    match event:
-        case "SessionStart":  # after a compaction it is no start
-            return OtherEvent(event) if said.source == "compact" else SessionStarted(session, said.source)
-        case "UserPromptSubmit":
-            return TurnStarted(session, said.prompt) if said.prompt else ModelRequest(session)
-        case "PreToolUse":
-            return ToolStarting(
-                session, said.tool_name, require_object(said.tool_input), said.tool_use_id, _inner(said)
-            )
-        case "PostToolUse":
-            llm = bytes(said.tool_response.llm)
-            clean = said.tool_name != _SHELL or _succeeded(llm)
-            result = b'{"llmContent":' + llm + b"}"
-            return ToolEnded(
-                session, said.tool_name, require_object(said.tool_input), result, False, said.tool_use_id, clean
-            )
-        case "PostToolUseFailure":
-            result = msgspec.json.encode({"error": said.error})
-            return ToolEnded(
-                session, said.tool_name, require_object(said.tool_input), result, True, said.tool_use_id, False
-            )
-        case "Notification":
-            asks = said.notification_type == "permission_prompt"
-            return AwaitingApproval(session, said.message) if asks else OtherEvent(event)
-        case "PreCompact" | "PostCompact":
-            return Compacting(session, done=event == "PostCompact")
-        case _:
-            return TurnCompleted(session)
+def _prompt(p: _Prompt) -> HookEvent:
+    return TurnStarted(p.session_id, p.prompt) if p.prompt else ModelRequest(p.session_id)
+
+
+def _start(p: _Start) -> HookEvent:
+    """After a compaction it is no start."""
+    return OtherEvent("SessionStart") if p.source == "compact" else SessionStarted(p.session_id, p.source)
+
+
+def _starting(p: _Tool) -> ToolStarting:
+    return ToolStarting(p.session_id, p.tool_name, require_object(p.tool_input), p.tool_use_id, _inner(p))
+
+
+def _ended(p: _Ended) -> ToolEnded:
+    llm = bytes(p.tool_response.llm)
+    clean = p.tool_name != _SHELL or _succeeded(llm)
+    result, input = b'{"llmContent":' + llm + b"}", require_object(p.tool_input)
+    return ToolEnded(p.session_id, p.tool_name, input, result, False, p.tool_use_id, clean)
+
+
+def _failed(p: _Failed) -> ToolEnded:
+    result, input = msgspec.json.encode({"error": p.error}), require_object(p.tool_input)
+    return ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id, False)
+
+
+def _notified(p: _Notice) -> HookEvent:
+    asks = p.notification_type == "permission_prompt"
+    return AwaitingApproval(p.session_id, p.message) if asks else OtherEvent("Notification")
+
+
+# The smallest set that shows phases and calls. SessionStart fires only on a terminal; UserPromptSubmit before every
+# request to the model, with an empty prompt behind a batch of tools.
+_EVENTS = {
+    "SessionStart": on(_Start, _start),
+    "UserPromptSubmit": on(_Prompt, _prompt),
+    "PreToolUse": on(_Tool, _starting),
+    "PostToolUse": on(_Ended, _ended),
+    "PostToolUseFailure": on(_Failed, _failed),
+    "Stop": on(_Hook, lambda p: TurnCompleted(p.session_id)),
+    "Notification": on(_Notice, _notified),
+    "PreCompact": on(_Hook, lambda p: Compacting(p.session_id, done=False)),
+    "PostCompact": on(_Hook, lambda p: Compacting(p.session_id, done=True)),
+}
+EVENTS = tuple(_EVENTS)
+parse = parser(_EVENTS)
 
 
 def _inner(said: _Tool) -> str:
-    """Calls on Qwen's own memory folder `projects/<x>/memory`: made by the hidden run, or as good as."""
+    """Return MEMORY for a call on Qwen's own folder `projects/<x>/memory`: the hidden run made it, or as good as."""
     projects = PurePosixPath(said.transcript_path).parent.parent.parent
     try:
         given = msgspec.json.decode(said.tool_input)
@@ -183,14 +162,12 @@ def _succeeded(llm: bytes) -> bool:
     return _WELL.search(text) is not None
 
 
-def render(event: str, decision: Decision) -> bytes:
-    """What the client hands to the hook's shell line."""
-    return ALLOW if isinstance(decision, Allow) or event != "PreToolUse" else refuse_answer(deny_output(decision))
-
-
 def deny_output(decision: Deny) -> str:
-    """A deny, in one line, no raw NUL. Qwen Code has no way for a hook to end the turn with it."""
+    """Return a deny: one line without a raw NUL. Qwen Code has no way for a hook to end the turn with it."""
     return json.dumps({"decision": "deny", "reason": decision.reason})
+
+
+render = renderer(deny_output, refusable=("PreToolUse",))
 
 
 MARKER = "QWEN_WAL_AGENT_RUN"
@@ -198,7 +175,8 @@ HOOK_TIMEOUT_MS = HOOK_SECONDS * 1000
 
 
 def hook_line(setup: HookSetup, event: str) -> str:
-    """The command for one event. Only a tool that has not run yet is refused; other broken hooks are silent (I6)."""
+    """Return the command of one event. Only a tool that has not run yet is refused; other broken hooks print nothing
+    (I6)."""
     deny = deny_output(Deny(GONE)) if event == "PreToolUse" else None
     return owner_guard(setup, MARKER) + sh_line(setup, "qwen", event, event in FIRM, deny)
 
@@ -207,7 +185,7 @@ EXTENSION = extension.ExtensionKind("Qwen Code", "qwen-extension.json", MARKER)
 
 
 def inject(setup: HookSetup, env: Env) -> Injected:
-    # What is set already, no `.env` file and no settings change: neither the folders nor that hooks run.
+    # No `.env` file and no settings change a variable that is set: neither the folders nor that hooks run.
     more = {**folder_variables(env), "QWEN_CODE_SIMPLE": "0"}
     made = EXTENSION.inject(setup, qwen_home(env), hook_table(setup))
     return replace(made, env=made.env | more)
@@ -220,13 +198,13 @@ def hook_table(setup: HookSetup) -> HookTable:
     return table
 
 
-def sweep(env: Env) -> None:
+def sweep(env: Env, runtime: Path) -> None:
     extension.sweep(qwen_home(env))
 
 
-# A launcher may name the home with a `~`, which Qwen itself resolves. A relative name is Qwen's here too: hooks start
-# where it does.
-_HAS_OURS = (
+# A launcher may name the home with a `~`, which Qwen itself resolves. A relative name means the same folder here, since
+# hooks start where Qwen does.
+_RUNS_OWN = (
     '{ wal_agent_home=${QWEN_HOME:-$HOME/.qwen}; case $wal_agent_home in "~"|"~/"*) '
     'wal_agent_home=$HOME${wal_agent_home#"~"};; esac; '
     '[ -d "$wal_agent_home/extensions/wal-agent-$WAL_AGENT_RUN" ]; }'
@@ -234,5 +212,5 @@ _HAS_OURS = (
 
 
 def hooks_to_install(env: Env) -> HooksToInstall:
-    hooks = installed_hooks.hooks_for_settings(hook_table, True, _HAS_OURS, named=True)
+    hooks = installed_hooks.hooks_for_settings(hook_table, True, _RUNS_OWN, named=True)
     return HooksToInstall("qwen", "Qwen Code", qwen_home(env) / "settings.json", hooks)

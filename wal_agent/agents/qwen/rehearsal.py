@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.model import Call, Dialect
 from wal_agent.rehearsal.openai import Chat
 
@@ -19,22 +18,26 @@ SETTINGS = {
 }
 
 
-class QwenRehearsal(Rehearsal):
-    dialect: Dialect = Chat()
+dialect: Dialect = Chat()
 
-    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        (home / ".qwen").mkdir(parents=True, exist_ok=True)
-        (home / ".qwen" / "settings.json").write_text(json.dumps(SETTINGS, indent=2))
-        return {"OPENAI_API_KEY": "fake", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "scripted"}
 
-    def args(self, prompt: str) -> tuple[str, ...]:
-        return ("--yolo", "--prompt", prompt)
+def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
+    (home / ".qwen").mkdir(parents=True, exist_ok=True)
+    (home / ".qwen" / "settings.json").write_text(json.dumps(SETTINGS, indent=2))
+    return {"OPENAI_API_KEY": "fake", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "scripted"}
 
-    def interactive_args(self, prompt: str) -> tuple[str, ...]:
-        return ("--yolo", "--prompt-interactive", prompt)
 
-    def shell(self, command: str) -> Call:
-        return "run_shell_command", {"command": command, "description": "scripted", "is_background": False}
+def args(prompt: str) -> tuple[str, ...]:
+    return ("--yolo", "--prompt", prompt)
 
-    def write(self, path: Path, content: str) -> Call:
-        return "write_file", {"file_path": str(path), "content": content}
+
+def interactive_args(prompt: str) -> tuple[str, ...]:
+    return ("--yolo", "--prompt-interactive", prompt)
+
+
+def shell(command: str) -> Call:
+    return "run_shell_command", {"command": command, "description": "scripted", "is_background": False}
+
+
+def write(path: Path, content: str) -> Call:
+    return "write_file", {"file_path": str(path), "content": content}

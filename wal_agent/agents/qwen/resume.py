@@ -12,7 +12,6 @@ The recovery prompt becomes the user's last message: there it arrives byte for b
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,23 +21,24 @@ from typing import Any
 from wal_agent.agents.base import LoggedCall, Reconciled
 from wal_agent.agents.qwen.session import Chat, Record, dump_chat, load_chat
 from wal_agent.agents.session_files import (
+    EPOCH,
     Json,
     call_input,
+    canonical_json,
     capped_text,
-    decode_json,
     encode_json,
     end_time,
+    junk_repair,
+    logged_value,
     noted_result,
+    plain_text,
     unknown_result,
-    well_formed,
 )
 
-_MAX_DEPTH = 20  # lists in lists of a result; what is deeper is not told
 NOT_BEGUN = (
     "not known to have begun: the machine was lost, and wal-agent's log holds no start of this call. Look before you "
     "repeat it."
 )
-EPOCH = "1970-01-01T00:00:00.000Z"
 # Qwen Code takes shell escapes and blanks at the ends out of these before its hooks see them, in the same object that
 # the session file is written from: sometimes before it is written, sometimes after.
 _PATHS = ("file_path", "path", "filePath", "notebook_path")
@@ -59,7 +59,7 @@ class FileCall:
 
 
 def put_back(chat: Chat, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> int:
-    """Give each of `calls` that has none its result, in the log's order; say to how many."""
+    """Give each of `calls` that has none its result, in the log's order; return how many got one."""
     told = _file_calls(chat, {_name(session, call) for call in calls})
     have = {record.uuid for record in chat.records}
     missing = [call for call in calls if _name(session, call) not in have]
@@ -85,12 +85,12 @@ def call_id(call: LoggedCall) -> str:
 
 
 def _name(session: str, call: LoggedCall) -> str:
-    """The record that holds its result, if it is ours."""
+    """Return the id of the record of its result, if wal-agent wrote it."""
     return _uuid(session, f"result of {_which(call)}")
 
 
 def _which(call: LoggedCall) -> str:
-    """Not by its number alone: where another job goes on with the session, numbers come again."""
+    """Identify a call not by its number alone: where another job continues the session, numbers come again."""
     said = hashlib.sha256(b"\0".join((call.tool.encode(), call.input, repr(call.started).encode())))
     return f"call {call.call} {said.hexdigest()}"
 
@@ -100,8 +100,8 @@ def _uuid(session: str, words: str) -> str:
 
 
 def _file_calls(chat: Chat, ours: set[str]) -> list[FileCall]:
-    """The file's calls, those of branches that were rewound too: they did run. An id may come again: a result belongs
-    to the last message before it that has an open call of this id."""
+    """Return the file's calls, also those of branches that were rewound: they did run. An id may come again: a result
+    belongs to the last message before it that has an open call of this id."""
     told: list[FileCall] = []
     waiting: dict[str, list[list[FileCall]]] = {}  # id -> of each message, its calls
     tail = _tail(chat)
@@ -134,7 +134,7 @@ def _batch(record: Record, tail: bool) -> list[FileCall]:
 
 
 def _hooked(name: str, args: Any) -> tuple[str, Any]:
-    """The tool and input that hooks report: since 0.24, `tool_call` runs another tool, whose hooks they are."""
+    """Return the tool and input that hooks report: since 0.24, `tool_call` runs another tool, whose hooks fire."""
     inner = isinstance(args, dict) and isinstance(args.get("name"), str) and isinstance(args.get("arguments"), dict)
     return (args["name"], args["arguments"]) if name == "tool_call" and inner else (name, args)
 
@@ -144,7 +144,7 @@ def _some_open(batch: list[FileCall]) -> bool:
 
 
 def _tail(chat: Chat) -> Record | None:
-    """The model's last message with calls, while nobody has spoken since."""
+    """Return the model's last message with calls, if no user spoke since."""
     for record in reversed(chat.live()):
         if record.kind == "assistant":
             return record if record.inside("functionCall") else None
@@ -154,7 +154,7 @@ def _tail(chat: Chat) -> Record | None:
 
 
 def _match_call(call: LoggedCall, told: list[FileCall]) -> FileCall | None:
-    """The file's call that this one is: one that ended after it had started, else one of the last batch."""
+    """Return the file's call that this one is: one that ended after it had started, else one of the last batch."""
     key = _key(call.tool, call_input(call))
     same = [t for t in told if not t.taken and t.key == key]
     over = [t for t in same if t.ended is not None and t.ended + 0.001 >= call.started]
@@ -207,41 +207,26 @@ class _Writer:
 
 
 def call_result(call: LoggedCall) -> dict[str, str]:
+    """Return the function response of a call: `output` or `error`."""
     if call.result is None:
         return {"error": unknown_result(call)}
-    try:
-        told = decode_json(call.result)
-    except ValueError:
-        told = call.result.decode(errors="replace")
-    told = told if isinstance(told, dict) else {"llmContent": told}
-    if isinstance(error := told.get("error"), str) and error:
+    value = logged_value(call.result)
+    value = value if isinstance(value, dict) else {"llmContent": value}
+    if isinstance(error := value.get("error"), str) and error:
         return {"error": capped_text(error, call.call)}
-    text = noted_result(_said(told.get("llmContent")), call)
+    text = noted_result(plain_text(value.get("llmContent")), call)
     return {"error": text} if call.failed else {"output": text}
-
-
-def _said(content: Any, deep: int = _MAX_DEPTH) -> str:
-    """The text of what the model was given. Images and the like are in the log, not in the session."""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list) and deep:
-        return "\n".join(_said(part, deep - 1) for part in content)
-    if isinstance(content, dict) and isinstance(content.get("text"), str):
-        return str(content["text"])
-    return "" if content is None else "[content that is not text: not put back]"
 
 
 def _key(tool: str, args: Any) -> tuple[str, bytes]:
     if isinstance(args, dict):
         args = {k: v.replace("\\", "").strip() if k in _PATHS and isinstance(v, str) else v for k, v in args.items()}
-    return tool, well_formed(json.dumps(args, sort_keys=True).encode())  # as the hook's was, when it was logged
+    return tool, canonical_json(args)
 
 
 def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[LoggedCall]) -> Reconciled:
     chat = load_chat(main)
-    repairs: list[str] = []
-    if chat.junk:
-        repairs.append(f"{chat.junk} damaged line(s) of the session file were left out.")
+    repairs = junk_repair(chat.junk)
     if mend_links(chat):
         repairs.append("What stood before a lost record of the session is a part of it again.")
     for record in chat.records:
@@ -255,8 +240,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
 
 
 def mend_links(chat: Chat) -> int:
-    """A record whose parent is not there follows the one before it. A rewind may lead back to any that is there, or to
-    none."""
+    """Let a record whose parent is missing follow the one before it; return how many. A rewind may lead back to any
+    record that is present, or to none."""
     known: set[str] = set()
     before: str | None = None
     mended = 0
@@ -271,7 +256,7 @@ def mend_links(chat: Chat) -> int:
 
 
 def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:
-    """Add it at the end, once."""
+    """Add the prompt at the end, once."""
     chat = load_chat(main)
     last = chat.records[-1] if chat.records else None
     message = {"role": "user", "parts": [{"text": prompt}]}

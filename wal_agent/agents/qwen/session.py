@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,16 +23,18 @@ from wal_agent.agents.session_files import (
     Line,
     decode_json,
     encode_json,
+    files_below,
+    is_file,
     name_parts,
     records,
-    walk_files,
     well_formed,
 )
+from wal_agent.safefs import open_plain
 
 
 @dataclass(slots=True)
 class Record:
-    """One record and the line that tells it. After a change, `line` is dropped and the value is written anew."""
+    """One record and its line. After a change, `line` is dropped and the value is written anew."""
 
     value: Json
     line: Line | None = None
@@ -52,7 +53,7 @@ class Record:
         return [part for part in found if isinstance(part, dict)] if isinstance(found, list) else []
 
     def inside(self, key: str) -> list[Json]:
-        """The objects under this key in its parts: `functionCall` or `functionResponse`."""
+        """Return the objects under this key in its parts: `functionCall` or `functionResponse`."""
         return [part[key] for part in self.parts() if isinstance(part.get(key), dict)]
 
     def change(self, **news: Any) -> None:
@@ -67,7 +68,7 @@ class Chat:
     junk: int = 0  # lines that are no record
 
     def live(self) -> list[Record]:
-        """The conversation: what the last record leads back to, oldest first."""
+        """Return the conversation: the records that the last one leads back to, oldest first."""
         known: dict[str, Record] = {}
         for record in self.records:
             known.setdefault(record.uuid, record)
@@ -79,7 +80,7 @@ class Chat:
         return list(reversed(chain.values()))
 
     def last(self, key: str) -> str:
-        """What the newest record with a text under this key says."""
+        """Return the text under this key of the newest record that has one."""
         found = (record.value.get(key) for record in reversed(self.records))
         return next((text for text in found if isinstance(text, str)), "")
 
@@ -95,7 +96,7 @@ def load_chat(data: bytes) -> Chat:
 
 
 def _glued(line: Line) -> Record | None:
-    """A whole record that was appended to the torn one before it."""
+    """Return a whole record that was appended to the torn one before it."""
     text = bytes(line)
     at = text.rfind(b'{"uuid":')
     try:
@@ -106,7 +107,7 @@ def _glued(line: Line) -> Record | None:
 
 
 def dump_chat(chat: Chat) -> bytes:
-    """Loading it gives the same records again."""
+    """Write the file: loading it gives the same records again."""
     return b"".join(
         line for r in chat.records for line in (r.line if r.line is not None else encode_json(r.value), b"\n")
     )
@@ -116,19 +117,17 @@ MAIN = "session.jsonl"
 TODOS = "todos.json"
 SUBAGENTS = "subagents"
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_MOST = 10_000  # files of subagents
 _HEAD = 1 << 16
 
 
 def session_files(session: str, workspace: Path, env: Env) -> list[SessionFile]:
-    if not _SESSION.fullmatch(session) or not _is_file(main := _main(session, workspace, env)):
+    if not _SESSION.fullmatch(session) or not is_file(main := _main(session, workspace, env)):
         return []
     found = [SessionFile(MAIN, main)]
-    if _is_file(todos := _todos(session, env)):
+    if is_file(todos := _todos(session, env)):
         found.append(SessionFile(TODOS, todos))
     base = _subagents(session, workspace, env)
-    inside = sorted(islice(walk_files(base), _MOST))
-    return found + [SessionFile(f"{SUBAGENTS}/{p.relative_to(base).as_posix()}", p) for p in inside]
+    return found + files_below(SUBAGENTS, base)
 
 
 def restore_path(name: str, session: str, workspace: Path, env: Env) -> Path:
@@ -151,7 +150,7 @@ def existing_files(session: str, workspace: Path, env: Env) -> list[Path]:
 
 def resumable(session: str, workspace: Path, env: Env) -> bool:
     """Qwen Code resumes a file whose first record was made in this folder; one without a record is no session."""
-    if not _SESSION.fullmatch(session) or not _is_file(main := _main(session, workspace, env)):
+    if not _SESSION.fullmatch(session) or not is_file(main := _main(session, workspace, env)):
         return False
     for record, _ in records(_head(main)):
         if record is not None:
@@ -172,23 +171,12 @@ def _subagents(session: str, workspace: Path, env: Env) -> Path:
 
 
 def _head(path: Path) -> bytes:
-    """The first line that is not blank, and what a read brings with it."""
+    """Read the first line that is not blank, and the rest of its last piece."""
     data = b""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return data
-    with os.fdopen(fd, "rb", buffering=0) as f:
+    with suppress(OSError), open_plain(path) as f:
         while b"\n" not in data.lstrip() and (piece := f.read(_HEAD)):
             data += piece
     return data
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
 
 
 _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
@@ -199,8 +187,8 @@ _STATUS: dict[str, Literal["done", "failed", "cancelled"]] = {
 
 
 def seen_calls(appended: bytes) -> list[SeenCall]:
-    """From the telemetry that Qwen Code keeps in the session for its own screen: one event for each call that is over,
-    with its input, which a result alone does not tell."""
+    """Read the telemetry that Qwen Code keeps in the session for its own screen: one event for each call that is over,
+    with its input, which a result alone lacks."""
     found: list[SeenCall] = []
     for record, _ in records(appended):
         event = _call_event(record)
@@ -209,11 +197,9 @@ def seen_calls(appended: bytes) -> list[SeenCall]:
         status = _STATUS.get(str(event.get("status")))
         if status is not None:
             refused = status == "cancelled" and event.get("decision") == "reject"
-            tool, input = (
-                str(event.get("function_name", "")),
-                well_formed(encode_json(event.get("function_args") or {})),
-            )
-            found.append(SeenCall(tool, input, "refused" if refused else status, str(record.get("uuid", ""))))
+            input = well_formed(encode_json(event.get("function_args") or {}))
+            how = "refused" if refused else status
+            found.append(SeenCall(str(event.get("function_name", "")), input, how, str(record.get("uuid", ""))))
     return found
 
 
@@ -224,9 +210,9 @@ def _call_event(record: Json | None) -> Json | None:
 
 
 def settled_length(appended: bytes) -> int:
-    """Up to a batch that has fewer results than events. Qwen Code 0.15.10 queues its events, then its results, in one
-    go, and does not wait for their writing before its next hook: the end of the file may be between any two of them. A
-    record of another kind behind them shows that no result is to come (a subagent's calls have none)."""
+    """Return the length up to a batch with fewer results than events. Qwen Code 0.15.10 queues its events, then its
+    results, at once, and does not wait for their writing before its next hook: the file may end between any two of
+    them. A record of another kind behind them shows that no result will come (a subagent's calls have none)."""
     begin = end = missing = 0
     for line in appended.splitlines(keepends=True):
         kind = _kind(line)
