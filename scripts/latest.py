@@ -52,7 +52,7 @@ def renamed(module: str, pin: Pin) -> str:
     also = ", ".join(f'"{old}"' for old in pin.get("also", []))
     values = {"tested = ": f'"{pin["version"]}"', "also: tuple[str, ...] = ": f"({also},)" if also else "()"}
     for head, value in values.items():
-        module, count = re.subn(rf"^(    {re.escape(head)}).*$", rf"\g<1>{value}", module, flags=re.MULTILINE)
+        module, count = re.subn(rf"^({re.escape(head)}).*$", rf"\g<1>{value}", module, flags=re.MULTILINE)
         if count != 1:
             raise ValueError(f"the module has {count} lines with {head!r}")
     return module

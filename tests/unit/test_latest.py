@@ -31,9 +31,9 @@ def test_each_module_is_rewritten_as_it_stands(name: str) -> None:
     assert renamed(text, pin) == text
     made = renamed(text, moved(pin, "99.0.0"))
     new = [line for line in made.splitlines() if line not in text.splitlines()]
-    assert new == ['    tested = "99.0.0"', f'    also: tuple[str, ...] = ("{AGENTS[name].tested}",)']
+    assert new == ['tested = "99.0.0"', f'also: tuple[str, ...] = ("{AGENTS[name].tested}",)']
     with pytest.raises(ValueError):
-        renamed(text.replace("    tested = ", "    other = "), pin)
+        renamed(text.replace("\ntested = ", "\nother = "), pin)
 
 
 def test_the_suite_of_an_agent() -> None:
