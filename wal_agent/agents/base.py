@@ -306,22 +306,7 @@ class Reconciled:
     heard: tuple[str, ...] | None = None
 
 
-# ---- documentation and rehearsal -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What a user gets with this agent, for `wal-agent agents` and docs/AGENTS.md: a few words each, "no" included.
-    `limits`: what could not be held, and why, a sentence each."""
-
-    hooks: str  # how wal-agent's are injected into one run
-    intent: str  # when it is durable
-    fail_closed: str
-    reconcile: str  # what a resume gets that the agent itself would lose
-    resume: str
-    interactive: str
-    subagents: str
-    limits: tuple[str, ...] = ()
+# ---- rehearsal -----------------------------------------------------------------------------------------------------
 
 
 class Rehearsal(Protocol):
@@ -467,7 +452,6 @@ class Agent(Protocol):
     name: str
     tested: str  # the version that the contract suite ran on
     also: tuple[str, ...]  # older versions that a part of it still runs on
-    traits: Traits
     capabilities: Capabilities
     main_file: str  # logical name of the session's main file
 

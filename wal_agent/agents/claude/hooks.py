@@ -22,29 +22,8 @@ from typing import Any
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.agents import installed_hooks
-from wal_agent.agents.base import (
-    Allow,
-    AwaitingApproval,
-    Compacting,
-    ContextRequested,
-    Decision,
-    Deny,
-    Env,
-    HookEvent,
-    HookSetup,
-    HooksToInstall,
-    HookTable,
-    Injected,
-    OtherEvent,
-    SessionEnded,
-    SessionStarted,
-    ToolEnded,
-    ToolStarting,
-    TurnCompleted,
-    TurnFailed,
-    TurnStarted,
-)
+from wal_agent.agents import base, installed_hooks
+from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.exit_text import retry_after_seconds
 from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, parser, refuse_answer, renderer, sh_line, skip_pattern
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
@@ -114,61 +93,63 @@ _WRITERS = {"Write", "Edit", "MultiEdit", "NotebookEdit"}
 def _start(p: _Start) -> HookEvent:
     """After a compaction it may be in a turn, so it is no start."""
     if p.source != "compact":
-        return SessionStarted(p.session_id, p.source or "")
-    return OtherEvent("SessionStart") if p.agent_id else ContextRequested(p.session_id)
+        return base.SessionStarted(p.session_id, p.source or "")
+    return base.OtherEvent("SessionStart") if p.agent_id else base.ContextRequested(p.session_id)
 
 
-def _starting(p: _Tool) -> ToolStarting:
+def _starting(p: _Tool) -> base.ToolStarting:
     cwd = p.cwd if p.cwd and p.cwd.startswith("/") else ""  # a `cd` of one command holds for the next
     input, id = require_object(p.tool_input), p.tool_use_id or ""
-    return ToolStarting(p.session_id, p.tool_name, input, id, p.agent_id or "", cwd)
+    return base.ToolStarting(p.session_id, p.tool_name, input, id, p.agent_id or "", cwd)
 
 
-def _done(p: _Done) -> ToolEnded:
+def _done(p: _Done) -> base.ToolEnded:
     response = bytes(p.tool_response)
     result = _without_copies(response) if p.tool_name in _WRITERS else response
     clean = p.tool_name != "Bash" or _succeeded(response)
-    return ToolEnded(p.session_id, p.tool_name, require_object(p.tool_input), result, False, p.tool_use_id or "", clean)
+    return base.ToolEnded(
+        p.session_id, p.tool_name, require_object(p.tool_input), result, False, p.tool_use_id or "", clean
+    )
 
 
-def _failed(p: _Failed) -> ToolEnded:
+def _failed(p: _Failed) -> base.ToolEnded:
     result, input = b'{"error":' + bytes(p.error) + b"}", require_object(p.tool_input)
-    return ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id or "", False)
+    return base.ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id or "", False)
 
 
-def _stop(p: _Stop) -> TurnCompleted:
+def _stop(p: _Stop) -> base.TurnCompleted:
     """A command in the background continues, and its end begins a turn by itself."""
     running = any(task and task.status == "running" for task in p.background_tasks or ())
-    return TurnCompleted(p.session_id, pending=running)
+    return base.TurnCompleted(p.session_id, pending=running)
 
 
 def _compact(p: _Compact, event: str) -> HookEvent:
-    return OtherEvent(event) if p.agent_id else Compacting(p.session_id, done=event == "PostCompact")
+    return base.OtherEvent(event) if p.agent_id else base.Compacting(p.session_id, done=event == "PostCompact")
 
 
-def _failure(p: _Failure) -> TurnFailed:
+def _failure(p: _Failure) -> base.TurnFailed:
     """`error`: rate_limit, server_error, invalid_request, billing_error, authentication_failed, unknown."""
     session, error, text = p.session_id, p.error or "", (p.last_assistant_message or "")[:500]
     if error in ("rate_limit", "server_error"):
-        return TurnFailed(session, "quota", text, retry_after_seconds(text, time.time()))
+        return base.TurnFailed(session, "quota", text, retry_after_seconds(text, time.time()))
     if text.lower().startswith("prompt is too long"):
-        return TurnFailed(session, "context", "the conversation is too long for the model")
-    return TurnFailed(session, "other", text or error)
+        return base.TurnFailed(session, "context", "the conversation is too long for the model")
+    return base.TurnFailed(session, "other", text or error)
 
 
 parse = parser(
     {
         "SessionStart": on(_Start, _start),
-        "UserPromptSubmit": on(_Prompt, lambda p: TurnStarted(p.session_id, p.prompt or "")),
+        "UserPromptSubmit": on(_Prompt, lambda p: base.TurnStarted(p.session_id, p.prompt or "")),
         "PreToolUse": on(_Tool, _starting),
         "PostToolUse": on(_Done, _done),
         "PostToolUseFailure": on(_Failed, _failed),
-        "PermissionRequest": on(_Tool, lambda p: AwaitingApproval(p.session_id, p.tool_name)),
+        "PermissionRequest": on(_Tool, lambda p: base.AwaitingApproval(p.session_id, p.tool_name)),
         "Stop": on(_Stop, _stop),
         "StopFailure": on(_Failure, _failure),
         "PreCompact": on(_Compact, lambda p: _compact(p, "PreCompact")),
         "PostCompact": on(_Compact, lambda p: _compact(p, "PostCompact")),
-        "SessionEnd": on(_End, lambda p: SessionEnded(p.session_id, p.reason or "")),
+        "SessionEnd": on(_End, lambda p: base.SessionEnded(p.session_id, p.reason or "")),
     }
 )
 

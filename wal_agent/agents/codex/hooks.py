@@ -23,22 +23,8 @@ from typing import Any
 
 import msgspec
 
-from wal_agent.agents.base import (
-    AwaitingApproval,
-    Compacting,
-    Deny,
-    Env,
-    HookEvent,
-    HookSetup,
-    Injected,
-    ModelRequest,
-    OtherEvent,
-    SessionStarted,
-    ToolEnded,
-    ToolStarting,
-    TurnCompleted,
-    TurnStarted,
-)
+from wal_agent.agents import base
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
 from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, Entry, Payload, on, parser, renderer, sh_line
 from wal_agent.agents.session_files import InnerId, SessionId, decode_json
 from wal_agent.errors import ConfigError
@@ -115,7 +101,7 @@ def _check(p: _Tool) -> bytes:
     return bytes(p.tool_input)
 
 
-def _ended(p: _Ended) -> ToolEnded:
+def _ended(p: _Ended) -> base.ToolEnded:
     """Codex fires this only for tools that ended by themselves. It gives only a command's output; the exit code is in
     the session file by then."""
     input, response = _check(p), bytes(p.tool_response)
@@ -126,35 +112,35 @@ def _ended(p: _Ended) -> ToolEnded:
     else:
         clean = p.tool_name != "apply_patch" or _WRONG.match(response) is None
         result = response
-    return ToolEnded(p.session_id, p.tool_name, input, result, False, p.tool_use_id, clean)
+    return base.ToolEnded(p.session_id, p.tool_name, input, result, False, p.tool_use_id, clean)
 
 
-def _starting(p: _Tool) -> ToolStarting:
-    return ToolStarting(p.session_id, p.tool_name, _check(p), p.tool_use_id, p.agent_id, p.cwd)
+def _starting(p: _Tool) -> base.ToolStarting:
+    return base.ToolStarting(p.session_id, p.tool_name, _check(p), p.tool_use_id, p.agent_id, p.cwd)
 
 
 def _started(p: _Start) -> HookEvent:
     """After a compaction it is no start."""
-    return OtherEvent("SessionStart") if p.source == "compact" else SessionStarted(p.session_id, p.source)
+    return base.OtherEvent("SessionStart") if p.source == "compact" else base.SessionStarted(p.session_id, p.source)
 
 
 def _outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEvent]) -> tuple[str, Entry]:
     """An event that only counts outside of subagents: a subagent's turn is no turn of the session."""
-    return event, on(payload, lambda p: OtherEvent(event) if getattr(p, "agent_id", "") else build(p))
+    return event, on(payload, lambda p: base.OtherEvent(event) if getattr(p, "agent_id", "") else build(p))
 
 
 # The smallest set that shows phases and calls. No SessionEnd: Codex waits for it, and Stop has reported what counts.
 _EVENTS = dict(
     (
         _outer("SessionStart", _Start, _started),
-        _outer("UserPromptSubmit", _Prompt, lambda p: TurnStarted(p.session_id, p.prompt)),
-        _outer("PreModelRequest", _Hook, lambda p: ModelRequest(p.session_id)),
+        _outer("UserPromptSubmit", _Prompt, lambda p: base.TurnStarted(p.session_id, p.prompt)),
+        _outer("PreModelRequest", _Hook, lambda p: base.ModelRequest(p.session_id)),
         ("PreToolUse", on(_Tool, _starting)),
-        ("PermissionRequest", on(_Asked, lambda p: AwaitingApproval(p.session_id, p.tool_name))),
+        ("PermissionRequest", on(_Asked, lambda p: base.AwaitingApproval(p.session_id, p.tool_name))),
         ("PostToolUse", on(_Ended, _ended)),
-        _outer("Stop", _Hook, lambda p: TurnCompleted(p.session_id)),
-        _outer("PreCompact", _Hook, lambda p: Compacting(p.session_id, done=False)),
-        _outer("PostCompact", _Hook, lambda p: Compacting(p.session_id, done=True)),
+        _outer("Stop", _Hook, lambda p: base.TurnCompleted(p.session_id)),
+        _outer("PreCompact", _Hook, lambda p: base.Compacting(p.session_id, done=False)),
+        _outer("PostCompact", _Hook, lambda p: base.Compacting(p.session_id, done=True)),
     )
 )
 EVENTS = tuple(_EVENTS)

@@ -22,20 +22,8 @@ from typing import Any
 
 import msgspec
 
-from wal_agent.agents.base import (
-    AwaitingApproval,
-    Deny,
-    Env,
-    HookEvent,
-    HookSetup,
-    Injected,
-    OtherEvent,
-    SessionStarted,
-    ToolEnded,
-    ToolStarting,
-    TurnCompleted,
-    TurnStarted,
-)
+from wal_agent.agents import base
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
 from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, Entry, Payload, bash_line, on, parser, renderer
 from wal_agent.agents.session_files import InnerId, SessionId
 from wal_agent.errors import ConfigError
@@ -118,25 +106,25 @@ _NOTIFICATION = "<system_notification>"  # a turn that a background command's en
 _CLEAN = re.compile(r"<shellId: [^<>\n]* completed with exit code 0>\s*\Z")
 
 
-def _ended(p: _Ended) -> ToolEnded:
+def _ended(p: _Ended) -> base.ToolEnded:
     failed = p.result.kind != "success"
     clean = not failed and (p.tool not in SHELLS or _CLEAN.search(p.result.text) is not None)
     result = msgspec.json.encode({"text": p.result.text, "type": p.result.kind})
-    return ToolEnded(_session(p), p.tool, call_arguments(bytes(p.args)), result, failed, clean=clean)
+    return base.ToolEnded(_session(p), p.tool, call_arguments(bytes(p.args)), result, failed, clean=clean)
 
 
-def _failed(p: _Failed) -> ToolEnded:
+def _failed(p: _Failed) -> base.ToolEnded:
     result = b'{"error":' + bytes(p.error) + b"}"
-    return ToolEnded(_session(p), p.tool, call_arguments(bytes(p.args)), result, failed=True, clean=False)
+    return base.ToolEnded(_session(p), p.tool, call_arguments(bytes(p.args)), result, failed=True, clean=False)
 
 
-def _prompt(p: _Prompt) -> TurnStarted:
-    return TurnStarted(_session(p), "" if p.prompt.startswith(_NOTIFICATION) else p.prompt)
+def _prompt(p: _Prompt) -> base.TurnStarted:
+    return base.TurnStarted(_session(p), "" if p.prompt.startswith(_NOTIFICATION) else p.prompt)
 
 
 def _notified(p: _Notice) -> HookEvent:
     asks = p.kind == "permission_prompt"
-    return AwaitingApproval(_session(p), p.message) if asks else OtherEvent("notification")
+    return base.AwaitingApproval(_session(p), p.message) if asks else base.OtherEvent("notification")
 
 
 def _session(p: _Hook) -> str:
@@ -145,19 +133,19 @@ def _session(p: _Hook) -> str:
 
 def _outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEvent]) -> tuple[str, Entry]:
     """An event that is a subagent's own where it names one."""
-    return event, on(payload, lambda p: OtherEvent(event) if getattr(p, "agent", "") else build(p))
+    return event, on(payload, lambda p: base.OtherEvent(event) if getattr(p, "agent", "") else build(p))
 
 
 # The smallest set that shows phases and calls. `permissionRequest` also fires where nobody is asked, so `notification`
 # reports the question to a user. No `sessionEnd`: by then the terminal is the user's again (I6).
 _EVENTS = dict(
     (
-        _outer("sessionStart", _Start, lambda p: SessionStarted(_session(p), p.source)),
+        _outer("sessionStart", _Start, lambda p: base.SessionStarted(_session(p), p.source)),
         _outer("userPromptSubmitted", _Prompt, _prompt),
-        ("preToolUse", on(_Tool, lambda p: ToolStarting(_session(p), p.tool, call_arguments(bytes(p.args))))),
+        ("preToolUse", on(_Tool, lambda p: base.ToolStarting(_session(p), p.tool, call_arguments(bytes(p.args))))),
         ("postToolUse", on(_Ended, _ended)),
         ("postToolUseFailure", on(_Failed, _failed)),
-        _outer("agentStop", _Hook, lambda p: TurnCompleted(_session(p))),
+        _outer("agentStop", _Hook, lambda p: base.TurnCompleted(_session(p))),
         ("notification", on(_Notice, _notified)),
     )
 )

@@ -20,39 +20,11 @@ from pathlib import Path
 
 import msgspec
 
-from wal_agent.agents import extension, installed_hooks
-from wal_agent.agents.base import (
-    AwaitingApproval,
-    Deny,
-    Env,
-    HookSetup,
-    HooksToInstall,
-    HookTable,
-    Injected,
-    ModelRequest,
-    SessionEnded,
-    SessionStarted,
-    ToolEnded,
-    ToolStarting,
-    TurnCompleted,
-    TurnStarted,
-)
+from wal_agent.agents import base, extension, installed_hooks
+from wal_agent.agents.base import Deny, Env, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.extension import owner_guard
 from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, parser, renderer
 from wal_agent.agents.session_files import SessionId, require_object
-
-# The smallest set that shows phases and calls. PreCompress fires before each model request, with a payload that does
-# not grow; BeforeModel and AfterModel carry the whole conversation each time (I9). No SessionEnd: by then the terminal
-# is the user's again, and Gemini writes what it does for that hook into it (I6).
-EVENTS = (
-    "SessionStart",
-    "BeforeAgent",
-    "BeforeTool",
-    "AfterTool",
-    "PreCompress",
-    "AfterAgent",
-    "Notification",
-)
 
 
 class _Hook(msgspec.Struct):
@@ -93,25 +65,28 @@ class _End(_Hook):
 _WRONG = re.compile(rb'(?:"|\\n)(?:Exit Code|Signal|Error): ')
 
 
-def _ended(p: _Ended) -> ToolEnded:
+def _ended(p: _Ended) -> base.ToolEnded:
     failed = bytes(p.tool_response.error) != b"null"
     clean = not failed and _WRONG.search(bytes(p.tool_response.llm)) is None
     result = _result(p.tool_response)
-    return ToolEnded(p.session_id, p.tool_name, require_object(p.tool_input), result, failed, clean=clean)
+    return base.ToolEnded(p.session_id, p.tool_name, require_object(p.tool_input), result, failed, clean=clean)
 
 
-parse = parser(
-    {
-        "SessionStart": on(_Start, lambda p: SessionStarted(p.session_id, p.source)),
-        "BeforeAgent": on(_Prompt, lambda p: TurnStarted(p.session_id, p.prompt)),
-        "BeforeTool": on(_Tool, lambda p: ToolStarting(p.session_id, p.tool_name, require_object(p.tool_input))),
-        "AfterTool": on(_Ended, _ended),
-        "PreCompress": on(_Hook, lambda p: ModelRequest(p.session_id)),
-        "AfterAgent": on(_Hook, lambda p: TurnCompleted(p.session_id)),
-        "Notification": on(_Notice, lambda p: AwaitingApproval(p.session_id, p.message)),
-        "SessionEnd": on(_End, lambda p: SessionEnded(p.session_id, p.reason)),
-    }
-)
+# The smallest set that shows phases and calls. PreCompress fires before each model request, with a payload that does
+# not grow; BeforeModel and AfterModel carry the whole conversation each time (I9). No SessionEnd: by then the terminal
+# is the user's again, and Gemini writes what it does for that hook into it (I6).
+_EVENTS = {
+    "SessionStart": on(_Start, lambda p: base.SessionStarted(p.session_id, p.source)),
+    "BeforeAgent": on(_Prompt, lambda p: base.TurnStarted(p.session_id, p.prompt)),
+    "BeforeTool": on(_Tool, lambda p: base.ToolStarting(p.session_id, p.tool_name, require_object(p.tool_input))),
+    "AfterTool": on(_Ended, _ended),
+    "PreCompress": on(_Hook, lambda p: base.ModelRequest(p.session_id)),
+    "AfterAgent": on(_Hook, lambda p: base.TurnCompleted(p.session_id)),
+    "Notification": on(_Notice, lambda p: base.AwaitingApproval(p.session_id, p.message)),
+    "SessionEnd": on(_End, lambda p: base.SessionEnded(p.session_id, p.reason)),
+}
+EVENTS = tuple(event for event in _EVENTS if event != "SessionEnd")
+parse = parser(_EVENTS)
 
 
 def _result(response: _Response) -> bytes:

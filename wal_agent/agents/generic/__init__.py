@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wal_agent.agents.base import Capabilities, Decision, Env, HookEvent, Hookless, Journal, SeenCall, Traits
+from wal_agent.agents.base import Capabilities, Decision, Env, HookEvent, Hookless, Journal, SeenCall
 from wal_agent.agents.generic.cli import command, hooks_off_reason, inject, locate, start_lines
 from wal_agent.agents.generic.session import MAIN as main_file
 from wal_agent.agents.generic.session import (
@@ -29,22 +29,6 @@ from wal_agent.agents.generic.session import (
 name = "generic"
 tested = ""
 also: tuple[str, ...] = ()
-traits = Traits(
-    hooks="none",
-    intent="no: nothing is logged before a tool runs",
-    fail_closed="no: there is nothing to refuse with",
-    reconcile="no: files come back as they were saved last",
-    resume="the words of `[generic] resume`; the notice is also in the file that WAL_AGENT_RECOVERY_PROMPT names",
-    interactive="yes",
-    subagents="unknown",
-    limits=(
-        "No tool call is known: what was in flight when the machine was lost is not told, nor kept from being "
-        "done twice.",
-        "What changed behind the last save (`--autosave`, and each change that the file system tells) is lost.",
-        "Exit code 0 is the only sign of a completed task; any other end is recovered at the next start.",
-        "A database that is open is copied as its file stands; it may come back torn.",
-    ),
-)
 
 
 def passthrough(args: Sequence[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_agent.agents.base import Capabilities, Journal, Traits
+from wal_agent.agents.base import Capabilities, Journal
 from wal_agent.agents.opencode.cli import (
     command,
     exit_cause,
@@ -29,23 +29,6 @@ from wal_agent.agents.opencode.session import (
 name = "opencode"
 tested = "1.18.33"
 also: tuple[str, ...] = ()
-traits = Traits(
-    hooks="a plugin by `OPENCODE_CONFIG_CONTENT`, for this run only",
-    intent="before the tool starts",
-    fail_closed="yes: the plugin throws, and OpenCode then runs no tool",
-    reconcile="each open call gets its real outcome; a session of another folder is moved into this one",
-    resume="`--session ID`; the plugin says the recovery prompt",
-    interactive="yes",
-    subagents="their calls and sessions are saved with the parent's",
-    limits=(
-        "OpenCode keeps sessions in one database, so a journal of the session is saved and is imported again.",
-        "So a fork (`--from`) works only in the folder that its session has on this machine, or where it has none.",
-        "What a restore replaces in that database, and the journals, stay in wal-agent's state folder.",
-        "A tool that outlives OpenCode's crash runs on; its end is unknown.",
-        "`opencode serve`, `web`, `acp` and `attach` are refused: others begin their sessions.",
-        "Undo (`/undo`) reaches back only to what this machine has snapshots of.",
-    ),
-)
 capabilities = Capabilities(
     exit_cause=exit_cause, stored_folder=stored_folder, journal=Journal(update_journal, import_session)
 )

@@ -16,21 +16,8 @@ from typing import Any
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.agents.base import (
-    Allow,
-    AwaitingApproval,
-    Compacting,
-    Decision,
-    Env,
-    HookSetup,
-    Injected,
-    ModelRequest,
-    SessionStarted,
-    ToolEnded,
-    ToolStarting,
-    TurnCompleted,
-    TurnStarted,
-)
+from wal_agent.agents import base
+from wal_agent.agents.base import Allow, Decision, Env, HookSetup, Injected
 from wal_agent.agents.hook_line import CLIENT_SECONDS, GONE, on, parser
 from wal_agent.agents.opencode import database, session
 from wal_agent.agents.program import without_comments
@@ -81,21 +68,21 @@ class _Ended(_Tool, kw_only=True):
 _RESULT = msgspec_compat.of_json(_Result)
 
 
-def _ended(p: _Ended) -> ToolEnded:
+def _ended(p: _Ended) -> base.ToolEnded:
     code = _RESULT.decode(p.result).metadata.get("exit")
     clean = not p.wrong and (p.tool != SHELL or (code == 0 and not isinstance(code, bool)))
-    return ToolEnded(p.session, p.tool, require_object(p.input), bytes(p.result), p.wrong, p.call, clean)
+    return base.ToolEnded(p.session, p.tool, require_object(p.input), bytes(p.result), p.wrong, p.call, clean)
 
 
 EVENTS = {
-    "session": on(_Started, lambda p: SessionStarted(p.session, p.source)),
-    "turn": on(_Turn, lambda p: TurnStarted(p.session, p.prompt)),
-    "request": on(_Said, lambda p: ModelRequest(p.session)),
-    "before": on(_Tool, lambda p: ToolStarting(p.session, p.tool, require_object(p.input), p.call, p.inner)),
+    "session": on(_Started, lambda p: base.SessionStarted(p.session, p.source)),
+    "turn": on(_Turn, lambda p: base.TurnStarted(p.session, p.prompt)),
+    "request": on(_Said, lambda p: base.ModelRequest(p.session)),
+    "before": on(_Tool, lambda p: base.ToolStarting(p.session, p.tool, require_object(p.input), p.call, p.inner)),
     "after": on(_Ended, _ended),
-    "approval": on(_Approval, lambda p: AwaitingApproval(p.session, p.what)),
-    "compacting": on(_Compact, lambda p: Compacting(p.session, p.done)),
-    "completed": on(_Said, lambda p: TurnCompleted(p.session)),
+    "approval": on(_Approval, lambda p: base.AwaitingApproval(p.session, p.what)),
+    "compacting": on(_Compact, lambda p: base.Compacting(p.session, p.done)),
+    "completed": on(_Said, lambda p: base.TurnCompleted(p.session)),
 }
 parse = parser(EVENTS)
 

@@ -14,21 +14,8 @@ import re
 
 import msgspec
 
-from wal_agent.agents.base import (
-    Compacting,
-    Deny,
-    Env,
-    HookEvent,
-    HookSetup,
-    Injected,
-    ModelRequest,
-    OtherEvent,
-    SessionStarted,
-    ToolEnded,
-    ToolStarting,
-    TurnCompleted,
-    TurnStarted,
-)
+from wal_agent.agents import base
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
 from wal_agent.agents.hook_line import GONE, on, parser, renderer
 from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
@@ -68,26 +55,26 @@ class _End(_Hook):
     stop: str = ""
 
 
-def _ended(p: _Ended) -> ToolEnded:
+def _ended(p: _Ended) -> base.ToolEnded:
     content = bytes(p.content)
     result, input = b'{"content":' + content + b"}", require_object(p.input)
     clean = not p.failed and _WRONG.search(content) is None
-    return ToolEnded(p.session, p.tool, input, result, p.failed, p.call_id, clean)
+    return base.ToolEnded(p.session, p.tool, input, result, p.failed, p.call_id, clean)
 
 
 def _agent_end(p: _End) -> HookEvent:
-    return OtherEvent("agent_end") if p.stop in CUT_SHORT else TurnCompleted(p.session)
+    return base.OtherEvent("agent_end") if p.stop in CUT_SHORT else base.TurnCompleted(p.session)
 
 
 EVENTS = {
-    "session_start": on(_Start, lambda p: SessionStarted(p.session, p.reason)),
-    "before_agent_start": on(_Prompt, lambda p: TurnStarted(p.session, p.prompt)),
-    "tool_call": on(_Tool, lambda p: ToolStarting(p.session, p.tool, require_object(p.input), p.call_id)),
+    "session_start": on(_Start, lambda p: base.SessionStarted(p.session, p.reason)),
+    "before_agent_start": on(_Prompt, lambda p: base.TurnStarted(p.session, p.prompt)),
+    "tool_call": on(_Tool, lambda p: base.ToolStarting(p.session, p.tool, require_object(p.input), p.call_id)),
     "tool_result": on(_Ended, _ended),
-    "turn_end": on(_Hook, lambda p: ModelRequest(p.session)),
+    "turn_end": on(_Hook, lambda p: base.ModelRequest(p.session)),
     "agent_end": on(_End, _agent_end),
-    "session_before_compact": on(_Hook, lambda p: Compacting(p.session, done=False)),
-    "session_compact": on(_Hook, lambda p: Compacting(p.session, done=True)),
+    "session_before_compact": on(_Hook, lambda p: base.Compacting(p.session, done=False)),
+    "session_compact": on(_Hook, lambda p: base.Compacting(p.session, done=True)),
 }
 parse = parser(EVENTS)
 

@@ -207,15 +207,6 @@ def dump_tree(tree: Tree) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def message_text(entry: Entry) -> str:
-    """Return all text of a message."""
-    content = entry.message.get("content")
-    if isinstance(content, str):
-        return content
-    blocks = content if isinstance(content, list) else []
-    return "\n".join(_text(b.get("text")) for b in blocks if isinstance(b, dict))
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 

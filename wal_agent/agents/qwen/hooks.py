@@ -24,25 +24,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from wal_agent import msgspec_compat
-from wal_agent.agents import extension, installed_hooks
-from wal_agent.agents.base import (
-    AwaitingApproval,
-    Compacting,
-    Deny,
-    Env,
-    HookEvent,
-    HookSetup,
-    HooksToInstall,
-    HookTable,
-    Injected,
-    ModelRequest,
-    OtherEvent,
-    SessionStarted,
-    ToolEnded,
-    ToolStarting,
-    TurnCompleted,
-    TurnStarted,
-)
+from wal_agent.agents import base, extension, installed_hooks
+from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.extension import owner_guard
 from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, parser, renderer, sh_line
 from wal_agent.agents.qwen.paths import folder_variables, qwen_home
@@ -96,33 +79,33 @@ _TEXT = msgspec_compat.of_json(str)
 
 
 def _prompt(p: _Prompt) -> HookEvent:
-    return TurnStarted(p.session_id, p.prompt) if p.prompt else ModelRequest(p.session_id)
+    return base.TurnStarted(p.session_id, p.prompt) if p.prompt else base.ModelRequest(p.session_id)
 
 
 def _start(p: _Start) -> HookEvent:
     """After a compaction it is no start."""
-    return OtherEvent("SessionStart") if p.source == "compact" else SessionStarted(p.session_id, p.source)
+    return base.OtherEvent("SessionStart") if p.source == "compact" else base.SessionStarted(p.session_id, p.source)
 
 
-def _starting(p: _Tool) -> ToolStarting:
-    return ToolStarting(p.session_id, p.tool_name, require_object(p.tool_input), p.tool_use_id, _inner(p))
+def _starting(p: _Tool) -> base.ToolStarting:
+    return base.ToolStarting(p.session_id, p.tool_name, require_object(p.tool_input), p.tool_use_id, _inner(p))
 
 
-def _ended(p: _Ended) -> ToolEnded:
+def _ended(p: _Ended) -> base.ToolEnded:
     llm = bytes(p.tool_response.llm)
     clean = p.tool_name != _SHELL or _succeeded(llm)
     result, input = b'{"llmContent":' + llm + b"}", require_object(p.tool_input)
-    return ToolEnded(p.session_id, p.tool_name, input, result, False, p.tool_use_id, clean)
+    return base.ToolEnded(p.session_id, p.tool_name, input, result, False, p.tool_use_id, clean)
 
 
-def _failed(p: _Failed) -> ToolEnded:
+def _failed(p: _Failed) -> base.ToolEnded:
     result, input = msgspec.json.encode({"error": p.error}), require_object(p.tool_input)
-    return ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id, False)
+    return base.ToolEnded(p.session_id, p.tool_name, input, result, True, p.tool_use_id, False)
 
 
 def _notified(p: _Notice) -> HookEvent:
     asks = p.notification_type == "permission_prompt"
-    return AwaitingApproval(p.session_id, p.message) if asks else OtherEvent("Notification")
+    return base.AwaitingApproval(p.session_id, p.message) if asks else base.OtherEvent("Notification")
 
 
 # The smallest set that shows phases and calls. SessionStart fires only on a terminal; UserPromptSubmit before every
@@ -133,10 +116,10 @@ _EVENTS = {
     "PreToolUse": on(_Tool, _starting),
     "PostToolUse": on(_Ended, _ended),
     "PostToolUseFailure": on(_Failed, _failed),
-    "Stop": on(_Hook, lambda p: TurnCompleted(p.session_id)),
+    "Stop": on(_Hook, lambda p: base.TurnCompleted(p.session_id)),
     "Notification": on(_Notice, _notified),
-    "PreCompact": on(_Hook, lambda p: Compacting(p.session_id, done=False)),
-    "PostCompact": on(_Hook, lambda p: Compacting(p.session_id, done=True)),
+    "PreCompact": on(_Hook, lambda p: base.Compacting(p.session_id, done=False)),
+    "PostCompact": on(_Hook, lambda p: base.Compacting(p.session_id, done=True)),
 }
 EVENTS = tuple(_EVENTS)
 parse = parser(_EVENTS)
