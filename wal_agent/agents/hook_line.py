@@ -10,6 +10,7 @@ paused container), and an agent that thaws checks its limit before it reads the 
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,6 +30,11 @@ Entry = tuple[type[Any], Callable[[Any], HookEvent]]
 def on(payload: type[Payload], build: Callable[[Payload], HookEvent]) -> Entry:
     """Return an event's entry in an agent's table: the type of its payload, and what becomes of it."""
     return payload, build
+
+
+def outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEvent]) -> tuple[str, Entry]:
+    """Return the entry of an event that means nothing where it is a subagent's own (`agent_id` of the payload)."""
+    return event, on(payload, lambda p: OtherEvent(event) if getattr(p, "agent_id", "") else build(p))
 
 
 def parser(events: Mapping[str, Entry]) -> Callable[[str, bytes], HookEvent]:
@@ -55,6 +61,12 @@ def renderer(deny: Callable[[Deny], str], refusable: Collection[str]) -> Callabl
         return ALLOW if isinstance(decision, Allow) or event not in refusable else refuse_answer(deny(decision))
 
     return render
+
+
+def permission_deny(decision: Deny) -> str:
+    """Return the deny of Claude Code and Codex, one line."""
+    denied = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": decision.reason}
+    return json.dumps({"hookSpecificOutput": denied})
 
 
 def skip_pattern(tools: Sequence[str]) -> str:

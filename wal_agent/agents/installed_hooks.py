@@ -38,7 +38,8 @@ _CLOSE = {"{": "}", "[": "]"}
 
 @dataclass(slots=True)
 class Child:
-    """One member (`key`) or element (`key` None). It stands from `start` to `node.end`; `comma` is behind it, or -1."""
+    """One member (`key`) or element (`key` None), from `start` to `node.end`. `comma`: the position of one behind it,
+    or -1."""
 
     start: int
     key: str | None
@@ -57,7 +58,7 @@ class Node:
     children: list[Child] = field(default_factory=list)
 
     def get(self, key: str) -> Node | None:
-        """The member of that name; the last one, as JSON.parse has it."""
+        """Return the member of that name; the last one, as JSON.parse does."""
         found = [child.node for child in self.children if child.key == key]
         return found[-1] if found else None
 
@@ -71,7 +72,8 @@ class Node:
 
 
 def parse_jsonc(text: str) -> Node:
-    """The tree; ValueError (with line and column) when the text is not JSON, RecursionError when it is too deep."""
+    """Parse the text into a tree. ValueError (with line and column) when it is not JSON, RecursionError when it is too
+    deep."""
     node, at = _value(text, _gap(text, 0))
     if (at := _gap(text, at)) != len(text):
         raise _error(text, at)
@@ -79,7 +81,7 @@ def parse_jsonc(text: str) -> Node:
 
 
 def ranges_without(text: str, container: Node, gone: Iterable[Child]) -> list[tuple[int, int]]:
-    """The ranges to cut so that `gone` leave `container`, with their commas and lines of their own. Comments stay."""
+    """Return the ranges to cut so that `gone` leave `container`, with their commas and own lines. Comments stay."""
     names = {id(child) for child in gone}
     cuts: list[tuple[int, int]] = []
     kept: Child | None = None
@@ -97,7 +99,8 @@ def ranges_without(text: str, container: Node, gone: Iterable[Child]) -> list[tu
 
 
 def _whole_lines(text: str, start: int, end: int, comma: int) -> tuple[int, int]:
-    """From `start` to `end`, or whole lines where nothing else is on them (the newline before may end a comment)."""
+    """Return the range, extended to whole lines where nothing else is on them (the newline before may end a
+    comment)."""
     while text[start - 1] in " \t":
         start -= 1
     rest = _LINE_END.match(text, comma + 1 if not text[end : max(end, comma)].strip() and comma >= end else end)
@@ -105,7 +108,7 @@ def _whole_lines(text: str, start: int, end: int, comma: int) -> tuple[int, int]
 
 
 def cut_ranges(text: str, ranges: Iterable[tuple[int, int]]) -> str:
-    """The text without these ranges, which may overlap."""
+    """Return the text without these ranges, which may overlap."""
     kept, at = [], 0
     for start, end in sorted(ranges):
         kept.append(text[at : max(start, at)])
@@ -158,8 +161,8 @@ def _error(text: str, at: int) -> ValueError:
 
 
 _RUN, _FOLDER = "WAL_AGENT_INSTALLED", "/WAL_AGENT_FOLDER"  # stand-ins, which need no quoting in the shell
-LIVE = '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'  # marks a line as ours
-NAME = "wal-agent-installed"  # marks an entry as ours too, where the agent takes a name
+LIVE = '[ -n "$WAL_AGENT_RUN" ] && [ -n "$WAL_AGENT_SOCKET" ] || exit 0\n'  # marks a line as wal-agent's
+NAME = "wal-agent-installed"  # marks an entry too, where the agent accepts a name
 
 _BARE = re.compile(r'"(?:[^"\\]|\\.)*"\s*:\s*[\[{][\s,]*[\]}]')
 
@@ -167,7 +170,7 @@ T = TypeVar("T")
 
 
 class InstallMemo(msgspec.Struct, frozen=True):
-    """What `uninstall` needs to be exact: the file as it was (None: there was none), and what it became."""
+    """What `uninstall_hooks` needs to be exact: the file before (None: there was none), and after."""
 
     before: str | None  # base64
     after: str  # sha256
@@ -177,13 +180,10 @@ class InstallMemo(msgspec.Struct, frozen=True):
 _MEMO = msgspec_compat.of_json(InstallMemo)
 
 
-# ---- the hooks ----------------------------------------------------------------------------------------------------
-
-
 def hooks_for_settings(table: Callable[[HookSetup], HookTable], first: bool, has_ours: str, named: bool) -> HookTable:
-    """An agent's `table` of one run's hooks, but the run is what the environment says. `first`: its lines begin with
-    one that asks whose process this is. `has_ours`: a shell test that holds in a process that has the run's own hooks.
-    `named`: the agent takes a name of a hook."""
+    """Return an agent's `table` of one run's hooks, but for the run that the environment names. `first`: the table's
+    lines begin with a guard. `has_ours`: a shell test that holds in a process that has the run's own hooks. `named`:
+    the agent accepts a name of a hook."""
     found = table(HookSetup(run=_RUN, run_dir=Path(_FOLDER), client=client_command()))
     for groups in found.values():
         for group in groups:
@@ -196,9 +196,6 @@ def hooks_for_settings(table: Callable[[HookSetup], HookTable], first: bool, has
     return found
 
 
-# ---- the text, pure -----------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Inserted:
     """The new text, and the pieces that are new in it."""
@@ -208,7 +205,7 @@ class Inserted:
 
 
 def insert_hooks(text: str, hooks: HookTable) -> Inserted:
-    """Settings with our entries at the front of what they belong to. ValueError when the text is no settings."""
+    """Add the entries at the front of their lists. ValueError when the text is no settings."""
     root = parse_jsonc(text)
     newline = "\r\n" if "\r\n" in text else "\n"
     edits: dict[int, str] = {}
@@ -241,7 +238,7 @@ def insert_hooks(text: str, hooks: HookTable) -> Inserted:
 
 
 def remove_hooks(text: str) -> str:
-    """Settings without our entries, wherever they stand now. Lists and objects that hold nothing else go too."""
+    """Remove wal-agent's entries, wherever they are now, and lists and objects that hold nothing else."""
     root = parse_jsonc(text)
     cuts: list[tuple[int, int]] = []
     empty_hooks = []
@@ -263,13 +260,14 @@ def remove_hooks(text: str) -> str:
 
 
 def _bare(text: str, member: Child) -> bool:
-    """Whether nothing (no comment) stands in a member but its children."""
+    """Return whether a member holds nothing (no comment) but its children."""
     inner = [(child.start - member.start, child.node.end - member.start) for child in member.node.children]
     return _BARE.fullmatch(cut_ranges(text[member.start : member.node.end], inner)) is not None
 
 
 def restore_text(text: str, pieces: tuple[str, ...]) -> str:
-    """Settings that were edited since `insert`, without our entries: our exact pieces where they still stand alone."""
+    """Remove wal-agent's entries from settings that were edited since: the exact pieces where each is still there
+    once."""
     safe = remove_hooks(text)
     exact = text
     for piece in pieces:
@@ -283,7 +281,7 @@ def restore_text(text: str, pieces: tuple[str, ...]) -> str:
 
 
 def _others(text: str) -> Any:
-    """All that the text says, but for empty lists of hooks."""
+    """Return the value of the text without empty lists of hooks."""
     value = parse_jsonc(text).value
     if isinstance(value, dict) and isinstance(value.get("hooks", {}), dict):
         value["hooks"] = {event: groups for event, groups in value.get("hooks", {}).items() if groups != []}
@@ -291,7 +289,7 @@ def _others(text: str) -> Any:
 
 
 def has_our_hooks(text: str) -> bool:
-    """Whether any of our entries stands in it."""
+    """Return whether it holds any of wal-agent's entries."""
     members = [member.node for member in parse_jsonc(text).children if member.key == "hooks"]
     return any(_ours(g.node.value) for hooks in members for event in hooks.children for g in event.node.children)
 
@@ -309,27 +307,22 @@ def _dump(value: object) -> str:
     return json.dumps(value, indent=2)
 
 
-# ---- the file -----------------------------------------------------------------------------------------------------
-
-
 def settings_path(wanted: HooksToInstall) -> Path:
-    """A link is followed, so that what it points to is edited, not replaced."""
+    """Return the file to edit: a link is followed, so that its target is edited, not replaced."""
     return Path(os.path.realpath(wanted.settings))
 
 
 def is_installed(wanted: HooksToInstall) -> bool:
-    """ConfigError when the settings cannot be read."""
+    """Return whether the hooks are installed. ConfigError when the settings cannot be read."""
     path = settings_path(wanted)
     data = _read(path)
     return data is not None and _understood(wanted, has_our_hooks, _text(path, data))
 
 
 def install_hooks(wanted: HooksToInstall, state: Path) -> Path:
-    """Put our hooks into the user's settings; gives the file. `state` is wal-agent's own folder, for the way back.
-
-    Hooks that stand there already are renewed. ConfigError when the file is not as the agent reads it, or cannot be
-    written.
-    """
+    """Install the hooks in the user's settings; return the file. `state`: wal-agent's own folder, for what an exact
+    removal needs. Hooks that are there already are renewed. ConfigError when the file is not as the agent reads it, or
+    cannot be written."""
     path = settings_path(wanted)
     if is_installed(wanted):
         uninstall_hooks(wanted, state)
@@ -340,15 +333,15 @@ def install_hooks(wanted: HooksToInstall, state: Path) -> Path:
     before = None if data is None else base64.b64encode(data).decode()
     memo = InstallMemo(before, hashlib.sha256(after).hexdigest(), new.pieces)
     memo_path = _memo(wanted, state)
-    memo_path.unlink(missing_ok=True)  # of an installation that someone else took out
+    memo_path.unlink(missing_ok=True)  # of an installation that was removed by other means
     replace_file(memo_path, msgspec.json.encode(memo), None)
     replace_file(path, after, data)
     return path
 
 
 def uninstall_hooks(wanted: HooksToInstall, state: Path) -> Path | None:
-    """Take our hooks out again; gives the file, or None when there were none. A file that nobody has touched since is
-    byte for byte what it was (or gone, if it was not there); else just our entries leave it."""
+    """Remove the hooks again; return the file, or None when there were none. A file that nobody has edited since
+    becomes byte for byte what it was (or is removed, if there was none); else only wal-agent's entries are cut."""
     path = settings_path(wanted)
     data, memo_path = _read(path), _memo(wanted, state)
     if data is None or not is_installed(wanted):

@@ -25,7 +25,17 @@ from wal_agent import msgspec_compat
 from wal_agent.agents import base, installed_hooks
 from wal_agent.agents.base import Allow, Decision, Deny, Env, HookEvent, HookSetup, HooksToInstall, HookTable, Injected
 from wal_agent.agents.exit_text import retry_after_seconds
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, parser, refuse_answer, renderer, sh_line, skip_pattern
+from wal_agent.agents.hook_line import (
+    GONE,
+    HOOK_SECONDS,
+    on,
+    parser,
+    permission_deny,
+    refuse_answer,
+    renderer,
+    sh_line,
+    skip_pattern,
+)
 from wal_agent.agents.session_files import InnerId, SessionId, require_object
 from wal_agent.errors import ConfigError
 
@@ -189,18 +199,9 @@ def render(event: str, decision: Decision) -> bytes:
     return _render(event, decision)
 
 
-def deny_output(decision: Deny) -> str:
-    """Return Claude's deny, one line. `stop` has no spelling: with `"continue": false` beside it the turn continues all
-    the same, and without the denial the tool even runs."""
-    denied = {
-        "hookEventName": "PreToolUse",
-        "permissionDecision": "deny",
-        "permissionDecisionReason": decision.reason,
-    }
-    return json.dumps({"hookSpecificOutput": denied})
-
-
-_render = renderer(deny_output, refusable=("PreToolUse",))
+# `stop` has no spelling: with `"continue": false` beside the denial the turn continues all the same, and without the
+# denial the tool even runs.
+_render = renderer(permission_deny, refusable=("PreToolUse",))
 
 
 SETTINGS = "WAL_AGENT_CLAUDE_SETTINGS"  # for `command`: the path of this run's settings; the protocol is beside them
@@ -245,7 +246,7 @@ def protocol_file(settings: Path) -> Path:
 def hook_table(setup: HookSetup) -> HookTable:
     table: HookTable = {}
     for event in EVENTS:
-        deny = deny_output(Deny(GONE)) if event == "PreToolUse" else None
+        deny = permission_deny(Deny(GONE)) if event == "PreToolUse" else None
         line = sh_line(setup, "claude", event, event in FIRM, deny)
         # Seconds. One above 2147483 would be over at once, and the tool run.
         group: dict[str, Any] = {"hooks": [{"type": "command", "command": line, "timeout": HOOK_SECONDS}]}

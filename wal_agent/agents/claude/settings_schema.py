@@ -1,5 +1,7 @@
-"""What Claude Code takes for each setting: one of another shape voids the whole file, without a word, and our hooks
-with it. Read in the program of the tested version; settings whose shape is too intricate to be sure of are not here.
+"""The shapes of Claude Code's settings: one of another shape voids the whole file silently, and wal-agent's hooks with
+it.
+
+Read in the program of the tested version; settings whose shape is too intricate to be sure of are missing.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _FLAG = """agentPushNotifEnabled allowAllClaudeAiMcps allowManagedHooksOnly allo
     terminalTitleFromRename todoFeatureEnabled useAutoModeDuringPlan verbose voiceEnabled
     wheelScrollAccelerationEnabled workflowKeywordTriggerEnabled wslInheritsWindowsSettings"""
 _COUNT = "cleanupPeriodDays skillListingMaxDescChars totalTokensReminderBudget"
-# Claude passes over a wrong one of these by itself.
+# Claude ignores a wrong one of these by itself.
 _ANY = """autoCompactWindow editorMode effortLevel footerLinksRegexes forceLoginGatewayUrl forceLoginMethod
     preferredNotifChannel strictPluginOnlyCustomization teammateMode theme ultracode viewMode"""
 
@@ -38,12 +40,11 @@ def anything(_: Any) -> bool:
     return True
 
 
-def flag(value: Any) -> bool:
-    return isinstance(value, bool)
+def of_type(kind: type) -> Shape:
+    return lambda value: isinstance(value, kind)
 
 
-def text(value: Any) -> bool:
-    return isinstance(value, str)
+flag, text = of_type(bool), of_type(str)
 
 
 def filled(value: Any) -> bool:
@@ -88,7 +89,7 @@ def either(*shapes: Shape) -> Shape:
 
 
 def fields(may: Mapping[str, Shape], must: Iterable[str] = ()) -> Shape:
-    """An object with these fields, those in `must` at least; Claude passes over others."""
+    """Accept an object with these fields, those in `must` at least; Claude ignores others."""
     needed = frozenset(must)
     return lambda value: (
         isinstance(value, dict)
@@ -213,7 +214,7 @@ SETTINGS: dict[str, Shape] = {
 
 
 def check_settings(values: dict[str, Any]) -> None:
-    """ValueError for settings that Claude would not take, or that are not known here."""
+    """Raise ValueError for settings that Claude would refuse, or that are unknown here."""
     for name, value in values.items():
         if name == "hooks" and isinstance(value, dict):
             for event, groups in value.items():

@@ -16,7 +16,6 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ import msgspec
 
 from wal_agent.agents import base
 from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, Entry, Payload, on, parser, renderer, sh_line
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, on, outer, parser, permission_deny, renderer, sh_line
 from wal_agent.agents.session_files import InnerId, SessionId, decode_json
 from wal_agent.errors import ConfigError
 from wal_agent.safefs import open_plain
@@ -124,40 +123,26 @@ def _started(p: _Start) -> HookEvent:
     return base.OtherEvent("SessionStart") if p.source == "compact" else base.SessionStarted(p.session_id, p.source)
 
 
-def _outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEvent]) -> tuple[str, Entry]:
-    """An event that only counts outside of subagents: a subagent's turn is no turn of the session."""
-    return event, on(payload, lambda p: base.OtherEvent(event) if getattr(p, "agent_id", "") else build(p))
-
-
 # The smallest set that shows phases and calls. No SessionEnd: Codex waits for it, and Stop has reported what counts.
 _EVENTS = dict(
     (
-        _outer("SessionStart", _Start, _started),
-        _outer("UserPromptSubmit", _Prompt, lambda p: base.TurnStarted(p.session_id, p.prompt)),
-        _outer("PreModelRequest", _Hook, lambda p: base.ModelRequest(p.session_id)),
+        outer("SessionStart", _Start, _started),
+        outer("UserPromptSubmit", _Prompt, lambda p: base.TurnStarted(p.session_id, p.prompt)),
+        outer("PreModelRequest", _Hook, lambda p: base.ModelRequest(p.session_id)),
         ("PreToolUse", on(_Tool, _starting)),
         ("PermissionRequest", on(_Asked, lambda p: base.AwaitingApproval(p.session_id, p.tool_name))),
         ("PostToolUse", on(_Ended, _ended)),
-        _outer("Stop", _Hook, lambda p: base.TurnCompleted(p.session_id)),
-        _outer("PreCompact", _Hook, lambda p: base.Compacting(p.session_id, done=False)),
-        _outer("PostCompact", _Hook, lambda p: base.Compacting(p.session_id, done=True)),
+        outer("Stop", _Hook, lambda p: base.TurnCompleted(p.session_id)),
+        outer("PreCompact", _Hook, lambda p: base.Compacting(p.session_id, done=False)),
+        outer("PostCompact", _Hook, lambda p: base.Compacting(p.session_id, done=True)),
     )
 )
 EVENTS = tuple(_EVENTS)
 parse = parser(_EVENTS)
 
 
-def deny_output(decision: Deny) -> str:
-    """Return Codex's deny. None ends the turn: `continue: false` beside it lets the tool run (facts, A3)."""
-    words = {
-        "hookEventName": "PreToolUse",
-        "permissionDecision": "deny",
-        "permissionDecisionReason": decision.reason,
-    }
-    return json.dumps({"hookSpecificOutput": words})
-
-
-render = renderer(deny_output, refusable=("PreToolUse",))
+# No denial ends the turn: `continue: false` beside it lets the tool run (facts, A3).
+render = renderer(permission_deny, refusable=("PreToolUse",))
 
 
 MARKER = "WAL_AGENT_CODEX_RUN"  # the run's folder
@@ -216,7 +201,7 @@ def hook_flags(setup: HookSetup) -> list[str]:
 
 def hook_line(setup: HookSetup, event: str) -> str:
     firm = event == "PreToolUse"
-    return sh_line(setup, "codex", event, firm, deny_output(Deny(GONE)) if firm else None)
+    return sh_line(setup, "codex", event, firm, permission_deny(Deny(GONE)) if firm else None)
 
 
 def hook_handler(command: str) -> dict[str, Any]:

@@ -291,10 +291,5 @@ def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> by
     if last.get("role") == "user" and output_text(last.get("content")) == prompt:
         return main
     message: Json = {"type": "message", "role": "user", "content": content}
-    record = {
-        "timestamp": read.time or EPOCH,
-        "ordinal": read.ordinal + 1,
-        "type": "response_item",
-        "payload": message,
-    }
+    record = {"timestamp": read.time or EPOCH, "ordinal": read.ordinal + 1, "type": "response_item", "payload": message}
     return main + encode_json(record) + b"\n"

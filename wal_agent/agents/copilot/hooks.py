@@ -16,7 +16,6 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import msgspec
 
 from wal_agent.agents import base
 from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
-from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, Entry, Payload, bash_line, on, parser, renderer
+from wal_agent.agents.hook_line import GONE, HOOK_SECONDS, bash_line, on, outer, parser, renderer
 from wal_agent.agents.session_files import InnerId, SessionId
 from wal_agent.errors import ConfigError
 from wal_agent.safefs import flock_state
@@ -66,7 +65,7 @@ SHELLS = frozenset(
 
 class _Hook(msgspec.Struct):
     session: SessionId = msgspec.field(name="sessionId")
-    agent: InnerId = msgspec.field(name="agentId", default="")
+    agent_id: InnerId = msgspec.field(name="agentId", default="")
     parent: InnerId = msgspec.field(name="parentAgentId", default="")
 
 
@@ -131,21 +130,16 @@ def _session(p: _Hook) -> str:
     return p.parent or p.session
 
 
-def _outer(event: str, payload: type[Payload], build: Callable[[Payload], HookEvent]) -> tuple[str, Entry]:
-    """An event that is a subagent's own where it names one."""
-    return event, on(payload, lambda p: base.OtherEvent(event) if getattr(p, "agent", "") else build(p))
-
-
 # The smallest set that shows phases and calls. `permissionRequest` also fires where nobody is asked, so `notification`
 # reports the question to a user. No `sessionEnd`: by then the terminal is the user's again (I6).
 _EVENTS = dict(
     (
-        _outer("sessionStart", _Start, lambda p: base.SessionStarted(_session(p), p.source)),
-        _outer("userPromptSubmitted", _Prompt, _prompt),
+        outer("sessionStart", _Start, lambda p: base.SessionStarted(_session(p), p.source)),
+        outer("userPromptSubmitted", _Prompt, _prompt),
         ("preToolUse", on(_Tool, lambda p: base.ToolStarting(_session(p), p.tool, call_arguments(bytes(p.args))))),
         ("postToolUse", on(_Ended, _ended)),
         ("postToolUseFailure", on(_Failed, _failed)),
-        _outer("agentStop", _Hook, lambda p: base.TurnCompleted(_session(p))),
+        outer("agentStop", _Hook, lambda p: base.TurnCompleted(_session(p))),
         ("notification", on(_Notice, _notified)),
     )
 )

@@ -18,13 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_agent.agents.base import LoggedCall, Reconciled
-from wal_agent.agents.copilot.session import (
-    Event,
-    Request,
-    call_requests,
-    dump_events,
-    load_events,
-)
+from wal_agent.agents.copilot.session import Event, Request, call_requests, dump_events, load_events
 from wal_agent.agents.session_files import (
     EPOCH,
     HEAD_REPAIR,

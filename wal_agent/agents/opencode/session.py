@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.opencode import database as store
 from wal_agent.agents.opencode.database import Key, content_text, journal_lines, load_rows, row_digest, row_key
@@ -123,17 +125,7 @@ def _dead(lock: Path) -> bool:
         host, pid = meta["hostname"], int(meta["pid"])
     except (ValueError, LookupError, TypeError):
         return False
-    return host == socket.gethostname() and pid > 0 and not _alive(pid)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
+    return host == socket.gethostname() and 0 < pid < 1 << 31 and not psutil.pid_exists(pid)
 
 
 Signature = tuple[tuple[int, int, int], ...]
