@@ -118,10 +118,10 @@ def test_a_run(box: Box, runs: list[Run]) -> None:
     new = {name.split("/")[1] for name in set(after) - set(before)}
     assert new <= {"extensions", "tmp", "history", "projects.json", "installation_id", "state.json"}
 
-    GEMINI.sweep({"HOME": str(box.home)}, run.dir.parent)
+    GEMINI.hooks.sweep({"HOME": str(box.home)}, run.dir.parent)
     assert (box.home / f".gemini/extensions/wal-agent-{run.run}").exists(), "the run lives: its lock is held"
     run._lock.close()
-    GEMINI.sweep({"HOME": str(box.home)}, run.dir.parent)
+    GEMINI.hooks.sweep({"HOME": str(box.home)}, run.dir.parent)
     assert list((box.home / ".gemini/extensions").iterdir()) == []
     assert [p.name for p in (box.home / ".gemini").glob(".wal*")] == []
 

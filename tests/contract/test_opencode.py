@@ -80,9 +80,9 @@ def test_a_turn_without_our_plugin_shows(box: Box) -> None:
     """Nobody knows the session's id then; its first turn is found in the database."""
     wish = str(uuid.uuid4())
     with box.model(Turn("hello")) as model:
-        OPENCODE.update_journal(wish, box.ws, box.env(model))
+        OPENCODE.session.update_journal(wish, box.ws, box.env(model))
         assert done(box.start(model, "hi"))[0] == 0
-        OPENCODE.update_journal(wish, box.ws, box.user_env)
+        OPENCODE.session.update_journal(wish, box.ws, box.user_env)
     [file] = OPENCODE.session_files(wish, box.ws, box.user_env)
     assert OPENCODE.proves_turn(file.path.read_bytes())
 

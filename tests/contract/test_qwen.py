@@ -208,7 +208,7 @@ def test_a_tool_that_tool_call_runs(box: Box, run: Run) -> None:
 
 def told(main: bytes) -> int:
     """Of how many calls these lines tell with their results."""
-    return len(QWEN.seen_calls(main[: QWEN.settled_length(main)]))
+    return len(QWEN.seen_calls(main[: QWEN.session.settled_length(main)]))
 
 
 def check_told(main: bytes, calls: int) -> None:

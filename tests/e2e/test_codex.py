@@ -16,7 +16,7 @@ from wal_agent.rehearsal.model import Call, Model, Turn
 
 def test_a_command_that_is_a_patch(tmp_path: Path, agent_cli: Callable[[str], Path]) -> None:
     """It is no call whose before-hook did not fire (I5, I6): the run goes on, and the call has its one end (I8)."""
-    with Model(codex_rehearsal.dialect) as model:
+    with Model(codex_rehearsal.rehearsal.dialect) as model:
         scene = Scene(tmp_path, agent_cli("codex"), model, "codex")
         try:
             one = scene.machine("vm-1")
@@ -47,7 +47,7 @@ def test_a_command_that_the_turn_leaves_running(
     call: Call, flags: Sequence[str], tmp_path: Path, agent_cli: Callable[[str], Path]
 ) -> None:
     """Codex ends it when it ends, and may be gone before it has written so: nobody is asked about it all the same."""
-    with Model(codex_rehearsal.dialect) as model:
+    with Model(codex_rehearsal.rehearsal.dialect) as model:
         scene = Scene(tmp_path, agent_cli("codex"), model, "codex")
         try:
             one = scene.machine("vm-1")

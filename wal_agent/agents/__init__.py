@@ -37,4 +37,4 @@ def rehearsal_of(agent: Agent) -> Rehearsal | None:
     """Return how the agent runs with a scripted model; None for `generic`, which runs any command."""
     if agent.capabilities.hookless is not None:
         return None
-    return cast(Rehearsal, import_module(f"{__name__}.{agent.name}.rehearsal"))
+    return cast(Rehearsal, import_module(f"{__name__}.{agent.name}.rehearsal").rehearsal)

@@ -309,27 +309,23 @@ class Reconciled:
 # ---- rehearsal -----------------------------------------------------------------------------------------------------
 
 
-class Rehearsal(Protocol):
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
     """The agent with a scripted model on this machine, for `doctor`, the self-test, `demo` and the tests. It needs no
-    key and no network, and reads no file of the user's. The module `agents/<name>/rehearsal.py` implements it."""
+    key and no network, and reads no file of the user's. `agents/<name>/rehearsal.py` defines it."""
 
     dialect: Dialect
-
-    def home(self, home: Path, workspace: Path, url: str) -> dict[str, str]:
-        """Write settings into an empty HOME so that a first start asks nothing; return the variables that are needed
-        besides HOME and PATH. `url`: the model's, without a path."""
-
-    def args(self, prompt: str) -> tuple[str, ...]:
-        """Return arguments for a headless run that approves every tool."""
-
-    def interactive_args(self, prompt: str) -> tuple[str, ...] | None:
-        """Return the same for a terminal, with a first prompt; None where the agent has no such mode."""
-
-    def shell(self, command: str) -> Call:
-        """Return the model's call that runs a command."""
-
-    def write(self, path: Path, content: str) -> Call:
-        """Return the model's call that writes a file."""
+    home: Callable[[Path, Path, str], dict[str, str]]
+    """(home, workspace, url): write settings into an empty HOME so that a first start asks nothing; return the
+    variables that are needed besides HOME and PATH. `url`: the model's, without a path."""
+    args: Callable[[str], tuple[str, ...]]
+    """(prompt): arguments for a headless run that approves every tool."""
+    interactive_args: Callable[[str], tuple[str, ...] | None]
+    """(prompt): the same for a terminal, with a first prompt; None where the agent has no such mode."""
+    shell: Callable[[str], Call]
+    """(command): the model's call that runs a command."""
+    write: Callable[[Path, str], Call]
+    """(path, content): the model's call that writes a file."""
 
 
 # ---- the agent -----------------------------------------------------------------------------------------------------

@@ -222,5 +222,5 @@ def test_what_a_dead_run_left_is_swept(tmp_path: Path) -> None:
     theirs.mkdir()
     with (tmp_path / "runs/alive/lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        COPILOT.sweep(env, tmp_path / "runs")
+        COPILOT.hooks.sweep(env, tmp_path / "runs")
     assert [path.exists() for path in (*left, theirs)] == [False, True, True]

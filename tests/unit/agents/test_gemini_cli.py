@@ -15,6 +15,7 @@ from wal_agent.agents.base import Cli, NewSession, ResumeSession
 from wal_agent.agents.gemini import cli
 from wal_agent.agents.gemini.cli import ACT, gemini_node_command
 from wal_agent.agents.gemini.hooks import MARKER
+from wal_agent.agents.program import to_words
 from wal_agent.errors import ConfigError
 
 CLI = Cli(Path("/bin/gemini"), "0.61.0")
@@ -155,9 +156,9 @@ def test_reading_loses_no_word_but_the_bare_dashes(args: list[str]) -> None:
     spelled = [
         c for word in args if word != "--" for c in (word if word[:1] != "-" or word[:2] == "--" else "-" + word[1:])
     ]
-    assert [w for w in cli.to_words(cli.parse_args(args)) if w != "--"] == given_words
+    assert [w for w in to_words(cli.parse_args(args)) if w != "--"] == given_words
     assert sorted("".join(given_words).replace("-", "")) == sorted("".join(spelled).replace("-", ""))
-    assert cli.to_words(cli.parse_args(cli.to_words(cli.parse_args(args)))) == cli.to_words(cli.parse_args(args))
+    assert to_words(cli.parse_args(to_words(cli.parse_args(args)))) == to_words(cli.parse_args(args))
 
 
 def test_it_is_found_with_its_version_without_being_started(tmp_path: Path) -> None:

@@ -228,19 +228,19 @@ def test_sweeping(home: Path) -> None:
     os.utime(stale, (time.time() - 7200,) * 2)
     with (home.parent / "dir-alive/lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        GEMINI.sweep(env, home)
+        GEMINI.hooks.sweep(env, home)
         assert not dead.exists()
         assert all(path.exists() for path in (alive, elsewhere, broken, users, fresh))
         assert link.is_symlink()
         assert not stale.exists()
-    GEMINI.sweep(env, home)
+    GEMINI.hooks.sweep(env, home)
     assert not alive.exists()
 
 
 def test_a_run_dir_that_is_gone_is_a_dead_run(home: Path) -> None:
     path = put(home, "gone")
     (home.parent / "dir-gone/lock").unlink()
-    GEMINI.sweep({"HOME": str(home)}, home)
+    GEMINI.hooks.sweep({"HOME": str(home)}, home)
     assert not path.exists()
 
 
@@ -256,7 +256,7 @@ def test_extensions_that_are_a_link_elsewhere(home: Path) -> None:
     (home / ".gemini/extensions").symlink_to(elsewhere)
     put(home)
     assert (elsewhere / "wal-agent-r1/gemini-extension.json").exists()
-    GEMINI.sweep({"HOME": str(home)}, home)
+    GEMINI.hooks.sweep({"HOME": str(home)}, home)
     assert [p.name for p in elsewhere.parent.rglob("*")] == ["extensions"]
 
 

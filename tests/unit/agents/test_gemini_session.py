@@ -87,7 +87,7 @@ def test_a_new_session_without_a_prompt_yet(machine: Machine) -> None:
     path = machine.chat("2026-11-21T10-00", STUB)
     assert GEMINI.session_files(ID, machine.ws, machine.env)[0].path == path
     twin = machine.chat("2026-11-21T10-01", STUB)
-    GEMINI.tidy(ID, machine.ws, machine.env)
+    GEMINI.session.tidy(ID, machine.ws, machine.env)
     assert path.exists()
     assert twin.exists()
 
@@ -99,7 +99,7 @@ def test_s2_tidy_removes_stubs_and_nothing_else(machine: Machine) -> None:
     torn = machine.chat("2026-11-21T10-02", STUB[:-1])
     other = machine.chat("2026-11-21T10-03", STUB.replace(ID, ID[:8] + "-other"))
     said = machine.chat("2026-11-21T10-04", STUB.replace("<session_context>", "I wrote this"))
-    GEMINI.tidy(ID, machine.ws, machine.env)
+    GEMINI.session.tidy(ID, machine.ws, machine.env)
     assert not stub.exists()
     assert all(path.exists() for path in (real, more, torn, other, said))
 
@@ -117,7 +117,7 @@ def test_s14_one_without_a_head_is_the_session_where_no_real_one_stands(machine:
 
     stub = machine.chat("2026-11-21T10-01", STUB)
     assert GEMINI.session_files(ID, machine.ws, machine.env)[0].path == headless
-    GEMINI.tidy(ID, machine.ws, machine.env)
+    GEMINI.session.tidy(ID, machine.ws, machine.env)
     assert stub.exists()
 
     real = machine.chat("1970-01-01T00-00", REAL)
@@ -127,7 +127,7 @@ def test_s14_one_without_a_head_is_the_session_where_no_real_one_stands(machine:
     with real.open("rb") as file:
         assert found.begins(file.fileno())
     assert GEMINI.resumable(ID, machine.ws, machine.env)
-    GEMINI.tidy(ID, machine.ws, machine.env)
+    GEMINI.session.tidy(ID, machine.ws, machine.env)
     assert headless.exists()
     assert not stub.exists()
 

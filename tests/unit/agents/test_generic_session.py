@@ -36,7 +36,7 @@ def put(path: Path, text: str = "x") -> Path:
 
 
 def names(desk: Desk) -> list[str]:
-    GENERIC.write_note(ID, desk.work, desk.env)
+    files.write_note(ID, desk.work, desk.env)
     return [f.name for f in GENERIC.session_files(ID, desk.work, desk.env)]
 
 
@@ -78,21 +78,21 @@ def test_state_of_ours_elsewhere_is_not_saved_either(desk: Desk) -> None:
 def test_what_is_too_much_is_left_out_and_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(5):
         put(desk.work / f"state/{n}", "12345")
-    assert GENERIC.left_out(desk.work, desk.env) == []
+    assert files.left_out(desk.work, desk.env) == []
     monkeypatch.setattr(files, "MOST_FILES", 3)
     assert len(names(desk)) == 4
-    assert GENERIC.left_out(desk.work, desk.env)[0].startswith("Not all that [generic] session names is saved")
+    assert files.left_out(desk.work, desk.env)[0].startswith("Not all that [generic] session names is saved")
     monkeypatch.setattr(files, "MOST_FILE", 4)
     assert names(desk) == [files.MAIN]
-    assert f"{desk.work}/state/0 is not saved: it has more than" in GENERIC.left_out(desk.work, desk.env)[0]
+    assert f"{desk.work}/state/0 is not saved: it has more than" in files.left_out(desk.work, desk.env)[0]
     monkeypatch.setattr(files, "MOST_LOOKED_AT", 2)
-    assert any("is too wide" in told for told in GENERIC.left_out(desk.work, desk.env))
+    assert any("is too wide" in told for told in files.left_out(desk.work, desk.env))
 
 
 def test_the_folders_to_watch(desk: Desk) -> None:
-    assert GENERIC.folders(desk.work, desk.env) == [desk.home, desk.work]
+    assert files.folders(desk.work, desk.env) == [desk.home, desk.work]
     (desk.home / ".toy").mkdir()
-    assert GENERIC.folders(desk.work, desk.env) == [desk.home, desk.home / ".toy", desk.work]
+    assert files.folders(desk.work, desk.env) == [desk.home, desk.home / ".toy", desk.work]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_each_file_has_its_root(desk: Desk) -> None:
         (desk.home / ".toy.md", desk.home),
         (desk.work / "state/x", desk.work),
     ):
-        assert GENERIC.root_of(path, desk.work, desk.env) == root
+        assert files.root_of(path, desk.work, desk.env) == root
 
 
 @given(st.binary())
@@ -166,7 +166,7 @@ def test_only_so_many_notes_are_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(files, "MOST_NOTES", 2)
     for n in range(4):
         os.utime(put(files.note_path(f"s{n}", desk.env)).parent, (n, n))
-    GENERIC.sweep(desk.env, Path("/tmp"))
+    files.sweep(desk.env, Path("/tmp"))
     assert sorted(p.name for p in files.folder(desk.env).iterdir()) == ["s2", "s3"]
 
 
@@ -228,15 +228,15 @@ def test_what_cannot_be_started_is_told_before_anything_is_done(desk: Desk) -> N
 
 
 def test_each_start_says_what_is_not_held(desk: Desk) -> None:
-    plain = GENERIC.start_lines(desk.work, desk.env)
+    plain = cli.start_lines(desk.work, desk.env)
     assert plain == [
         "generic: the session files are saved, but no tool call is logged before it runs; after a crash nothing is "
         "known of what was in flight."
     ]
     desk.person("")
     desk.project("")
-    assert len(GENERIC.start_lines(desk.work, desk.env)) == 3
-    assert all(str(desk.own) in line for line in GENERIC.start_lines(desk.work, desk.env)[1:])
+    assert len(cli.start_lines(desk.work, desk.env)) == 3
+    assert all(str(desk.own) in line for line in cli.start_lines(desk.work, desk.env)[1:])
 
 
 def test_it_alone_has_no_hooks() -> None:

@@ -255,7 +255,7 @@ def test_the_extension(home: Path, tmp_path: Path) -> None:
     lines = {event: group["hooks"][0]["command"] for event, (group,) in hooks.items()}
     assert [event for event, line in lines.items() if "exit 2" in line] == ["PreToolUse"]
     assert all(line.startswith(f'[ "${MARKER}" = r1 ] || ') for line in lines.values())
-    QWEN.sweep({"HOME": str(home)}, tmp_path)
+    QWEN.hooks.sweep({"HOME": str(home)}, tmp_path)
     assert not place.exists(), "its run is dead"
 
 
@@ -334,7 +334,7 @@ def test_a_project_in_the_folder_above_a_redirected_home_has_its_settings(home: 
 @pytest.mark.parametrize("named", [None, "~/.qwen", "HOME/.qwen", "~/other", ".qwen"])
 def test_installed_hooks_leave_where_the_run_s_own_are(named: str | None, home: Path) -> None:
     env = {"HOME": str(home), "PATH": os.environ["PATH"], "WAL_AGENT_RUN": "r", "WAL_AGENT_SOCKET": "/gone/hook.sock"}
-    line = QWEN.hooks_to_install(env).hooks["PreToolUse"][0]["hooks"][0]["command"]
+    line = QWEN.hooks.hooks_to_install(env).hooks["PreToolUse"][0]["hooks"][0]["command"]
     (home / ".qwen/extensions/wal-agent-r").mkdir(parents=True)
     env |= {"QWEN_HOME": named.replace("HOME", str(home))} if named else {}
     done = subprocess.run(

@@ -34,7 +34,11 @@ def test_no_trait_breaks_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_pages_words_are_all_explained() -> None:
-    words = [line.split(" | ")[0].strip("| ") for line in docs_page.TEMPLATE.read_text().splitlines() if line.startswith("| ")]
+    words = [
+        line.split(" | ")[0].strip("| ")
+        for line in docs_page.TEMPLATE.read_text().splitlines()
+        if line.startswith("| ")
+    ]
     assert words[1:] == [*(docs_page.HEADS.get(name, name) for name in docs_page.COLUMNS), "tested"]
 
 

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 from wal_agent.agents.base import Capabilities, RequestedCalls, SettingsWatch
-from wal_agent.agents.claude.cli import (
-    command,
-    hooks_off_reason,
-    is_interactive,
-    locate,
-    passthrough,
-    prompt_from_args,
-    session_from_args,
-    settings_files,
-    switch_off_reason,
-)
-from wal_agent.agents.claude.hooks import claude_home as folder
-from wal_agent.agents.claude.hooks import hooks_to_install, inject, parse, render, run_settings_files
-from wal_agent.agents.claude.resume import inject_prompt, reconcile
-from wal_agent.agents.claude.session import MAIN as main_file
-from wal_agent.agents.claude.session import (
-    OTHERS,
-    existing_files,
-    proves_turn,
-    requested_calls,
-    restore_path,
-    resumable,
-    seen_calls,
-    session_files,
-)
+from wal_agent.agents.claude import cli, hooks, resume, session
 
 name = "claude"
 tested = "2.1.330"
 also: tuple[str, ...] = ("2.1.197",)
+main_file, folder = session.MAIN, hooks.claude_home
+
+locate, passthrough, is_interactive, command = cli.locate, cli.passthrough, cli.is_interactive, cli.command
+hooks_off_reason, session_from_args, prompt_from_args = (
+    cli.hooks_off_reason,
+    cli.session_from_args,
+    cli.prompt_from_args,
+)
+inject, parse, render, reconcile = hooks.inject, hooks.parse, hooks.render, resume.reconcile
+session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
+resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
+
 capabilities = Capabilities(
     boundary="file",
     hook_caller="wrapped",  # CLAUDE_CODE_SHELL_PREFIX
-    inject_prompt=inject_prompt,
-    hooks_to_install=hooks_to_install,
-    requested_calls=RequestedCalls(requested_calls, OTHERS),
-    settings_watch=SettingsWatch(run_settings_files, settings_files, switch_off_reason),
+    inject_prompt=resume.inject_prompt,
+    hooks_to_install=hooks.hooks_to_install,
+    requested_calls=RequestedCalls(session.requested_calls, session.OTHERS),
+    settings_watch=SettingsWatch(hooks.run_settings_files, cli.settings_files, cli.switch_off_reason),
 )

@@ -6,13 +6,11 @@ import json
 import shlex
 from pathlib import Path
 
+from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.anthropic import Anthropic
-from wal_agent.rehearsal.model import Call, Dialect
+from wal_agent.rehearsal.model import Call
 
 KEY = "sk-ant-scripted-000000000000000000000000"
-
-
-dialect: Dialect = Anthropic()
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
@@ -36,19 +34,17 @@ def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     }
 
 
-def args(prompt: str) -> tuple[str, ...]:
-    return ("--dangerously-skip-permissions", "--print", prompt)
-
-
-def interactive_args(prompt: str) -> tuple[str, ...]:
-    return ("--dangerously-skip-permissions", prompt)
-
-
-def shell(command: str) -> Call:
-    return "Bash", {"command": command}
-
-
 def write(path: Path, content: str) -> Call:
     if path.exists():  # Write and Edit want it read before, in the same session
-        return shell(f"printf %s {shlex.quote(content)} > {shlex.quote(str(path))}")
+        return rehearsal.shell(f"printf %s {shlex.quote(content)} > {shlex.quote(str(path))}")
     return "Write", {"file_path": str(path), "content": content}
+
+
+rehearsal = Rehearsal(
+    dialect=Anthropic(),
+    home=home,
+    args=lambda prompt: ("--dangerously-skip-permissions", "--print", prompt),
+    interactive_args=lambda prompt: ("--dangerously-skip-permissions", prompt),
+    shell=lambda command: ("Bash", {"command": command}),
+    write=write,
+)

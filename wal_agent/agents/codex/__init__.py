@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 from wal_agent.agents.base import Capabilities
-from wal_agent.agents.codex.cli import (
-    command,
-    exit_cause,
-    hooks_off_reason,
-    is_interactive,
-    locate,
-    passthrough,
-    prompt_from_args,
-    session_from_args,
-)
-from wal_agent.agents.codex.hooks import inject, parse, render
-from wal_agent.agents.codex.resume import inject_prompt, reconcile
-from wal_agent.agents.codex.session import MAIN as main_file
-from wal_agent.agents.codex.session import codex_home as folder
-from wal_agent.agents.codex.session import (
-    existing_files,
-    proves_turn,
-    restore_path,
-    resumable,
-    seen_calls,
-    session_files,
-)
+from wal_agent.agents.codex import cli, hooks, resume, session
 
 name = "codex"
 tested = "0.169.0"
 also: tuple[str, ...] = ()
+main_file, folder = session.MAIN, session.codex_home
+
+locate, passthrough, is_interactive, command = cli.locate, cli.passthrough, cli.is_interactive, cli.command
+hooks_off_reason, session_from_args, prompt_from_args = (
+    cli.hooks_off_reason,
+    cli.session_from_args,
+    cli.prompt_from_args,
+)
+inject, parse, render, reconcile = hooks.inject, hooks.parse, hooks.render, resume.reconcile
+session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
+resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
+
 capabilities = Capabilities(
-    hook_caller="session", ends_its_calls=True, inject_prompt=inject_prompt, exit_cause=exit_cause
+    hook_caller="session", ends_its_calls=True, inject_prompt=resume.inject_prompt, exit_cause=cli.exit_cause
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from wal_agent.rehearsal.model import Call, Dialect
+from wal_agent.agents.base import Rehearsal
+from wal_agent.rehearsal.model import Call
 from wal_agent.rehearsal.openai import Responses
 
 MODEL = "gpt-5.5"
@@ -25,9 +26,6 @@ trust_level = "trusted"
 """
 
 
-dialect: Dialect = Responses()
-
-
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     config = home / ".codex" / "config.toml"
     config.parent.mkdir(parents=True, exist_ok=True)
@@ -36,18 +34,19 @@ def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     return {"SCRIPTED_KEY": "fake", "CODEX_HOME": str(config.parent), "CODEX_SQLITE_HOME": str(config.parent)}
 
 
-def args(prompt: str) -> tuple[str, ...]:
-    return ("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", prompt)
-
-
-def interactive_args(prompt: str) -> tuple[str, ...]:
-    return ("--dangerously-bypass-approvals-and-sandbox", prompt)
-
-
-def shell(command: str) -> Call:
-    return "exec_command", {"cmd": command, "yield_time_ms": 30_000}  # by default one of 10 s counts as run on
-
-
 def write(path: Path, content: str) -> Call:
     lines = "".join(f"+{line}\n" for line in content.removesuffix("\n").split("\n"))
     return "apply_patch", {"input": f"*** Begin Patch\n*** Add File: {path}\n{lines}*** End Patch"}
+
+
+rehearsal = Rehearsal(
+    dialect=Responses(),
+    home=home,
+    args=lambda prompt: ("exec", "--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", prompt),
+    interactive_args=lambda prompt: ("--dangerously-bypass-approvals-and-sandbox", prompt),
+    shell=lambda command: (
+        "exec_command",
+        {"cmd": command, "yield_time_ms": 30_000},
+    ),  # by default one of 10 s counts as run on
+    write=write,
+)

@@ -6,11 +6,9 @@ import json
 import os
 from pathlib import Path
 
+from wal_agent.agents.base import Rehearsal
 from wal_agent.agents.copilot.hooks import program_cache
 from wal_agent.rehearsal.anthropic import Anthropic
-from wal_agent.rehearsal.model import Call, Dialect
-
-dialect: Dialect = Anthropic()
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
@@ -31,17 +29,11 @@ def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     }
 
 
-def args(prompt: str) -> tuple[str, ...]:
-    return ("--allow-all", "--prompt", prompt)
-
-
-def interactive_args(prompt: str) -> tuple[str, ...]:
-    return ("--allow-all", "--interactive", prompt)
-
-
-def shell(command: str) -> Call:
-    return "bash", {"command": command, "description": "run"}
-
-
-def write(path: Path, content: str) -> Call:
-    return "create", {"path": str(path), "file_text": content}
+rehearsal = Rehearsal(
+    dialect=Anthropic(),
+    home=home,
+    args=lambda prompt: ("--allow-all", "--prompt", prompt),
+    interactive_args=lambda prompt: ("--allow-all", "--interactive", prompt),
+    shell=lambda command: ("bash", {"command": command, "description": "run"}),
+    write=lambda path, content: ("create", {"path": str(path), "file_text": content}),
+)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.gemini import Gemini
-from wal_agent.rehearsal.model import Call, Dialect
 
 # With statistics on, its end waits for a look-up of the name that they go to, as long as the resolver tries.
 SETTINGS = """\
 {"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": false}}
 """
-
-
-dialect: Dialect = Gemini()
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
@@ -22,17 +19,11 @@ def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     return {"GEMINI_API_KEY": "fake", "GOOGLE_GEMINI_BASE_URL": url, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
 
 
-def args(prompt: str) -> tuple[str, ...]:
-    return ("--yolo", "-m", "gemini-2.5-pro", "--prompt", prompt)
-
-
-def interactive_args(prompt: str) -> tuple[str, ...]:
-    return ("--yolo", "-m", "gemini-2.5-pro", "--prompt-interactive", prompt)
-
-
-def shell(command: str) -> Call:
-    return "run_shell_command", {"command": command}
-
-
-def write(path: Path, content: str) -> Call:
-    return "write_file", {"file_path": str(path), "content": content}
+rehearsal = Rehearsal(
+    dialect=Gemini(),
+    home=home,
+    args=lambda prompt: ("--yolo", "-m", "gemini-2.5-pro", "--prompt", prompt),
+    interactive_args=lambda prompt: ("--yolo", "-m", "gemini-2.5-pro", "--prompt-interactive", prompt),
+    shell=lambda command: ("run_shell_command", {"command": command}),
+    write=lambda path, content: ("write_file", {"file_path": str(path), "content": content}),
+)

@@ -10,25 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wal_agent.agents.base import Capabilities, Decision, Env, HookEvent, Hookless, Journal, SeenCall
-from wal_agent.agents.generic.cli import command, hooks_off_reason, inject, locate, start_lines
-from wal_agent.agents.generic.session import MAIN as main_file
-from wal_agent.agents.generic.session import (
-    existing_files,
-    folder,
-    folders,
-    left_out,
-    reconcile,
-    restore_path,
-    resumable,
-    root_of,
-    session_files,
-    sweep,
-    write_note,
-)
+from wal_agent.agents.generic import cli, session
 
 name = "generic"
 tested = ""
 also: tuple[str, ...] = ()
+main_file, folder = session.MAIN, session.folder
+
+locate, command, inject, hooks_off_reason = cli.locate, cli.command, cli.inject, cli.hooks_off_reason
+session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
+resumable, reconcile = session.resumable, session.reconcile
 
 
 def passthrough(args: Sequence[str]) -> bool:
@@ -65,7 +56,7 @@ def proves_turn(appended: bytes) -> bool:
 
 capabilities = Capabilities(
     boundary="file",
-    sweep=sweep,
-    hookless=Hookless(start_lines, folders, left_out, root_of),
-    journal=Journal(write_note, lambda cli, session, workspace, env: None),
+    sweep=session.sweep,
+    hookless=Hookless(cli.start_lines, session.folders, session.left_out, session.root_of),
+    journal=Journal(session.write_note, lambda cli, session, workspace, env: None),
 )

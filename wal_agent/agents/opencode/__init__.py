@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from wal_agent.agents.base import Capabilities, Journal
-from wal_agent.agents.opencode.cli import (
-    command,
-    exit_cause,
-    hooks_off_reason,
-    is_interactive,
-    locate,
-    passthrough,
-    prompt_from_args,
-    session_from_args,
-)
-from wal_agent.agents.opencode.hooks import inject, parse, render
-from wal_agent.agents.opencode.resume import import_session, reconcile, resumable, stored_folder
-from wal_agent.agents.opencode.session import MAIN as main_file
-from wal_agent.agents.opencode.session import (
-    existing_files,
-    folder,
-    proves_turn,
-    restore_path,
-    seen_calls,
-    session_files,
-    update_journal,
-)
+from wal_agent.agents.opencode import cli, hooks, resume, session
 
 name = "opencode"
 tested = "1.18.33"
 also: tuple[str, ...] = ()
+main_file, folder = session.MAIN, session.folder
+
+locate, passthrough, is_interactive, command = cli.locate, cli.passthrough, cli.is_interactive, cli.command
+hooks_off_reason, session_from_args, prompt_from_args = (
+    cli.hooks_off_reason,
+    cli.session_from_args,
+    cli.prompt_from_args,
+)
+inject, parse, render, reconcile = hooks.inject, hooks.parse, hooks.render, resume.reconcile
+session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
+resumable, seen_calls, proves_turn = resume.resumable, session.seen_calls, session.proves_turn
+
 capabilities = Capabilities(
-    exit_cause=exit_cause, stored_folder=stored_folder, journal=Journal(update_journal, import_session)
+    exit_cause=cli.exit_cause,
+    stored_folder=resume.stored_folder,
+    journal=Journal(session.update_journal, resume.import_session),
 )

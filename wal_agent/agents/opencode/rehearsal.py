@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from wal_agent.rehearsal.model import Call, Dialect
+from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.openai import Chat
-
-dialect: Dialect = Chat()
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
@@ -33,17 +31,11 @@ def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     return {**quiet, "npm_config_registry": url}  # which has no package
 
 
-def args(prompt: str) -> tuple[str, ...]:
-    return ("run", "--auto", *prompt.split(" "))  # one word with a blank would get quotes
-
-
-def interactive_args(prompt: str) -> tuple[str, ...]:
-    return ("--auto", f"--prompt={prompt}")
-
-
-def shell(command: str) -> Call:
-    return "bash", {"command": command, "description": "run it"}
-
-
-def write(path: Path, content: str) -> Call:
-    return "write", {"filePath": str(path), "content": content}
+rehearsal = Rehearsal(
+    dialect=Chat(),
+    home=home,
+    args=lambda prompt: ("run", "--auto", *prompt.split(" ")),  # one word with a blank would get quotes
+    interactive_args=lambda prompt: ("--auto", f"--prompt={prompt}"),
+    shell=lambda command: ("bash", {"command": command, "description": "run it"}),
+    write=lambda path, content: ("write", {"filePath": str(path), "content": content}),
+)

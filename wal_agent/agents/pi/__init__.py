@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from wal_agent.agents.base import Capabilities
-from wal_agent.agents.pi.cli import (
-    command,
-    exit_cause,
-    hooks_off_reason,
-    is_interactive,
-    locate,
-    passthrough,
-    prompt_from_args,
-    session_from_args,
-)
-from wal_agent.agents.pi.hooks import inject, parse, render
-from wal_agent.agents.pi.resume import inject_prompt, reconcile
-from wal_agent.agents.pi.session import MAIN as main_file
-from wal_agent.agents.pi.session import (
-    existing_files,
-    folder,
-    proves_turn,
-    restore_path,
-    resumable,
-    seen_calls,
-    session_files,
-)
+from wal_agent.agents.pi import cli, hooks, resume, session
 
 name = "pi"
 tested = "0.73.1"
 also: tuple[str, ...] = ()
-capabilities = Capabilities(inject_prompt=inject_prompt, exit_cause=exit_cause)
+main_file, folder = session.MAIN, session.folder
+
+locate, passthrough, is_interactive, command = cli.locate, cli.passthrough, cli.is_interactive, cli.command
+hooks_off_reason, session_from_args, prompt_from_args = (
+    cli.hooks_off_reason,
+    cli.session_from_args,
+    cli.prompt_from_args,
+)
+inject, parse, render, reconcile = hooks.inject, hooks.parse, hooks.render, resume.reconcile
+session_files, existing_files, restore_path = session.session_files, session.existing_files, session.restore_path
+resumable, seen_calls, proves_turn = session.resumable, session.seen_calls, session.proves_turn
+
+capabilities = Capabilities(inject_prompt=resume.inject_prompt, exit_cause=cli.exit_cause)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.anthropic import Anthropic
-from wal_agent.rehearsal.model import Call, Dialect
 
 _MODEL = ("--model", "scripted/scripted")
-
-
-dialect: Dialect = Anthropic()
 
 
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
@@ -22,17 +19,11 @@ def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     return {"PI_OFFLINE": "1"}
 
 
-def args(prompt: str) -> tuple[str, ...]:
-    return (*_MODEL, "-p", prompt)
-
-
-def interactive_args(prompt: str) -> tuple[str, ...]:
-    return (*_MODEL, prompt)
-
-
-def shell(command: str) -> Call:
-    return "bash", {"command": command}
-
-
-def write(path: Path, content: str) -> Call:
-    return "write", {"path": str(path), "content": content}
+rehearsal = Rehearsal(
+    dialect=Anthropic(),
+    home=home,
+    args=lambda prompt: (*_MODEL, "-p", prompt),
+    interactive_args=lambda prompt: (*_MODEL, prompt),
+    shell=lambda command: ("bash", {"command": command}),
+    write=lambda path, content: ("write", {"path": str(path), "content": content}),
+)

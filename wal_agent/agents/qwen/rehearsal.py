@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from wal_agent.rehearsal.model import Call, Dialect
+from wal_agent.agents.base import Rehearsal
 from wal_agent.rehearsal.openai import Chat
 
 SETTINGS = {
@@ -18,26 +18,20 @@ SETTINGS = {
 }
 
 
-dialect: Dialect = Chat()
-
-
 def home(home: Path, workspace: Path, url: str) -> dict[str, str]:
     (home / ".qwen").mkdir(parents=True, exist_ok=True)
     (home / ".qwen" / "settings.json").write_text(json.dumps(SETTINGS, indent=2))
     return {"OPENAI_API_KEY": "fake", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_MODEL": "scripted"}
 
 
-def args(prompt: str) -> tuple[str, ...]:
-    return ("--yolo", "--prompt", prompt)
-
-
-def interactive_args(prompt: str) -> tuple[str, ...]:
-    return ("--yolo", "--prompt-interactive", prompt)
-
-
-def shell(command: str) -> Call:
-    return "run_shell_command", {"command": command, "description": "scripted", "is_background": False}
-
-
-def write(path: Path, content: str) -> Call:
-    return "write_file", {"file_path": str(path), "content": content}
+rehearsal = Rehearsal(
+    dialect=Chat(),
+    home=home,
+    args=lambda prompt: ("--yolo", "--prompt", prompt),
+    interactive_args=lambda prompt: ("--yolo", "--prompt-interactive", prompt),
+    shell=lambda command: (
+        "run_shell_command",
+        {"command": command, "description": "scripted", "is_background": False},
+    ),
+    write=lambda path, content: ("write_file", {"file_path": str(path), "content": content}),
+)
