@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 Env = Mapping[str, str]
 
 
-# ---- hook events ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
     """The handshake: hooks work. `source` is the agent's own word (startup, resume, clear)."""
@@ -139,9 +136,6 @@ HookEvent = (
 )
 
 
-# ---- decisions -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Allow:
     """`words`: context for the model, where the event can carry it."""
@@ -160,9 +154,6 @@ class Deny:
 
 
 Decision = Allow | Deny
-
-
-# ---- starting the agent --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +231,6 @@ class HooksToInstall:
     hooks: HookTable
 
 
-# ---- the session's files -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SessionFile:
     """One file of a session: its logical name (posix, the same on every machine) and its path here."""
@@ -306,9 +294,6 @@ class Reconciled:
     heard: tuple[str, ...] | None = None
 
 
-# ---- rehearsal -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """The agent with a scripted model on this machine, for `doctor`, the self-test, `demo` and the tests. It needs no
@@ -326,9 +311,6 @@ class Rehearsal:
     """(command): the model's call that runs a command."""
     write: Callable[[Path, str], Call]
     """(path, content): the model's call that writes a file."""
-
-
-# ---- the agent -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,11 +296,9 @@ def has_our_hooks(text: str) -> bool:
 
 def _ours(group: Any) -> bool:
     hooks = group.get("hooks") if isinstance(group, dict) else None
-    return isinstance(hooks, list) and bool(hooks) and all(isinstance(h, dict) and _our_hook(h) for h in hooks)
-
-
-def _our_hook(hook: dict[str, Any]) -> bool:
-    return hook.get("name") == NAME or str(hook.get("command", "")).startswith(LIVE)
+    if not isinstance(hooks, list) or not hooks or not all(isinstance(hook, dict) for hook in hooks):
+        return False
+    return all(h.get("name") == NAME or str(h.get("command", "")).startswith(LIVE) for h in hooks)
 
 
 def _dump(value: object) -> str:

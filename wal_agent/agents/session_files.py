@@ -51,21 +51,15 @@ def decode_json(text: Line) -> Any:
     """Decode JSON as JavaScript writes it, lone surrogates (which msgspec refuses) included. ValueError when it is not
     JSON, or nested deeper than DEPTH."""
     try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        value = _loads(text)
+        try:
+            value = msgspec.json.decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            value = json.loads(bytes(text))
     except RecursionError as e:
         raise ValueError("nested too deep") from e
     if len(text) > DEPTH and _deeper(value, DEPTH):
         raise ValueError("nested too deep")
     return value
-
-
-def _loads(text: Line) -> Any:
-    try:
-        return json.loads(bytes(text))
-    except RecursionError as e:
-        raise ValueError("nested too deep") from e
 
 
 def _deeper(value: Any, levels: int) -> bool:

@@ -86,7 +86,9 @@ def hooks_off_reason(args: Sequence[str], workspace: Path, env: Env) -> str | No
     given = parse_args(args)
     return (
         _by_argument(args, given)
-        or _by_organisation(given)
+        or (
+            (found := _organisation(given)) and f"Claude Code's hooks are off by the organisation ({found}), {_NOTHING}"
+        )
         or _not_merged(given, workspace)
         or _by_setting(given, workspace, env)
         or _by_variable(given, workspace, env)
@@ -127,11 +129,6 @@ def _by_variable(given: list[Arg], workspace: Path, env: Env) -> str | None:
                 "saved. Nothing was run."
             )
     return None
-
-
-def _by_organisation(given: list[Arg]) -> str | None:
-    found = _organisation(given)
-    return found and f"Claude Code's hooks are off by the organisation ({found}), {_NOTHING}"
 
 
 def _organisation(given: list[Arg]) -> str | None:

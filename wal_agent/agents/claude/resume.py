@@ -56,7 +56,8 @@ def put_back(read: Session, session: str, workspace: Path, calls: Sequence[Logge
     places = _positions(read)
     end = max((i + 1 for i, e in enumerate(read.entries) if e.uuid), default=0)
     added: dict[int, list[Entry]] = {}  # by the line that they go before
-    lacking = _lacking_results(read, calls)
+    answered = {str(r["tool_use_id"]) for e in read.entries for r in e.results()}
+    lacking = [call for call in calls if call_id(call) in places.keys() - answered]
     for call in lacking:
         at, place = places[call_id(call)]
         tail = at >= end
@@ -99,12 +100,6 @@ def _replace_unknown(read: Session, calls: Sequence[LoggedCall]) -> int:
 
 def call_id(call: LoggedCall) -> str:
     return call.call_id or f"toolu_wal_{call.call}"
-
-
-def _lacking_results(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
-    told = {str(r["tool_use_id"]) for e in read.entries for r in e.results()}
-    begun = {str(c["id"]) for e in read.entries for c in e.calls()}
-    return [call for call in calls if call_id(call) in begun - told]
 
 
 def _missing(read: Session, calls: Sequence[LoggedCall]) -> list[LoggedCall]:
@@ -255,7 +250,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
             f"files under {session}/tool-results of this machine instead."
         )
     asked = _asked(read)
-    return Reconciled(dump_session(read), put, asked + _answers(read), tuple(repairs), None if asked else ())
+    answers = {str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid}
+    return Reconciled(dump_session(read), put, asked + len(answers), tuple(repairs), None if asked else ())
 
 
 def mend_chain(read: Session) -> int:
@@ -278,10 +274,6 @@ def mend_chain(read: Session) -> int:
 def _asked(read: Session) -> int:
     """Count user messages, without results of tools."""
     return sum(is_turn(e.value) and not any(True for _ in e.results()) for e in read.entries)
-
-
-def _answers(read: Session) -> int:
-    return len({str(e.message.get("id")) for e in read.entries if e.kind == "assistant" and e.uuid})
 
 
 def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> bytes:

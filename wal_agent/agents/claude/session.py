@@ -230,14 +230,10 @@ def project_folder(workspace: Path, env: Env) -> Path:
 def project_slug(path: str) -> str:
     """Apply Claude's own rule, so that a restore meets its lookup: JavaScript's, which counts a character beyond U+FFFF
     as two. It has no inverse: /a/b and /a-b give the same."""
-    units = _units(path)
+    data = path.encode("utf-16-le", "surrogatepass")
+    units = [int.from_bytes(data[i : i + 2], "little") for i in range(0, len(data), 2)]
     name = "".join(chr(u) if u < 128 and chr(u).isalnum() else "-" for u in units)
     return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}-{_hash(units)}"
-
-
-def _units(text: str) -> list[int]:
-    data = text.encode("utf-16-le", "surrogatepass")
-    return [int.from_bytes(data[i : i + 2], "little") for i in range(0, len(data), 2)]
 
 
 def _hash(units: list[int]) -> str:

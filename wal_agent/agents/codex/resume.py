@@ -192,7 +192,10 @@ def _scripts(child: Child, calls: Sequence[LoggedCall]) -> None:
     ends = {id: at for id, (at, item) in read.items.items() if _ended(item)}
     logged = {tag: call for tag, call in logged.items() if ends.get(tag, since + 1) > since}
     items = {id: item for id, (at, item) in read.items.items() if id.startswith(_NESTED) and at > since}
-    lines = [_line(tag, _input(c), _told(c, read.items.get(tag, (0, {}))[1])) for tag, c in logged.items()]
+    lines = []
+    for tag, call in logged.items():
+        what = f"{call.tool} {capped_text(call.input.decode('utf-8', 'replace'), call.call)}"
+        lines.append(_line(tag, what, _told(call, read.items.get(tag, (0, {}))[1])))
     if open_scripts:
         unlogged = [_line(id, _command(item), _of_item(item)) for id, item in items.items() if id not in logged]
         lines = [*unlogged, *lines]
@@ -262,10 +265,6 @@ def _command(item: Json) -> str:
     if isinstance(command, list) and command:
         return f"{SHELL} {encode_json({'command': command[-1]}).decode()}"
     return f"{item.get('type')} {encode_json(item.get('changes') or {}).decode()[:2000]}"
-
-
-def _input(call: LoggedCall) -> str:
-    return f"{call.tool} {capped_text(call.input.decode('utf-8', 'replace'), call.call)}"
 
 
 def _call(call: LoggedCall) -> Json:

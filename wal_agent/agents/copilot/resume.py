@@ -270,8 +270,8 @@ def reconcile(main: bytes, session: str, workspace: Path, calls: Sequence[Logged
     if mend_head(read.events, session, workspace):
         repairs.append(HEAD_REPAIR)
     put = put_back(read.events, session, calls)
-    messages = sum(e.kind in _SAID and not e.inner for e in read.events)
-    heard = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.inner)
+    messages = sum(e.kind in _SAID and not e.agent for e in read.events)
+    heard = tuple(str(e.data.get("content", "")) for e in read.events if e.kind == "user.message" and not e.agent)
     return Reconciled(dump_events(read.events), put, messages, tuple(repairs), heard)
 
 

@@ -17,7 +17,7 @@ import threading
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from wal_agent.agents.base import Env, SeenCall, SessionFile
 from wal_agent.agents.copilot.hooks import SESSION, call_arguments, copilot_home
@@ -55,10 +55,6 @@ class Event:
     def agent(self) -> str:
         """The subagent that it belongs to, or """ ""
         return str(self.value.get("agentId") or "")
-
-    @property
-    def inner(self) -> bool:
-        return bool(self.agent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +98,13 @@ def call_requests(event: Event) -> list[Request]:
         Request(
             str(r["toolCallId"]),
             str(r.get("name")),
-            hook_spelling(r.get("arguments")),
+            call_arguments(well_formed(encode_json(r.get("arguments")))),  # as its hooks spell it
             event.agent,
             str(event.value.get("id")),
         )
         for r in (asked if isinstance(asked, list) else [])
         if isinstance(r, dict) and r.get("toolCallId")
     ]
-
-
-def hook_spelling(args: Any) -> bytes:
-    """Return a call's input as its hooks spell it."""
-    return call_arguments(well_formed(encode_json(args)))
 
 
 MAIN = "events.jsonl"
@@ -198,7 +189,7 @@ class OpenCalls:
     def _outcomes(self, event: Event) -> list[SeenCall]:
         for request in call_requests(event):
             self._remember(request)
-        if event.kind == "session.start" and not event.inner:
+        if event.kind == "session.start" and not event.agent:
             self._asked, self._size = {}, 0
         if event.kind == "abort":  # what this agent had running gets no outcome of its own
             return self._end([key for key in self._asked if key[0] == event.agent], "cancelled")
@@ -240,4 +231,4 @@ def call_status(event: Event) -> Status:
 
 def proves_turn(appended: bytes) -> bool:
     """A prompt is written when the hooks of the session's start are over."""
-    return any(e.kind == "user.message" and not e.inner for e in load_events(appended).events)
+    return any(e.kind == "user.message" and not e.agent for e in load_events(appended).events)

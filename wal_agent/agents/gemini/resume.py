@@ -261,7 +261,7 @@ def inject_prompt(main: bytes, session: str, workspace: Path, prompt: str) -> by
     main = main or _head(session, workspace)
     dropped = not prompt.strip() or prompt.lstrip().startswith(("/", "?", "<session_context>", "<hook_context>"))
     content = [{"text": TITLE + "\n"}, {"text": prompt}] if dropped else [{"text": prompt}]
-    last = _last_said(main)
+    last: Json = next((r for r in _backwards(main) if r.get("type") in ("user", "gemini")), {})
     if last.get("type") == "user" and last.get("content") == content:
         return main
     # A free id: this record follows `last`, so while `last` is the last, it is not in the file.
@@ -275,11 +275,6 @@ def _head(session: str, workspace: Path) -> bytes:
     read = load_session(b"")
     mend_head(read, session, workspace)
     return dump_session(read)
-
-
-def _last_said(main: bytes) -> Json:
-    """Return the last message of the user or the model; empty when there is none."""
-    return next((r for r in _backwards(main) if r.get("type") in ("user", "gemini")), {})
 
 
 def _scratchpad(main: bytes) -> int:

@@ -15,7 +15,7 @@ import re
 import msgspec
 
 from wal_agent.agents import base
-from wal_agent.agents.base import Deny, Env, HookEvent, HookSetup, Injected
+from wal_agent.agents.base import Env, HookEvent, HookSetup, Injected
 from wal_agent.agents.hook_line import GONE, on, parser, renderer
 from wal_agent.agents.session_files import SessionId, require_object
 from wal_agent.errors import ConfigError
@@ -79,11 +79,7 @@ EVENTS = {
 parse = parser(EVENTS)
 
 
-def _deny_output(decision: Deny) -> str:
-    return json.dumps({"reason": decision.reason, "stop": decision.stop})
-
-
-render = renderer(_deny_output, refusable=("tool_call",))
+render = renderer(lambda deny: json.dumps({"reason": deny.reason, "stop": deny.stop}), refusable=("tool_call",))
 
 
 def plain_tool_name(tool: str) -> str:

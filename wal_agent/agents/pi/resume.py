@@ -58,11 +58,6 @@ def result_message(logged: LoggedCall, id: str, time: int) -> Json:
     return _message(logged.tool, id, blocks, logged.failed, time, result_mark(logged))
 
 
-def error_message(id: str, tool: str, text: str, time: int) -> Json:
-    """Return an error with wal-agent's own text."""
-    return _message(tool, id, [_text(text)], True, time, {})
-
-
 def result_mark(logged: LoggedCall) -> Json:
     """Return the mark that identifies a result that was put back: ids may repeat. pi keeps it; no model gets it."""
     return {MARK: [logged.call, logged.started]}
@@ -233,7 +228,7 @@ def _not_begun(tree: Tree, file: _FileCalls, results_of: dict[int, dict[str, Jso
     last = next((e for e in reversed(tree.entries) if e.role in ("user", "assistant")), None)
     for n, (entry, call) in enumerate(file.made):
         if entry is last and n not in file.answered and n not in file.claimed:
-            made = error_message(call["id"], str(call.get("name", "")), NOT_BEGUN, entry_time(tree))
+            made = _message(str(call.get("name", "")), call["id"], [_text(NOT_BEGUN)], True, entry_time(tree), {})
             results_of.setdefault(id(entry), {})[call["id"]] = made
 
 

@@ -273,7 +273,8 @@ def command(cli: Cli, args: Sequence[str], session: NewSession | ResumeSession, 
             ours += ["--prompt-interactive" if interactive else "--prompt", ACT]
     elif not any(arg.name in SESSION_OPTIONS for arg in given):
         ours += ["--session-id", session.id]
-    heap = node_command(cli.path, env) if _wants_heap(env) else ()
+    wanted = effective_setting(own_layers(env), "advanced", "autoConfigureMemory")
+    heap = node_command(cli.path, env) if wanted is not None and wanted[1] else ()
     # One process instead of two: the first would swallow signals, and the second outlive it. Its other task, starting
     # Qwen again at exit code 42, is then the supervisor's (`restart_codes`).
     argv = (*_program(cli.path, heap), *ours, *to_words(given))
@@ -287,11 +288,6 @@ def _program(path: Path, heap: tuple[str, ...]) -> tuple[str, ...]:
     if real.name != "cli-entry.js" or not inner.is_file():
         return (*heap, str(path))
     return (*(heap or ("node",)), "--expose-gc", str(inner))
-
-
-def _wants_heap(env: Env) -> bool:
-    found = effective_setting(own_layers(env), "advanced", "autoConfigureMemory")
-    return found is not None and bool(found[1])
 
 
 _LAST = re.compile(rb"\[API Error: (.{1,600}?)\]?\s*$", re.MULTILINE)

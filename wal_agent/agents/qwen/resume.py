@@ -116,8 +116,8 @@ def _file_calls(chat: Chat, ours: set[str]) -> list[FileCall]:
             for id in dict.fromkeys(each.id for each in batch):
                 waiting.setdefault(id, []).append([each for each in batch if each.id == id])
         for response in record.inside("functionResponse"):
-            newest = next((b for b in reversed(waiting.get(str(response.get("id")), [])) if _some_open(b)), [])
-            found = next((each for each in newest if each.ended is None), None)
+            newest_first = reversed(waiting.get(str(response.get("id")), []))
+            found = next((each for batch in newest_first for each in batch if each.ended is None), None)
             if found is not None:
                 found.ended = end_time(record.value.get("timestamp"))
                 found.taken = record.uuid in ours
@@ -139,10 +139,6 @@ def _hooked(name: str, args: Any) -> tuple[str, Any]:
     return (args["name"], args["arguments"]) if name == "tool_call" and inner else (name, args)
 
 
-def _some_open(batch: list[FileCall]) -> bool:
-    return any(each.ended is None for each in batch)
-
-
 def _tail(chat: Chat) -> Record | None:
     """Return the model's last message with calls, if no user spoke since."""
     for record in reversed(chat.live()):
@@ -158,14 +154,11 @@ def _match_call(call: LoggedCall, told: list[FileCall]) -> FileCall | None:
     key = _key(call.tool, call_input(call))
     same = [t for t in told if not t.taken and t.key == key]
     over = [t for t in same if t.ended is not None and t.ended + 0.001 >= call.started]
-    found = next((t for t in [*sorted(over, key=lambda t: t.ended or 0), *same] if t in over or _open(t)), None)
+    over.sort(key=lambda t: t.ended or 0)
+    found = next(iter([*over, *(t for t in same if t.tail and t.ended is None)]), None)
     if found is not None:
         found.taken = True
     return found
-
-
-def _open(told: FileCall) -> bool:
-    return told.tail and told.ended is None
 
 
 @dataclass(slots=True)
