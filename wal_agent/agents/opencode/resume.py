@@ -374,6 +374,10 @@ def _id_of(call: LoggedCall) -> str:
     return call.call_id or f"call_wal_{call.call}"
 
 
+def _part_id(part: Json) -> object:
+    return content_text(part["data"].get("callID"))
+
+
 def _part_input(part: Json) -> object:
     data = part["data"]
     return content_text(data.get("tool")), _canonical(data["state"].get("input"))
