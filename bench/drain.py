@@ -25,7 +25,7 @@ import psutil
 from bench.measure import Times, scaled
 from tests.servers import ROOT
 from wal_agent.agents import AGENTS, rehearsal_of
-from wal_agent.rehearsal.demo import of_home
+from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.gemini import GeminiModel
 from wal_agent.rehearsal.model import Turn
 
@@ -104,7 +104,7 @@ def once(case: Case) -> tuple[float, int]:
                 process.wait(MOST)
             took = (time.perf_counter() - began) * 1000
         finally:
-            left = list(of_home(home))
+            left = list(home_environment(home))
             for survivor in left:
                 with suppress(psutil.Error):
                     survivor.kill()

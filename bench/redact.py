@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from bench.measure import interleaved, scaled
-from tests.unit.redact_corpus import KEYS, UNKNOWN, Sample, keys, leaks, placed
+from tests.unit.redact.corpus import KEYS, UNKNOWN, Sample, keys, leaks, placed
 from wal_agent.redact import redact
 
 ROOT = Path(__file__).parent.parent
@@ -21,7 +21,7 @@ TIMES = scaled(50, 1)
 def main() -> None:
     print(f"  known keys: {_missed(list(keys(TIMES)))}; told by their place: {_missed(list(placed(TIMES)))}")
     print(f"  keys of no known issuer: {_missed(list(keys(TIMES * 10, forms=UNKNOWN)))}")
-    kept = (ROOT / "tests/unit/redact_kept.txt").read_text().splitlines()
+    kept = (ROOT / "tests/unit/redact/kept.txt").read_text().splitlines()
     code = [line for path in sorted((ROOT / "wal_agent").rglob("*.py")) for line in path.read_text().splitlines()]
     for name, lines in (("hashes, paths, ids, logs", kept), ("source code of this project", code)):
         changed = sum(redact(line) != line for line in lines)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from wal_agent.rehearsal.demo import of_home
+from wal_agent.rehearsal.demo import home_environment
 
 
 def gone(pid: int) -> bool:
@@ -27,4 +27,4 @@ def command_line(process: psutil.Process) -> str:
 
 def still_runs(home: Path, words: str) -> bool:
     """Whether anything with these words does on the machine with this home."""
-    return any(words in command_line(process) for process in of_home(home))
+    return any(words in command_line(process) for process in home_environment(home))

@@ -58,11 +58,11 @@ def prefetch_map(act: Callable[[A], T], items: Iterable[A], parallel: int) -> It
 
 def _work(act: Callable[[A], T], jobs: SimpleQueue[tuple[Future[T], A] | None]) -> None:
     while (job := jobs.get()) is not None:
-        _do(act, *job)
+        _run_task(act, *job)
         del job  # its result is the user's alone from now on
 
 
-def _do(act: Callable[[A], T], future: Future[T], item: A) -> None:
+def _run_task(act: Callable[[A], T], future: Future[T], item: A) -> None:
     if future.set_running_or_notify_cancel():
         try:
             result = act(item)

@@ -23,7 +23,7 @@ FILE = "wal-agent.toml"
 MAX_FILE = 256 * 1024
 JOB = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 MAX_JOB = 100
-MOST_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
+MAX_CRASHES = 16  # that can be counted: as many ends the log's state keeps (wal/state.py, KEEP_ENDS)
 APPEND_DEADLINE = 20.0  # seconds; below the hook client's own, which is below the hook's timeout (agents/hook_line.py)
 
 Source = Literal["flag", "environment", "own", "file", "default"]  # own: the person's file; file: the project's
@@ -266,7 +266,7 @@ SETTINGS: dict[str, Setting] = {  # in the order of `run --help`
         option="switch",
     ),
     "restart_limit": Setting(
-        _whole(0, MOST_CRASHES), "Exit 80 after this many crashes within --restart-window (0 = no limit)."
+        _whole(0, MAX_CRASHES), "Exit 80 after this many crashes within --restart-window (0 = no limit)."
     ),
     "restart_window": Setting(_seconds(1, 86_400), "Seconds in which crashes are counted."),
     "append_deadline": _advice(
@@ -381,7 +381,7 @@ def own_document(env: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML.", "Its URLs are secrets, so no more is shown.") from None
     if "job" in document:
         raise ConfigError(f"{path} names a job, which would be that of every folder.", "Use --job or WAL_AGENT_JOB.")
-    known_keys(document, OWN_KEYS, "", path)
+    check_keys(document, OWN_KEYS, "", path)
     return document
 
 
@@ -419,7 +419,7 @@ def read_file(path: Path) -> str | None:
         raise ConfigError(f"{path} is not UTF-8 text.") from None
 
 
-def known_keys(table: Mapping[str, Any], allowed: Iterable[str], prefix: str, path: Path | str) -> None:
+def check_keys(table: Mapping[str, Any], allowed: Iterable[str], prefix: str, path: Path | str) -> None:
     for key in table:
         if key not in allowed:
             near = difflib.get_close_matches(key, list(allowed), 1)

@@ -21,7 +21,7 @@ from wal_agent.errors import ConfigError
 from wal_agent.paths import state_dir
 from wal_agent.safefs import open_plain, replace_file
 
-BIG = 256 << 10  # bytes
+MAX_NOTE = 256 << 10  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Consents:
                 about = os.fstat(file.fileno())
                 if about.st_uid != os.geteuid() or about.st_mode & 0o077:
                     return {}
-                return dict(_NOTE.decode(file.read(BIG)).settings)
+                return dict(_NOTE.decode(file.read(MAX_NOTE)).settings)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return {}
 
@@ -109,6 +109,6 @@ class Consents:
         return state_dir(self.env) / "trusted" / f"{name}.json"
 
 
-def digest(data: bytes) -> str:
+def content_digest(data: bytes) -> str:
     """What is kept of a text: consent is for these bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"

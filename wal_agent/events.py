@@ -293,7 +293,7 @@ class Listener(Protocol):
         """The process is about to end: hand over what is left, within a few seconds."""
 
 
-LAST = 4.0  # seconds that the end of the process waits for all listeners together
+CLOSE_TIMEOUT = 4.0  # seconds that the end of the process waits for all listeners together
 
 
 class EventBus:
@@ -304,7 +304,7 @@ class EventBus:
         listeners: Sequence[Listener],
         now: Callable[[], float],
         failed: Callable[[BaseException], None],
-        last: float = LAST,
+        last: float = CLOSE_TIMEOUT,
     ) -> None:
         self._listeners = tuple(listeners)
         self._now = now

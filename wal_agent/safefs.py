@@ -111,7 +111,7 @@ def replace_file(path: Path, data: bytes, expected: bytes | None) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             if expected is not None:
-                _like(path, name)
+                _copy_mode(path, name)
             if (path.read_bytes() if path.exists() else None) != expected:
                 raise ConfigError(f"{path} was changed by someone else just now, so it was left alone.", "Try again.")
             Path(name).replace(path)
@@ -124,7 +124,7 @@ def replace_file(path: Path, data: bytes, expected: bytes | None) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.") from None
 
 
-def _like(path: Path, name: str) -> None:
+def _copy_mode(path: Path, name: str) -> None:
     old = path.stat()
     Path(name).chmod(old.st_mode & 0o7777)
     if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):

@@ -41,7 +41,7 @@ from wal_agent.agents.base import (
     TurnStarted,
 )
 from wal_agent.recovery.prompt import read_protocol
-from wal_agent.rehearsal.demo import of_home
+from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Call, Model, Turn
 from wal_agent.supervise.callers import Callers, chain_of, peer_of
 
@@ -177,7 +177,7 @@ class Box:
     def kill(self, process: subprocess.Popen[str]) -> None:
         """The machine is lost: the agent, and all that it left running."""
         process.kill()
-        for other in of_home(self.home):
+        for other in home_environment(self.home):
             with suppress(psutil.Error):
                 other.kill()
         process.communicate()

@@ -27,8 +27,8 @@ from tests.processes import command_line
 from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.bucket import open_bucket
 from wal_agent.bucket.base import Bucket
-from wal_agent.cli.log import as_json, entries
-from wal_agent.rehearsal.demo import of_home
+from wal_agent.cli.log import as_json, read_entries
+from wal_agent.rehearsal.demo import home_environment
 from wal_agent.rehearsal.model import Model, Turn
 from wal_agent.safefs import flock_state
 from wal_agent.wal.keys import Keys
@@ -203,7 +203,7 @@ class Machine:
                     process.kill()
             run.process.kill()
             run.process.wait()
-        left = list(of_home(self.home))
+        left = list(home_environment(self.home))
         for process in left:
             with suppress(psutil.Error):
                 process.kill()
@@ -285,7 +285,7 @@ class Scene:
     def records(self, job: str = "job") -> list[dict[str, Any]]:
         """The job's records as `wal-agent log --json` gives them; none before the first one."""
         with opened(self.url) as bucket:
-            return [json.loads(as_json(entry)) for entry in entries(bucket, Keys(job))]
+            return [json.loads(as_json(entry)) for entry in read_entries(bucket, Keys(job))]
 
     def replay(self, upto: int | None = None) -> Replay:
         with opened(self.url) as bucket:

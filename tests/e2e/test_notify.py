@@ -16,7 +16,7 @@ from tests.e2e.scene import until
 from tests.faults.ruins import KEYS, a_job, add, change_host, change_lease, intent, opened
 from tests.stub_agent import STUB
 from tests.unit.notify.sink import Sink
-from wal_agent.notify.outbox import Box, boxes
+from wal_agent.notify.outbox import Outbox, list_boxes
 from wal_agent.supervise.machine import this_host
 
 
@@ -67,8 +67,8 @@ class Yard:
         return said.returncode, said.stderr
 
     @property
-    def box(self) -> Box:
-        (found,) = boxes(self.env)
+    def box(self) -> Outbox:
+        (found,) = list_boxes(self.env)
         return found
 
 
@@ -76,7 +76,7 @@ class Yard:
 def yard(tmp_path: Path, sink: Sink) -> Iterator[Yard]:
     made = Yard(tmp_path, sink)
     yield made
-    for box in boxes(made.env):  # a sender with nothing to send ends
+    for box in list_boxes(made.env):  # a sender with nothing to send ends
         for name in box.letters():
             box.change(name, lambda _: None)
         until(lambda box=box: not box.served, "it ends")  # type: ignore[misc]

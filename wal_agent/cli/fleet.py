@@ -52,14 +52,14 @@ def ls(
     """
     from json import dumps
 
-    from wal_agent.fleet.jobs import STATES, Reader, as_told, counted, in_order
+    from wal_agent.fleet.jobs import STATES, Reader, count_states, job_as_json, sort_jobs
 
     wanted = _states(state, STATES)
     opened = _opened(bucket)
-    jobs = in_order(Reader.of(opened, os.environ).all())
+    jobs = sort_jobs(Reader.of(opened, os.environ).all())
     shown = [job for job in jobs if job.state in wanted]
     if json:
-        sys.stdout.writelines(dumps(as_told(job), allow_nan=False) + "\n" for job in shown)
+        sys.stdout.writelines(dumps(job_as_json(job), allow_nan=False) + "\n" for job in shown)
         return
     lines(table(shown))
     needing = sum(job.needs_host for job in jobs)
@@ -69,7 +69,7 @@ def ls(
         else ""
     )
     many = "1 job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-    say(f"{many} in {opened.url}{': ' if jobs else ''}{counted(jobs)}{rest}")
+    say(f"{many} in {opened.url}{': ' if jobs else ''}{count_states(jobs)}{rest}")
 
 
 @app.command("watch")
@@ -104,7 +104,7 @@ def watch(
     import threading
 
     from wal_agent.clock import SystemClock
-    from wal_agent.fleet.watch import ACTED_ON, Wanted, Watcher
+    from wal_agent.fleet.watch import ACTED_ON, Watcher, WatchOptions
     from wal_agent.supervise.callers import require_person
 
     require_person("wal-agent fleet watch")
@@ -112,7 +112,7 @@ def watch(
     _sane(every)
     _sane(limit, "--limit")
     _sane(ttl, "--ttl", 2.0, 3600.0)
-    wanted = Wanted(on_crash, states, every, once, most, at_once, limit, tries, ttl)
+    wanted = WatchOptions(on_crash, states, every, once, most, at_once, limit, tries, ttl)
     opened, stop, ended = _opened(bucket), threading.Event(), list[int]()
 
     def end(number: int, frame: object) -> None:
@@ -182,12 +182,12 @@ def claim(
     code = claim_run.claim(
         eyes,
         allowed,
-        claim_run.Wanted(wait, loop, every, tuple(context.args), accept_logged_args),
+        claim_run.ClaimOptions(wait, loop, every, tuple(context.args), accept_logged_args),
         say,
         SystemClock(),
         random.Random(),
-        lambda argv, place: claim_run.become(argv, place, os.environ),
-        lambda argv, place: claim_run.child(argv, place, os.environ),
+        lambda argv, place: claim_run.exec_run(argv, place, os.environ),
+        lambda argv, place: claim_run.run_child(argv, place, os.environ),
     )
     raise typer.Exit(code)
 

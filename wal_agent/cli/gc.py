@@ -17,7 +17,7 @@ from wal_agent.recovery.format import size
 if TYPE_CHECKING:
     from wal_agent.wal.retention import Retention, RetentionResult
 
-MOST = 10_000  # blobs whose names are held in memory
+MAX_BLOBS = 10_000  # blobs whose names are held in memory
 
 
 def gc(
@@ -39,29 +39,29 @@ def gc(
     import msgspec
 
     from wal_agent.bucket.encryption import wrong_key_error
-    from wal_agent.cli.options import place
+    from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.callers import require_person
     from wal_agent.wal import lease as leases
     from wal_agent.wal.retention import Retention
 
     if not dry_run:
         require_person("wal-agent gc")
-    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     seen = leases.read_lease(at.bucket, at.keys)
     if seen is not None and (problem := wrong_key_error(at.keys.job, seen.doc.key, at.key_id)):
         raise problem
-    retention = Retention(at.bucket, at.keys, most=MOST)
-    done = looked(retention) if dry_run else clean(retention)
+    retention = Retention(at.bucket, at.keys, most=MAX_BLOBS)
+    done = preview_collection(retention) if dry_run else collect_all(retention)
     if json:
         told = {"job": at.keys.job, "bucket": at.bucket.url, "dry_run": dry_run, **msgspec.to_builtins(done)}
         sys.stdout.write(dumps(told) + "\n")
     elif seen is None and not (done.segments.count or done.blobs.count):
         say(f"no job {at.keys.job} in {at.bucket.url}.")
     else:
-        say(f"job {at.keys.job}: {sentence(done, 'would be deleted' if dry_run else 'deleted')}")
+        say(f"job {at.keys.job}: {describe_result(done, 'would be deleted' if dry_run else 'deleted')}")
 
 
-def looked(retention: Retention) -> RetentionResult:
+def preview_collection(retention: Retention) -> RetentionResult:
     """What a run of it would do."""
     from wal_agent.wal.retention import RetentionResult, tally
 
@@ -69,7 +69,7 @@ def looked(retention: Retention) -> RetentionResult:
     return RetentionResult(tally(due.segments), tally(due.snapshots), due.loose, False, due.since, due.why)
 
 
-def clean(retention: Retention) -> RetentionResult:
+def collect_all(retention: Retention) -> RetentionResult:
     """Run it until nothing is left that may go."""
     from dataclasses import replace
 
@@ -80,12 +80,12 @@ def clean(retention: Retention) -> RetentionResult:
     return done
 
 
-def sentence(done: RetentionResult, verb: str) -> str:
+def describe_result(done: RetentionResult, verb: str) -> str:
     """What went, or why nothing did, in one line."""
     parts = [
-        f"{many(done.segments.count, 'segment')} ({size(done.segments.size)})" if done.segments.count else "",
-        many(done.snapshots.count, "snapshot") if done.snapshots.count else "",
-        f"{many(done.blobs.count, 'blob')} ({size(done.blobs.size)})" if done.blobs.count else "",
+        f"{count_of(done.segments.count, 'segment')} ({size(done.segments.size)})" if done.segments.count else "",
+        count_of(done.snapshots.count, "snapshot") if done.snapshots.count else "",
+        f"{count_of(done.blobs.count, 'blob')} ({size(done.blobs.size)})" if done.blobs.count else "",
     ]
     *most, last = [part for part in parts if part] or ["nothing"]
     what = f"{', '.join(most)} and {last}" if most else last
@@ -93,5 +93,5 @@ def sentence(done: RetentionResult, verb: str) -> str:
     return f"{what} {verb}{since}{f' ({done.why})' if done.why else ''}"
 
 
-def many(n: int, noun: str) -> str:
+def count_of(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"

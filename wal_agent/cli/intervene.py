@@ -24,7 +24,7 @@ def ack(
 ) -> None:
     """Settle a call that was in flight at a crash: you looked, and say whether it happened."""
     from wal_agent import notify
-    from wal_agent.cli.options import place
+    from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
     from wal_agent.supervise.acknowledge import acknowledge_call
     from wal_agent.supervise.callers import require_person
@@ -32,7 +32,7 @@ def ack(
     if done == not_done:
         raise UsageError("Say either --done or --not-done.")
     require_person(f"wal-agent ack {call} {'--done' if done else '--not-done'}")
-    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     acknowledge_call(at.bucket, at.keys, at.settings.ttl, call, done, os.environ, at.key_id)
     notify.acknowledge(os.environ, at.settings.bucket, at.keys.job)
     say(f"call #{call} of job {at.keys.job} is settled: a person says that it was {'done' if done else 'not done'}.")
@@ -66,7 +66,7 @@ def pause(
 
     import msgspec
 
-    from wal_agent.cli.options import place
+    from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import UsageError
     from wal_agent.supervise.pause import PauseRequest, ask_this_run, end_pause, pause_job
@@ -76,7 +76,7 @@ def pause(
     wanted = None if end else PauseRequest(lasts, until, reason)
     said = ask_this_run(os.environ, wanted, SystemClock()) if wanted and bucket is None and job is None else None
     if said is None:
-        at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+        at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
         said = end_pause(at.bucket, at.keys) if wanted is None else pause_job(at.bucket, at.keys, wanted, os.environ)
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(said)) + "\n")
@@ -113,14 +113,14 @@ def unlock(
 
     import msgspec
 
-    from wal_agent.cli.options import place
+    from wal_agent.cli.options import open_job_context
     from wal_agent.supervise.callers import require_person
     from wal_agent.supervise.unlock import UnlockRequest, repair_lease
     from wal_agent.supervise.unlock import unlock as take_away
 
     wish = UnlockRequest(epoch, now, reason)
     require_person("wal-agent unlock")
-    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     if damaged:
         done = repair_lease(at.bucket, at.keys, wish, at.settings.ttl, at.key_id)
     else:

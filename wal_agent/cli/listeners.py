@@ -20,22 +20,22 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import restart_policy
 from wal_agent.supervise.systemd import service_manager
 
-PERSON = frozenset({73, 76, 77, 78, 79, 80})  # exit codes that time does not change
+NEEDS_PERSON = frozenset({73, 76, 77, 78, 79, 80})  # exit codes that time does not change
 
 
-def on_screen(wish: RunOptions) -> bool:
+def is_on_screen(wish: RunOptions) -> bool:
     """Whether stderr is the terminal of an agent that draws on it."""
     return sys.stderr is not None and sys.stderr.isatty() and wish.interactive
 
 
-def restarts(wish: RunOptions) -> bool:
+def restarts_hung_agent(wish: RunOptions) -> bool:
     """Whether an agent that hangs is started again: before a person, only where that was asked for in this command."""
     policy = restart_policy(wish)
     return policy.restart == "on" and (policy.explicit or not wish.interactive)
 
 
 @contextmanager
-def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
+def attach_listeners(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
     """`wish` with all who are to be told; they are let go at the end. UsageError, ConfigError: one of them cannot be
     had as it was asked for, and nothing was begun."""
     if wish.agent.passthrough(wish.args):
@@ -49,7 +49,7 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
         agent=wish.agent.name,
         workspace=wish.workspace,
         attended=wish.attended,
-        restarts=restarts(wish),
+        restarts=restarts_hung_agent(wish),
     )
     manager = service_manager(wish.env, wish.pulse.stalled, clock)
     first: list[Listener] = [listener for listener in (people, manager) if listener is not None]
@@ -60,7 +60,7 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
     bus = EventBus(first, clock.now, failed)
     try:
         try:
-            lookout = observe.lookout(
+            lookout = observe.start_observers(
                 settings,
                 wish.env,
                 agent=wish.agent.name,
@@ -68,7 +68,7 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
                 clock=clock,
                 stalled=wish.pulse.stalled,
                 say=screen.say,
-                on_screen=on_screen(wish),
+                on_screen=is_on_screen(wish),
             )
         except WalAgentError as error:
             _refuse(bus, error)
@@ -80,7 +80,7 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
 
 
 @contextmanager
-def refusals_told(
+def report_refusals(
     env: Mapping[str, str], flags: Mapping[str, object], agent: str, workspace: Path, attended: bool
 ) -> Iterator[None]:
     """What stops a start before anybody looks on (a setting that cannot be read, say) is told to people all the same;
@@ -88,7 +88,7 @@ def refusals_told(
     try:
         yield
     except WalAgentError as error:
-        if error.exit_code in PERSON:  # else nobody need be looked for
+        if error.exit_code in NEEDS_PERSON:  # else nobody need be looked for
             with suppress(WalAgentError, OSError):  # the error itself follows
                 _refused(error, env, flags, agent, workspace, attended)
         raise
@@ -117,5 +117,5 @@ def _refused(
 
 
 def _refuse(bus: EventBus, error: WalAgentError) -> None:
-    if error.exit_code in PERSON:
+    if error.exit_code in NEEDS_PERSON:
         bus.emit(Halted(error.exit_code, error.what, error.hint))

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from wal_agent.bucket.base import Bucket
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, Place
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 from wal_agent.cli.view import preview
 from wal_agent.errors import Damaged, Unavailable
@@ -53,7 +53,7 @@ class Entry:
     end: End | None = None
 
 
-def entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None, start: int = 1) -> Iterator[Entry]:
+def read_entries(bucket: Bucket, keys: Keys, damaged: list[Damaged] | None = None, start: int = 1) -> Iterator[Entry]:
     """All kept records from segment `start` on, oldest first. Reads them once and holds them (not the blobs) in memory.
 
     What cannot be read is passed over and put into `damaged`; without that it is raised."""
@@ -77,10 +77,10 @@ def entries_of(segments: Sequence[tuple[int, Segment]]) -> Iterator[Entry]:
             ends.setdefault(record.call, record)  # a call ends once; what is told of it later changes nothing
     for seq, epoch, record in found:
         end = ends.get(record.call) if isinstance(record, Intent) else None
-        yield Entry(seq, epoch, kind(record), record, end)
+        yield Entry(seq, epoch, record_type(record), record, end)
 
 
-def kind(record: AnyRecord) -> str:
+def record_type(record: AnyRecord) -> str:
     """The record's tag as written in the log: `agent_started` for AgentStarted."""
     return str(type(record).__struct_config__.tag)
 
@@ -204,10 +204,10 @@ def log(
     It reads the log from its end, as far as it shows it; with -n 0 the whole log is read and checked. Where some
     records cannot be read or are missing the others are shown, and the exit code is 73.
     """
-    from wal_agent.cli.options import place
+    from wal_agent.cli.options import open_job_context
     from wal_agent.wal.browse import read_newest
 
-    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     page = read_newest(at.bucket, at.keys, n, crashes)
     newest = deque((e for e in entries_of(page.segments) if not crashes or e.kind in CRASHES), maxlen=n or None)
     damaged = page.damaged
@@ -232,12 +232,12 @@ def log(
         follow_log(at, page.last, CRASHES if crashes else None, json=json)
 
 
-def follow_log(at: Place, seen: int, kinds: Collection[str] | None, json: bool = False) -> None:
+def follow_log(at: JobContext, seen: int, kinds: Collection[str] | None, json: bool = False) -> None:
     """Show each record behind segment `seen` as it comes, until Ctrl-C. Damaged; Denied."""
     waiting = False
     while True:
         try:
-            new, waiting = list(entries(at.bucket, at.keys, start=seen + 1)), False
+            new, waiting = list(read_entries(at.bucket, at.keys, start=seen + 1)), False
         except Unavailable as error:
             new = []  # the bucket is asked again; nothing is passed over
             if not waiting:

@@ -56,7 +56,7 @@ app.command("doctor")(doctor.doctor)
 app.command("demo")(doctor.demo)
 
 
-def misused(error: TyperException) -> str:
+def describe_misuse(error: TyperException) -> str:
     """One line: what is wrong on the command line, what was probably meant, and the page of the command it was for."""
     what = error.format_message().strip()
     names: list[str] = []
@@ -86,7 +86,7 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a reader that went away is no news
     except TyperException as error:
-        say(misused(error))
+        say(describe_misuse(error))
         code = UsageError.exit_code
     except typer.Abort:
         code = 130

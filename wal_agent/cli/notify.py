@@ -29,7 +29,7 @@ def notify(
     """
     from wal_agent.errors import UsageError
     from wal_agent.notify.outbox import acknowledge
-    from wal_agent.notify.targets import VARIABLE, load, own_file
+    from wal_agent.notify.targets import VARIABLE, load_targets, own_file
     from wal_agent.supervise.callers import require_person
 
     if test and ack:
@@ -42,7 +42,7 @@ def notify(
         else:
             say(f"{number} {'reminder is' if number == 1 else 'reminders are'} not told again.")
         return
-    targets = load(os.environ)
+    targets = load_targets(os.environ)
     if not targets:
         where = f'Write [[notify]] url = "..." into {own_file(os.environ)}, or set {VARIABLE}.'
         if test:
@@ -57,9 +57,9 @@ def notify(
 def _test(targets: Sequence[Target]) -> None:
     from wal_agent.errors import Unavailable
     from wal_agent.notify.deliver import deliver
-    from wal_agent.notify.outbox import box_of
+    from wal_agent.notify.outbox import outbox_for
 
-    box = box_of(os.environ, targets)
+    box = outbox_for(os.environ, targets)
     failed = 0
     for number, target in enumerate(targets, 1):
         body = f"A test from {platform.node()}: messages of level {target.level} and above come here. Nothing to do."
@@ -73,17 +73,17 @@ def _test(targets: Sequence[Target]) -> None:
 
 
 def _listing(targets: Sequence[Target]) -> list[str]:
-    from wal_agent.notify.outbox import box_of, waiting
+    from wal_agent.notify.outbox import count_waiting, outbox_for
     from wal_agent.recovery.format import moment
 
-    box = box_of(os.environ, targets)
+    box = outbox_for(os.environ, targets)
     failures, now = box.failures(), time.time()
     rows = []
     for number, target in enumerate(targets, 1):
         failure = failures.get(target.id)
         said = f"fails since {moment(failure.since, now)} UTC: {failure.why}" if failure else ""
         rows.append(_row(number, target, said))
-    due, later = waiting(box.letters().values(), now)
+    due, later = count_waiting(box.letters().values(), now)
     return [*rows, f"{'waiting':<11} {due} to be sent, {later} to be told again later"]
 
 

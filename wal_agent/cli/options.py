@@ -84,7 +84,7 @@ NAMES = frozenset(("bucket", "job"))  # the settings that say which job is meant
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobContext:
     """A job in a bucket, as the options, the environment and wal-agent.toml say."""
 
     settings: Settings
@@ -110,12 +110,12 @@ def settings_for(
     agent: str, workspace: Path, flags: Mapping[str, object], uses: Collection[str] | None = None
 ) -> Settings:
     """As config.load; at a terminal the person is asked for the consent that is missing."""
-    from wal_agent.cli.trust import asked
+    from wal_agent.cli.trust import ask_consent
 
     try:
         return load(agent, workspace, os.environ, flags, uses=uses)
     except ConsentNeeded as needed:
-        if not asked(needed.wants, workspace):
+        if not ask_consent(needed.wants, workspace):
             raise
     return load(agent, workspace, os.environ, flags, uses=uses)
 
@@ -126,7 +126,7 @@ def say_bucket(settings: Settings) -> None:
         say(settings.origin)
 
 
-def place(
+def open_job_context(
     agent: str,
     bucket: str | None,
     job: str | None,
@@ -134,7 +134,7 @@ def place(
     key_command: str | None = None,
     *,
     as_a_run: bool = False,
-) -> Place:
+) -> JobContext:
     """Open the bucket of the job that the user means; raises ConfigError, UsageError, Denied (the key), and what the
     bucket raises. `as_a_run`: all settings count, as they would for a run in this folder."""
     from wal_agent.agents import AGENTS
@@ -155,4 +155,4 @@ def place(
     key = load_key(settings.encryption_key_file, settings.encryption_key_command, os.environ)
     opened = EncryptedBucket(open_bucket(settings.bucket), key)
     retrying = RetryBucket(opened, SystemClock(), random.Random())
-    return Place(settings, retrying, Keys(settings.job), workspace, id_of(key))
+    return JobContext(settings, retrying, Keys(settings.job), workspace, id_of(key))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, Place
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
 from wal_agent.redact import redact
 
@@ -34,7 +34,7 @@ def recover(
     Reads only, and all that a restore would: the job is not opened, nothing is restored, no process is ended. The
     recovery itself is `wal-agent run`.
     """
-    from wal_agent.cli.options import place
+    from wal_agent.cli.options import open_job_context
     from wal_agent.errors import UsageError
     from wal_agent.supervise.dry_run import foresee_start
     from wal_agent.supervise.foreseen_json import foreseen_facts
@@ -44,7 +44,7 @@ def recover(
             "A recovery is part of a start.",
             "Use `wal-agent run`, or look first: wal-agent recover --dry-run, or take its files: wal-agent restore",
         )
-    at = place(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command, as_a_run=True)
     seen = foresee_start(at.bucket, at.keys, at.workspace, agent, at.settings, os.environ, at.key_id, at.options(agent))
     if as_json:
         print(json.dumps(foreseen_facts(seen)))
@@ -82,7 +82,7 @@ def restore(
     can be had whole, and exits with 73. Reads only: the job is not opened, and goes on beside it if it runs.
     """
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.options import place
+    from wal_agent.cli.options import open_job_context
     from wal_agent.clock import SystemClock
     from wal_agent.errors import Damaged
     from wal_agent.recovery.damage import restore_hint
@@ -94,7 +94,7 @@ def restore(
     for above in outer_runs():  # an agent may look at what was saved, beside its own work
         if force or above.workspace is None or folder.is_relative_to(above.workspace):
             raise person_needed(f"wal-agent restore --to {to}", above)
-    chosen = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    chosen = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     clock = SystemClock()
     found = replay_at(chosen.bucket, chosen.keys, chosen.key_id, at, clock.now())
     if not found.state.files and found.state.workspace is None:
@@ -126,7 +126,7 @@ def restore(
         print(json.dumps(_facts(found, done, to.absolute())), file=sys.stdout)
 
 
-def blobs_of(chosen: Place) -> Blobs:
+def blobs_of(chosen: JobContext) -> Blobs:
     """For reading."""
     import random
 

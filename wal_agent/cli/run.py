@@ -59,7 +59,7 @@ def run(
     """
     from wal_agent import notify
     from wal_agent.agents import AGENTS
-    from wal_agent.cli.listeners import looked_at, refusals_told
+    from wal_agent.cli.listeners import attach_listeners, report_refusals
     from wal_agent.errors import UsageError
     from wal_agent.supervise.options import RunOptions, Screen, Waiting
     from wal_agent.supervise.restart import is_complete, run_with_restarts
@@ -71,7 +71,7 @@ def run(
     workspace = Path.cwd().resolve()
     screen = Screen(say, lines, Waiting(say).on)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
-    with refusals_told(os.environ, flags, agent, workspace, attended):
+    with report_refusals(os.environ, flags, agent, workspace, attended):
         settings = settings_for(agent, workspace, flags)
         if settings.sources["hang_timeout"] == "flag" and AGENTS[agent].capabilities.hookless:
             raise UsageError(
@@ -101,6 +101,6 @@ def run(
             raise typer.Exit
     if trouble := notify.trouble(os.environ, once=True):
         say(trouble)
-    with looked_at(wish, screen) as watched:
+    with attach_listeners(wish, screen) as watched:
         code = run_with_restarts(watched, screen)
     raise typer.Exit(code)

@@ -14,13 +14,13 @@ from wal_agent.paths import state_dir
 from wal_agent.redact import redact
 from wal_agent.sanitize import printable, shorten
 
-MOST = 2000  # characters of one message
-LONGEST = 1_000_000  # characters of one that are looked at
+MAX_MESSAGE = 2000  # characters of one message
+MAX_REDACTED = 1_000_000  # characters of one that are looked at
 
 
 def say(text: str) -> None:
     """One message of ours, redacted, one line whatever stands in it. A closed stderr loses it; nothing else does."""
-    _write([shorten(f"wal-agent: {redact(text[:LONGEST])}", MOST)])
+    _write([shorten(f"wal-agent: {redact(text[:MAX_REDACTED])}", MAX_MESSAGE)])
 
 
 def lines(rows: list[str]) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobName, KeyCommand, KeyFile, Place
+from wal_agent.cli.options import AgentName, AsJson, BucketUrl, JobContext, JobName, KeyCommand, KeyFile
 from wal_agent.cli.screen import lines, say
-from wal_agent.cli.view import View, looked
+from wal_agent.cli.view import View, continue_view
 from wal_agent.errors import Unavailable, UsageError
 from wal_agent.recovery.format import duration, moment, plural, size, timestamp
 from wal_agent.recovery.lease_policy import failure_text
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 
 SHORTEST, LONGEST = 0.2, 86_400.0  # seconds between two looks
-Look = Callable[[Replay], tuple[View | None, Replay, str]]
+ReadView = Callable[[Replay], tuple[View | None, Replay, str]]
 
 
-def watching(at: Place, every: float, env: Mapping[str, str], options: str = "", json: bool = False) -> NoReturn:
+def watch_status(
+    at: JobContext, every: float, env: Mapping[str, str], options: str = "", json: bool = False
+) -> NoReturn:
     """Show the job anew every `every` seconds, until Ctrl-C: in place on a terminal, else a table (or an object) for
     each look. A bucket that is away for a while is told and waited for. Damaged, Denied; UsageError."""
     check_every(every)
@@ -38,7 +40,7 @@ def watching(at: Place, every: float, env: Mapping[str, str], options: str = "",
     def look(before: Replay) -> tuple[View | None, Replay, str]:
         """The job, or why the bucket could not be asked now."""
         try:
-            view, found = looked(at.bucket, at.keys, env, at.key_id, before, known, options)
+            view, found = continue_view(at.bucket, at.keys, env, at.key_id, before, known, options)
         except Unavailable as error:
             return None, before, str(error)
         return view, found, ""
@@ -55,7 +57,7 @@ def check_every(every: float) -> None:
         raise UsageError(f"--every {every:g} is not possible.", f"Allowed: seconds from {SHORTEST:g} to {LONGEST:g}.")
 
 
-def _in_turn(look: Look, every: float, json: bool) -> NoReturn:
+def _in_turn(look: ReadView, every: float, json: bool) -> NoReturn:
     from json import dumps
 
     import msgspec
@@ -69,14 +71,14 @@ def _in_turn(look: Look, every: float, json: bool) -> NoReturn:
             sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
             sys.stdout.flush()
         elif view.state != "none":
-            lines([*table(view), ""])
+            lines([*status_rows(view), ""])
         elif not waits:
-            lines([f"wal-agent: {none(view)}"])
+            lines([f"wal-agent: {no_job_text(view)}"])
         waits = view.state == "none" if view is not None else waits
         time.sleep(every)
 
 
-def _in_place(look: Look, every: float) -> NoReturn:
+def _in_place(look: ReadView, every: float) -> NoReturn:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -86,7 +88,7 @@ def _in_place(look: Look, every: float) -> NoReturn:
         while True:
             view, before, trouble = look(before)
             if view is not None:
-                shown = "\n".join([none(view)] if view.state == "none" else table(view))
+                shown = "\n".join([no_job_text(view)] if view.state == "none" else status_rows(view))
             rows = f"{shown}\n\nwaiting: {trouble}" if trouble else shown
             live.update(Text(f"{rows}\n\nevery {every:g} s; Ctrl-C ends it"), refresh=True)
             time.sleep(every)
@@ -123,29 +125,29 @@ def status(
 
     from wal_agent import notify
     from wal_agent.bucket.disk import known_epoch, missing_job_error
-    from wal_agent.cli.options import place
-    from wal_agent.cli.view import look
+    from wal_agent.cli.options import open_job_context
+    from wal_agent.cli.view import read_view
     from wal_agent.errors import Damaged
 
     check_every(every)
-    at = place(agent, bucket, job, encryption_key_file, encryption_key_command)
+    at = open_job_context(agent, bucket, job, encryption_key_file, encryption_key_command)
     if watch:
-        watching(at, every, os.environ, at.options(agent), json=json)
-    view = look(at.bucket, at.keys, os.environ, at.key_id, at.options(agent))
+        watch_status(at, every, os.environ, at.options(agent), json=json)
+    view = read_view(at.bucket, at.keys, os.environ, at.key_id, at.options(agent))
     if json:
         sys.stdout.write(dumps(msgspec.to_builtins(view)) + "\n")
     elif view.state == "none":
         if epoch := known_epoch(at.bucket.url, at.keys.job, os.environ):
             raise missing_job_error(at.bucket.url, at.keys.job, epoch)
-        say(none(view))
+        say(no_job_text(view))
     else:
         trouble = notify.trouble(os.environ)
-        lines([*table(view), *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
+        lines([*status_rows(view), *([f"{'messages':<11} {shorten(trouble, WIDEST)}"] if trouble else [])])
     if view.damage:
         raise Damaged(view.damage)
 
 
-def table(view: View) -> list[str]:
+def status_rows(view: View) -> list[str]:
     now = time.time()
     where = f"{view.host} pid {view.pid}, epoch {view.epoch}"
     if view.state == "running":
@@ -154,7 +156,7 @@ def table(view: View) -> list[str]:
     if view.state == "running":
         rows.append(("state", f"{'running':<19} {where}"))
     else:
-        rows += [("state", state(view)), ("last on", where)]
+        rows += [("state", describe_state(view)), ("last on", where)]
     if view.state == "released" and view.until:
         for_what = f" ({view.reason})" if view.reason else ""
         rows.append(("", f"its pause was over at {timestamp(view.until)} UTC{for_what}"))
@@ -189,16 +191,16 @@ def table(view: View) -> list[str]:
             )
         )
     if view.files is not None:
-        rows += files(view.files, now, view.state == "running")
+        rows += file_rows(view.files, now, view.state == "running")
     if view.crashes:
         rows.append(("crashes", str(len(view.crashes))))
-        rows += [("", crash(c)) for c in view.crashes[-5:]]
-    rows += [in_flight(call, view) for call in view.unsettled]
+        rows += [("", describe_crash(c)) for c in view.crashes[-5:]]
+    rows += [describe_call(call, view) for call in view.unsettled]
     rows += [("unlogged", f"#{c.call} {c.tool} `{c.input}`   it ran before it was logged") for c in view.unlogged]
     return [f"{name:<11} {shorten(redact(text), WIDEST)}" for name, text in rows]
 
 
-def files(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
+def file_rows(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     """What of the working tree is saved, and what is not."""
     from wal_agent.capture.candidates import describe_unexpected
 
@@ -223,7 +225,7 @@ def files(f: Files, now: float, running: bool) -> list[tuple[str, str]]:
     return rows
 
 
-def state(view: View) -> str:
+def describe_state(view: View) -> str:
     """What the job does, and what is next."""
     next_run = "the next `wal-agent run`"
     match view.state:
@@ -250,7 +252,7 @@ def state(view: View) -> str:
             return view.state
 
 
-def crash(c: Crash) -> str:
+def describe_crash(c: Crash) -> str:
     from wal_agent.recovery.crash_history import describe_class
 
     if c.cls:
@@ -259,7 +261,7 @@ def crash(c: Crash) -> str:
     return f"{timestamp(c.taken_over)}  {lost} (epoch {c.epoch}), taken over then"
 
 
-def in_flight(call: Call, view: View) -> tuple[str, str]:
+def describe_call(call: Call, view: View) -> tuple[str, str]:
     """The row of a call that has no end. A person is asked only where a recovery has looked in vain."""
     text = f"#{call.call} {call.tool} `{call.input}`"
     if call.asks:
@@ -272,7 +274,7 @@ def in_flight(call: Call, view: View) -> tuple[str, str]:
     return "in flight", text if view.state == "running" else f"{text}   the next start looks what became of it"
 
 
-def none(view: View) -> str:
+def no_job_text(view: View) -> str:
     return (
         f"no job {view.job} in {view.bucket} yet. Start one with: wal-agent run AGENT; for another one name --job and "
         "--bucket"

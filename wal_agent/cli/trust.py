@@ -43,25 +43,25 @@ def trust(
     wants = wants_of(workspace, os.environ)
     missing = [want for want in wants if not consents.allows(want)]
     if show or not missing:
-        lines([row for want in wants for row in rows(want, "not allowed" if want in missing else "allowed")])
+        lines([row for want in wants for row in describe_want(want, "not allowed" if want in missing else "allowed")])
         if not wants:
             say(f"nothing in {workspace} asks for your consent.")
         elif not missing:
             say(f"all that {workspace} asks for is allowed.")
         return
     if yes:
-        lines([row for want in missing for row in rows(want)])
+        lines([row for want in missing for row in describe_want(want)])
         consents.allow(missing)
         say(f"allowed for {workspace}. To take it back: wal-agent trust --revoke")
-    elif not asked(missing, workspace):
-        lines([row for want in missing for row in rows(want)])
+    elif not ask_consent(missing, workspace):
+        lines([row for want in missing for row in describe_want(want)])
         raise ConfigError(
             f"Nobody can be asked here, so nothing is allowed for {workspace}.",
             "If you want all of it: wal-agent trust --yes",
         )
 
 
-def asked(wants: Sequence[Want], workspace: Path) -> bool:
+def ask_consent(wants: Sequence[Want], workspace: Path) -> bool:
     """Ask the person, and keep a yes; False where nobody can be asked. ConfigError: the answer is no."""
     from wal_agent.errors import ConfigError
     from wal_agent.supervise.callers import outer_runs
@@ -69,7 +69,7 @@ def asked(wants: Sequence[Want], workspace: Path) -> bool:
     if outer_runs() or not (sys.stdin.isatty() and sys.stderr is not None and sys.stderr.isatty()):
         return False
     say(f"the project in {workspace} wants to decide what is yours to decide:")
-    lines([row for want in wants for row in rows(want)])
+    lines([row for want in wants for row in describe_want(want)])
     if not typer.confirm("Allow this, for this folder?", default=False, err=True):
         raise ConfigError(
             f"{wants[0].setting} in {wants[0].place} was not allowed.",
@@ -80,7 +80,7 @@ def asked(wants: Sequence[Want], workspace: Path) -> bool:
     return True
 
 
-def rows(want: Want, state: str = "") -> list[str]:
+def describe_want(want: Want, state: str = "") -> list[str]:
     """A want for people: what it is, where, and what it does."""
     return [
         f"  {want.setting} = {want.shown}" + (f"  ({state})" if state else ""),

@@ -142,14 +142,14 @@ class View(msgspec.Struct, frozen=True):
     locked: str = ""  # why the log was not read: it is encrypted. What is only in the log is then not known, not absent
 
 
-def look(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "", options: str = "") -> View:
+def read_view(bucket: Bucket, keys: Keys, env: Mapping[str, str], key_id: str = "", options: str = "") -> View:
     """One look: read lease and log (without the job's key the lease alone), and look whether the blobs are there that a
     restore needs; ask the live run, if it is here. `options`: see damage.to_restore.
     Damaged: the lease cannot be read, or is missing while there is a log."""
-    return looked(bucket, keys, env, key_id, Replay(), options=options)[0]
+    return continue_view(bucket, keys, env, key_id, Replay(), options=options)[0]
 
 
-def looked(
+def continue_view(
     bucket: Bucket,
     keys: Keys,
     env: Mapping[str, str],
@@ -175,10 +175,10 @@ def looked(
         answer = ask_run(seen.doc.host, seen.doc.run, STATUS, {})
     if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
         unread = Replay(seq=seen.doc.seq)
-        locked = view(keys.job, bucket.url, seen, dead, unread, answer)
+        locked = make_view(keys.job, bucket.url, seen, dead, unread, answer)
         return msgspec.structs.replace(locked, locked=redact(str(problem))), before
     found = continue_replay(bucket, keys, before) if before.seq else replay(bucket, keys)
-    seen_at = view(keys.job, bucket.url, seen, dead, check_end(found, keys.job, KnownEnd.by(seen)), answer)
+    seen_at = make_view(keys.job, bucket.url, seen, dead, check_end(found, keys.job, KnownEnd.by(seen)), answer)
     if not seen_at.damage and blob_check.find_missing_blobs(bucket, keys, blob_check.needed_blobs(found.state), known):
         found = replay(bucket, keys)  # again: retention may have passed between the two
         if lacks := blob_check.find_missing_blobs(bucket, keys, blob_check.needed_blobs(found.state), known):
@@ -189,7 +189,7 @@ def looked(
     return seen_at, found
 
 
-def view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
+def make_view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answer: dict[str, Any] | None) -> View:
     doc, state = seen.doc, found.state
     kind: JobState = ("cut_off" if dead else "running") if doc.state == "held" else doc.state
     left = pause_left(seen)
@@ -219,24 +219,24 @@ def view(job: str, url: str, seen: StoredLease, dead: bool, found: Replay, answe
         left=left,
         phase=phase,
         phase_age=phase_age(seen, answer) if kind == "running" else 0.0,
-        late=late(seen, answer) if kind == "running" else (),
+        late=overdue_waits(seen, answer) if kind == "running" else (),
         tool=redact(doc.tool or state.last_tool) if phase in _OF_A_TOOL else "",
         record=found.seq,
         last_record=found.time,
         waiting=Waiting(int(answer["bytes"]), float(answer["age"]), int(answer.get("spooled", 0))) if answer else None,
-        files=files(state, answer),
+        files=files_view(state, answer),
         session=state.session,
         session_bytes=sum(f.size for f in state.files.values()),
         calls=state.calls,
         recoveries=state.recoveries,
-        crashes=crashes(state),
-        unsettled=tuple(unsettled(state)),
+        crashes=crash_history(state),
+        unsettled=tuple(unsettled_calls(state)),
         unlogged=tuple(_call(c.intent) for c in state.unlogged),
         damage=redact(str(damaged_log_error(found.damage))) if found.damage else "",
     )
 
 
-def files(state: State, answer: Mapping[str, Any] | None) -> Files | None:
+def files_view(state: State, answer: Mapping[str, Any] | None) -> Files | None:
     if not state.session:
         return None
     problem = answer.get("tree", "") if answer else ""
@@ -272,7 +272,7 @@ def phase_age(seen: StoredLease, answer: Mapping[str, Any] | None) -> float:
     return max(0.0, doc.time - doc.since) + max(0.0, lease_age(seen)) if doc.since else 0.0
 
 
-def late(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
+def overdue_waits(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[Late, ...]:
     """What the run's own watchdog says; of one that cannot be asked, what its phase says by the usual bounds."""
     if answer is not None:
         try:
@@ -288,7 +288,7 @@ def late(seen: StoredLease, answer: Mapping[str, Any] | None) -> tuple[Late, ...
     return ()
 
 
-def unsettled(state: State) -> list[Call]:
+def unsettled_calls(state: State) -> list[Call]:
     found = {v.call: v.finding for v in state.recovery.verdicts} if state.recovery else {}
     return [_call(o.intent, found.get(o.intent.call, "")) for o in state.open]
 
@@ -297,7 +297,7 @@ def _call(c: Intent, finding: str = "") -> Call:
     return Call(c.call, redact(c.tool), preview(c.input), c.cls, c.time, finding)
 
 
-def crashes(state: State) -> tuple[Crash, ...]:
+def crash_history(state: State) -> tuple[Crash, ...]:
     """Each opening that took over from a dead owner, with that owner, and each agent that died."""
     found: list[Crash] = []
     before: Opening | None = None

@@ -22,7 +22,9 @@ from wal_agent.redact import redact_head
 from wal_agent.sanitize import shorten
 from wal_agent.supervise.processes import SI_KERNEL, handled_signals
 
-EQUAL = 60.0  # seconds: what waits about as long is taken in any order, so that a hundred hosts do not want one job
+EQUAL_WAIT = (
+    60.0  # seconds: what waits about as long is taken in any order, so that a hundred hosts do not want one job
+)
 HOOKLESS = "generic"
 Loss = tuple[str, int, str]  # Job.loss
 
@@ -39,13 +41,13 @@ class Allowed:
     ours: Collection[Path] = ()
 
 
-def line_up(jobs: Iterable[Job], resting: Collection[Loss], rng: random.Random) -> list[Job]:
+def order_candidates(jobs: Iterable[Job], resting: Collection[Loss], rng: random.Random) -> list[Job]:
     """The jobs that need a host, oldest first, without those that are not to be tried (again) yet."""
     free = [job for job in jobs if job.needs_host and job.loss not in resting]
-    return sorted(free, key=lambda job: (-(job.waits // EQUAL), rng.random()))
+    return sorted(free, key=lambda job: (-(job.waits // EQUAL_WAIT), rng.random()))
 
 
-def refusal(job: Job, allowed: Allowed) -> str:
+def refuse_job(job: Job, allowed: Allowed) -> str:
     """Why this host does not take it; "" if it may."""
     if job.agent not in allowed.agents:
         return f"its agent is {shorten(repr(job.agent), 60)}, which wal-agent does not know here"
@@ -55,10 +57,10 @@ def refusal(job: Job, allowed: Allowed) -> str:
         return f"it is {job.agent}'s, and only those of a command were asked for (--generic)"
     if job.only_on:
         return f"it may have records that only {shorten(job.only_on, 60)} has; start it there"
-    return misplaced(job.folder, allowed)
+    return refuse_folder(job.folder, allowed)
 
 
-def misplaced(workspace: str, allowed: Allowed) -> str:
+def refuse_folder(workspace: str, allowed: Allowed) -> str:
     """Why a job may not be given this folder; links are followed."""
     words = shorten(redact_head(workspace, 1000), 200)
     if not Path(workspace).is_absolute() or "\0" in workspace or os.path.normpath(workspace) != workspace:
@@ -69,10 +71,10 @@ def misplaced(workspace: str, allowed: Allowed) -> str:
         return f"its workspace {words} cannot be looked up"
     if not real.is_relative_to(allowed.root):
         return f"its workspace {words} is not below {allowed.root} (--root)"
-    return f"its workspace {words} is no place for a project" if no_project(real, allowed) else ""
+    return f"its workspace {words} is no place for a project" if is_protected(real, allowed) else ""
 
 
-def no_project(real: Path, allowed: Allowed) -> bool:
+def is_protected(real: Path, allowed: Allowed) -> bool:
     """What holds HOME or our own folders, or is in these; and what is hidden in HOME (.config, .local ...), unless
     --root is there."""
     home = allowed.home
@@ -86,7 +88,7 @@ def no_project(real: Path, allowed: Allowed) -> bool:
     return parts[0].startswith(".") and not allowed.root.is_relative_to(home / parts[0])
 
 
-def made(job: Job, allowed: Allowed) -> Path:
+def make_folder(job: Job, allowed: Allowed) -> Path:
     """The job's folder, made if it is missing; ConfigError when it cannot be, or is not where it was allowed to be."""
     path = Path(job.folder)
     try:
@@ -95,7 +97,7 @@ def made(job: Job, allowed: Allowed) -> Path:
         raise ConfigError(
             f"The workspace {shorten(job.workspace)} of job {job.job} cannot be made: {error.strerror}."
         ) from None
-    if why := misplaced(job.folder, allowed):
+    if why := refuse_folder(job.folder, allowed):
         raise ConfigError(f"Job {job.job}: {why}.")
     return path
 
@@ -111,7 +113,7 @@ FINAL = {0, *(error.exit_code for error in (UsageError, Damaged, PersonNeeded, C
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClaimOptions:
     """`wait`: for a job to come; `loop`: take another one when a run has ended. `args`: for the agent; `logged`: where
     there are none, those of the log count, whoever wrote it."""
 
@@ -138,13 +140,13 @@ class Rest:
     tries: int
 
 
-def rested(before: Rest | None, code: int, now: float) -> Rest:
+def rest_after(before: Rest | None, code: int, now: float) -> Rest:
     """After a run that ended with `code`."""
     tries = before.tries + 1 if before else 1
     return Rest(inf if code in FINAL else now + min(LONGEST_REST, FIRST_REST * 2 ** min(tries - 1, 16)), tries)
 
 
-def lasting(rests: Mapping[Loss, Rest], jobs: Iterable[Job]) -> dict[Loss, Rest]:
+def prune_rests(rests: Mapping[Loss, Rest], jobs: Iterable[Job]) -> dict[Loss, Rest]:
     """Without jobs that run, or have gone on: when they are lost again, that is another matter."""
     lost = {job.loss for job in jobs if job.needs_host}
     return {loss: rest for loss, rest in rests.items() if loss in lost}
@@ -153,7 +155,7 @@ def lasting(rests: Mapping[Loss, Rest], jobs: Iterable[Job]) -> dict[Loss, Rest]
 def claim(
     eyes: Reader,
     allowed: Allowed,
-    wanted: Wanted,
+    wanted: ClaimOptions,
     say: Callable[[str], None],
     clock: Clock,
     rng: random.Random,
@@ -167,28 +169,28 @@ def claim(
         ended: Child | None = None
         try:
             jobs, since = eyes.all(), clock.boot()
-            rests = lasting(rests, jobs)
-            for job in line_up(jobs, [loss for loss, rest in rests.items() if rest.until > since], rng):
-                if why := refusal(job, allowed):
+            rests = prune_rests(rests, jobs)
+            for job in order_candidates(jobs, [loss for loss, rest in rests.items() if rest.until > since], rng):
+                if why := refuse_job(job, allowed):
                     if (job.job, job.epoch) not in told:
                         say(f"job {job.job} is left alone: {why}")
                     told.add((job.job, job.epoch))
                     continue
                 now = eyes.one(job.job)
-                if now is None or not now.needs_host or now.loss != job.loss or refusal(now, allowed):
+                if now is None or not now.needs_host or now.loss != job.loss or refuse_job(now, allowed):
                     continue  # another host was faster
                 try:
-                    place = made(now, allowed)
+                    place = make_folder(now, allowed)
                 except ConfigError as error:
                     say(str(error))
-                    rests[now.loss] = rested(rests.get(now.loss), error.exit_code, clock.boot())
+                    rests[now.loss] = rest_after(rests.get(now.loss), error.exit_code, clock.boot())
                     continue
                 say(f"taking job {now.job} ({now.state} for {duration(now.waits)}, epoch {now.epoch}) in {place}")
-                argv = command(now, eyes.bucket.url, wanted, program)
+                argv = run_command(now, eyes.bucket.url, wanted, program)
                 ended = child(argv, place) if wanted.loop else become(argv, place)
                 if ended.number or not wanted.loop:
                     return ended.code
-                rests[now.loss] = rested(rests.get(now.loss), ended.code, clock.boot())
+                rests[now.loss] = rest_after(rests.get(now.loss), ended.code, clock.boot())
                 if ended.code != LeaseHeld.exit_code:
                     break
         except Unavailable as error:
@@ -207,7 +209,7 @@ def claim(
             clock.sleep(wanted.every * rng.uniform(0.5, 1.5))
 
 
-def command(job: Job, url: str, wanted: Wanted, program: Sequence[str] = PROGRAM) -> list[str]:
+def run_command(job: Job, url: str, wanted: ClaimOptions, program: Sequence[str] = PROGRAM) -> list[str]:
     """`wal-agent run`, with what was typed before from the job's log. Names are joined to their options: a job's may
     begin with a dash. In a loop a pause ends the run, and whoever is free then takes it up."""
     rest = ["--exit-on-pause"] * wanted.loop + ["--accept-logged-args"] * wanted.logged
@@ -215,13 +217,13 @@ def command(job: Job, url: str, wanted: Wanted, program: Sequence[str] = PROGRAM
     return [*program, "run", job.agent, f"--job={job.job}", f"--bucket={url}", *rest, *more]
 
 
-def become(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
+def exec_run(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
     """Be that program: its signals, exit code and terminal are its own."""
     os.chdir(place)
     os.execve(argv[0], list(argv), dict(env))
 
 
-def child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
+def run_child(argv: Sequence[str], place: Path, env: Mapping[str, str]) -> Child:
     """Run it, and pass on what is told to us alone. Signals are taken by waiting for them, as the run does
     (supervise/processes.py): only so the kernel says which ones the terminal sent to the run as well."""
     told: list[int] = []

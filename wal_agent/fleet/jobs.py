@@ -73,7 +73,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.job, self.epoch, self.mark
 
 
-def judge(seen: StoredLease, local: Local) -> Job:
+def classify_job(seen: StoredLease, local: Local) -> Job:
     """By the store's clock (the lease's own times are by its writer's), and by the locks of this machine where the
     owner was on it."""
     doc, old = seen.doc, lease_age(seen)
@@ -88,7 +88,7 @@ def judge(seen: StoredLease, local: Local) -> Job:
         waits = {"paused": 0.0, "due": seen.now - until}.get(state, old)
     else:
         state = doc.state
-    only_on = clean(doc.host.name) if may_have_spooled(seen) and not spool_is_here(seen, local) else ""
+    only_on = clean_text(doc.host.name) if may_have_spooled(seen) and not spool_is_here(seen, local) else ""
     nobodys = state in ("crashed", "due") or (state == "released" and handed_over(doc.reason))
     return Job(
         job=doc.job,
@@ -96,28 +96,28 @@ def judge(seen: StoredLease, local: Local) -> Job:
         needs_host=nobodys,
         waits=max(0.0, waits),
         only_on=only_on if state != "running" else "",
-        agent=clean(doc.agent),
-        workspace=clean(doc.workspace),
+        agent=clean_text(doc.agent),
+        workspace=clean_text(doc.workspace),
         folder=doc.workspace,
-        host=clean(doc.host.name),
+        host=clean_text(doc.host.name),
         pid=doc.host.pid,
         epoch=doc.epoch,
         started=doc.started,
         age=old,
         ttl=doc.ttl,
-        phase=clean(doc.phase) if doc.state == "held" else "",
+        phase=clean_text(doc.phase) if doc.state == "held" else "",
         phase_age=_phase_age(doc.time - doc.since) + old if doc.since and state == "running" else 0.0,
-        tool=clean(doc.tool),
-        reason=clean(doc.reason),
+        tool=clean_text(doc.tool),
+        reason=clean_text(doc.reason),
         until=until,
         left=left,
         record=doc.seq,
-        key=clean(doc.key),
+        key=clean_text(doc.key),
         mark=blake2b(doc.nonce.encode(), digest_size=8).hexdigest(),
     )
 
 
-def as_told(job: Job) -> dict[str, Any]:
+def job_as_json(job: Job) -> dict[str, Any]:
     """For JSON; all its numbers are finite."""
     told: dict[str, Any] = msgspec.to_builtins(job)
     del told["folder"]
@@ -130,12 +130,12 @@ def handed_over(reason: str) -> bool:
     return classify_stop(reason) == "handed_over"
 
 
-def in_order(jobs: Iterable[Job]) -> list[Job]:
+def sort_jobs(jobs: Iterable[Job]) -> list[Job]:
     """What needs a host or a person first, the longest waiting of these first; what has ended last."""
     return sorted(jobs, key=lambda j: (STATES.index(j.state), not j.needs_host, not _asks(j), -j.waits, j.job))
 
 
-def counted(jobs: Iterable[Job]) -> str:
+def count_states(jobs: Iterable[Job]) -> str:
     """ "2 crashed, 1 due, 37 running"."""
     found = Counter(job.state for job in jobs)
     return ", ".join(f"{found[state]} {state}" for state in STATES if found[state])
@@ -145,7 +145,7 @@ def _asks(job: Job) -> bool:
     return job.phase == "awaiting_approval"
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     return redact_head(text, MAX_WORDS) if text else ""
 
 
@@ -179,29 +179,29 @@ class Reader:
         denied = [job for _, job in found if isinstance(job, Denied)]
         if denied and len(denied) == len(found):
             raise denied[0]
-        return [unreadable(name, job) if isinstance(job, Denied) else job for name, job in found]
+        return [damaged_job(name, job) if isinstance(job, Denied) else job for name, job in found]
 
     def one(self, name: str) -> Job | None:
         """None where there is no lease."""
         _, job = self._look(name)
-        return unreadable(name, job) if isinstance(job, Denied) else job
+        return damaged_job(name, job) if isinstance(job, Denied) else job
 
     def _look(self, name: str) -> tuple[str, Job | Denied | None]:
         try:
             seen = leases.read_lease(self.bucket, Keys(name))
         except Damaged as error:
-            return name, unreadable(name, error)
+            return name, damaged_job(name, error)
         except Newer as error:
-            return name, Job(job=name, state="newer", problem=clean(str(error)))
+            return name, Job(job=name, state="newer", problem=clean_text(str(error)))
         except Denied as error:
             return name, error
         if seen is None:
             return name, None
-        return name, judge(seen, probe_holder(seen, self.here, self.spools, self.bucket.url))
+        return name, classify_job(seen, probe_holder(seen, self.here, self.spools, self.bucket.url))
 
 
-def unreadable(name: str, error: Exception) -> Job:
-    return Job(job=name, state="damaged", problem=clean(str(error)))
+def damaged_job(name: str, error: Exception) -> Job:
+    return Job(job=name, state="damaged", problem=clean_text(str(error)))
 
 
 def is_job(name: str) -> bool:

@@ -25,7 +25,7 @@ from wal_agent.wal.lease import fresh_nonce
 from wal_agent.wal.lease_doc import find_format
 
 KEY: Final = "fleet-acted.json"  # each object of a job lies in a folder, so no job can have this one
-MOST = 10_000  # acts that are remembered; no more jobs are acted on
+MAX_ACTS = 10_000  # acts that are remembered; no more jobs are acted on
 MAX_BYTES = 8 << 20
 FIRST_PAUSE = 30.0  # seconds until a command that failed is tried again; doubled each time
 LONGEST_PAUSE = 3600.0
@@ -62,20 +62,20 @@ _MEMORY = msgspec_compat.of_json(Memory)
 # --- pure
 
 
-def kept(memory: Memory, jobs: Iterable[Job]) -> Memory:
+def prune_memory(memory: Memory, jobs: Iterable[Job]) -> Memory:
     """Without what jobs have left behind: another epoch, it runs after all, or it is gone."""
     unread = ("damaged", "newer")
     epochs = {job.job: None if job.state in unread else job.epoch for job in jobs if job.state != "running"}
     return with_acts(memory, (a for a in memory.acts if a.job in epochs and epochs[a.job] in (None, a.epoch)))
 
 
-def chosen(
+def choose_jobs(
     memory: Memory, jobs: Iterable[Job], on: Collection[str], now: float, *, most: int, tries: int
 ) -> list[tuple[Act, Job]]:
     """What to act on now, the longest waiting first, `most` at once: what is new, and what failed and is to be tried
     again."""
     known = {act.why: act for act in memory.acts}
-    room = MOST - len(known)
+    room = MAX_ACTS - len(known)
     found: list[tuple[Act, Job]] = []
     for job in sorted((j for j in jobs if j.needs_host and j.state in on), key=lambda j: (-j.waits, j.job)):
         if len(found) >= most:
@@ -98,7 +98,7 @@ def pause_after(tries: int) -> float:
     return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(tries - 1, 16)))
 
 
-def noted(memory: Memory, acts: Iterable[Act]) -> Memory:
+def record_acts(memory: Memory, acts: Iterable[Act]) -> Memory:
     """With these acts, each in the place of what was known of it; an `undone` one is taken back."""
     known = {act.why: act for act in memory.acts}
     for act in acts:
@@ -111,7 +111,7 @@ def noted(memory: Memory, acts: Iterable[Act]) -> Memory:
     return with_acts(memory, known.values())
 
 
-def forsaken(memory: Memory) -> list[Act]:
+def orphaned_acts(memory: Memory) -> list[Act]:
     """Begun by a watcher that is gone, which may or may not have run them."""
     return [act for act in memory.acts if act.outcome == "began"]
 
@@ -120,13 +120,13 @@ def with_acts(memory: Memory, acts: Iterable[Act]) -> Memory:
     return msgspec.structs.replace(memory, acts=tuple(acts))
 
 
-def settled(act: Act, code: int | None, now: float) -> Act:
+def finish_act(act: Act, code: int | None, now: float) -> Act:
     """`code` None: it was not begun, or we ended it."""
     outcome: Outcome = "undone" if code is None else "failed" if code else "done"
     return msgspec.structs.replace(act, outcome=outcome, at=now)
 
 
-def decode(data: bytes) -> Memory:
+def decode_memory(data: bytes) -> Memory:
     """Damaged; Newer."""
     try:
         if len(data) > MAX_BYTES:
@@ -144,7 +144,7 @@ def decode(data: bytes) -> Memory:
 # --- the object
 
 
-class Acted:
+class ResultStore:
     """The memory in the bucket, for one watcher. `now` is what it knows, whether that was saved or not."""
 
     def __init__(self, bucket: Bucket, clock: Clock, rng: random.Random) -> None:
@@ -192,10 +192,10 @@ class Acted:
             self._version = None
             return Memory()
         self._version = found.version
-        return decode(found.data)
+        return decode_memory(found.data)
 
 
-def told(acts: Sequence[Act]) -> str:
+def name_acts(acts: Sequence[Act]) -> str:
     """ "a (epoch 3), b (epoch 1) and 4 more"."""
     words = [f"{act.job} (epoch {act.epoch})" for act in acts[:3]]
     return ", ".join(words) + (f" and {len(acts) - 3} more" if len(acts) > 3 else "")

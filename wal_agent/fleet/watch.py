@@ -20,8 +20,17 @@ from wal_agent.bucket.check import require_conditions
 from wal_agent.clock import Clock
 from wal_agent.concurrency import prefetch_map
 from wal_agent.errors import Damaged, Fenced, LeaseHeld, Unavailable
-from wal_agent.fleet.jobs import Job, JobState, Reader, counted
-from wal_agent.fleet.results import Act, Acted, chosen, forsaken, kept, noted, settled, told
+from wal_agent.fleet.jobs import Job, JobState, Reader, count_states
+from wal_agent.fleet.results import (
+    Act,
+    ResultStore,
+    choose_jobs,
+    finish_act,
+    name_acts,
+    orphaned_acts,
+    prune_memory,
+    record_acts,
+)
 from wal_agent.recovery.lease_policy import owner_is_dead
 from wal_agent.sanitize import shorten
 from wal_agent.supervise.acquire import LeaseWatch as Unchanged
@@ -38,7 +47,7 @@ STEP = 0.1
 LONGEST = 1000  # characters of a value
 
 
-def environment(env: Mapping[str, str], job: Job, url: str) -> dict[str, str]:
+def command_environment(env: Mapping[str, str], job: Job, url: str) -> dict[str, str]:
     """WAL_AGENT_JOB and WAL_AGENT_BUCKET, which every command of ours goes by, and FLEET_*. An agent that is none,
     and a workspace that cannot be told as it stands, are empty: another one would be worse."""
     whole = job.workspace == job.folder and shorten(job.folder, LONGEST) == job.folder
@@ -77,7 +86,7 @@ class Commands:
         try:
             process = subprocess.Popen(
                 ["/bin/sh", "-c", self.command],
-                env=environment(self.env, job, self.url),
+                env=command_environment(self.env, job, self.url),
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 start_new_session=True,
@@ -123,7 +132,7 @@ KEYS = WatchKeys("fleet-watch")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WatchOptions:
     """`every`: seconds between two looks; `most` jobs are acted on in one round, `at_once` commands run side by side,
     and one that fails is run `tries` times in all."""
 
@@ -142,7 +151,7 @@ class Watcher:
     def __init__(
         self,
         bucket: Bucket,
-        wanted: Wanted,
+        wanted: WatchOptions,
         env: Mapping[str, str],
         say: Callable[[str], None],
         clock: Clock,
@@ -232,7 +241,7 @@ class Watcher:
         heartbeat = LeaseKeeper(self._timing, self._clock, lease)
         heartbeat.start()
         try:
-            acted: Acted | None = None
+            acted: ResultStore | None = None
             while not self._stop.is_set():
                 try:
                     acted = acted or self._remember()
@@ -252,32 +261,32 @@ class Watcher:
             with suppress(Unavailable, Fenced):
                 lease.settle("closed")
 
-    def _remember(self) -> Acted:
-        acted = Acted(self._bucket, self._clock, self._rng)
-        if left := forsaken(acted.now):
-            self._say(f"not known whether the command ran, so it is not run again: {told(left)}")
+    def _remember(self) -> ResultStore:
+        acted = ResultStore(self._bucket, self._clock, self._rng)
+        if left := orphaned_acts(acted.now):
+            self._say(f"not known whether the command ran, so it is not run again: {name_acts(left)}")
             now = self._clock.now()
-            acted.save(noted(acted.now, (replace(act, outcome="unknown", at=now) for act in left)))
+            acted.save(record_acts(acted.now, (replace(act, outcome="unknown", at=now) for act in left)))
         return acted
 
-    def _round(self, acted: Acted, heartbeat: LeaseKeeper) -> None:
+    def _round(self, acted: ResultStore, heartbeat: LeaseKeeper) -> None:
         wanted, jobs = self._wanted, self._eyes.all()
         self._save_ends(acted)
-        memory = kept(acted.now, jobs)
-        todo = chosen(memory, jobs, wanted.on, self._clock.now(), most=wanted.most, tries=wanted.tries)
+        memory = prune_memory(acted.now, jobs)
+        todo = choose_jobs(memory, jobs, wanted.on, self._clock.now(), most=wanted.most, tries=wanted.tries)
         if not todo or not heartbeat.may_delete():
             return
-        acted.save(noted(memory, (act for act, _ in todo)))
-        self._say(f"{counted(job for _, job in todo)}: {told([act for act, _ in todo])}")
+        acted.save(record_acts(memory, (act for act, _ in todo)))
+        self._say(f"{count_states(job for _, job in todo)}: {name_acts([act for act, _ in todo])}")
         spread = min(LONGEST_SPREAD, wanted.every / 2) if len(todo) > wanted.at_once else 0.0
         self._ended = list(
             prefetch_map(lambda one: self._act(*one, self._rng.uniform(0, spread)), todo, wanted.at_once)
         )
         self._save_ends(acted)
 
-    def _save_ends(self, acted: Acted) -> None:
+    def _save_ends(self, acted: ResultStore) -> None:
         if self._ended:
-            acted.save(noted(acted.now, self._ended))
+            acted.save(record_acts(acted.now, self._ended))
             self._ended = []
 
     def _act(self, act: Act, job: Job, delay: float) -> Act:
@@ -287,7 +296,7 @@ class Watcher:
             self._say(f"the command for {act.job} (epoch {act.epoch}, {act.state}) ended with {code}{over}")
         elif code is None:
             self._say(f"the command for {act.job} (epoch {act.epoch}, {act.state}) was not run to its end, for ours")
-        return settled(act, code, self._clock.now())
+        return finish_act(act, code, self._clock.now())
 
     # ---- time
 

@@ -27,7 +27,7 @@ def listener(
     `env` is the wrapper's own. ConfigError, UsageError: what the person wrote cannot be meant."""
     from wal_agent.notify import targets
 
-    found = targets.load(env)
+    found = targets.load_targets(env)
     if not found:
         return None
     import platform
@@ -37,14 +37,14 @@ def listener(
     from wal_agent.notify.post import Post, ends_with_us
     from wal_agent.supervise import processes
 
-    box = outbox.box_of(env, found)
+    box = outbox.outbox_for(env, found)
     facts = Facts(job, bucket, agent, platform.node() or "unknown", str(workspace), restarts)
     return Post(
         facts,
         found,
         box,
         env,
-        lambda: processes.spare_child(send.start(box, found, env)),
+        lambda: processes.spare_child(send.start_sender(box, found, env)),
         attended,
         ends_with_us(env),
     )
@@ -57,14 +57,14 @@ def trouble(env: Mapping[str, str], once: bool = False) -> str:
     from wal_agent.notify import targets
 
     try:
-        found = targets.load(env)
+        found = targets.load_targets(env)
     except WalAgentError:
         return ""
     if not found:
         return ""
-    from wal_agent.notify.outbox import failing
+    from wal_agent.notify.outbox import describe_failures
 
-    return failing(env, found, once)
+    return describe_failures(env, found, once)
 
 
 def acknowledge(env: Mapping[str, str], bucket: str, job: str) -> None:
@@ -74,4 +74,4 @@ def acknowledge(env: Mapping[str, str], bucket: str, job: str) -> None:
     from wal_agent.notify import outbox
 
     with suppress(OSError):
-        outbox.acknowledge(env, outbox.about(bucket, job))
+        outbox.acknowledge(env, outbox.job_digest(bucket, job))

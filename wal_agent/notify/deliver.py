@@ -37,7 +37,7 @@ def deliver(target: Target, level: Level, title: str, body: str, seconds: int = 
                 service = Apprise.instantiate(target.url, asset=asset)
                 if service is None:
                     return _why(told, target, "apprise cannot use this URL")
-                if refused(type(service)):
+                if acts_locally(type(service)):
                     return "it acts on this machine, so it is not used"
                 if service.notify(body=body, title=title, notify_type=types[level]):
                     return ""
@@ -48,7 +48,7 @@ def deliver(target: Target, level: Level, title: str, body: str, seconds: int = 
         return _why(told, target, _UNTOLD)
 
 
-def refused(service: type) -> bool:
+def acts_locally(service: type) -> bool:
     """Also by another of its names; and nothing that is not apprise's own."""
     names: set[str] = set()
     for attribute in ("protocol", "secure_protocol"):
@@ -57,7 +57,7 @@ def refused(service: type) -> bool:
     return bool(names & REFUSED) or not service.__module__.startswith("apprise.plugins.")
 
 
-def scrubbed(text: str, url: str) -> str:
+def scrub_url(text: str, url: str) -> str:
     """The text on one line, without secrets and without any longer part of the URL."""
     for part in sorted({url, *_PART.findall(url)}, key=len, reverse=True):
         text = text.replace(part, "…")
@@ -65,7 +65,7 @@ def scrubbed(text: str, url: str) -> str:
 
 
 def _why(told: list[str], target: Target, else_: str) -> str:
-    return scrubbed("; ".join(dict.fromkeys(told)), target.url) or else_
+    return scrub_url("; ".join(dict.fromkeys(told)), target.url) or else_
 
 
 class _TooLong(BaseException):

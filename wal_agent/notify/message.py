@@ -33,16 +33,16 @@ Level = Literal["info", "recovery", "person_needed"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """From the most to the fewest messages: who asks for one level also gets those behind it."""
 
-MOST_TITLE = 120  # characters
-MOST_LINE = 400
-MOST_LINES = 10
-MOST_CALLS = 5
+MAX_TITLE = 120  # characters
+MAX_LINE = 400
+MAX_LINES = 10
+MAX_CALLS = 5
 _HANGS = {
     "model": "no answer of the model",
     "start": "the agent has not begun",
     "exit": "its turn is over and the agent has not ended",
 }
-TOLD = (DrainFinished, Halted, HungUp, LeaseLost, LeftOpen, Paused, Recovered, Restarting, TakesLong)
+REPORTED = (DrainFinished, Halted, HungUp, LeaseLost, LeftOpen, Paused, Recovered, Restarting, TakesLong)
 # Nobody needs to be told: the command line was wrong, the job runs elsewhere, `LeaseLost` has told it.
 NO_NEWS = frozenset({UsageError.exit_code, LeaseHeld.exit_code, Fenced.exit_code})
 
@@ -182,10 +182,10 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
     if not calls:
         return None
     lines = [
-        f"#{call} {tool}: {facts.command('ack', str(call))} --done | --not-done" for call, tool in calls[:MOST_CALLS]
+        f"#{call} {tool}: {facts.command('ack', str(call))} --done | --not-done" for call, tool in calls[:MAX_CALLS]
     ]
-    if len(calls) > MOST_CALLS:
-        lines.append(f"... and {len(calls) - MOST_CALLS} more: {facts.command('status')}")
+    if len(calls) > MAX_CALLS:
+        lines.append(f"... and {len(calls) - MAX_CALLS} more: {facts.command('status')}")
     return _message(
         facts,
         at,
@@ -260,11 +260,11 @@ def _message(
     if since and at - since >= 1:
         when += f" ({duration(at - since)} ago)"
     where = f"Job {facts.job} ({facts.agent}) on {facts.host}, {when}, in {facts.bucket}."
-    return Message(level, _line(f"{facts.job}: {title}", MOST_TITLE), _body((where, *lines)), key, insists)
+    return Message(level, _line(f"{facts.job}: {title}", MAX_TITLE), _body((where, *lines)), key, insists)
 
 
 def _body(lines: Iterable[str]) -> str:
-    return "\n".join([line for text in lines if (line := _line(text, MOST_LINE))][:MOST_LINES])
+    return "\n".join([line for text in lines if (line := _line(text, MAX_LINE))][:MAX_LINES])
 
 
 def _line(text: str, most: int) -> str:

@@ -26,12 +26,12 @@ from wal_agent.paths import state_dir
 from wal_agent.recovery.format import moment
 from wal_agent.safefs import flock_state, read_plain
 
-PATIENCE = 600.0  # seconds for which one URL is tried
+RETRY_PERIOD = 600.0  # seconds for which one URL is tried
 FIRST_PAUSE = 2.0
 LONGEST_PAUSE = 90.0
-LATER = (900.0, 3600.0, 14_400.0)  # seconds, each after the one before: four times in all
-STALE = 86_400.0  # seconds; what nobody could send for a day is dropped
-WINDOW = 900.0  # seconds in which a message is not said again
+REMINDERS = (900.0, 3600.0, 14_400.0)  # seconds, each after the one before: four times in all
+MAX_AGE = 86_400.0  # seconds; what nobody could send for a day is dropped
+REPEAT_WINDOW = 900.0  # seconds in which a message is not said again
 
 
 class Try(msgspec.Struct, frozen=True):
@@ -74,25 +74,25 @@ class Halt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heard: float
 
 
-def letter(
+def make_letter(
     message: Message, about: str, now: float, said_before: bool = False, halt: Halt | None = None
 ) -> Letter | None:
     """None: nothing is to be sent. `said_before`: people have just been told this, so it is not said at once; how often
     they were told of a halt, `halt` says."""
-    later: tuple[float, ...] = LATER if message.insists else ()
+    later: tuple[float, ...] = REMINDERS if message.insists else ()
     if not later:
-        return None if said_before else _letter(message, about, now, now, (), 1)
+        return None if said_before else _make_letter(message, about, now, now, (), 1)
     if halt is None and said_before:
-        halt = Halt(about, 1, now + LATER[0], now)
+        halt = Halt(about, 1, now + REMINDERS[0], now)
     if halt is None:
-        return _letter(message, about, now, now, LATER, 1)
-    if not 1 <= halt.rounds <= len(LATER):
+        return _make_letter(message, about, now, now, REMINDERS, 1)
+    if not 1 <= halt.rounds <= len(REMINDERS):
         return None
-    due = min(max(now, halt.due), now + LATER[halt.rounds - 1])  # also when the clock was set back
-    return _letter(message, about, now, due, LATER[halt.rounds :], halt.rounds + 1)
+    due = min(max(now, halt.due), now + REMINDERS[halt.rounds - 1])  # also when the clock was set back
+    return _make_letter(message, about, now, due, REMINDERS[halt.rounds :], halt.rounds + 1)
 
 
-def _letter(message: Message, about: str, now: float, due: float, later: tuple[float, ...], round: int) -> Letter:
+def _make_letter(message: Message, about: str, now: float, due: float, later: tuple[float, ...], round: int) -> Letter:
     return Letter(
         about=about,
         level=message.level,
@@ -105,56 +105,58 @@ def _letter(message: Message, about: str, now: float, due: float, later: tuple[f
     )
 
 
-def cut_short(waiting: Letter) -> Halt:
+def halt_when_suspended(waiting: Letter) -> Halt:
     """What is known of a halt when its job is started again. The first round is told in any case."""
     if waiting.round == 1:
-        return Halt(waiting.about, 1, waiting.made + LATER[0], waiting.made)
+        return Halt(waiting.about, 1, waiting.made + REMINDERS[0], waiting.made)
     return Halt(waiting.about, waiting.round - 1, waiting.due, waiting.made)
 
 
-def told(waiting: Letter, now: float) -> Halt | None:
+def halt_when_done(waiting: Letter, now: float) -> Halt | None:
     """The same when its last round is over; None: nobody was reached."""
     if not (waiting.insists and (waiting.took or waiting.gave_up)):
         return None
     return Halt(waiting.about, waiting.round, now, now)
 
 
-def left(waiting: Letter, targets: Iterable[Target]) -> list[Target]:
+def pending_targets(waiting: Letter, targets: Iterable[Target]) -> list[Target]:
     """Who has still to get it in this round."""
     done = {*waiting.took, *waiting.gave_up}
     return [t for t in targets if reaches(waiting.level, t.level) and t.id not in done]
 
 
-def when(waiting: Letter, target: Target, now: float) -> float:
+def next_attempt(waiting: Letter, target: Target, now: float) -> float:
     """When it is to be sent to `target`. A clock that was set back puts it off no longer than it ever waits."""
     tried = waiting.tries.get(target.id)
-    at, most = (tried.again, LONGEST_PAUSE) if tried else (waiting.due, LATER[-1])
+    at, most = (tried.again, LONGEST_PAUSE) if tried else (waiting.due, REMINDERS[-1])
     return at if at - now <= most else now
 
 
-def wake(letters: Iterable[Letter], targets: Sequence[Target], now: float) -> float:
+def seconds_to_next(letters: Iterable[Letter], targets: Sequence[Target], now: float) -> float:
     """Seconds until the next one is to be sent; 0: now, or there is nothing."""
-    times = [when(waiting, target, now) - now for waiting in letters for target in left(waiting, targets)]
+    times = [
+        next_attempt(waiting, target, now) - now for waiting in letters for target in pending_targets(waiting, targets)
+    ]
     return max(0.0, min(times, default=0.0))
 
 
-def taken(waiting: Letter, target: Target) -> Letter:
+def mark_delivered(waiting: Letter, target: Target) -> Letter:
     return msgspec.structs.replace(waiting, took=(*waiting.took, target.id))
 
 
-def failed(waiting: Letter, target: Target, now: float, jitter: float) -> Letter:
+def mark_failed(waiting: Letter, target: Target, now: float, jitter: float) -> Letter:
     """`jitter`: from 0 to 1."""
     before = waiting.tries.get(target.id, Try(0, now, now))
-    if now - before.first >= PATIENCE:
+    if now - before.first >= RETRY_PERIOD:
         return msgspec.structs.replace(waiting, gave_up=(*waiting.gave_up, target.id))
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(before.count, 10)) * (1 - jitter / 4)
     tried = Try(before.count + 1, before.first, now + pause)
     return msgspec.structs.replace(waiting, tries={**waiting.tries, target.id: tried})
 
 
-def next_round(waiting: Letter, now: float) -> Letter | None:
+def next_reminder(waiting: Letter, now: float) -> Letter | None:
     """When all have had it: the letter again, later; None: it is done."""
-    if not waiting.later or now - waiting.made > STALE:
+    if not waiting.later or now - waiting.made > MAX_AGE:
         return None
     return msgspec.structs.replace(
         waiting,
@@ -167,15 +169,15 @@ def next_round(waiting: Letter, now: float) -> Letter | None:
     )
 
 
-def stale(waiting: Letter, now: float) -> bool:
-    return now - waiting.made > STALE
+def is_stale(waiting: Letter, now: float) -> bool:
+    return now - waiting.made > MAX_AGE
 
 
-def title(waiting: Letter) -> str:
+def title_of(waiting: Letter) -> str:
     return waiting.title if waiting.round == 1 else f"{waiting.title} (told for the {_ORDINAL[waiting.round]} time)"
 
 
-def body(waiting: Letter) -> str:
+def body_of(waiting: Letter) -> str:
     return waiting.body if waiting.round == 1 else f"{waiting.body}\nYou know? wal-agent notify --ack"
 
 
@@ -185,10 +187,10 @@ _ORDINAL = {2: "second", 3: "third", 4: "fourth"}
 FOLDER = "notify"
 SENDER = "queue.lock"  # held by the one sender
 QUEUE = "queue.sqlite3"
-MOST_LETTERS = 100
-MOST_BYTES = 32_768  # of one file of the outbox before
-MOST_SAID = 200
-IDLE = 2 * 86_400.0  # seconds after which a box that nobody uses is removed
+MAX_LETTERS = 100
+MAX_OLD_FILE = 32_768  # of one file of the outbox before
+MAX_KEYS = 200
+MAX_IDLE = 2 * 86_400.0  # seconds after which a box that nobody uses is removed
 _BUSY = 30.0  # seconds to wait for another process's transaction
 _BROKEN = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
@@ -219,15 +221,15 @@ def root(env: Mapping[str, str]) -> Path:
     return state_dir(env) / FOLDER
 
 
-def about(bucket: str, job: str) -> str:
+def job_digest(bucket: str, job: str) -> str:
     """Name a job in all boxes, without its words."""
     return hashlib.sha256(f"{bucket}\n{job}".encode()).hexdigest()[:16]
 
 
-def box_of(env: Mapping[str, str], targets: Sequence[Target]) -> Box:
+def outbox_for(env: Mapping[str, str], targets: Sequence[Target]) -> Outbox:
     """Return the box of exactly these URLs and levels."""
     words = sorted(f"{target.level} {target.url}" for target in targets)
-    return Box(root(env) / hashlib.sha256("\n".join(words).encode()).hexdigest()[:16])
+    return Outbox(root(env) / hashlib.sha256("\n".join(words).encode()).hexdigest()[:16])
 
 
 class Queue:
@@ -260,7 +262,7 @@ class Queue:
             self.set(kind, key, value)
 
 
-class Box:
+class Outbox:
     """The messages to one set of URLs: an SQLite database (WAL mode) in a private folder of its own.
 
     Every method is one transaction on a connection of its own, so threads and processes may share a box, and a kill
@@ -280,19 +282,19 @@ class Box:
             digest = hashlib.sha256(key.encode()).hexdigest()[:16]
             if any(known.key == digest and known.insists for known in queue.all("letter").values()):
                 return False
-            said = {k: at for k, at in queue.all("said").items() if 0 <= now - at < WINDOW}
+            said = {k: at for k, at in queue.all("said").items() if 0 <= now - at < REPEAT_WINDOW}
             halts = _known_halts(queue, now)
             made = make(digest in said, halts.get(digest))
             if digest in halts:
                 _remember(queue, {**halts, digest: msgspec.structs.replace(halts[digest], heard=now)})
             said.setdefault(digest, now)
-            queue.keep("said", dict(sorted(said.items(), key=lambda entry: entry[1])[-MOST_SAID:]))
+            queue.keep("said", dict(sorted(said.items(), key=lambda entry: entry[1])[-MAX_KEYS:]))
             if made is None:
                 return False
             if made.insists:
                 _cancel(queue, made.about, now)
             waiting = queue.all("letter")
-            if len(waiting) >= MOST_LETTERS:
+            if len(waiting) >= MAX_LETTERS:
                 least = min(waiting, key=lambda name: (LEVELS.index(waiting[name].level), name))
                 queue.remove("letter", least)
             name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
@@ -313,7 +315,7 @@ class Box:
             if changed is not None:
                 queue.set("letter", name, changed)
                 return
-            if halt := told(waiting, now := time.time()):
+            if halt := halt_when_done(waiting, now := time.time()):
                 _remember(queue, {**_known_halts(queue, now), waiting.key: halt})
             queue.remove("letter", name)
 
@@ -445,7 +447,7 @@ class Box:
         """Return the files whose content is in the database, once it is committed."""
         files = self._old_files()
         for path in files:
-            data = read_plain(path, MOST_BYTES)
+            data = read_plain(path, MAX_OLD_FILE)
             kind = _OLD_TABLES.get(path.name)
             with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 found = {path.stem: data or b""} if kind is None else _RAW.decode(data or b"{}")
@@ -473,7 +475,7 @@ def _create_private(path: Path) -> None:
 
 
 def _fresh(known: Mapping[str, Halt], now: float) -> dict[str, Halt]:
-    return {k: halt for k, halt in known.items() if abs(now - halt.heard) <= STALE}
+    return {k: halt for k, halt in known.items() if abs(now - halt.heard) <= MAX_AGE}
 
 
 def _known_halts(queue: Queue, now: float) -> dict[str, Halt]:
@@ -481,7 +483,7 @@ def _known_halts(queue: Queue, now: float) -> dict[str, Halt]:
 
 
 def _remember(queue: Queue, halts: Mapping[str, Halt]) -> None:
-    queue.keep("halt", dict(sorted(halts.items(), key=lambda entry: entry[1].heard)[-MOST_SAID:]))
+    queue.keep("halt", dict(sorted(halts.items(), key=lambda entry: entry[1].heard)[-MAX_KEYS:]))
 
 
 def _cancel(queue: Queue, whose: str | None, now: float) -> int:
@@ -489,7 +491,7 @@ def _cancel(queue: Queue, whose: str | None, now: float) -> int:
     for name, waiting in queue.all("letter").items():
         if waiting.insists and whose in (None, waiting.about):
             number += 1
-            _remember(queue, {**_known_halts(queue, now), waiting.key: cut_short(waiting)})
+            _remember(queue, {**_known_halts(queue, now), waiting.key: halt_when_suspended(waiting)})
             if waiting.round > 1:
                 queue.remove("letter", name)
             else:
@@ -497,41 +499,41 @@ def _cancel(queue: Queue, whose: str | None, now: float) -> int:
     return number
 
 
-def boxes(env: Mapping[str, str]) -> list[Box]:
+def list_boxes(env: Mapping[str, str]) -> list[Outbox]:
     try:
-        return [Box(path) for path in sorted(root(env).iterdir()) if path.is_dir() and not path.is_symlink()]
+        return [Outbox(path) for path in sorted(root(env).iterdir()) if path.is_dir() and not path.is_symlink()]
     except OSError:
         return []
 
 
 def acknowledge(env: Mapping[str, str], whose: str | None) -> int:
     """Whoever had these URLs, and whatever they are: nothing insists any more (see `Box.cancel`)."""
-    return sum(box.cancel(whose) for box in boxes(env))
+    return sum(box.cancel(whose) for box in list_boxes(env))
 
 
 def suspend(env: Mapping[str, str], whose: str, now: float) -> None:
     """In all boxes (see `Box.suspend`)."""
-    for box in boxes(env):
+    for box in list_boxes(env):
         box.suspend(whose, now)
 
 
-def sweep(env: Mapping[str, str], but: Box, now: float) -> None:
+def sweep(env: Mapping[str, str], but: Outbox, now: float) -> None:
     """Remove the boxes of URLs that are not used any more."""
-    for box in boxes(env):
+    for box in list_boxes(env):
         with suppress(OSError):
-            if box.folder != but.folder and now - box.used() > IDLE and not box.served:
+            if box.folder != but.folder and now - box.used() > MAX_IDLE and not box.served:
                 shutil.rmtree(box.folder)
 
 
-def waiting(found: Iterable[Letter], now: float) -> tuple[int, int]:
+def count_waiting(found: Iterable[Letter], now: float) -> tuple[int, int]:
     """How many are to be sent now, and how many later."""
     due = [entry.due <= now for entry in found]
     return sum(due), len(due) - sum(due)
 
 
-def failing(env: Mapping[str, str], targets: Sequence[Target], once: bool = False) -> str:
+def describe_failures(env: Mapping[str, str], targets: Sequence[Target], once: bool = False) -> str:
     """`once`: only what was not told so before."""
-    box = box_of(env, targets)
+    box = outbox_for(env, targets)
     failures = box.failures()
     lines = [
         f"{number} ({target.hidden}) since {moment(failure.since, time.time())} UTC: {failure.why}"

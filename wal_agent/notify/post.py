@@ -13,11 +13,11 @@ from wal_agent.concurrency import start_daemon
 from wal_agent.events import Event, Halted, LeaseSettled, LeaseTaken, Ready
 from wal_agent.notify import outbox
 from wal_agent.notify import outbox as letters
-from wal_agent.notify.message import TOLD, Facts, Message, message_of, reaches
-from wal_agent.notify.outbox import Box, Halt, Letter
+from wal_agent.notify.message import REPORTED, Facts, Message, message_of, reaches
+from wal_agent.notify.outbox import Halt, Letter, Outbox
 from wal_agent.notify.targets import Target
 
-WELL = 900.0  # seconds of work after which a job that had halted runs well: the next halt is news
+HEALTHY_AFTER = 900.0  # seconds of work after which a job that had halted runs well: the next halt is news
 HAND_OVER = 3.0  # seconds that the end of a run waits for its own disk
 LINGER = 3.0  # seconds that it waits for the sender, where that is killed with it
 
@@ -30,7 +30,7 @@ class Post:
         self,
         facts: Facts,
         targets: Sequence[Target],
-        box: Box,
+        box: Outbox,
         env: Mapping[str, str],
         start: Callable[[], None],
         attended: bool = False,
@@ -44,13 +44,13 @@ class Post:
         self._quiet = attended
         self._linger = linger
         self._well = math.inf  # when it runs well (monotonic)
-        self._about = outbox.about(facts.bucket, facts.job)
+        self._about = outbox.job_digest(facts.bucket, facts.job)
         self._heard: SimpleQueue[tuple[float, Event] | None] = SimpleQueue()
         self._trouble: Exception | None = None
         self._thread = start_daemon("notify", self._work)
 
     def on_event(self, at: float, event: Event) -> None:
-        if isinstance(event, (LeaseTaken, LeaseSettled, Ready, *TOLD)):
+        if isinstance(event, (LeaseTaken, LeaseSettled, Ready, *REPORTED)):
             self._heard.put((at, event))
         self._raise()
 
@@ -96,7 +96,7 @@ class Post:
                 outbox.suspend(self._env, self._about, time.time())
                 return
             case Ready():
-                self._well = time.monotonic() + WELL
+                self._well = time.monotonic() + HEALTHY_AFTER
                 return
             case LeaseSettled():
                 self._well = math.inf
@@ -109,7 +109,7 @@ class Post:
 
     def leave(self, message: Message) -> None:
         def make(said_before: bool, halt: Halt | None) -> Letter | None:
-            return letters.letter(message, self._about, now, said_before, halt)
+            return letters.make_letter(message, self._about, now, said_before, halt)
 
         now = time.time()
         if self._box.put(f"{self._about} {message.key}", make, now):

@@ -22,20 +22,20 @@ from typing import cast
 
 from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Level
-from wal_agent.notify.outbox import SENDER, Box, Letter
+from wal_agent.notify.outbox import SENDER, Letter, Outbox
 from wal_agent.notify.targets import Target
 from wal_agent.safefs import try_lock
 
 Deliver = Callable[[Target, Level, str, str], str]
-LOOK = 0.5  # seconds between two looks into the box
-REST = 20.0  # seconds of waiting that are worth forgetting apprise for
+POLL_INTERVAL = 0.5  # seconds between two looks into the box
+MIN_REST = 20.0  # seconds of waiting that are worth forgetting apprise for
 _HEAVY = "apprise"
 
 
 # ---- the run's side
 
 
-def start(box: Box, targets: Sequence[Target], env: Mapping[str, str]) -> int:
+def start_sender(box: Outbox, targets: Sequence[Target], env: Mapping[str, str]) -> int:
     """Start a sender, which leaves again where there is one; its pid."""
     words = [sys.executable, "-P", "-m", "wal_agent.notify.send", str(box.folder.absolute())]
     process = subprocess.Popen(
@@ -62,7 +62,7 @@ def _packed(targets: Sequence[Target]) -> bytes:
 
 
 def main() -> None:
-    box = Box(Path(sys.argv[1]))
+    box = Outbox(Path(sys.argv[1]))
     targets = [Target(url, cast(Level, level)) for url, level in json.loads(sys.stdin.buffer.read())]
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the run blocks what it waits for
     with suppress(OSError):
@@ -72,7 +72,7 @@ def main() -> None:
         with os.fdopen(lock, "ab"):
             if not try_lock(lock):
                 return
-            serve(box, targets, _deliver, rest=lambda: _rest(box, targets))
+            run_sender(box, targets, _deliver, rest=lambda: _rest(box, targets))
 
 
 def _deliver(target: Target, level: Level, title: str, body: str) -> str:
@@ -81,8 +81,8 @@ def _deliver(target: Target, level: Level, title: str, body: str) -> str:
     return deliver(target, level, title, body)
 
 
-def serve(
-    box: Box,
+def run_sender(
+    box: Outbox,
     targets: Sequence[Target],
     deliver: Deliver,
     now: Callable[[], float] = time.time,
@@ -101,16 +101,16 @@ def serve(
             sent |= _send(box, name, waiting, targets, deliver, now, jitter)
         if sent:
             continue
-        pause = letters.wake(found.values(), targets, now())
-        if pause > REST:
+        pause = letters.seconds_to_next(found.values(), targets, now())
+        if pause > MIN_REST:
             rest()
         while pause > 0 and box.stamp() == before:
-            sleep(min(LOOK, pause))
-            pause = letters.wake(found.values(), targets, now())
+            sleep(min(POLL_INTERVAL, pause))
+            pause = letters.seconds_to_next(found.values(), targets, now())
 
 
 def _send(
-    box: Box,
+    box: Outbox,
     name: str,
     waiting: Letter,
     targets: Sequence[Target],
@@ -119,30 +119,33 @@ def _send(
     jitter: Callable[[], float],
 ) -> bool:
     """What is due of one letter. Whether the box has changed."""
-    if letters.stale(waiting, now()):
+    if letters.is_stale(waiting, now()):
         box.change(name, lambda _: None)
         return True
     changed = False
-    for target in letters.left(waiting, targets):
-        if letters.when(waiting, target, now()) > now():
+    for target in letters.pending_targets(waiting, targets):
+        if letters.next_attempt(waiting, target, now()) > now():
             continue
-        why = deliver(target, waiting.level, letters.title(waiting), letters.body(waiting))
+        why = deliver(target, waiting.level, letters.title_of(waiting), letters.body_of(waiting))
         changed = True
         if why:
             box.fail(target, why, now())
-            box.change(name, lambda known, t=target: letters.failed(known, t, now(), jitter()))  # type: ignore[misc]
+            box.change(name, lambda known, t=target: letters.mark_failed(known, t, now(), jitter()))  # type: ignore[misc]
         else:
-            box.change(name, lambda known, t=target: letters.taken(known, t))  # type: ignore[misc]
+            box.change(name, lambda known, t=target: letters.mark_delivered(known, t))  # type: ignore[misc]
             box.clear(target)
     if changed:
-        box.change(name, lambda known: known if letters.left(known, targets) else letters.next_round(known, now()))
-    elif not letters.left(waiting, targets):  # nobody wants it
+        box.change(
+            name,
+            lambda known: known if letters.pending_targets(known, targets) else letters.next_reminder(known, now()),
+        )
+    elif not letters.pending_targets(waiting, targets):  # nobody wants it
         box.change(name, lambda _: None)
         changed = True
     return changed
 
 
-def _rest(box: Box, targets: Sequence[Target]) -> None:
+def _rest(box: Outbox, targets: Sequence[Target]) -> None:
     """Wait as a process without apprise: 15 MB instead of 60 for the hours of a reminder. The lock closes with it."""
     if _HEAVY not in sys.modules:
         return

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.config import FILE, known_keys, own_document
+from wal_agent.config import FILE, check_keys, own_document
 from wal_agent.errors import ConfigError, UsageError, WalAgentError
 from wal_agent.notify.message import LEVELS, Level
 from wal_agent.paths import config_dir
@@ -20,8 +20,8 @@ from wal_agent.paths import config_dir
 VARIABLE = "WAL_AGENT_NOTIFY"
 OFF = "off"
 DEFAULT: Level = "recovery"
-MOST = 20
-MOST_URL = 2000  # characters; all of them together fit into a pipe
+MAX_TARGETS = 20
+MAX_URL = 2000  # characters; all of them together fit into a pipe
 # They would run a program, show something on this machine's screen, or write files; or read a list of further URLs.
 REFUSED = frozenset(
     {"blink1", "dbus", "file", "gio", "glib", "gnome", "kde", "macosx", "memory", "qt", "vapid", "windows"}
@@ -56,15 +56,15 @@ def own_file(env: Mapping[str, str]) -> Path:
     return config_dir(env) / FILE
 
 
-def load(env: Mapping[str, str]) -> tuple[Target, ...]:
+def load_targets(env: Mapping[str, str]) -> tuple[Target, ...]:
     """The variable, where it is set (`off`: none), else the person's file. UsageError, ConfigError: without the URL."""
     text = env.get(VARIABLE, "").strip()
     if text:
-        return () if text == OFF else parse(text)
+        return () if text == OFF else parse_targets(text)
     return from_tables(own_document(env).get("notify", []), own_file(env))
 
 
-def parse(text: str) -> tuple[Target, ...]:
+def parse_targets(text: str) -> tuple[Target, ...]:
     """`URL ...` between white space, each with `LEVEL=` before it or not."""
     found = []
     for number, entry in enumerate(text.split(), 1):
@@ -80,7 +80,7 @@ def from_tables(value: object, path: Path) -> tuple[Target, ...]:
         raise ConfigError(f"notify in {path} is not a list of tables, [[notify]].")
     found = []
     for number, entry in enumerate(value, 1):
-        known_keys(entry, ("url", "level"), "notify.", path)
+        check_keys(entry, ("url", "level"), "notify.", path)
         where = f"Entry {number} of [[notify]] in {path}"
         found.append(_target(entry.get("url"), entry.get("level", DEFAULT), where, ConfigError))
     return _few(found, f"[[notify]] in {path}", ConfigError)
@@ -89,14 +89,14 @@ def from_tables(value: object, path: Path) -> tuple[Target, ...]:
 def _target(url: object, level: object, where: str, kind: type[WalAgentError]) -> Target:
     if level not in LEVELS:
         raise kind(f"{where} has a level that there is not.", f"Allowed: {', '.join(LEVELS)}.")
-    if not isinstance(url, str) or len(url) > MOST_URL or not _URL.fullmatch(url):
-        raise kind(f"{where} is no apprise URL of at most {MOST_URL} characters, such as ntfys://ntfy.example.com/x.")
+    if not isinstance(url, str) or len(url) > MAX_URL or not _URL.fullmatch(url):
+        raise kind(f"{where} is no apprise URL of at most {MAX_URL} characters, such as ntfys://ntfy.example.com/x.")
     if scheme(url) in REFUSED:
         raise kind(f"{where} is {scheme(url)}://, which acts on this machine.", "Name a service that takes messages.")
     return Target(url, level)
 
 
 def _few(found: Sequence[Target], where: str, kind: type[WalAgentError]) -> tuple[Target, ...]:
-    if len(found) > MOST:
-        raise kind(f"{where} has more than {MOST} URLs.")
+    if len(found) > MAX_TARGETS:
+        raise kind(f"{where} has more than {MAX_TARGETS} URLs.")
     return tuple({target.url: target for target in found}.values())

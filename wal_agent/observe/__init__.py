@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookout:
+class Observers:
     """Who looks on. `metered`: counts the bucket's requests, for Wish.metered; `trace`: the trace id of this run, for
     Wish.trace, "" where it is not traced."""
 
@@ -37,7 +37,7 @@ def _as_it_is(bucket: Bucket) -> Bucket:
     return bucket
 
 
-def lookout(
+def start_observers(
     settings: Settings,
     env: Mapping[str, str],
     *,
@@ -47,7 +47,7 @@ def lookout(
     stalled: Callable[[float], bool],
     say: Callable[[str], None],
     on_screen: bool,
-) -> Lookout:
+) -> Observers:
     """What the settings and OTEL_* ask for, at work already; nothing where they ask for nothing.
 
     `stalled(now)`: whether the supervisor's loop hangs, in awake seconds; `on_screen`: stderr is the terminal of an
@@ -66,10 +66,10 @@ def lookout(
         if settings.log_format != "off" or (settings.log_file and unsaid):
             found.append(_log(settings, workspace, on_screen, say))
             undo.callback(found[-1].close)
-        from wal_agent.observe.otel import wanted
+        from wal_agent.observe.otel import tracing_request
 
         trace, why_not = "", ""
-        if (asked := wanted(env)) is not None:
+        if (asked := tracing_request(env)) is not None:
             traces, why_not = asked.start(agent, clock.now(), say)
             if traces is not None:
                 found.append(traces)
@@ -77,7 +77,7 @@ def lookout(
         if why_not:
             say(why_not)
         undo.pop_all()
-        return Lookout(tuple(found), metered, trace)
+        return Observers(tuple(found), metered, trace)
 
 
 def _served(
@@ -115,7 +115,7 @@ def _served(
 
 
 def _log(settings: Settings, workspace: Path, on_screen: bool, say: Callable[[str], None]) -> Listener:
-    from wal_agent.observe.aside import Aside
+    from wal_agent.observe.background import BackgroundListener
     from wal_agent.observe.logs import Log, open_log
 
     form = "json" if settings.log_format == "off" else settings.log_format
@@ -130,7 +130,7 @@ def _log(settings: Settings, workspace: Path, on_screen: bool, say: Callable[[st
         raise UsageError(f"--log-format {form} has nowhere to go: stderr is closed.", "Add --log-file FILE.")
     else:
         fd = 2
-    return Aside(lambda: Log(fd, form, settings.log_level, settings.job, say), "log", say)
+    return BackgroundListener(lambda: Log(fd, form, settings.log_level, settings.job, say), "log", say)
 
 
 def _outside(settings: Settings, name: str, option: str, workspace: Path) -> Path:

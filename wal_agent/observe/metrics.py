@@ -49,21 +49,21 @@ from wal_agent.events import (
     Saved,
     TakesLong,
 )
-from wal_agent.observe import aside
+from wal_agent.observe import background
 from wal_agent.records import PhaseName
 
 HOOK_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30)  # the longest is 20 s
 SYNC_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 RECOVERY_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-MOST_WORDS = 40  # values of one label
+MAX_LABEL_VALUES = 40  # values of one label
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _RESULT = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-class Words:
+class LabelValues:
     """The values that a label has had; a stranger beyond the bound is `other`."""
 
-    def __init__(self, most: int = MOST_WORDS) -> None:
+    def __init__(self, most: int = MAX_LABEL_VALUES) -> None:
         self._most = most
         self._known: set[str] = set()
 
@@ -142,7 +142,12 @@ class Metrics:
         )
         self._requests = Requests()
         made.register(self._requests)
-        self._events, self._reasons, self._kinds, self._sources = Words(), Words(), Words(), Words()
+        self._events, self._reasons, self._kinds, self._sources = (
+            LabelValues(),
+            LabelValues(),
+            LabelValues(),
+            LabelValues(),
+        )
         self._enter("starting")
 
     def metered(self, bucket: Bucket) -> Bucket:
@@ -277,7 +282,7 @@ class PromFile:
     def close(self) -> None:
         self._stop.set()
         self._changed.set()
-        self._thread.join(aside.LAST)
+        self._thread.join(background.CLOSE_TIMEOUT)
         if self._problem:
             self._say(f"the metrics in {self._path} are old: {self._problem}.")
 

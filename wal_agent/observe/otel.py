@@ -18,14 +18,14 @@ _NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.tr
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TracingRequest:
     """Traces are asked for. `problem`: why none are sent all the same, in a sentence; "" for none."""
 
     problem: str = ""
 
     def start(self, agent: str, now: float, say: Callable[[str], None]) -> tuple[Traces | None, str]:
         """The listener, at work; or None and a line that says what to do."""
-        problem = self.problem or missing()
+        problem = self.problem or missing_packages()
         if problem:
             return None, problem
         from wal_agent.observe.traces import Traces
@@ -33,7 +33,7 @@ class Asked:
         return Traces(agent, now, say), ""
 
 
-def wanted(env: Mapping[str, str]) -> Asked | None:
+def tracing_request(env: Mapping[str, str]) -> TracingRequest | None:
     """None: no traces. By OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_[TRACES_]ENDPOINT and
     _PROTOCOL."""
     if _word(env, "OTEL_SDK_DISABLED") == "true":
@@ -43,19 +43,19 @@ def wanted(env: Mapping[str, str]) -> Asked | None:
     if "none" in exporters or not (exporters or endpoint):
         return None
     if exporters and "otlp" not in exporters:
-        return Asked(
+        return TracingRequest(
             "no traces are sent: OTEL_TRACES_EXPORTER names no exporter that wal-agent has. Known: otlp, none."
         )
     protocol = _word(env, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or _word(env, "OTEL_EXPORTER_OTLP_PROTOCOL")
     if protocol not in ("", "http/protobuf"):
-        return Asked(
+        return TracingRequest(
             "no traces are sent: wal-agent speaks OTLP as http/protobuf only. Set OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, "
             "or OTEL_TRACES_EXPORTER=none."
         )
-    return Asked()
+    return TracingRequest()
 
 
-def missing() -> str:
+def missing_packages() -> str:
     """The line for who asks for traces without having the extra."""
     try:
         if all(importlib.util.find_spec(name) for name in _NEEDED):

@@ -58,7 +58,7 @@ class Samples(Collector):
             yield metric
 
 
-OLDEST = 60.0  # seconds; a save is due far more often
+MAX_SAVE_AGE = 60.0  # seconds; a save is due far more often
 
 
 class Health:
@@ -67,7 +67,7 @@ class Health:
     def __init__(self, clock: Clock, stalled: Callable[[float], bool], autosave: float) -> None:
         self._clock = clock
         self._stalled = stalled
-        self._oldest = max(OLDEST, 3 * autosave)
+        self._oldest = max(MAX_SAVE_AGE, 3 * autosave)
         self._ready = False
         self._expires = self._saved = 0.0  # boot time
 
@@ -106,8 +106,8 @@ class Health:
         self._ready = False
 
 
-MOST = 8  # connections at a time
-PATIENCE = 5.0  # seconds for a request and its answer together
+MAX_CONNECTIONS = 8  # connections at a time
+REQUEST_TIMEOUT = 5.0  # seconds for a request and its answer together
 _LOOK = 0.5  # seconds between two looks for connections that are over their time
 
 Answer = tuple[int, str, bytes]
@@ -207,7 +207,7 @@ class _Connections(ThreadingMixIn, TCPServer):  # HTTPServer would look up the h
         now = time.monotonic()
         with self._lock:
             self._open[request] = now + self._patience
-            self._cut(list(self._open)[:-MOST])
+            self._cut(list(self._open)[:-MAX_CONNECTIONS])
         threading.Thread(
             target=self.process_request_thread, args=(request, client_address), name="scrape", daemon=True
         ).start()
@@ -235,7 +235,7 @@ class _Connections(ThreadingMixIn, TCPServer):  # HTTPServer would look up the h
 class Server:
     """Serve from the moment it is made until `close`. The socket is closed in what the agent runs (PEP 446)."""
 
-    def __init__(self, address: str, answer: Callable[[str], Answer], patience: float = PATIENCE) -> None:
+    def __init__(self, address: str, answer: Callable[[str], Answer], patience: float = REQUEST_TIMEOUT) -> None:
         """`address`: host:port, port 0 for any. ConfigError: it cannot be served there."""
         host, _, port = address.rpartition(":")
         try:

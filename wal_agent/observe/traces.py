@@ -35,7 +35,7 @@ from wal_agent.events import (
     Restarting,
     TakesLong,
 )
-from wal_agent.observe.aside import Aside
+from wal_agent.observe.background import BackgroundListener
 from wal_agent.observe.logs import lines_of
 from wal_agent.sanitize import quote
 
@@ -218,7 +218,7 @@ class Traces:
 
     def __init__(self, agent: str, began: float, say: Callable[[str], None]) -> None:
         self.trace = f"{secrets.randbits(128) | 1:032x}"
-        self._aside = Aside(lambda: _Sent(self.trace, agent, began, say), "traces", say)
+        self._aside = BackgroundListener(lambda: _Sent(self.trace, agent, began, say), "traces", say)
 
     def on_event(self, at: float, event: Event) -> None:
         self._aside.on_event(at, event)

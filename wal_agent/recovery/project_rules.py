@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from wal_agent.config import FILE, KEYS, Origin, known_keys, read_file
+from wal_agent.config import FILE, KEYS, Origin, check_keys, read_file
 from wal_agent.errors import ConfigError
 from wal_agent.records import Class
 from wal_agent.safefs import path_in_root, read_in_root
@@ -52,7 +52,7 @@ def read_toml_rules(workspace: Path) -> tuple[ProjectRule, ...]:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from None
-    known_keys(document, KEYS, "", path)
+    check_keys(document, KEYS, "", path)
     return parse_toml_rules(document.get("rules", []), path, text)
 
 
@@ -73,7 +73,7 @@ def parse_toml_rules(value: object, path: Path, text: str) -> tuple[ProjectRule,
 
 def _parse_toml_rule(table: Mapping[str, Any], n: int, line: int, path: Path) -> ProjectRule:
     where = f"{path}, rule {n} (line {line})" if line else f"{path}, rule {n}"
-    known_keys(table, FIELDS, "rules.", where)
+    check_keys(table, FIELDS, "rules.", where)
 
     def text(key: str, most: int) -> str:
         value = table.get(key, "")

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from wal_agent.consent import Consents, digest
+from wal_agent.consent import Consents, content_digest
 from wal_agent.recovery.format import clock_time, duration, moment, plural
 from wal_agent.recovery.inflight import InFlight, Unannounced
 from wal_agent.recovery.plan import Alert
@@ -126,7 +126,7 @@ def read_protocol(workspace: Path, env: Mapping[str, str]) -> str:
 
 
 def _allowed(name: str, text: str, given: Mapping[str, str]) -> bool:
-    return given.get(f"{PROMPT_FOLDER}/{name}") == digest(text.encode())
+    return given.get(f"{PROMPT_FOLDER}/{name}") == content_digest(text.encode())
 
 
 def _read_project_file(workspace: Path, name: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from wal_agent.redact.find import MARK, Hit, compiled, each, is_code, is_harmless
+from wal_agent.redact.find import MARK, Hit, compiled, is_code, is_harmless, replace_each
 
 # scheme://user:password@host and scheme://token@host; a short user name before @ stays (git@, user@).
 _USER = r"://([^\s/:@'\"<>?#\\`]{0,200})(?::([^\s/'\"<>\\`]{1,500}))?@"
@@ -187,13 +187,13 @@ _PGPASS = r"(?m)^([\w.*-]{1,253}:(?:[0-9]{4,5}|\*):[A-Za-z_*][^\s:]{0,63}:[A-Za-
 _NETRC = r"(?i)(\blogin\s{1,40}\S{1,200}\s{1,40}(?:password|account)\s{1,40})([^\s\"']{1,500})"
 
 
-def without_logins(text: str) -> str:
+def redact_credentials(text: str) -> str:
     """The text without what stands where credentials stand."""
     if "://" in text:
-        text = each(text, {"://": _url})
-    text = each(text, {host: partial(_hook, host, path) for host, path in _HOOKS}, low=True)
-    text = each(text, dict.fromkeys(_HEADERS, _header), low=True)
-    text = each(text, {"bearer": _bearer, "basic": _bearer}, low=True)
+        text = replace_each(text, {"://": _url})
+    text = replace_each(text, {host: partial(_hook, host, path) for host, path in _HOOKS}, low=True)
+    text = replace_each(text, dict.fromkeys(_HEADERS, _header), low=True)
+    text = replace_each(text, {"bearer": _bearer, "basic": _bearer}, low=True)
     for program, option in _PROGRAMS:
         if option and program in text:
             text = _on_lines(text, program, option)
@@ -263,7 +263,7 @@ def _on_lines(text: str, program: str, option: str) -> str:
         line = text[at:end]
         return at, end, compiled(option).sub(_last, line)
 
-    return each(text, {program: look})
+    return replace_each(text, {program: look})
 
 
 def _end_of_line(text: str, at: int) -> int:

@@ -31,16 +31,16 @@ def at_edge(text: str, at: int) -> bool:
     return _ESCAPE.search(text[max(0, at - 12) : at]) is not None
 
 
-def lowered(text: str) -> str:
+def lower_same_length(text: str) -> str:
     """In small letters, of the same length."""
     low = text.lower()
     return low if len(low) == len(text) else text.replace("\u0130", "I").lower()  # the one letter that grows
 
 
-def each(text: str, looks: Mapping[str, Look], low: bool = False) -> str:
+def replace_each(text: str, looks: Mapping[str, Look], low: bool = False) -> str:
     """The text with what is found at the places of each beginning by its look. With `low` the beginnings are in small
     letters, and stand for capitals too."""
-    within = lowered(text) if low else text
+    within = lower_same_length(text) if low else text
     for beginning, look in looks.items():
         if (at := within.find(beginning)) < 0:
             continue
@@ -54,7 +54,7 @@ def each(text: str, looks: Mapping[str, Look], low: bool = False) -> str:
             at = within.find(beginning, max(at + 1, done))
         if done:
             text = "".join((*parts, text[done:]))
-            within = lowered(text) if low else text
+            within = lower_same_length(text) if low else text
     return text
 
 

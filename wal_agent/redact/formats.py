@@ -13,7 +13,7 @@ from functools import cache, partial
 from importlib.resources import files
 from math import log2
 
-from wal_agent.redact.find import MARK, Hit, at_edge, compiled, each
+from wal_agent.redact.find import MARK, Hit, at_edge, compiled, replace_each
 
 _BEGIN = r"(-----BEGIN (?:[A-Z0-9]{1,20} ){0,3}PRIVATE KEY(?: BLOCK)?-----)"
 _BODY = r"((?:[A-Za-z0-9+/=\s\\:,.()\"']|-(?!----))*+)"
@@ -22,7 +22,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\\ 
 _LINE = 16  # characters of a body that are taken for one
 
 
-def without_private_keys(text: str) -> str:
+def redact_private_keys(text: str) -> str:
     """The text without the bodies of private keys."""
     if "PRIVATE KEY" not in text:
         return text
@@ -158,18 +158,18 @@ _AROUND: tuple[tuple[str, str], ...] = (
 )
 
 
-def without_keys(text: str) -> str:
+def redact_keys(text: str) -> str:
     """The text without the keys whose own shape tells what they are."""
     for regex, start in _RULES:
         if start in text:
-            text = each(text, {start: partial(_key, compiled(regex))})
+            text = replace_each(text, {start: partial(_key, compiled(regex))})
     for start, regex, entropy in _public_formats():
         if start in text:
-            text = each(text, {start: partial(_key, compiled(regex), entropy=entropy)})
+            text = replace_each(text, {start: partial(_key, compiled(regex), entropy=entropy)})
     for middle, regex in _AROUND:
         if middle in text:
             text = compiled(regex).sub(_at_edge, text)
-    return each(text, {"eyJ": _jwt})
+    return replace_each(text, {"eyJ": _jwt})
 
 
 def _at_edge(m: re.Match[str]) -> str:

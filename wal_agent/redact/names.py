@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from wal_agent.redact.find import MARK, Hit, compiled, each, is_code, is_harmless
+from wal_agent.redact.find import MARK, Hit, compiled, is_code, is_harmless, replace_each
 
 _Q = r"\\{0,7}[\"']"  # a quote, escaped as often as JSON is inside JSON
 
@@ -65,9 +65,9 @@ _SET = (
 _SHELL_REST = r"[^\s\"'`;&|<>)\\]{1,4000}"
 
 
-def without_named(text: str) -> str:
+def redact_named_values(text: str) -> str:
     """The text without the values of names that say that they are secret."""
-    return each(text, {begins: partial(_assigned, begins, regex) for begins, regex in _RULES}, low=True)
+    return replace_each(text, {begins: partial(_assigned, begins, regex) for begins, regex in _RULES}, low=True)
 
 
 def _may_follow(begins: str, before: str) -> bool:

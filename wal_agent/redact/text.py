@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from wal_agent.redact.chance import without_chance
-from wal_agent.redact.context_rules import without_logins
-from wal_agent.redact.formats import without_keys, without_private_keys
-from wal_agent.redact.names import without_named
+from wal_agent.redact.context_rules import redact_credentials
+from wal_agent.redact.formats import redact_keys, redact_private_keys
+from wal_agent.redact.names import redact_named_values
+from wal_agent.redact.random_words import redact_random_words
 
 _ROUNDS = 4  # a mark may uncover what stood beside it; one more round finds nothing as a rule
 
@@ -13,7 +13,10 @@ _ROUNDS = 4  # a mark may uncover what stood beside it; one more round finds not
 def redact(text: str) -> str:
     """The text without the secrets that are recognised in it."""
     for _ in range(_ROUNDS):
-        before, text = text, without_chance(without_named(without_keys(without_logins(without_private_keys(text)))))
+        before, text = (
+            text,
+            redact_random_words(redact_named_values(redact_keys(redact_credentials(redact_private_keys(text))))),
+        )
         if text == before:
             break
     return text

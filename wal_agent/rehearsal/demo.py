@@ -202,7 +202,7 @@ def end_all(home: Path) -> None:
     """End whatever still runs under a HOME that is, or is below, this one, and what it starts meanwhile; a machine that
     died runs nothing any more."""
     for _ in range(ROUNDS):
-        alive = [process for process in of_home(home) if process.pid != os.getpid()]
+        alive = [process for process in home_environment(home) if process.pid != os.getpid()]
         if not alive:
             return
         for process in alive:
@@ -211,7 +211,7 @@ def end_all(home: Path) -> None:
         psutil.wait_procs(alive, timeout=5)
 
 
-def of_home(home: Path) -> Iterator[psutil.Process]:
+def home_environment(home: Path) -> Iterator[psutil.Process]:
     """All that run under a HOME that is, or is below, this one, whoever started them: those of one pretended machine.
     Git that saves a working tree is given no HOME, but its repository is below it."""
     for process in psutil.process_iter():

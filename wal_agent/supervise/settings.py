@@ -22,14 +22,14 @@ from wal_agent.config import (
     Origin,
     Settings,
     Source,
+    check_keys,
     default_job,
-    known_keys,
     option_of,
     own_document,
     read_document,
     variable_of,
 )
-from wal_agent.consent import ConsentNeeded, Consents, Want, digest
+from wal_agent.consent import ConsentNeeded, Consents, Want, content_digest
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir
 from wal_agent.sanitize import shorten
@@ -125,7 +125,7 @@ def wants_of(workspace: Path, env: Mapping[str, str]) -> list[Want]:
 def _project_document(path: Path) -> dict[str, Any]:
     """The project's file, its keys and rules checked; empty where there is none."""
     document, text = read_document(path)
-    known_keys(document, KEYS, "", path)
+    check_keys(document, KEYS, "", path)
     if "rules" in document:
         from wal_agent.recovery.project_rules import parse_toml_rules
 
@@ -153,7 +153,7 @@ def prompt_wants(workspace: Path) -> list[Want]:
 
     found = read_project_prompts(workspace)
     return [
-        Want(f"{PROMPT_FOLDER}/{name}", digest(text.encode()), workspace, _begins(text), PROMPT_MEANS)
+        Want(f"{PROMPT_FOLDER}/{name}", content_digest(text.encode()), workspace, _begins(text), PROMPT_MEANS)
         for name, text in found.items()
     ]
 
@@ -167,9 +167,9 @@ def skipped(document: Mapping[str, Any], agent: str, path: Path) -> tuple[str, .
     from wal_agent.agents import AGENTS
 
     hooks = _table(document.get("hooks", {}), "hooks", path)
-    known_keys(hooks, sorted(AGENTS), "hooks.", path)
+    check_keys(hooks, sorted(AGENTS), "hooks.", path)
     table = _table(hooks.get(agent, {}), f"hooks.{agent}", path)
-    known_keys(table, ("skip",), f"hooks.{agent}.", path)
+    check_keys(table, ("skip",), f"hooks.{agent}.", path)
     tools = table.get("skip", [])
     origin = Origin("file", f"hooks.{agent}.skip in {path}")
     if not isinstance(tools, list) or not all(isinstance(t, str) and t for t in tools):

@@ -11,7 +11,7 @@ from tests.unit.cli.shelf import EVIL, SECRET, Run
 from tests.unit.fleet.leases import CRASHED, DRAINED, store
 from wal_agent.bucket.file import FileBucket
 from wal_agent.cli.fleet import table
-from wal_agent.cli.status import state
+from wal_agent.cli.status import describe_state
 from wal_agent.cli.view import View
 from wal_agent.fleet.jobs import Job
 
@@ -103,4 +103,4 @@ def test_a_pause_ends_at_the_time_that_status_says() -> None:
     until = 1_700_000_000.0  # 22:13:20 UTC
     for left, says in ((500.0, "until 22:13:20 UTC"), (6000.0, "until 22:13 UTC")):
         (row,) = table([Job(job="shop", state="paused", until=until, left=left)])
-        assert says in row and says in state(View("shop", "file:///b", "paused", until=until, left=left))
+        assert says in row and says in describe_state(View("shop", "file:///b", "paused", until=until, left=left))

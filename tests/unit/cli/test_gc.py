@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, full, intent
-from wal_agent.cli.gc import sentence
+from wal_agent.cli.gc import describe_result
 from wal_agent.wal.blobs import INLINE
 from wal_agent.wal.job import OpenedJob, close_job
 from wal_agent.wal.reader import replay
@@ -116,4 +116,4 @@ def test_a_job_that_nobody_began_is_no_error(run: Run) -> None:
     ],
 )
 def test_the_line(done: RetentionResult, line: str) -> None:
-    assert sentence(done, "deleted") == line
+    assert describe_result(done, "deleted") == line

@@ -13,8 +13,8 @@ from tests.unit.cli.shelf import Run
 from tests.unit.notify.sink import Sink, nobody
 from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Message
-from wal_agent.notify.outbox import Box, box_of
-from wal_agent.notify.targets import VARIABLE, load
+from wal_agent.notify.outbox import Outbox, outbox_for
+from wal_agent.notify.targets import VARIABLE, load_targets
 
 
 @pytest.fixture
@@ -24,10 +24,10 @@ def sink() -> Iterator[Sink]:
     made.close()
 
 
-def halted(job: str = "shop") -> Box:
-    box = box_of(os.environ, load(os.environ))
+def halted(job: str = "shop") -> Outbox:
+    box = outbox_for(os.environ, load_targets(os.environ))
     message = Message("person_needed", "stopped", "body", "k", insists=True)
-    assert box.put(job, lambda said, _: letters.letter(message, job, time.time(), said), time.time())
+    assert box.put(job, lambda said, _: letters.make_letter(message, job, time.time(), said), time.time())
     return box
 
 
@@ -41,7 +41,7 @@ def test_without_a_url_it_says_where_to_write_one(run: Run, tmp_path: Path) -> N
 def test_the_listing_hides_the_urls_and_tells_what_waits_and_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "tgram://123456:s3cret/789 person_needed=json://s3cret.example.com/x")
     box = halted()
-    box.fail(load(os.environ)[1], "it said no", time.time())
+    box.fail(load_targets(os.environ)[1], "it said no", time.time())
     code, out, err = run("notify")
     assert (code, out) == (0, "") and "s3cret" not in err and "123456" not in err
     assert [row.split()[:3] for row in err.splitlines()] == [
@@ -54,8 +54,8 @@ def test_the_listing_hides_the_urls_and_tells_what_waits_and_fails(run: Run, mon
 
 def test_the_test_message_goes_to_each_and_says_of_each(run: Run, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, f"{sink.url} info={sink.url}/2")
-    box = box_of(os.environ, load(os.environ))
-    box.fail(load(os.environ)[0], "it was down", time.time())
+    box = outbox_for(os.environ, load_targets(os.environ))
+    box.fail(load_targets(os.environ)[0], "it was down", time.time())
     code, out, err = run("notify", "--test")
     assert (code, out) == (0, "") and err.count(" ok\n") == 2 and "s3cret" not in err
     assert [sink.next()["type"] for _ in range(2)] == ["warning", "info"] and box.failures() == {}

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.unit.cli.shelf import EVIL, KEYS, Run, Shelf, commit, intent
-from wal_agent.cli.status import table
-from wal_agent.cli.view import look
+from wal_agent.cli.status import status_rows
+from wal_agent.cli.view import read_view
 from wal_agent.errors import Fenced
 from wal_agent.recovery.lease_policy import Acquire, Local, Wait, admit
 from wal_agent.supervise import machine
@@ -53,7 +53,7 @@ def test_a_person_must_name_the_epoch_that_status_shows(run: Run, tmp_path: Path
         assert "vm-2 (pid 7, epoch 2, heartbeat" in err and "wal-agent unlock --epoch 2" in err
         assert ("not at epoch" in err) == bool(args)
     assert lease(shelf).version == before.version
-    shown = look(shelf.bucket, KEYS, {})
+    shown = read_view(shelf.bucket, KEYS, {})
     assert (shown.host, shown.pid, shown.epoch) == ("vm-2", 7, 2)
     job.lease.renew()
 
@@ -125,8 +125,8 @@ def test_a_heartbeat_that_is_late_says_how_to_take_the_job(run: Run, tmp_path: P
     assert "--epoch" not in run("status", *where(shelf))[2]  # cut off: nothing to unlock
     shelf.open("b", ttl=3600.0)
     assert "--epoch" not in run("status", *where(shelf))[2]
-    found = msgspec.structs.replace(look(shelf.bucket, KEYS, {}), heartbeat_age=1900.0)
-    assert "if vm-1 is off for good: wal-agent unlock --epoch 2 --now" in "\n".join(table(found))
+    found = msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), heartbeat_age=1900.0)
+    assert "if vm-1 is off for good: wal-agent unlock --epoch 2 --now" in "\n".join(status_rows(found))
 
 
 # ---- nothing to unlock is no error

@@ -14,9 +14,21 @@ import pytest
 from tests.unit.cli.shelf import EVIL, KEYS, SECRET, Shelf, commit, full, intent, payload
 from tests.unit.supervise.crew import short_folder
 from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.cli.log import as_line, entries
-from wal_agent.cli.status import in_flight, table
-from wal_agent.cli.view import Call, JobState, Late, View, Waiting, files, late, look, phase_age, preview, view
+from wal_agent.cli.log import as_line, read_entries
+from wal_agent.cli.status import describe_call, status_rows
+from wal_agent.cli.view import (
+    Call,
+    JobState,
+    Late,
+    View,
+    Waiting,
+    files_view,
+    make_view,
+    overdue_waits,
+    phase_age,
+    preview,
+    read_view,
+)
 from wal_agent.records import (
     AgentStarted,
     AnyRecord,
@@ -38,15 +50,15 @@ from wal_agent.wal.state import State
 
 
 def shown(found: View) -> str:
-    return "\n".join(table(found))
+    return "\n".join(status_rows(found))
 
 
 def test_a_job_that_nobody_began() -> None:
-    assert look(MemoryBucket(), KEYS, {}) == View(job="shop", bucket="memory://", state="none")
+    assert read_view(MemoryBucket(), KEYS, {}) == View(job="shop", bucket="memory://", state="none")
 
 
 def test_a_run_elsewhere_is_running_and_what_waits_there_is_not_known(tmp_path: Path) -> None:
-    found = look(full(tmp_path).bucket, KEYS, {})
+    found = read_view(full(tmp_path).bucket, KEYS, {})
     assert (found.state, found.host, found.pid, found.epoch, found.waiting) == ("running", "vm-1", 7, 1, None)
     assert (found.calls, found.recoveries, found.record) == (2, 1, 12)
     assert [(c.call, c.finding, c.asks) for c in found.unsettled] == [(2, "unknown", True)]
@@ -61,11 +73,11 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     seen = leases.read_lease(bucket, KEYS)
     assert seen is not None
     doc = msgspec.structs.replace(seen.doc, reason=f"not started: token={SECRET}")
-    found = view("shop", shelf.url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
+    found = make_view("shop", shelf.url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
     host = msgspec.structs.replace(doc.host, name=SECRET)
     doc = msgspec.structs.replace(doc, host=host, tool=SECRET, spool=f"/s/{SECRET}", workspace=f"/w/{SECRET}")
     url = "s3://me:hunter2hunter2@store/b"
-    other = view("shop", url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
+    other = make_view("shop", url, dataclasses.replace(seen, doc=doc), False, replay(bucket, KEYS), None)
     assert other.bucket == "s3://me:[redacted]@store/b"
     assert SECRET not in shown(other) and SECRET not in json.dumps(msgspec.to_builtins(other))
     assert found.reason.startswith("not started: ") and found.unsettled[0].input
@@ -77,7 +89,7 @@ def test_a_job_that_was_given_up_says_how_and_why(tmp_path: Path, state: JobStat
     shelf = Shelf(tmp_path)
     job = shelf.open()
     close_job(job, "closed" if state == "closed" else "released", "completed")
-    found = look(shelf.bucket, KEYS, {})
+    found = read_view(shelf.bucket, KEYS, {})
     assert (found.state, found.reason) == (state, "completed")
     assert "completed" not in shown(found) and "heartbeat" not in shown(found)
 
@@ -101,7 +113,7 @@ def test_how_a_job_was_settled_is_read_from_its_reason(
     """At 3 a.m. a halt and a failure must not look like a job that is well; nor is one told twice."""
     shelf = Shelf(tmp_path)
     close_job(shelf.open(), state, reason)
-    text = shown(look(shelf.bucket, KEYS, {}))
+    text = shown(read_view(shelf.bucket, KEYS, {}))
     assert row in text and (f"reason      {reason}" in text) is also
 
 
@@ -120,7 +132,7 @@ def test_what_the_agent_said_itself_is_judged_by_how_it_ended(tmp_path: Path, cl
     job.writer.append(RunEnded(time=2.0, code=1, completed=False, why="no such model", cls=cls))
     commit(job)
     close_job(job, "released", "no such model")
-    assert row in shown(look(shelf.bucket, KEYS, {}))
+    assert row in shown(read_view(shelf.bucket, KEYS, {}))
 
 
 def saved_as(tmp_path: Path, *records: AnyRecord) -> Shelf:
@@ -151,35 +163,35 @@ def test_what_of_the_files_is_saved_and_what_is_not(tmp_path: Path) -> None:
         intent(2),
         End(time=3.0, call=2, how="done", by="hook"),
     )
-    found = look(shelf.bucket, KEYS, {}).files
+    found = read_view(shelf.bucket, KEYS, {}).files
     assert found is not None
     assert (found.files, found.holds, found.behind, found.to_go, found.to_go_bytes) == (12, 1, (2,), 3, 400 << 20)
-    text = shown(look(shelf.bucket, KEYS, {}))
+    text = shown(read_view(shelf.bucket, KEYS, {}))
     assert "files       saved 1" in text
     assert "not saved yet: 3 files (" in text
     assert "left out: big: bigger than 51.2 MiB\n" in text
     assert "ignored" not in text
     assert "calls up to #1; 1 call ended since, the newest is #2" in text
-    assert SECRET not in text and SECRET not in json.dumps(msgspec.to_builtins(look(shelf.bucket, KEYS, {})))
+    assert SECRET not in text and SECRET not in json.dumps(msgspec.to_builtins(read_view(shelf.bucket, KEYS, {})))
 
 
 def test_a_tree_that_was_never_saved(tmp_path: Path) -> None:
     shelf = saved_as(tmp_path)
-    assert "files       not saved yet" in shown(look(shelf.bucket, KEYS, {}))
+    assert "files       not saved yet" in shown(read_view(shelf.bucket, KEYS, {}))
     state = replay(shelf.bucket, KEYS).state
-    asked = files(state, {"tree": "no git"})
+    asked = files_view(state, {"tree": "no git"})
     assert asked is not None
     assert (asked.problem, asked.off) == ("no git", False)
-    off = files(state, {"tree": None})
+    off = files_view(state, {"tree": None})
     assert off is not None
     assert off.off
-    assert files(State(), None) is None
+    assert files_view(State(), None) is None
 
 
 def test_a_person_is_asked_only_of_what_a_recovery_looked_at_in_vain() -> None:
     def row(state: JobState, phase: str = "", finding: str = "", cls: str = "mutation") -> tuple[str, str]:
         call = Call(3, "sh", "git push", cls, 1.0, finding)
-        name, text = in_flight(call, View(job="shop", bucket="b", state=state, phase=phase))
+        name, text = describe_call(call, View(job="shop", bucket="b", state=state, phase=phase))
         return name, text.removeprefix("#3 sh `git push`").strip()
 
     assert row("running", "executing_tools") == ("in flight", "")
@@ -203,8 +215,8 @@ def test_the_tool_of_before_is_not_that_of_a_start(tmp_path: Path) -> None:
         version = shelf.bucket.get(KEYS.lease).version
         doc = msgspec.structs.replace(job.lease.doc, phase=phase)
         shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=version)
-        assert look(shelf.bucket, KEYS, {}).tool == tool
-    assert "1 tool call," in shown(msgspec.structs.replace(look(shelf.bucket, KEYS, {}), session="s"))
+        assert read_view(shelf.bucket, KEYS, {}).tool == tool
+    assert "1 tool call," in shown(msgspec.structs.replace(read_view(shelf.bucket, KEYS, {}), session="s"))
 
 
 def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_were_in_flight(tmp_path: Path) -> None:
@@ -213,7 +225,7 @@ def test_an_owner_whose_lease_ran_out_was_cut_off_and_its_calls_were_in_flight(t
     job = shelf.open(ttl=0.001)
     job.writer.append(intent(1, command="git push"))
     commit(job)
-    found = look(shelf.bucket, KEYS, {})
+    found = read_view(shelf.bucket, KEYS, {})
     assert found.state == "cut_off"
     assert "in flight   #1 run_shell_command `git push`   the next start looks what became of it" in shown(found)
     assert "ack" not in shown(found)
@@ -226,7 +238,7 @@ def test_each_crash_is_an_opening_from_the_dead_with_its_owner(tmp_path: Path) -
     close_job(second, "released")
     third = shelf.open("c", host="vm-3")
     assert isinstance(third.replay.state.openings[-1].opening, Opening)
-    found = look(shelf.bucket, KEYS, {})
+    found = read_view(shelf.bucket, KEYS, {})
     assert [(c.host, c.epoch) for c in found.crashes] == [("vm-1", 1)]
     assert "vm-1 lost (epoch 1)" in shown(found)
 
@@ -237,7 +249,7 @@ def test_a_machine_that_lives_was_not_lost(tmp_path: Path, run: str, says: str) 
     shelf = Shelf(tmp_path)
     shelf.open("a")
     shelf.open(run)
-    found = look(shelf.bucket, KEYS, {})
+    found = read_view(shelf.bucket, KEYS, {})
     assert [c.same_host for c in found.crashes] == [run == "a"] and f"{says}, taken over then" in shown(found)
 
 
@@ -248,17 +260,17 @@ def test_an_agent_that_died_is_a_crash_with_its_class(tmp_path: Path) -> None:
     job.writer.append(died)
     commit(job)
     close_job(job, "released")
-    found = look(shelf.bucket, KEYS, {})
+    found = read_view(shelf.bucket, KEYS, {})
     assert [(c.host, c.epoch, c.cls) for c in found.crashes] == [("vm-1", 1, "out_of_memory")]
     assert "agent died on vm-1 (epoch 1): killed: out of memory" in shown(found)
-    newest = list(entries(shelf.bucket, KEYS))[-1]
+    newest = list(read_entries(shelf.bucket, KEYS))[-1]
     assert "code -9 out of memory " in as_line(newest) and "killed: out of memory" in as_line(newest)
 
 
 def test_damage_is_told_and_the_rest_is_shown(tmp_path: Path) -> None:
     shelf = full(tmp_path)
     shelf.bucket.delete(KEYS.segment(3))
-    found = look(shelf.bucket, KEYS, {})
+    found = read_view(shelf.bucket, KEYS, {})
     assert found.record == 2 and "record 3" in found.damage and "record 2 " in shown(found)
 
 
@@ -275,16 +287,16 @@ def test_a_live_run_on_this_machine_is_asked() -> None:
             doc = msgspec.structs.replace(job.lease.doc, host=here)
             version = shelf.bucket.get(KEYS.lease).version
             shelf.bucket.put(KEYS.lease, lease_doc.encode_lease(doc), if_version=version)
-            found = look(shelf.bucket, KEYS, {})
+            found = read_view(shelf.bucket, KEYS, {})
             assert (found.state, found.phase) == ("running", "awaiting_user")
             assert found.waiting == Waiting(2500, 65.0)
             assert "2.5 kB not saved yet, the oldest for" in shown(found)
             assert doc.started - 1 < found.last_record < doc.started + 60  # also when the opening is all there is
             server.close()
-            assert look(shelf.bucket, KEYS, {}).waiting is None
+            assert read_view(shelf.bucket, KEYS, {}).waiting is None
         finally:
             run_dir.end()
-        assert look(shelf.bucket, KEYS, {}).state == "cut_off"
+        assert read_view(shelf.bucket, KEYS, {}).state == "cut_off"
 
 
 def held(tmp_path: Path, phase: str, lasted: float) -> tuple[Shelf, float]:
@@ -313,7 +325,7 @@ def test_how_long_a_phase_lasts_is_told_by_no_clock_of_this_machine(
     tmp_path: Path, phase: str, lasted: float, row: str
 ) -> None:
     shelf, lasted = held(tmp_path, phase, lasted)
-    found = look(shelf.bucket, KEYS, {})
+    found = read_view(shelf.bucket, KEYS, {})
     assert lasted <= found.phase_age < lasted + 60
     assert f"{phase}, " in shown(found)
     assert bool(found.late) is bool(row) and row in shown(found)
@@ -336,9 +348,9 @@ def test_what_takes_long_is_what_the_run_says_itself(tmp_path: Path, told: objec
     shelf, _ = held(tmp_path, "awaiting_model", 1e4)
     seen = leases.read_lease(shelf.bucket, KEYS)
     assert seen is not None
-    found = late(seen, {"phase": "awaiting_model", "late": told})
+    found = overdue_waits(seen, {"phase": "awaiting_model", "late": told})
     assert found == expected
-    assert late(seen, {"phase": "awaiting_model"}) == ()
+    assert overdue_waits(seen, {"phase": "awaiting_model"}) == ()
     assert phase_age(seen, {"phase_age": 3}) == 3
 
 

@@ -17,7 +17,17 @@ from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import ConfigError, Unavailable
-from wal_agent.fleet.claim_run import Allowed, Child, Wanted, claim, command, line_up, made, misplaced, refusal
+from wal_agent.fleet.claim_run import (
+    Allowed,
+    Child,
+    ClaimOptions,
+    claim,
+    make_folder,
+    order_candidates,
+    refuse_folder,
+    refuse_job,
+    run_command,
+)
 from wal_agent.fleet.jobs import Job, Reader
 
 
@@ -37,10 +47,12 @@ def test_the_longest_waiting_comes_first_and_equals_in_any_order() -> None:
         *(job(f"same-{n}", 100 + n) for n in range(8)),
         Job(job="x", state="running"),
     ]
-    orders = {tuple(j.job for j in line_up(jobs, {("young", 2, "")}, random.Random(seed))) for seed in range(20)}
+    orders = {
+        tuple(j.job for j in order_candidates(jobs, {("young", 2, "")}, random.Random(seed))) for seed in range(20)
+    }
     assert all(order[0] == "old" and order[-1] == "young" and len(order) == 10 for order in orders)
     assert len(orders) > 10
-    assert [j.job for j in line_up(jobs[:2], {("old", 1, "")}, random.Random(1))] == ["young"]
+    assert [j.job for j in order_candidates(jobs[:2], {("old", 1, "")}, random.Random(1))] == ["young"]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +66,10 @@ def test_the_longest_waiting_comes_first_and_equals_in_any_order() -> None:
     ],
 )
 def test_what_a_lease_may_not_choose(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
-    said = refusal(job(folder=str(tmp_path / "shop"), **fields), allowed(tmp_path))
+    said = refuse_job(job(folder=str(tmp_path / "shop"), **fields), allowed(tmp_path))
     assert (why in said and said.isprintable()) if why else said == ""
-    assert refusal(job(folder=str(tmp_path), agent="generic"), allowed(tmp_path, generic=True)) == ""
-    assert refusal(job(folder=str(tmp_path)), allowed(tmp_path, generic=True)), "the words are another program's"
+    assert refuse_job(job(folder=str(tmp_path), agent="generic"), allowed(tmp_path, generic=True)) == ""
+    assert refuse_job(job(folder=str(tmp_path)), allowed(tmp_path, generic=True)), "the words are another program's"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +91,7 @@ def test_a_workspace_outside_of_the_root_is_refused(tmp_path: Path, place: str) 
     root = tmp_path / "root"
     root.mkdir()
     (root / "out").symlink_to("/etc")
-    said = misplaced(place.format(root=root), allowed(root))
+    said = refuse_folder(place.format(root=root), allowed(root))
     assert said and said.isprintable()
 
 
@@ -87,9 +99,9 @@ def test_no_place_for_a_project(tmp_path: Path) -> None:
     """As root and home are one here."""
     at = allowed(tmp_path, home=tmp_path)
     for place in (".ssh", ".ssh/x", ".gemini", ".config/gcloud/x"):
-        assert misplaced(str(tmp_path / place), at)
-    assert misplaced(str(tmp_path), at)
-    assert misplaced(str(tmp_path / "shop"), at) == ""
+        assert refuse_folder(str(tmp_path / place), at)
+    assert refuse_folder(str(tmp_path), at)
+    assert refuse_folder(str(tmp_path / "shop"), at) == ""
 
 
 @pytest.mark.parametrize(
@@ -97,32 +109,33 @@ def test_no_place_for_a_project(tmp_path: Path) -> None:
 )
 def test_nor_is_what_holds_home_or_starts_programs_or_is_our_own(tmp_path: Path, place: str) -> None:
     at = Allowed(("gemini",), tmp_path, tmp_path / "home/u", ours=[tmp_path / "srv/own"])
-    assert "no place for a project" in misplaced(str(tmp_path / place), at)
+    assert "no place for a project" in refuse_folder(str(tmp_path / place), at)
     hidden = replace(at, root=tmp_path / "home/u/.work")
     assert (
-        misplaced(str(tmp_path / "home/u/.work/shop"), hidden) == "" and misplaced(str(tmp_path / "srv/shop"), at) == ""
+        refuse_folder(str(tmp_path / "home/u/.work/shop"), hidden) == ""
+        and refuse_folder(str(tmp_path / "srv/shop"), at) == ""
     )
 
 
 def test_a_secret_in_a_path_is_not_said(tmp_path: Path) -> None:
     key = "ghp_" + "a1B2c3D4e5" * 4
-    assert key not in misplaced(f"/elsewhere/{key}", allowed(tmp_path))
+    assert key not in refuse_folder(f"/elsewhere/{key}", allowed(tmp_path))
 
 
 def test_the_workspace_is_made_where_it_is_missing(tmp_path: Path) -> None:
     place = tmp_path / "a" / "b"
-    assert made(job(folder=str(place)), allowed(tmp_path)) == place and place.is_dir()
+    assert make_folder(job(folder=str(place)), allowed(tmp_path)) == place and place.is_dir()
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for bad in ("file", "loop", "file/x"):
         with pytest.raises(ConfigError):
-            made(job(folder=str(tmp_path / bad)), allowed(tmp_path))
+            make_folder(job(folder=str(tmp_path / bad)), allowed(tmp_path))
 
 
 def test_it_is_the_run_that_a_person_would_type() -> None:
-    words = command(job("-x"), "gs://b/p", Wanted(args=("-p", "go")), ("wal-agent",))
+    words = run_command(job("-x"), "gs://b/p", ClaimOptions(args=("-p", "go")), ("wal-agent",))
     assert words == ["wal-agent", "run", "gemini", "--job=-x", "--bucket=gs://b/p", "--", "-p", "go"]
-    assert command(job(), "u", Wanted(loop=True), ("w",)) == [
+    assert run_command(job(), "u", ClaimOptions(loop=True), ("w",)) == [
         "w",
         "run",
         "gemini",
@@ -153,7 +166,7 @@ class Hosts:
                 slept()
 
         eyes = Reader(self.bucket, HOST, Path("/nowhere"))
-        told = Wanted(wait, loop, 0.1)
+        told = ClaimOptions(wait, loop, 0.1)
         return claim(eyes, allowed(self.root), told, self.said.append, Quick(), random.Random(1), self.run, self.run)
 
     def waiting(self, seconds: float, meanwhile: Callable[[float], object] = lambda now: None) -> list[float]:
@@ -177,7 +190,7 @@ class Hosts:
             began.append(clock.boot())
             return self.run(argv, place)
 
-        eyes, told = Reader(self.bucket, HOST, Path("/nowhere")), Wanted(True, True, 2.0)
+        eyes, told = Reader(self.bucket, HOST, Path("/nowhere")), ClaimOptions(True, True, 2.0)
         with pytest.raises(Over):
             claim(eyes, allowed(self.root), told, self.said.append, Steps(), random.Random(1), run, run)
         return began

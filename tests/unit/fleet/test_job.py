@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.unit.fleet.leases import DRAINED, ELSEWHERE, HOST, seen
 from wal_agent.errors import PersonNeeded, Unavailable
-from wal_agent.fleet.jobs import MAX_WORDS, STATES, Job, as_told, counted, handed_over, in_order, judge
+from wal_agent.fleet.jobs import MAX_WORDS, STATES, Job, classify_job, count_states, handed_over, job_as_json, sort_jobs
 from wal_agent.recovery.lease_policy import Local
 from wal_agent.supervise.run import stopped_by
 
@@ -38,7 +38,7 @@ TABLE: list[tuple[str, float, dict[str, Any], Local, str, bool, float]] = [
     ("age", "fields", "local", "state", "needs", "waits"), [r[1:] for r in TABLE], ids=[r[0] for r in TABLE]
 )
 def test_what_a_job_is_taken_for(age: float, fields: Any, local: Local, state: str, needs: bool, waits: float) -> None:
-    job = judge(seen(age, **fields), local)
+    job = classify_job(seen(age, **fields), local)
     assert (job.state, job.needs_host) == (state, needs)
     assert job.waits == pytest.approx(waits)
     assert (job.job, job.epoch, job.host, job.agent, job.age) == ("shop", 3, "vm-1", "gemini", age)
@@ -47,14 +47,14 @@ def test_what_a_job_is_taken_for(age: float, fields: Any, local: Local, state: s
 def test_the_clock_of_who_wrote_the_lease_counts_for_nothing() -> None:
     """A pause of 60 s, written by a host whose clock is a year off."""
     far = {"state": "released", "time": 1000.0 + 3e7, "until": 1060.0 + 3e7}
-    assert judge(seen(59, **far), ELSEWHERE).state == "paused"
-    assert judge(seen(61, **far), ELSEWHERE).state == "due"
+    assert classify_job(seen(59, **far), ELSEWHERE).state == "paused"
+    assert classify_job(seen(61, **far), ELSEWHERE).state == "due"
 
 
 def test_a_run_that_spooled_can_be_carried_on_by_one_host_only() -> None:
-    assert judge(seen(31, spool="/s"), ELSEWHERE).only_on == "vm-1"
-    assert judge(seen(31, spool="/s"), Local("boot-2", "1", spool="free")).only_on == ""
-    assert judge(seen(5, spool="/s"), ELSEWHERE).only_on == ""
+    assert classify_job(seen(31, spool="/s"), ELSEWHERE).only_on == "vm-1"
+    assert classify_job(seen(31, spool="/s"), Local("boot-2", "1", spool="free")).only_on == ""
+    assert classify_job(seen(5, spool="/s"), ELSEWHERE).only_on == ""
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_run_without_its_bucket_says_so_in_the_words_that_the_fleet_goes_by() 
 
 def test_secrets_in_a_lease_are_not_told() -> None:
     key = "ghp_" + "a1B2c3D4e5" * 4
-    job = judge(seen(tool=f"curl {key}", reason=f"used {key}"), ELSEWHERE)
+    job = classify_job(seen(tool=f"curl {key}", reason=f"used {key}"), ELSEWHERE)
     assert key not in repr(job)
 
 
@@ -93,23 +93,23 @@ def test_nothing_of_a_lease_is_told_with_a_secret_in_it() -> None:
     key = "ghp_" + "a1B2c3D4e5" * 4
     host = replace(HOST, name=f"vm {key}")
     told: dict[str, Any] = dict.fromkeys(("agent", "workspace", "phase", "tool", "key"), f"x {key}")
-    job = judge(seen(31, **told, host=host, spool="/s"), ELSEWHERE)
-    assert job.folder == f"x {key}" and key not in json.dumps(as_told(job)) and job.only_on.startswith("vm ")
+    job = classify_job(seen(31, **told, host=host, spool="/s"), ELSEWHERE)
+    assert job.folder == f"x {key}" and key not in json.dumps(job_as_json(job)) and job.only_on.startswith("vm ")
     for pad in range(MAX_WORDS - 50, MAX_WORDS):
-        cut = judge(seen(state="released", reason="y " * (pad // 2) + key + " end"), ELSEWHERE)
+        cut = classify_job(seen(state="released", reason="y " * (pad // 2) + key + " end"), ELSEWHERE)
         assert "ghp_a1" not in cut.reason and len(cut.reason) <= MAX_WORDS
 
 
 def test_numbers_of_any_lease_can_be_told_as_json() -> None:
     wild = {"since": -1e308, "time": 1e308, "started": 1e308, "until": -1e308}
-    told = json.dumps(as_told(judge(seen(**wild), ELSEWHERE)), allow_nan=False)
+    told = json.dumps(job_as_json(classify_job(seen(**wild), ELSEWHERE)), allow_nan=False)
     assert json.loads(told)["phase_age"] >= 1e9
 
 
 def test_who_comes_back_and_is_lost_again_is_another_loss() -> None:
-    assert judge(seen(nonce="a"), ELSEWHERE).loss == judge(seen(3600, nonce="a"), ELSEWHERE).loss
-    assert judge(seen(nonce="a"), ELSEWHERE).loss != judge(seen(nonce="b"), ELSEWHERE).loss
-    assert len(judge(seen(nonce="\x1b" * 50_000), ELSEWHERE).mark) == 16
+    assert classify_job(seen(nonce="a"), ELSEWHERE).loss == classify_job(seen(3600, nonce="a"), ELSEWHERE).loss
+    assert classify_job(seen(nonce="a"), ELSEWHERE).loss != classify_job(seen(nonce="b"), ELSEWHERE).loss
+    assert len(classify_job(seen(nonce="\x1b" * 50_000), ELSEWHERE).mark) == 16
 
 
 def test_what_needs_somebody_comes_first() -> None:
@@ -124,8 +124,8 @@ def test_what_needs_somebody_comes_first() -> None:
         Job(job="s", state="damaged"),
         Job(job="r", state="due", needs_host=True),
     ]
-    assert "".join(job.job for job in in_order(jobs)) == "sturvwxyz"
-    assert counted(jobs) == "1 damaged, 2 crashed, 1 due, 2 released, 2 running, 1 closed"
+    assert "".join(job.job for job in sort_jobs(jobs)) == "sturvwxyz"
+    assert count_states(jobs) == "1 damaged, 2 crashed, 1 due, 2 released, 2 running, 1 closed"
 
 
 @given(
@@ -136,6 +136,6 @@ def test_what_needs_somebody_comes_first() -> None:
     spool=st.sampled_from(["", "/s"]),
 )
 def test_any_lease_is_taken_for_something(state: str, age: float, until: float, reason: str, spool: str) -> None:
-    job = judge(seen(age, state=state, until=until, reason=reason, spool=spool), ELSEWHERE)
+    job = classify_job(seen(age, state=state, until=until, reason=reason, spool=spool), ELSEWHERE)
     assert job.state in STATES and job.waits >= 0 and job.left >= 0
     assert not job.needs_host or job.state in ("crashed", "due", "released")

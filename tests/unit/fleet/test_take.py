@@ -23,13 +23,13 @@ from wal_agent.bucket.file import FileBucket
 from wal_agent.clock import SystemClock
 from wal_agent.fleet.claim_run import Allowed
 from wal_agent.fleet.jobs import Reader
-from wal_agent.fleet.claim_run import Wanted, child, claim
+from wal_agent.fleet.claim_run import ClaimOptions, claim, run_child
 root, stub = Path(sys.argv[1]), sys.argv[2]
-run = lambda argv, place: child(argv, place, os.environ)
+run = lambda argv, place: run_child(argv, place, os.environ)
 eyes = Reader.of(FileBucket(root / "bucket"), os.environ)
 say = lambda text: print(text, flush=True)
 program = [sys.executable, stub]
-allowed, wanted = Allowed(("gemini",), root), Wanted(loop=True, every=0.1)
+allowed, wanted = Allowed(("gemini",), root), ClaimOptions(loop=True, every=0.1)
 sys.exit(claim(eyes, allowed, wanted, say, SystemClock(), random.Random(), run, run, program))
 """
 RUN = """
@@ -105,8 +105,8 @@ def test_a_signal_reaches_the_run_and_no_other_job_is_taken(tmp_path: Path) -> N
 TYPED = """
 import os, sys
 from pathlib import Path
-from wal_agent.fleet.claim_run import child
-print(child([sys.executable, "-c", sys.argv[1]], Path("/"), os.environ), flush=True)
+from wal_agent.fleet.claim_run import run_child
+print(run_child([sys.executable, "-c", sys.argv[1]], Path("/"), os.environ), flush=True)
 """
 COUNTS = """
 import os, signal, sys

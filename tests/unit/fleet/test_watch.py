@@ -25,9 +25,9 @@ from wal_agent.bucket.base import Version
 from wal_agent.bucket.file import FileBucket
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.errors import Damaged, Fenced, NotFound, Unavailable
-from wal_agent.fleet.jobs import judge
-from wal_agent.fleet.results import KEY, Memory, decode
-from wal_agent.fleet.watch import KEYS, Wanted, Watcher, environment
+from wal_agent.fleet.jobs import classify_job
+from wal_agent.fleet.results import KEY, Memory, decode_memory
+from wal_agent.fleet.watch import KEYS, Watcher, WatchOptions, command_environment
 
 NOTE = 'echo "$WAL_AGENT_JOB $FLEET_EPOCH $FLEET_STATE" >> "$ACTED"'
 
@@ -57,7 +57,7 @@ class Yard:
     @property
     def memory(self) -> Memory:
         try:
-            return decode(self.bucket.get(KEY).data)
+            return decode_memory(self.bucket.get(KEY).data)
         except NotFound:
             return Memory()
 
@@ -215,13 +215,13 @@ def test_how_a_command_ended_is_remembered_when_the_bucket_is_back(yard: Yard) -
     bucket, said = AwayAfterTheFirst(stop), list[str]()
     store(bucket, "a", **CRASHED)
     env = {"PATH": os.environ["PATH"], "WAL_AGENT_RUNTIME_DIR": str(yard.runtime), "ACTED": str(yard.root / "acted")}
-    wanted = Wanted(NOTE, every=0.01, ttl=3600.0)
+    wanted = WatchOptions(NOTE, every=0.01, ttl=3600.0)
     Watcher(bucket, wanted, env, said.append, FakeClock(), random.Random(1), stop).go()
-    assert [(act.job, act.outcome) for act in decode(bucket.get(KEY).data).acts] == [("a", "done")]
+    assert [(act.job, act.outcome) for act in decode_memory(bucket.get(KEY).data).acts] == [("a", "done")]
     assert yard.acted == ["a 3 crashed"] and said[1:] == ["waiting: away"]
 
 
-def watcher(bucket: MemoryBucket, yard: Yard, wanted: Wanted, stop: threading.Event, said: list[str]) -> Watcher:
+def watcher(bucket: MemoryBucket, yard: Yard, wanted: WatchOptions, stop: threading.Event, said: list[str]) -> Watcher:
     env = {"PATH": os.environ["PATH"], "WAL_AGENT_RUNTIME_DIR": str(yard.runtime), "ACTED": str(yard.root / "acted")}
     return Watcher(bucket, wanted, env, said.append, FakeClock(), random.Random(1), stop)
 
@@ -232,7 +232,7 @@ def test_a_watcher_that_is_told_to_end_begins_nothing_more_and_counts_no_try(yar
     for n in range(6):
         store(bucket, f"job-{n}", **CRASHED)
     slow = f'trap "" TERM; mkdir "$ACTED.first" 2>/dev/null && exit 0; trap - TERM; {NOTE}; sleep 60'
-    at = watcher(bucket, yard, Wanted(slow, every=0.01, at_once=3, ttl=3600.0, tries=1), stop, said)
+    at = watcher(bucket, yard, WatchOptions(slow, every=0.01, at_once=3, ttl=3600.0, tries=1), stop, said)
 
     def end_it() -> None:
         try:
@@ -243,7 +243,7 @@ def test_a_watcher_that_is_told_to_end_begins_nothing_more_and_counts_no_try(yar
     threading.Thread(target=end_it).start()
     at.go()
     assert 2 <= len(yard.acted) <= 3
-    assert [act.outcome for act in decode(bucket.get(KEY).data).acts] == ["done"]
+    assert [act.outcome for act in decode_memory(bucket.get(KEY).data).acts] == ["done"]
     assert sum("was not run to its end" in line for line in said) == 5
 
 
@@ -273,7 +273,7 @@ def test_why_the_watch_was_lost_is_told_as_it_is(yard: Yard, fate: bytes, error:
     """Its one round takes until a renewal has met what stands there."""
     bucket, said = Taken(fate), list[str]()
     store(bucket, "a", **CRASHED)
-    at = watcher(bucket, yard, Wanted("sleep 4", once=True, ttl=2.0), threading.Event(), said)
+    at = watcher(bucket, yard, WatchOptions("sleep 4", once=True, ttl=2.0), threading.Event(), said)
     with pytest.raises(error, match=words):
         at.go()
 
@@ -286,5 +286,5 @@ def test_the_environment_tells_only_what_can_be_used_as_it_stands() -> None:
         ("$(reboot)", "/w/\x1b[2J", ("", "")),
         ("claude", f"/w/{key}", ("claude", "")),
     ]:
-        env = environment({}, judge(seen(agent=agent, workspace=workspace), ELSEWHERE), "u")
+        env = command_environment({}, classify_job(seen(agent=agent, workspace=workspace), ELSEWHERE), "u")
         assert (env["FLEET_AGENT"], env["FLEET_WORKSPACE"]) == told

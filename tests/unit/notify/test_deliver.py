@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.notify.sink import Sink, nobody
-from wal_agent.notify.deliver import deliver, refused, scrubbed
+from wal_agent.notify.deliver import acts_locally, deliver, scrub_url
 from wal_agent.notify.targets import REFUSED, Target, scheme
 
 
@@ -41,10 +41,10 @@ def test_what_acts_on_this_machine_is_refused_by_whatever_name() -> None:
     from apprise.manager_plugins import NotificationManager
 
     known: Any = NotificationManager
-    found = {service.__name__ for service in known().plugins() if refused(service)}
+    found = {service.__name__ for service in known().plugins() if acts_locally(service)}
     named = {"NotifyBlink1", "NotifyDBus", "NotifyGLib", "NotifyGnome", "NotifyMacOSX", "NotifyVapid", "NotifyWindows"}
     assert found == named
-    assert refused(types.new_class("Foreign"))
+    assert acts_locally(types.new_class("Foreign"))
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -58,5 +58,5 @@ def test_none_of_them_is_ever_started(name: str, monkeypatch: pytest.MonkeyPatch
 
 def test_scrubbing_takes_every_longer_part_of_the_url() -> None:
     url = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ?footer=no"
-    said = scrubbed(f"no {url}\nnor TIiajkdnlazkcOXrIdevi7FQ at\x1b[31m T1JJ3T3L2, error=404 footer", url)
+    said = scrub_url(f"no {url}\nnor TIiajkdnlazkcOXrIdevi7FQ at\x1b[31m T1JJ3T3L2, error=404 footer", url)
     assert said == "no … nor … at [31m …, error=404 …"

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from wal_agent import events as h
-from wal_agent.notify.message import LEVELS, MOST_LINE, MOST_LINES, MOST_TITLE, TOLD, Facts, message_of, reaches
+from wal_agent.notify.message import LEVELS, MAX_LINE, MAX_LINES, MAX_TITLE, REPORTED, Facts, message_of, reaches
 
 FACTS = Facts("shop", "gs://acme/jobs", "gemini", "vm-22", "/w/my shop")
 AT = 1_700_000_000.0  # 22:13:20 UTC
@@ -101,7 +101,7 @@ def test_each_event_is_told_at_its_level_or_not_at_all(
     assert "wal-agent " in message.body, "the command to type"
     for part in parts:
         assert part in message.body
-    assert isinstance(event, TOLD), "what is told is heard"
+    assert isinstance(event, REPORTED), "what is told is heard"
 
 
 def test_what_is_saved_in_a_folder_goes_on_where_that_is() -> None:
@@ -140,7 +140,7 @@ def test_what_leaves_has_no_secret_no_escape_and_few_short_lines(event: h.Event)
     lines = message.body.split("\n")
     for text in (message.title, *lines):
         assert SECRET not in text and text.isprintable() and text
-    assert len(message.title) <= MOST_TITLE and len(lines) <= MOST_LINES and max(map(len, lines)) <= MOST_LINE
+    assert len(message.title) <= MAX_TITLE and len(lines) <= MAX_LINES and max(map(len, lines)) <= MAX_LINE
 
 
 def test_a_message_again_has_the_same_key_and_another_has_not() -> None:
@@ -172,4 +172,4 @@ def test_nothing_that_happens_is_forgotten_here() -> None:
         *(h.HookAnswered, h.CallStarted, h.CallEnded, h.PhaseChanged, h.NoticeReceived, h.DrainStarted),
         *(h.Saved, h.Logged),
     }
-    assert {*TOLD, *silent} == set(get_args(h.Event)) and not {*TOLD} & silent
+    assert {*REPORTED, *silent} == set(get_args(h.Event)) and not {*REPORTED} & silent

@@ -16,27 +16,27 @@ import pytest
 from wal_agent.notify import outbox
 from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Level, Message
-from wal_agent.notify.outbox import WINDOW, Box, Letter, box_of
+from wal_agent.notify.outbox import REPEAT_WINDOW, Letter, Outbox, outbox_for
 from wal_agent.notify.targets import Target
 
 TARGET = Target("json://127.0.0.1:9/s3cret")
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> Box:
-    return box_of({"HOME": str(tmp_path)}, [TARGET])
+def box(tmp_path: Path) -> Outbox:
+    return outbox_for({"HOME": str(tmp_path)}, [TARGET])
 
 
-def put(box: Box, key: str, now: float = 0.0, job: str = "a", level: Level = "recovery", halt: bool = False) -> bool:
+def put(box: Outbox, key: str, now: float = 0.0, job: str = "a", level: Level = "recovery", halt: bool = False) -> bool:
     message = Message("person_needed" if halt else level, key, "body", key, halt)
-    return box.put(f"{job} {key}", lambda said, halt: letters.letter(message, job, now, said, halt), now)
+    return box.put(f"{job} {key}", lambda said, halt: letters.make_letter(message, job, now, said, halt), now)
 
 
-def titles(box: Box) -> list[str]:
+def titles(box: Outbox) -> list[str]:
     return [waiting.title for waiting in box.letters().values()]
 
 
-def test_letters_come_in_order_and_nobody_else_can_read_them(box: Box) -> None:
+def test_letters_come_in_order_and_nobody_else_can_read_them(box: Outbox) -> None:
     assert put(box, "first") and put(box, "second")
     assert titles(box) == ["first", "second"]
     assert stat.S_IMODE(box.folder.stat().st_mode) == 0o700
@@ -44,28 +44,28 @@ def test_letters_come_in_order_and_nobody_else_can_read_them(box: Box) -> None:
     assert not any(b"s3cret" in path.read_bytes() for path in box.folder.iterdir()) and "s3cret" not in str(box.folder)
 
 
-def test_an_equal_message_is_left_once_in_a_while(box: Box) -> None:
-    assert put(box, "x") and not put(box, "x", WINDOW - 1)
-    assert put(box, "x", WINDOW - 1, job="b"), "another job's"
-    assert put(box, "x", WINDOW), "the first time counts, not the last"
+def test_an_equal_message_is_left_once_in_a_while(box: Outbox) -> None:
+    assert put(box, "x") and not put(box, "x", REPEAT_WINDOW - 1)
+    assert put(box, "x", REPEAT_WINDOW - 1, job="b"), "another job's"
+    assert put(box, "x", REPEAT_WINDOW), "the first time counts, not the last"
 
 
-def test_a_halt_that_insists_already_is_not_left_again_and_another_replaces_it(box: Box) -> None:
+def test_a_halt_that_insists_already_is_not_left_again_and_another_replaces_it(box: Outbox) -> None:
     assert put(box, "loop", halt=True)
-    assert not put(box, "loop", WINDOW * 3, halt=True), "a manager that starts it over and over"
+    assert not put(box, "loop", REPEAT_WINDOW * 3, halt=True), "a manager that starts it over and over"
     assert put(box, "loop", job="b", halt=True)
     (name, *_) = box.letters()
-    box.change(name, lambda known: letters.next_round(known, 0.0))
+    box.change(name, lambda known: letters.next_reminder(known, 0.0))
     assert put(box, "damaged", halt=True)
     assert sorted((w.about, w.title) for w in box.letters().values()) == [("a", "damaged"), ("b", "loop")]
 
 
-def test_a_start_cancels_what_insists_but_what_nobody_was_told_is_told_once(box: Box) -> None:
+def test_a_start_cancels_what_insists_but_what_nobody_was_told_is_told_once(box: Outbox) -> None:
     put(box, "told", halt=True)
     put(box, "untold", job="b", halt=True)
     put(box, "news", job="a")
     (name, *_) = box.letters()
-    box.change(name, lambda known: letters.next_round(known, 0.0))
+    box.change(name, lambda known: letters.next_reminder(known, 0.0))
     assert box.cancel("nobody") == 0 and len(titles(box)) == 3
     assert box.cancel("a") == 1 and titles(box) == ["untold", "news"]
     assert box.cancel(None) == 1 and titles(box) == ["untold", "news"]
@@ -73,24 +73,24 @@ def test_a_start_cancels_what_insists_but_what_nobody_was_told_is_told_once(box:
     assert box.cancel(None) == 0
 
 
-def test_after_a_start_the_same_halt_within_the_window_comes_later(box: Box) -> None:
+def test_after_a_start_the_same_halt_within_the_window_comes_later(box: Outbox) -> None:
     put(box, "loop", halt=True)
     box.cancel("a")
     assert put(box, "loop", 60.0, halt=True)
     (_, again) = box.letters().values()
-    assert again.due == 60.0 + letters.LATER[0]
+    assert again.due == 60.0 + letters.REMINDERS[0]
 
 
-def test_what_was_cancelled_meanwhile_does_not_come_back(box: Box) -> None:
+def test_what_was_cancelled_meanwhile_does_not_come_back(box: Outbox) -> None:
     put(box, "x")
     (name,) = box.letters()
     box.change(name, lambda _: None)
-    box.change(name, lambda known: letters.taken(known, TARGET))
+    box.change(name, lambda known: letters.mark_delivered(known, TARGET))
     assert titles(box) == []
 
 
-def test_it_is_bounded_and_the_least_goes_first(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "MOST_LETTERS", 3)
+def test_it_is_bounded_and_the_least_goes_first(box: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "MAX_LETTERS", 3)
     put(box, "halt", halt=True)
     put(box, "dull", level="info")
     for n in range(4):
@@ -98,12 +98,12 @@ def test_it_is_bounded_and_the_least_goes_first(box: Box, monkeypatch: pytest.Mo
     assert titles(box) == ["halt", "n2", "n3"]
 
 
-def query(box: Box, sql: str, *values: object) -> list[tuple[object, ...]]:
+def query(box: Outbox, sql: str, *values: object) -> list[tuple[object, ...]]:
     with closing(sqlite3.connect(box.folder / outbox.QUEUE)) as db, db:
         return db.execute(sql, values).fetchall()
 
 
-def test_what_cannot_be_decoded_is_removed(box: Box) -> None:
+def test_what_cannot_be_decoded_is_removed(box: Outbox) -> None:
     put(box, "x")
     for kind, value in (("letter", b"\xff{"), ("letter", b'{"about": 1}'), ("said", b"[[["), ("failure", b"\xff")):
         query(box, "INSERT INTO item VALUES (?, ?, ?)", kind, f"junk {value!r}", value)
@@ -112,13 +112,13 @@ def test_what_cannot_be_decoded_is_removed(box: Box) -> None:
 
 
 @pytest.mark.parametrize("data", [b"no database at all" * 100, b"SQLite format 3\0" + b"\xff" * 9000])
-def test_a_damaged_database_is_replaced(box: Box, data: bytes) -> None:
+def test_a_damaged_database_is_replaced(box: Outbox, data: bytes) -> None:
     put(box, "x")
     (box.folder / outbox.QUEUE).write_bytes(data)
     assert titles(box) == [] and put(box, "y") and titles(box) == ["y"]
 
 
-def test_a_disk_that_fails_is_an_oserror(box: Box) -> None:
+def test_a_disk_that_fails_is_an_oserror(box: Outbox) -> None:
     put(box, "x")
     query(box, "DROP TABLE item")
     query(box, "CREATE VIEW item AS SELECT 1")
@@ -131,11 +131,11 @@ OLD_LETTER = (
 )
 
 
-def test_the_files_of_the_outbox_before_are_imported_once_its_sender_is_gone(box: Box) -> None:
+def test_the_files_of_the_outbox_before_are_imported_once_its_sender_is_gone(box: Outbox) -> None:
     box.folder.mkdir(parents=True)
     (box.folder / "00000000000000000001-aa.json").write_bytes(OLD_LETTER)
     (box.folder / "00000000000000000002-bb.json").write_bytes(b"\xff{")
-    (box.folder / "00000000000000000003-cc.json").write_text("x" * (outbox.MOST_BYTES + 1))
+    (box.folder / "00000000000000000003-cc.json").write_text("x" * (outbox.MAX_OLD_FILE + 1))
     (box.folder / "00000000000000000004-dd.json").symlink_to("00000000000000000001-aa.json")
     (box.folder / "said").write_text("[[[")
     (box.folder / "failed").write_text('{"t": {"since": 1.0, "last": 2.0, "why": "w", "told": true}}')
@@ -151,12 +151,12 @@ def test_the_files_of_the_outbox_before_are_imported_once_its_sender_is_gone(box
     assert box.cancel("a") == 1
 
 
-def test_a_killed_writer_leaves_all_or_nothing(box: Box) -> None:
+def test_a_killed_writer_leaves_all_or_nothing(box: Outbox) -> None:
     put(box, "before")
     code = """
 import os, sys, pathlib
-from wal_agent.notify.outbox import Box
-box = Box(pathlib.Path(sys.argv[1]))
+from wal_agent.notify.outbox import Outbox
+box = Outbox(pathlib.Path(sys.argv[1]))
 (name,) = box.letters()
 with box._transaction() as queue:
     queue.remove("letter", name)
@@ -168,11 +168,11 @@ with box._transaction() as queue:
     assert titles(box) == ["before"] and put(box, "after") and titles(box) == ["before", "after"]
 
 
-def test_threads_and_processes_share_a_box(box: Box) -> None:
+def test_threads_and_processes_share_a_box(box: Outbox) -> None:
     code = """
 import sys, pathlib
 from wal_agent.notify import outbox
-box = outbox.Box(pathlib.Path(sys.argv[1]))
+box = outbox.Outbox(pathlib.Path(sys.argv[1]))
 for n in range(15):
     box.put(f"{sys.argv[2]} {n}", lambda *_: outbox.Letter("a", "info", sys.argv[2], "", 0.0, 0.0), 0.0)
 """
@@ -184,7 +184,7 @@ for n in range(15):
     assert len(titles(box)) == 50
 
 
-def test_a_failure_keeps_its_beginning_until_the_url_takes_one(box: Box) -> None:
+def test_a_failure_keeps_its_beginning_until_the_url_takes_one(box: Outbox) -> None:
     box.fail(TARGET, "refused", 10.0)
     box.told()
     box.fail(TARGET, "refused again", 20.0)
@@ -195,24 +195,24 @@ def test_a_failure_keeps_its_beginning_until_the_url_takes_one(box: Box) -> None
 
 def test_boxes_of_urls_that_are_not_used_any_more_go(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
-    old, new = box_of(env, [TARGET]), box_of(env, [Target(TARGET.url, "info")])
+    old, new = outbox_for(env, [TARGET]), outbox_for(env, [Target(TARGET.url, "info")])
     assert old.folder != new.folder
     put(old, "x", halt=True)
     put(new, "y", halt=True)
     assert outbox.acknowledge(env, "a") == 2, "whatever the URLs are"
-    outbox.sweep(env, new, old.used() + outbox.IDLE - 60)
+    outbox.sweep(env, new, old.used() + outbox.MAX_IDLE - 60)
     assert old.folder.exists()
-    outbox.sweep(env, new, old.used() + outbox.IDLE + 60)
+    outbox.sweep(env, new, old.used() + outbox.MAX_IDLE + 60)
     assert not old.folder.exists() and new.folder.exists()
 
 
-def test_a_letter_survives_its_file(box: Box) -> None:
+def test_a_letter_survives_its_file(box: Outbox) -> None:
     put(box, "x", halt=True)
     (name,) = box.letters()
     two = Target("json://two")
 
     def change(known: Letter) -> Letter:
-        return letters.failed(letters.taken(known, TARGET), two, 5.0, 0.3)
+        return letters.mark_failed(letters.mark_delivered(known, TARGET), two, 5.0, 0.3)
 
     (before,) = box.letters().values()
     box.change(name, change)

@@ -18,7 +18,7 @@ from wal_agent.errors import ConfigError
 from wal_agent.notify import outbox, post
 from wal_agent.notify import outbox as letters
 from wal_agent.notify.message import Facts
-from wal_agent.notify.outbox import Box, box_of
+from wal_agent.notify.outbox import Outbox, outbox_for
 from wal_agent.notify.post import Post, ends_with_us
 from wal_agent.notify.targets import VARIABLE, Target
 
@@ -34,7 +34,7 @@ class Desk:
 
     def __init__(self, tmp_path: Path, target: Target = TARGET, attended: bool = False, linger: bool = False) -> None:
         self.env = {"HOME": str(tmp_path)}
-        self.box = box_of(self.env, [target])
+        self.box = outbox_for(self.env, [target])
         self.started = 0
         self.post = Post(FACTS, [target], self.box, self.env, self.start, attended, linger)
 
@@ -49,7 +49,7 @@ class Desk:
         return titles(self.box)
 
 
-def titles(box: Box) -> list[str]:
+def titles(box: Outbox) -> list[str]:
     return [waiting.title for waiting in box.letters().values()]
 
 
@@ -74,7 +74,7 @@ def test_nobody_waits_for_the_disk_or_for_a_process(tmp_path: Path, monkeypatch:
         stuck.wait(60)
 
     env = {"HOME": str(tmp_path)}
-    found = Post(FACTS, [TARGET], box_of(env, [TARGET]), env, start)
+    found = Post(FACTS, [TARGET], outbox_for(env, [TARGET]), env, start)
     found.on_event(1.0, RECOVERED)
     assert entered.wait(60)
     for _ in range(1000):
@@ -88,7 +88,7 @@ def test_a_start_ends_the_reminders_of_this_job_only(tmp_path: Path) -> None:
     assert Desk(tmp_path).tell(HALTED) == ["shop: stopped with 80, a person is needed"]
     desk = Desk(tmp_path)
     (name,) = desk.box.letters()
-    desk.box.change(name, lambda known: letters.next_round(known, 0.0))
+    desk.box.change(name, lambda known: letters.next_reminder(known, 0.0))
     other = Facts("other", "gs://acme", "gemini", "vm-22", "/w/other")
     second = Post(other, [TARGET], desk.box, desk.env, lambda: None)
     second.on_event(1.0, TAKEN)
@@ -132,8 +132,8 @@ class Days:
             for name, waiting in desk.box.letters().items():
                 if waiting.due <= self.now:
                     found.append(waiting.round)
-                    desk.box.change(name, lambda known: letters.taken(known, TARGET))
-                    desk.box.change(name, lambda known: letters.next_round(known, self.now))
+                    desk.box.change(name, lambda known: letters.mark_delivered(known, TARGET))
+                    desk.box.change(name, lambda known: letters.next_reminder(known, self.now))
             self.now += 60.0
         return found
 
@@ -166,7 +166,7 @@ def test_a_halt_is_news_again_when_it_was_acknowledged_or_the_job_ran_well(days:
 def test_a_job_that_works_for_a_while_runs_well(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(16):
         days.start(HALTED)
-    monkeypatch.setattr(post, "WELL", 0.0)
+    monkeypatch.setattr(post, "HEALTHY_AFTER", 0.0)
     desk = Desk(days.path)
     desk.post.on_event(1.0, TAKEN)
     desk.post.on_event(1.0, h.Ready())
@@ -205,7 +205,7 @@ def test_where_the_sender_dies_with_us_it_is_waited_for_a_little(
     closing.start()
     closing.join(0.1)
     assert closing.is_alive()
-    desk.box.change(name, lambda known: letters.failed(known, TARGET, 1.0, 0.0))
+    desk.box.change(name, lambda known: letters.mark_failed(known, TARGET, 1.0, 0.0))
     closing.join(60)
     assert not closing.is_alive(), "a service that is down was tried: that is enough"
 
@@ -263,9 +263,9 @@ def test_a_sink_that_is_down_is_told_once_at_a_start_and_in_status_while_it_last
     line = until(lambda: notify.trouble(env), "it has failed")
     assert line.startswith("notifications do not reach URL 1 (json) since ") and "s3cret" not in line
     assert notify.trouble(env, once=True) == line and notify.trouble(env, once=True) == "" and notify.trouble(env)
-    box = box_of(env, [TARGET])
+    box = outbox_for(env, [TARGET])
     assert not box.failures(), "of other URLs nothing is known"
-    (box,) = outbox.boxes(env)
+    (box,) = outbox.list_boxes(env)
     for name in box.letters():
         box.change(name, lambda _: None)
     until(lambda: not box.served, "with nothing to send it ends")

@@ -17,22 +17,22 @@ from tests.unit.supervise.crew import until
 from wal_agent.notify import outbox as letters
 from wal_agent.notify import send
 from wal_agent.notify.message import Message
-from wal_agent.notify.outbox import PATIENCE, SENDER, Box, box_of
+from wal_agent.notify.outbox import RETRY_PERIOD, SENDER, Outbox, outbox_for
 from wal_agent.notify.targets import Target
 
 ONE, TWO, LOUD = Target("json://one"), Target("json://two"), Target("json://loud", "person_needed")
 
 
-def put(box: Box, title: str, now: float = 0.0, halt: bool = False) -> None:
+def put(box: Outbox, title: str, now: float = 0.0, halt: bool = False) -> None:
     message = Message("person_needed" if halt else "recovery", title, "body", title, halt)
-    assert box.put(title, lambda said, halt: letters.letter(message, "job", now, said, halt), now)
+    assert box.put(title, lambda said, halt: letters.make_letter(message, "job", now, said, halt), now)
 
 
 @dataclass
 class World:
     """A clock that sleeping moves on, and services that fail while their time is below `up`."""
 
-    box: Box
+    box: Outbox
     now: float = 0.0
     up: dict[str, float] = field(default_factory=dict)
     sent: list[tuple[float, str, str]] = field(default_factory=list)
@@ -51,12 +51,12 @@ class World:
         self.asleep()
 
     def serve(self, *targets: Target) -> None:
-        send.serve(self.box, targets, self.deliver, lambda: self.now, self.sleep, lambda: 0.0)
+        send.run_sender(self.box, targets, self.deliver, lambda: self.now, self.sleep, lambda: 0.0)
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(box_of({"HOME": str(tmp_path)}, [ONE, TWO]))
+    return World(outbox_for({"HOME": str(tmp_path)}, [ONE, TWO]))
 
 
 def test_everything_is_sent_once_in_order_to_those_who_want_it(world: World) -> None:
@@ -82,7 +82,7 @@ def test_one_that_never_answers_is_given_up_and_the_failure_stays(world: World) 
     world.up[ONE.url] = 1e9
     put(world.box, "a")
     world.serve(ONE)
-    assert world.sent == [] and world.box.letters() == {} and PATIENCE <= world.now < 2 * PATIENCE
+    assert world.sent == [] and world.box.letters() == {} and RETRY_PERIOD <= world.now < 2 * RETRY_PERIOD
     assert world.tried < 20 and [f.why for f in world.box.failures().values()] == ["refused"]
 
 
@@ -94,7 +94,7 @@ def test_a_halt_comes_back_until_it_is_acknowledged(world: World) -> None:
 
 
 def test_and_four_times_at_most(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send, "LOOK", 600.0)
+    monkeypatch.setattr(send, "POLL_INTERVAL", 600.0)
     put(world.box, "halt", halt=True)
     world.serve(ONE, LOUD)
     assert len(world.sent) == 8 and world.box.letters() == {}
@@ -109,7 +109,7 @@ def test_a_long_wait_is_no_reason_to_keep_apprise(world: World, monkeypatch: pyt
 
     put(world.box, "halt", halt=True)
     with pytest.raises(Rests):
-        send.serve(world.box, [ONE], world.deliver, lambda: world.now, world.sleep, lambda: 0.0, rest)
+        send.run_sender(world.box, [ONE], world.deliver, lambda: world.now, world.sleep, lambda: 0.0, rest)
     assert len(world.sent) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_message_in_a_long_wait_is_sent_at_once(world: World) -> None:
 
     world.asleep = news
     world.serve(ONE)
-    assert [title for _, _, title in world.sent] == ["halt", "news"] and world.now <= 3 * send.LOOK
+    assert [title for _, _, title in world.sent] == ["halt", "news"] and world.now <= 3 * send.POLL_INTERVAL
 
 
 # ---- real processes
@@ -132,8 +132,8 @@ def test_a_message_in_a_long_wait_is_sent_at_once(world: World) -> None:
 def start(tmp_path: Path) -> Iterator[Callable[..., int]]:
     pids: list[int] = []
 
-    def go(box: Box, *targets: Target, **env: str) -> int:
-        pids.append(send.start(box, targets, {"HOME": str(tmp_path), "PATH": os.environ["PATH"], **env}))
+    def go(box: Outbox, *targets: Target, **env: str) -> int:
+        pids.append(send.start_sender(box, targets, {"HOME": str(tmp_path), "PATH": os.environ["PATH"], **env}))
         return pids[-1]
 
     yield go
@@ -165,7 +165,7 @@ def test_a_sender_that_is_killed_loses_nothing_and_doubles_nothing(
     tmp_path: Path, sink: Sink, other: Sink, start: Callable[..., int]
 ) -> None:
     taken, slow = Target(sink.patient), Target(other.patient)
-    box = box_of({"HOME": str(tmp_path)}, [taken, slow])
+    box = outbox_for({"HOME": str(tmp_path)}, [taken, slow])
     put(box, "a", 1e10)
     other.open.clear()
     first = start(box, taken, slow)
@@ -180,7 +180,7 @@ def test_a_sender_that_is_killed_loses_nothing_and_doubles_nothing(
 
 def test_there_is_one_sender_and_it_is_nobodys(tmp_path: Path, sink: Sink, start: Callable[..., int]) -> None:
     target = Target(sink.patient)
-    box = box_of({"HOME": str(tmp_path)}, [target])
+    box = outbox_for({"HOME": str(tmp_path)}, [target])
     put(box, "a", 1e10)
     sink.open.clear()
     held = os.open(tmp_path, os.O_RDONLY)
@@ -204,7 +204,7 @@ def test_there_is_one_sender_and_it_is_nobodys(tmp_path: Path, sink: Sink, start
 
 def test_signals_that_a_run_blocks_end_it(tmp_path: Path, sink: Sink, start: Callable[..., int]) -> None:
     target = Target(sink.patient)
-    box = box_of({"HOME": str(tmp_path)}, [target])
+    box = outbox_for({"HOME": str(tmp_path)}, [target])
     put(box, "a", 1e10)
     sink.open.clear()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -221,7 +221,7 @@ def test_it_waits_hours_as_a_small_process_and_a_start_ends_it(
     tmp_path: Path, sink: Sink, start: Callable[..., int]
 ) -> None:
     target = Target(sink.patient)
-    box = box_of({"HOME": str(tmp_path)}, [target])
+    box = outbox_for({"HOME": str(tmp_path)}, [target])
     put(box, "halt", 1e10, halt=True)
     pid = start(box, target)
     sink.next()

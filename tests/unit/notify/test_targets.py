@@ -9,7 +9,7 @@ import pytest
 
 from wal_agent.agents.generic import settings as generic
 from wal_agent.errors import ConfigError, UsageError, WalAgentError
-from wal_agent.notify.targets import MOST, MOST_URL, REFUSED, VARIABLE, Target, load, parse
+from wal_agent.notify.targets import MAX_TARGETS, MAX_URL, REFUSED, VARIABLE, Target, load_targets, parse_targets
 from wal_agent.supervise import settings as config
 
 URL = "json://127.0.0.1:9/s3cret"
@@ -24,7 +24,7 @@ def env(tmp_path: Path, text: str | None = None, **more: str) -> dict[str, str]:
 
 
 def test_the_variable_has_urls_between_white_space_each_with_a_level_or_not() -> None:
-    assert parse(f"{URL}\n info={URL}/1?a=b person_needed={URL}/2\t{URL}") == (
+    assert parse_targets(f"{URL}\n info={URL}/1?a=b person_needed={URL}/2\t{URL}") == (
         Target(URL, "recovery"),
         Target(f"{URL}/1?a=b", "info"),
         Target(f"{URL}/2", "person_needed"),
@@ -34,16 +34,18 @@ def test_the_variable_has_urls_between_white_space_each_with_a_level_or_not() ->
 def test_the_persons_own_file_has_tables(tmp_path: Path) -> None:
     text = f'[[notify]]\nurl = "{URL}"\n[[notify]]\nurl = "{URL}/2"\nlevel = "info"\n[generic]\nsession = []\n'
     found = env(tmp_path, text)
-    assert load(found) == (Target(URL), Target(f"{URL}/2", "info"))
-    assert load({**found, VARIABLE: f"info={URL}/3"}) == (Target(f"{URL}/3", "info"),), "the variable stands in front"
-    assert load({**found, VARIABLE: "off"}) == ()
-    assert load({**found, VARIABLE: " "}) == load(found)
+    assert load_targets(found) == (Target(URL), Target(f"{URL}/2", "info"))
+    assert load_targets({**found, VARIABLE: f"info={URL}/3"}) == (Target(f"{URL}/3", "info"),), (
+        "the variable stands in front"
+    )
+    assert load_targets({**found, VARIABLE: "off"}) == ()
+    assert load_targets({**found, VARIABLE: " "}) == load_targets(found)
     generic.clear_cache()
     assert generic.load_settings(tmp_path / "w", found).session == (), "the other reader of the file knows the word"
 
 
 def test_without_either_nobody_is_told(tmp_path: Path) -> None:
-    assert load(env(tmp_path)) == () and load(env(tmp_path, "")) == ()
+    assert load_targets(env(tmp_path)) == () and load_targets(env(tmp_path, "")) == ()
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,8 @@ def test_without_either_nobody_is_told(tmp_path: Path) -> None:
         ("loud=json://s3cret", UsageError),
         ("s3cret", UsageError),
         ("info=s3cret", UsageError),
-        ("json://s3cret" + "x" * MOST_URL, UsageError),
-        (" ".join(f"json://s3cret/{n}" for n in range(MOST + 1)), UsageError),
+        ("json://s3cret" + "x" * MAX_URL, UsageError),
+        (" ".join(f"json://s3cret/{n}" for n in range(MAX_TARGETS + 1)), UsageError),
         *[(f"{name}://s3cret", UsageError) for name in sorted(REFUSED)],
         ("MacOSX://s3cret", UsageError),
         ("[[notify]]\nurl = 's3cret'", ConfigError),
@@ -72,7 +74,7 @@ def test_without_either_nobody_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_is_named_without_the_url(tmp_path: Path, text: str, kind: type[WalAgentError]) -> None:
     found = env(tmp_path, text) if kind is ConfigError else env(tmp_path, **{VARIABLE: text})
     with pytest.raises(kind) as refused:
-        load(found)
+        load_targets(found)
     assert "s3cret" not in str(refused.value)
     assert "Entry" in str(refused.value) or VARIABLE in str(refused.value) or "wal-agent.toml" in str(refused.value)
 
@@ -102,4 +104,4 @@ def test_a_fifo_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(own)
     assert stat.S_ISFIFO(own.stat().st_mode)
     with pytest.raises(ConfigError, match="is not a file"):
-        load(found)
+        load_targets(found)

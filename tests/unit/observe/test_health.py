@@ -7,7 +7,7 @@ import pytest
 from tests.unit.observe.story import TAKEN
 from tests.unit.wal.world import FakeClock
 from wal_agent.events import AgentEnded, Event, LeaseLost, LeaseRenewed, LeaseSettled, Ready, RenewalFailed, Saved
-from wal_agent.observe.serve import OLDEST, Health
+from wal_agent.observe.serve import MAX_SAVE_AGE, Health
 
 
 class Probe:
@@ -51,9 +51,9 @@ def test_not_ready_any_more(probe: Probe, event: Event) -> None:
 def test_not_ready_while_nothing_can_be_saved_and_alive_all_the_same(probe: Probe) -> None:
     probe.on_event(TAKEN, Ready())
     for _ in range(4):
-        probe.clock.sleep(OLDEST / 3)
+        probe.clock.sleep(MAX_SAVE_AGE / 3)
         probe.on_event(LeaseRenewed(4, 30.0))
-    assert probe.health.ready() == f"nothing could be saved for {OLDEST * 4 / 3:.0f} s"
+    assert probe.health.ready() == f"nothing could be saved for {MAX_SAVE_AGE * 4 / 3:.0f} s"
     assert probe.health.alive() == ""
     probe.on_event(Saved("workspace", 1, 0.1))
     assert probe.health.ready() != "", "the conversation is what counts"

@@ -19,7 +19,7 @@ from wal_agent.bucket.meter import MeterBucket
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.events import EventBus
-from wal_agent.observe import Lookout, lookout
+from wal_agent.observe import Observers, start_observers
 from wal_agent.observe.serve import Server
 
 
@@ -31,9 +31,9 @@ class Post:
         self.out.mkdir()
         self.said: list[str] = []
 
-    def look(self, env: Mapping[str, str] | None = None, on_screen: bool = False, **wanted: Any) -> Lookout:
+    def look(self, env: Mapping[str, str] | None = None, on_screen: bool = False, **wanted: Any) -> Observers:
         settings = dataclasses.replace(Settings("memory://x", "shop-job"), **wanted)
-        return lookout(
+        return start_observers(
             settings,
             env or {},
             agent="gemini",
@@ -44,7 +44,7 @@ class Post:
             on_screen=on_screen,
         )
 
-    def live(self, found: Lookout) -> None:
+    def live(self, found: Observers) -> None:
         failed: list[BaseException] = []
         bus = EventBus(found.listeners, lambda: 0.0, failed.append, last=60.0)
         for event in STORY:
@@ -66,9 +66,9 @@ def test_where_nothing_is_asked_for_nothing_is_there_nor_loaded(post: Post) -> N
 import sys
 from pathlib import Path
 from wal_agent.config import Settings
-from wal_agent.observe import lookout
+from wal_agent.observe import start_observers
 from wal_agent.clock import SystemClock
-lookout(Settings("memory://x", "j"), {}, agent="gemini", workspace=Path("/"), clock=SystemClock(),
+start_observers(Settings("memory://x", "j"), {}, agent="gemini", workspace=Path("/"), clock=SystemClock(),
         stalled=bool, say=print, on_screen=True)
 heavy = ("prometheus_client", "opentelemetry", "wal_agent.observe.metrics", "wal_agent.observe.logs",
          "wal_agent.observe.serve", "wal_agent.redact", "http.server")

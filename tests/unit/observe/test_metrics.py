@@ -26,7 +26,7 @@ from wal_agent.events import (
     RenewalFailed,
     Saved,
 )
-from wal_agent.observe.metrics import MOST_WORDS, Metrics
+from wal_agent.observe.metrics import MAX_LABEL_VALUES, Metrics
 from wal_agent.observe.serve import exposition
 from wal_agent.records import PhaseName
 
@@ -169,7 +169,7 @@ def test_what_an_earlier_run_left_open_goes_with_the_log(board: Board) -> None:
 
 
 def test_labels_take_few_values_whoever_sends_them(board: Board) -> None:
-    for number in range(MOST_WORDS + 20):
+    for number in range(MAX_LABEL_VALUES + 20):
         board.on_event(
             HookAnswered(f"Event{number}", "deny", f"reason{number}", 0.1),
             NoticeReceived(f"source{number}"),
@@ -179,7 +179,7 @@ def test_labels_take_few_values_whoever_sends_them(board: Board) -> None:
     board.on_event(HookAnswered('x"}\n' + "y" * 999, "allow", "", 0.1))
     text = exposition(board.metrics.registry)().decode()
     found = {labels for (name, labels) in samples(text.encode()) if name == "wal_agent_hook_seconds_count"}
-    assert len(found) == MOST_WORDS + 2 and "tool1" not in text and "yyy" not in text
+    assert len(found) == MAX_LABEL_VALUES + 2 and "tool1" not in text and "yyy" not in text
     assert board.get("hook_denied_total", reason="other") == 20
     assert board.get("preemption_notices_total", source="other") == board.get("journal_records_total", kind="other")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from wal_agent.observe.otel import Asked, missing, wanted
+from wal_agent.observe.otel import TracingRequest, missing_packages, tracing_request
 
 AT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
@@ -30,7 +30,7 @@ AT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
     ],
 )
 def test_whether_traces_are_wanted(env: dict[str, str], sends: bool) -> None:
-    assert wanted(env) == (Asked() if sends else None)
+    assert tracing_request(env) == (TracingRequest() if sends else None)
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,21 @@ def test_whether_traces_are_wanted(env: dict[str, str], sends: bool) -> None:
     ],
 )
 def test_what_cannot_be_is_one_line_and_no_failure(env: dict[str, str], says: str) -> None:
-    asked = wanted(env)
+    asked = tracing_request(env)
     assert asked is not None
     listener, line = asked.start("gemini", 0.0, print)
     assert listener is None and says in line and "\n" not in line
 
 
 def test_without_the_extra_the_line_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert missing() == ""
+    assert missing_packages() == ""
     real: Callable[..., Any] = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "sdk" in name else real(name))
-    listener, line = Asked().start("gemini", 0.0, print)
+    listener, line = TracingRequest().start("gemini", 0.0, print)
     assert listener is None and "pip install 'wal-agent[otel]'" in line
 
     def no_parent(name: str) -> None:
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(importlib.util, "find_spec", no_parent)
-    assert "wal-agent[otel]" in missing()
+    assert "wal-agent[otel]" in missing_packages()

@@ -21,7 +21,7 @@ from tests.unit.supervise.crew import until
 from tests.unit.wal.world import FakeClock
 from wal_agent.errors import ConfigError
 from wal_agent.observe.metrics import Metrics
-from wal_agent.observe.serve import MOST, Health, Server, answers, exposition
+from wal_agent.observe.serve import MAX_CONNECTIONS, Health, Server, answers, exposition
 
 TIMEOUT = 30.0
 
@@ -114,11 +114,13 @@ def patient() -> Iterator[Server]:
 
 def test_silent_clients_keep_nobody_out(patient: Server) -> None:
     """All places are taken by clients that say nothing: the oldest gives way, and the scraper is served."""
-    silent = [dial(patient) for _ in range(3 * MOST)]
+    silent = [dial(patient) for _ in range(3 * MAX_CONNECTIONS)]
     try:
         assert ask(patient, "/healthz")[0] == 200
         assert everything(silent[0]) == b""
-        until(lambda: sum(t.name == "scrape" for t in threading.enumerate()) <= MOST, "the others are let go")
+        until(
+            lambda: sum(t.name == "scrape" for t in threading.enumerate()) <= MAX_CONNECTIONS, "the others are let go"
+        )
     finally:
         for client in silent:
             client.close()

@@ -21,7 +21,7 @@ from tests.unit.supervise.crew import PATIENCE, short_folder, until
 from tests.unit.wal.spooling import Disk, call, cut_off, down, up
 from tests.unit.wal.world import FIELDS, KEYS, TTL, World
 from wal_agent.bucket import default_url
-from wal_agent.cli.view import look
+from wal_agent.cli.view import read_view
 from wal_agent.config import Settings
 from wal_agent.errors import ConfigError, LeaseHeld
 from wal_agent.paths import state_dir
@@ -298,7 +298,7 @@ def test_on_the_machine_of_the_spool_all_say_that_a_start_carries_it_in(world: W
     done = unlock(world.bucket, KEYS, UnlockRequest(None), here.env)
     assert not done.done and done.said.endswith("The next `wal-agent run` opens it at once.")
     assert "a start here carries them in" in done.notes[0] and "accept-loss" not in done.notes[0]
-    assert look(world.bucket, KEYS, here.env).state == "cut_off"
+    assert read_view(world.bucket, KEYS, here.env).state == "cut_off"
     job, run_dir = here.start("next")
     assert [o.intent.agent_call for o in job.replay.state.open] == ["one"]
     run_dir.end()

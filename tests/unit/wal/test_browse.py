@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests import longlog
 from tests.longlog import KEYS, Counted
 from wal_agent.bucket.base import Entry
-from wal_agent.cli.view import look
+from wal_agent.cli.view import read_view
 from wal_agent.records import AnyRecord, Opening, Recovery, RunEnded
 from wal_agent.wal import browse
 from wal_agent.wal.browse import Page, read_newest
@@ -78,7 +78,7 @@ def test_status_reads_what_is_behind_the_newest_snapshot(long: Counted) -> None:
     """Issue 12.17."""
     bucket = Counted()
     longlog.write(bucket, 3_150)
-    view = look(bucket, KEYS, {})
+    view = read_view(bucket, KEYS, {})
     assert (view.record, view.damage) == (3_150, "")
     assert bucket.requests <= 150 + 8, bucket.requests
 

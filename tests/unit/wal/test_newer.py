@@ -233,6 +233,6 @@ def test_the_memory_of_the_watchers_is_not_replaced() -> None:
     world = World()
     world.inner.put(results.KEY, b'{"format": 2, "log": []}')
     with pytest.raises(Newer, match=results.KEY):
-        results.Acted(world.inner, SystemClock(), world.rng)
+        results.ResultStore(world.inner, SystemClock(), world.rng)
     with pytest.raises(Newer):
         lease_doc.decode_lease(b'{"format": 2}', "shop")

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Literal
 
 from wal_agent.agents.base import Env
-from wal_agent.config import FILE, known_keys, own_document, read_document
-from wal_agent.consent import Consents, Want, digest
+from wal_agent.config import FILE, check_keys, own_document, read_document
+from wal_agent.consent import Consents, Want, content_digest
 from wal_agent.errors import ConfigError
 from wal_agent.paths import config_dir, home, in_a_secret_place, secret_name
 from wal_agent.sanitize import shorten
@@ -122,7 +122,7 @@ def clear_cache() -> None:
 def _own(env: Env) -> GenericSettings:
     path = user_file(env)
     table = _table(own_document(env).get("generic", {}), path)
-    known_keys(table, ("session", "resume"), "generic.", path)
+    check_keys(table, ("session", "resume"), "generic.", path)
     named = tuple(_named(text, path, env, trusted=True) for text in _texts(table, "session", path))
     return GenericSettings(named, _texts(table, "resume", path) if "resume" in table else None)
 
@@ -135,7 +135,7 @@ def project_table(value: object, path: Path, env: Env) -> tuple[Named, ...]:
             f"generic.resume in {path} is not a project's to choose: its words would be run.",
             f"Say it yourself, in {user_file(env)}.",
         )
-    known_keys(table, ("session",), "generic.", path)
+    check_keys(table, ("session",), "generic.", path)
     return tuple(_named(text, path, env, trusted=False) for text in _texts(table, "session", path))
 
 
@@ -144,7 +144,7 @@ def generic_want(table: object, path: Path, env: Env) -> Want:
     named = project_table(table, path, env)
     text = json.dumps(table, sort_keys=True)
     shown = shorten(f"session {[*map(str, named)]}", 1000)
-    return Want("generic", digest(text.encode()), path, shown, GENERIC_MEANS)
+    return Want("generic", content_digest(text.encode()), path, shown, GENERIC_MEANS)
 
 
 def _table(value: object, path: Path) -> Mapping[str, object]:

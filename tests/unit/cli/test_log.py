@@ -9,13 +9,13 @@ from typing import get_args
 import pytest
 
 from tests.unit.cli.shelf import KEYS, SECRET, Shelf, commit, full, intent, payload
-from wal_agent.cli.log import Entry, as_json, as_line, describe, entries, kind
+from wal_agent.cli.log import Entry, as_json, as_line, describe, read_entries, record_type
 from wal_agent.records import AnyRecord, End, ExitClass, RunEnded, Turn
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> list[Entry]:
-    return list(entries(full(tmp_path).bucket, KEYS))
+    return list(read_entries(full(tmp_path).bucket, KEYS))
 
 
 def test_every_type_of_record_can_be_shown_in_both_ways(found: list[Entry]) -> None:
@@ -24,7 +24,7 @@ def test_every_type_of_record_can_be_shown_in_both_ways(found: list[Entry]) -> N
     for entry in found:
         assert as_line(entry).startswith(f"{entry.seq:>5}  1970-01-01 " if entry.seq > 1 else "    1  ")
         told = json.loads(as_json(entry))
-        assert (told["record"], told["epoch"], told["type"]) == (entry.seq, 1, kind(entry.record))
+        assert (told["record"], told["epoch"], told["type"]) == (entry.seq, 1, record_type(entry.record))
         assert "t" not in told and told["time"] == entry.record.time
 
 
@@ -57,7 +57,7 @@ def test_the_first_end_of_a_call_is_its_end(tmp_path: Path) -> None:
     ends = [End(time=2.0, call=1, how="done", by="hook"), End(time=3.0, call=1, how="interrupted", by="session")]
     job.writer.append(intent(1, command="ls"), *ends)
     commit(job)
-    assert list(entries(shelf.bucket, KEYS))[1].end == ends[0]
+    assert list(read_entries(shelf.bucket, KEYS))[1].end == ends[0]
 
 
 def test_what_went_well_is_ok_with_its_time(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_went_well_is_ok_with_its_time(tmp_path: Path) -> None:
     job = shelf.open()
     job.writer.append(intent(1, command="ls"), End(time=2.0, call=1, how="done", by="hook", duration_ms=38))
     commit(job)
-    line = as_line(list(entries(shelf.bucket, KEYS))[1])
+    line = as_line(list(read_entries(shelf.bucket, KEYS))[1])
     assert line.split()[-3:] == ["ok", "38", "ms"] and "#1 ls" in line
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from wal_agent.concurrency import start_daemon
 from wal_agent.events import Event, Listener
 
-MOST = 10_000  # happenings that wait; a run tells of some tens a second
-LAST = 3.0  # seconds that the end of the process waits for what is left
+MAX_QUEUED = 10_000  # happenings that wait; a run tells of some tens a second
+CLOSE_TIMEOUT = 3.0  # seconds that the end of the process waits for what is left
 
 
-class Aside:
+class BackgroundListener:
     """`make` makes the listener, in the thread too: what is slow to load delays no start."""
 
     def __init__(
@@ -20,13 +20,13 @@ class Aside:
         make: Callable[[], Listener],
         name: str,
         say: Callable[[str], None],
-        most: int = MOST,
+        most: int = MAX_QUEUED,
         last: float | None = None,
     ) -> None:
         self._make = make
         self._name = name
         self._say = say
-        self._last = LAST if last is None else last
+        self._last = CLOSE_TIMEOUT if last is None else last
         self._queue: queue.Queue[tuple[float, Event] | None] = queue.Queue(most)
         self._dropped = 0
         self._error: Exception | None = None

@@ -12,20 +12,20 @@ from wal_agent.bucket.base import Version
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.clock import SystemClock
 from wal_agent.errors import Damaged, Fenced, Unavailable
-from wal_agent.fleet.jobs import Job, JobState, judge
+from wal_agent.fleet.jobs import Job, JobState, classify_job
 from wal_agent.fleet.results import (
     FIRST_PAUSE,
     KEY,
     Act,
-    Acted,
     Memory,
-    chosen,
-    forsaken,
-    kept,
-    noted,
+    ResultStore,
+    choose_jobs,
+    finish_act,
+    name_acts,
+    orphaned_acts,
     pause_after,
-    settled,
-    told,
+    prune_memory,
+    record_acts,
 )
 
 ALL = ("crashed", "released", "due")
@@ -36,17 +36,17 @@ def job(name: str = "a", state: JobState = "crashed", epoch: int = 1, waits: flo
 
 
 def acts(memory: Memory, jobs: list[Job], now: float = 0.0, most: int = 20, on: tuple[str, ...] = ALL) -> list[str]:
-    return [f"{act.job}{act.tries}" for act, _ in chosen(memory, jobs, on, now, most=most, tries=3)]
+    return [f"{act.job}{act.tries}" for act, _ in choose_jobs(memory, jobs, on, now, most=most, tries=3)]
 
 
 def test_a_job_is_acted_on_once_for_each_epoch_state_and_write_of_its_lease() -> None:
     memory = Memory()
     for found in (job(), job(epoch=2), job(state="released"), job(state="due", mark="1"), job(state="due", mark="2")):
         assert acts(memory, [found]) == ["a1"]
-        [(act, _)] = chosen(memory, [found], ALL, 0.0, most=1, tries=3)
-        memory = noted(memory, [act])
+        [(act, _)] = choose_jobs(memory, [found], ALL, 0.0, most=1, tries=3)
+        memory = record_acts(memory, [act])
         assert acts(memory, [found]) == []
-        memory = noted(memory, [settled(act, 0, 1.0)])
+        memory = record_acts(memory, [finish_act(act, 0, 1.0)])
         assert acts(memory, [found], now=1e9) == []
     assert len(memory.acts) == 5
 
@@ -68,8 +68,8 @@ def test_what_failed_is_tried_again_later_and_not_for_ever() -> None:
     memory, now = Memory(), 0.0
     for tries in (1, 2, 3):
         assert acts(memory, [job()], now) == [f"a{tries}"]
-        [(act, _)] = chosen(memory, [job()], ALL, now, most=1, tries=3)
-        memory = noted(memory, [settled(act, 7, now)])
+        [(act, _)] = choose_jobs(memory, [job()], ALL, now, most=1, tries=3)
+        memory = record_acts(memory, [finish_act(act, 7, now)])
         assert acts(memory, [job()], now + pause_after(tries) - 1) == []
         now += pause_after(tries)
     assert acts(memory, [job()], 1e9) == []
@@ -77,15 +77,15 @@ def test_what_failed_is_tried_again_later_and_not_for_ever() -> None:
 
 
 def test_what_a_dead_watcher_had_begun_is_not_begun_again() -> None:
-    memory = noted(Memory(), [Act(job="a", epoch=1, state="crashed")])
-    assert [act.job for act in forsaken(memory)] == ["a"]
+    memory = record_acts(Memory(), [Act(job="a", epoch=1, state="crashed")])
+    assert [act.job for act in orphaned_acts(memory)] == ["a"]
     assert acts(memory, [job()]) == []
-    assert acts(noted(memory, [replace(act, outcome="unknown") for act in forsaken(memory)]), [job()]) == []
+    assert acts(record_acts(memory, [replace(act, outcome="unknown") for act in orphaned_acts(memory)]), [job()]) == []
 
 
 def test_what_jobs_left_behind_is_forgotten_and_what_cannot_be_read_is_not() -> None:
-    memory = noted(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b", "c", "d")])
-    now = kept(memory, [job("a"), job("b", epoch=2), Job(job="c", state="damaged")])
+    memory = record_acts(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b", "c", "d")])
+    now = prune_memory(memory, [job("a"), job("b", epoch=2), Job(job="c", state="damaged")])
     assert [act.job for act in now.acts] == ["a", "c"]
 
 
@@ -94,34 +94,34 @@ def test_the_crash_that_comes_after_a_false_alarm_is_acted_on(looked: bool) -> N
     """Its host could not reach the bucket for longer than its ttl, and then renewed its lease under the same epoch."""
     memory = Memory()
     for mark in ("first", "second"):
-        lost = judge(seen(3600, nonce=mark), ELSEWHERE)
-        [(act, _)] = chosen(memory, [lost], ALL, 0.0, most=1, tries=3)
-        memory = noted(memory, [settled(act, 0, 1.0)])
-        assert acts(kept(memory, [lost]), [lost], now=1e9) == []
-        alive = judge(seen(5, nonce=f"{mark} renewed"), ELSEWHERE)
-        memory = kept(memory, [alive]) if looked else memory
+        lost = classify_job(seen(3600, nonce=mark), ELSEWHERE)
+        [(act, _)] = choose_jobs(memory, [lost], ALL, 0.0, most=1, tries=3)
+        memory = record_acts(memory, [finish_act(act, 0, 1.0)])
+        assert acts(prune_memory(memory, [lost]), [lost], now=1e9) == []
+        alive = classify_job(seen(5, nonce=f"{mark} renewed"), ELSEWHERE)
+        memory = prune_memory(memory, [alive]) if looked else memory
     assert len(memory.acts) == (0 if looked else 2)
 
 
 def test_what_we_ended_ourselves_is_no_try() -> None:
     memory = Memory()
     for outcome, tries in ((None, 1), (7, 1), (None, 2), (None, 2), (0, 2)):
-        [(act, _)] = chosen(memory, [job()], ALL, 1e6, most=1, tries=3)
+        [(act, _)] = choose_jobs(memory, [job()], ALL, 1e6, most=1, tries=3)
         assert act.tries == tries
-        memory = noted(noted(memory, [act]), [settled(act, outcome, 0.0)])
+        memory = record_acts(record_acts(memory, [act]), [finish_act(act, outcome, 0.0)])
     assert [(act.tries, act.outcome) for act in memory.acts] == [(2, "done")]
 
 
 def test_the_memory_is_bounded_and_no_more_is_acted_on_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wal_agent.fleet.results.MOST", 3)
-    memory = noted(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b")])
+    monkeypatch.setattr("wal_agent.fleet.results.MAX_ACTS", 3)
+    memory = record_acts(Memory(), [Act(job=name, epoch=1, state="crashed") for name in ("a", "b")])
     assert acts(memory, [job("c"), job("d")]) == ["c1"]
 
 
 def test_it_is_told_in_a_few_words() -> None:
     some = [Act(job=name, epoch=2, state="crashed") for name in "abcde"]
-    assert told(some[:1]) == "a (epoch 2)"
-    assert told(some) == "a (epoch 2), b (epoch 2), c (epoch 2) and 2 more"
+    assert name_acts(some[:1]) == "a (epoch 2)"
+    assert name_acts(some) == "a (epoch 2), b (epoch 2), c (epoch 2) and 2 more"
 
 
 # ---- the object
@@ -144,12 +144,12 @@ class Lossy(MemoryBucket):
         return version
 
 
-def opened(bucket: MemoryBucket) -> Acted:
-    return Acted(bucket, SystemClock(), random.Random())
+def opened(bucket: MemoryBucket) -> ResultStore:
+    return ResultStore(bucket, SystemClock(), random.Random())
 
 
 def with_one(name: str) -> Memory:
-    return noted(Memory(), [Act(job=name, epoch=1, state="crashed")])
+    return record_acts(Memory(), [Act(job=name, epoch=1, state="crashed")])
 
 
 def test_a_second_watcher_is_refused_before_it_acts() -> None:
@@ -167,7 +167,7 @@ def test_a_put_without_an_answer_is_sent_again_and_counts_once(kind: str) -> Non
     acted = opened(bucket)
     for n, name in enumerate("abc"):
         setattr(bucket, kind, n)
-        acted.save(noted(acted.now, with_one(name).acts))
+        acted.save(record_acts(acted.now, with_one(name).acts))
     assert [act.job for act in opened(bucket).now.acts] == ["a", "b", "c"]
 
 

@@ -1,4 +1,4 @@
-"""observe/aside.py: whoever blocks, blocks alone."""
+"""observe/background.py: whoever blocks, blocks alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.supervise.crew import until
 from wal_agent.events import Event, EventBus, LeaseRenewed, Ready
-from wal_agent.observe.aside import Aside
+from wal_agent.observe.background import BackgroundListener
 
 
 class Inner:
@@ -30,7 +30,7 @@ class Inner:
 
 def test_it_hears_all_in_order_and_is_closed() -> None:
     inner, said = Inner(), list[str]()
-    aside = Aside(lambda: inner, "log", said.append)
+    aside = BackgroundListener(lambda: inner, "log", said.append)
     told = [LeaseRenewed(n) for n in range(500)]
     for each in told:
         aside.on_event(0.0, each)
@@ -41,7 +41,7 @@ def test_it_hears_all_in_order_and_is_closed() -> None:
 def test_one_that_blocks_delays_nobody_and_what_is_lost_is_told() -> None:
     inner, said = Inner(), list[str]()
     inner.go_on.clear()
-    aside = Aside(lambda: inner, "log", said.append, most=10, last=0.01)
+    aside = BackgroundListener(lambda: inner, "log", said.append, most=10, last=0.01)
     for n in range(100):
         aside.on_event(0.0, LeaseRenewed(n))
     aside.close()
@@ -52,7 +52,7 @@ def test_one_that_blocks_delays_nobody_and_what_is_lost_is_told() -> None:
 def test_dropped_events_are_counted() -> None:
     inner, said = Inner(), list[str]()
     inner.go_on.clear()
-    aside = Aside(lambda: inner, "log", said.append, most=10, last=30)
+    aside = BackgroundListener(lambda: inner, "log", said.append, most=10, last=30)
     for n in range(100):
         aside.on_event(0.0, LeaseRenewed(n))
     inner.go_on.set()
@@ -70,7 +70,7 @@ def test_a_failure_is_the_announcers_once_and_the_others_hear_on(when: str) -> N
             raise OSError("broken")
         return inner
 
-    aside = Aside(make, "log", lambda _: None)
+    aside = BackgroundListener(make, "log", lambda _: None)
     bus = EventBus([aside, beside], lambda: 0.0, failed.append, last=60.0)
     if when == "heard":
         aside.on_event(0.0, Ready())

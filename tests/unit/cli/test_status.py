@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.cli.shelf import KEYS, Run, Shelf, commit, intent
 from wal_agent.bucket.meter import MeterBucket
-from wal_agent.cli.view import looked
+from wal_agent.cli.view import continue_view
 from wal_agent.records import End
 from wal_agent.wal.reader import Replay
 
@@ -95,10 +95,10 @@ def test_a_second_look_reads_only_what_is_new(tmp_path: Path) -> None:
         job.writer.append(intent(number))
         commit(job)
     meter = MeterBucket(shelf.bucket)
-    first, before = looked(meter, KEYS, {}, "", Replay())
+    first, before = continue_view(meter, KEYS, {}, "", Replay())
     job.writer.append(intent(6))
     commit(job)
     gets = meter.snapshot().get.requests
-    second, _ = looked(meter, KEYS, {}, "", before)
+    second, _ = continue_view(meter, KEYS, {}, "", before)
     assert (first.calls, second.calls) == (5, 6)
     assert meter.snapshot().get.requests - gets == 2, "the lease and the new segment"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.redact_corpus import UNKNOWN, Sample, keys, leaks, placed
+from tests.unit.redact.corpus import UNKNOWN, Sample, keys, leaks, placed
 from wal_agent.redact import MARK, redact
 
-KEPT = Path(__file__).with_name("redact_kept.txt").read_text().splitlines()
+KEPT = Path(__file__).with_name("kept.txt").read_text().splitlines()
 SIZE = 12_000
 
 

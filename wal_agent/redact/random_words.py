@@ -34,12 +34,12 @@ _HEX = r"(?:0x)?[0-9a-fA-F_+/=-]+[uUlL]{0,3}"
 _PUBLIC = r"-----BEGIN (?!(?:[A-Z0-9]{1,20} ){0,3}PRIVATE)[A-Z0-9 ]{1,40}-----[A-Za-z0-9+/=\s\\:,.()]*+"
 
 
-def without_chance(text: str) -> str:
+def redact_random_words(text: str) -> str:
     """The text without the words that only chance makes."""
     public = [m.span() for m in compiled(_PUBLIC).finditer(text)] if "-----BEGIN " in text else []
 
     def put(m: re.Match[str]) -> str:
-        if not by_chance(m[0]) or compiled(_OWN).match(m[0]):
+        if not looks_random(m[0]) or compiled(_OWN).match(m[0]):
             return m[0]
         if compiled(_SAYS, re.IGNORECASE).search(text[max(0, m.start() - 48) : m.start()]):
             return m[0]
@@ -49,7 +49,7 @@ def without_chance(text: str) -> str:
     return compiled(_WORD).sub(put, text)
 
 
-def by_chance(word: str) -> bool:
+def looks_random(word: str) -> bool:
     """Whether no person, and no digest in hex, would be written so."""
     if compiled(_HEX).fullmatch(word):
         return False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_agent.config import JOB, MAX_FILE, MOST_CRASHES, Settings, default_job
+from wal_agent.config import JOB, MAX_CRASHES, MAX_FILE, Settings, default_job
 from wal_agent.consent import Consents
 from wal_agent.errors import ConfigError, UsageError
 from wal_agent.supervise.settings import load, refuse_skip, wants_of
@@ -96,7 +96,7 @@ def test_what_the_own_file_may_not_say(shop: Path, tmp_path: Path, text: str, sa
 
 
 def test_as_many_crashes_can_be_counted_as_a_limit_may_ask_for(shop: Path) -> None:
-    assert MOST_CRASHES == KEEP_ENDS
+    assert MAX_CRASHES == KEEP_ENDS
     found = load("gemini", shop, {**ENV, "WAL_AGENT_RESTART_LIMIT": "16"}, {}).restart_limit
     assert found == 16 and isinstance(found, int)
 
