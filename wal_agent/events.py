@@ -1,8 +1,8 @@
-"""What a run tells of itself while it lives: the one vocabulary that metrics, structured logs, traces, notifications
-and the service manager read. Data only; no secrets are taken out here, that is for whoever lets it leave.
+"""Define the events of a live run and the bus that passes them to listeners.
 
-`supervise` tells, at the moment it happens; what is worth keeping is in the log besides (records.py). Durations are in
-seconds, times in seconds since 1970 (UTC).
+`supervise` emits them; metrics, the structured log, traces, notifications and the service manager receive them. What is
+worth keeping is in the log as well (records.py). Nothing is redacted here: each listener redacts what it lets out.
+Durations are in seconds, times in seconds since 1970 (UTC).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Literal, Protocol
 from wal_agent.records import Cause, Class, Ending, ExitClass, Finding, PhaseName
 
 Late = Literal["model", "approval", "tool", "start", "exit"]
-"""What is waited for longer than it should take: an answer of the model, a person's word (or, once that was given, what
-was allowed), a tool's end; where nobody sits before it, also that the agent begins, or ends behind its turn."""
+"""What takes longer than it should: the model's answer, a person's approval (or the call that was approved), a tool;
+in non-interactive runs also the agent's first turn, and its exit after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTaken:
-    """The job is ours under `epoch`. `cause`: how the owner before ended; `run`: this run's id."""
+    """This run holds the job under `epoch`. `cause`: how the owner before ended; `run`: this run's id."""
 
     job: str
     bucket: str
@@ -54,14 +54,14 @@ class RenewalFailed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """Somebody else has the job (or the lease cannot be read): the run ends itself."""
+    """Another owner has the job, or the lease cannot be read: the run ends itself."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettled:
-    """The run's last word: given up in good order. `until`: it is paused so long (0: not paused)."""
+    """The run released the lease. `until`: end of the pause (0: not paused)."""
 
     state: Literal["closed", "released", "left"]
     reason: str
@@ -290,7 +290,7 @@ class Listener(Protocol):
         """`at`: seconds since 1970."""
 
     def close(self) -> None:
-        """The process is about to end: hand over what is left, within a few seconds."""
+        """Hand over what is pending within a few seconds: the process is about to end."""
 
 
 CLOSE_TIMEOUT = 4.0  # seconds that the end of the process waits for all listeners together
@@ -318,11 +318,11 @@ class EventBus:
             self._guarded(listener, lambda to=listener: to.on_event(at, event))  # type: ignore[misc]
 
     def add(self, *listeners: Listener) -> None:
-        """They hear what happens from now on."""
+        """Add listeners; they receive only later events."""
         self._listeners += listeners
 
     def close(self) -> None:
-        """All at once, and no longer than `last` seconds for all: who hangs is left behind."""
+        """Close all listeners at the same time; after `last` seconds, do not wait for the others."""
         closing = [
             threading.Thread(target=self._guarded, args=(listener, listener.close), name="close", daemon=True)
             for listener in self._listeners
@@ -336,7 +336,7 @@ class EventBus:
     def _guarded(self, listener: Listener, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # noqa: BLE001 - whoever looks on must not end the run
+        except Exception as error:  # noqa: BLE001 - a listener must not end the run
             if id(listener) not in self._broken:
                 self._broken.add(id(listener))
                 self._failed(error)

@@ -1,4 +1,5 @@
-"""Who looks on at a run, by the settings and the environment: the service manager, metrics, logs, traces, people."""
+"""Attach the listeners of a run that settings and environment ask for: service manager, metrics, log, traces,
+notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read: short lines on stderr. stdout belongs to the agent and to `--json`."""
+"""Write short lines for people to stderr. stdout belongs to the agent and to `--json`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MAX_REDACTED = 1_000_000  # characters of one that are looked at
 
 
 def say(text: str) -> None:
-    """One message of ours, redacted, one line whatever stands in it. A closed stderr loses it; nothing else does."""
+    """Write one message as one line, redacted. A closed stderr loses it."""
     _write([shorten(f"wal-agent: {redact(text[:MAX_REDACTED])}", MAX_MESSAGE)])
 
 
 def lines(rows: list[str]) -> None:
-    """Further lines of the message before, redacted, indented by the caller; one row is one line."""
+    """Write further lines of a message, redacted; the caller indents them."""
     if rows:
         _write([redact(row) for row in rows])
 
@@ -39,7 +39,7 @@ def _write(rows: list[str]) -> None:
 
 
 def report_bug(error: BaseException, env: Mapping[str, str]) -> str:
-    """Write a full report (redacted) and give the one line that names it."""
+    """Write a full report, redacted, and return the one line that names it."""
     text = "".join(traceback.format_exception(error))
     body = redact(f"wal-agent {__version__}, Python {sys.version}\n{sys.platform}\n\n{text}")
     folder = state_dir(env) / "reports"

@@ -114,7 +114,7 @@ def status(
     every: Annotated[float, typer.Option("--every", help="Seconds between two looks of --watch.")] = 2.0,
     json: AsJson = False,
 ) -> None:
-    """Who holds the job, what is it doing, what is not saved or not settled yet, and how often it crashed.
+    """Show lease holder, phase, unsaved data, unresolved calls and crash count.
 
     Where the log is damaged it shows what the log says up to there; where a blob that a restore needs is missing, what
     can still be had whole. The exit code is 73 then.

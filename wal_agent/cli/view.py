@@ -71,7 +71,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Late(msgspec.Struct, frozen=True):
-    """What the run waits for longer than it should take (happened.Late)."""
+    """What the run waits for longer than it should take (events.Late)."""
 
     what: events.Late
     seconds: float

@@ -1,6 +1,6 @@
-"""Tells people: what a run tells of itself becomes messages, which a process of its own sends by apprise.
+"""Notify people: events of a run become messages, which a process of its own sends by apprise.
 
-happened -> post.py (a thread) -> message.py (pure) -> outbox.py (a folder) -> send.py (a process) -> deliver.py
+events -> post.py (a thread) -> message.py (pure) -> outbox.py (SQLite) -> send.py (a process) -> deliver.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def listener(
     attended: bool = False,
     restarts: bool = False,
 ) -> Post | None:
-    """What is to be told of a run's happenings; None where the person named no URL, and then nothing more is loaded.
+    """Return the listener that notifies; None where the person named no URL, and then nothing more is loaded.
     `env` is the wrapper's own. ConfigError, UsageError: what the person wrote cannot be meant."""
     from wal_agent.notify import targets
 
@@ -51,8 +51,8 @@ def listener(
 
 
 def trouble(env: Mapping[str, str], once: bool = False) -> str:
-    """One line on URLs that did not take their last message; "" for none. `once`: not what was told so before. A
-    configuration that cannot be read is not told here."""
+    """Describe in one line the URLs that did not take their last message; "" for none, also where the configuration
+    cannot be read. `once`: without those reported before."""
     from wal_agent.errors import WalAgentError
     from wal_agent.notify import targets
 
@@ -68,7 +68,7 @@ def trouble(env: Mapping[str, str], once: bool = False) -> str:
 
 
 def acknowledge(env: Mapping[str, str], bucket: str, job: str) -> None:
-    """A person looks after the job: what stopped it is not told again. Never fails."""
+    """End the job's reminders: a person looks after it. Never fails."""
     from contextlib import suppress
 
     from wal_agent.notify import outbox

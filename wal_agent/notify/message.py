@@ -13,19 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from wal_agent import events
 from wal_agent.errors import CrashLoop, Fenced, LeaseHeld, Unavailable, UsageError
-from wal_agent.events import (
-    DrainFinished,
-    Event,
-    Halted,
-    HungUp,
-    LeaseLost,
-    LeftOpen,
-    Paused,
-    Recovered,
-    Restarting,
-    TakesLong,
-)
 from wal_agent.recovery.format import describe_reach, duration, moment, plural
 from wal_agent.sanitize import quote
 
@@ -42,7 +31,17 @@ _HANGS = {
     "start": "the agent has not begun",
     "exit": "its turn is over and the agent has not ended",
 }
-REPORTED = (DrainFinished, Halted, HungUp, LeaseLost, LeftOpen, Paused, Recovered, Restarting, TakesLong)
+REPORTED = (
+    events.DrainFinished,
+    events.Halted,
+    events.HungUp,
+    events.LeaseLost,
+    events.LeftOpen,
+    events.Paused,
+    events.Recovered,
+    events.Restarting,
+    events.TakesLong,
+)
 # Nobody needs to be told: the command line was wrong, the job runs elsewhere, `LeaseLost` has told it.
 NO_NEWS = frozenset({UsageError.exit_code, LeaseHeld.exit_code, Fenced.exit_code})
 
@@ -79,14 +78,14 @@ def reaches(level: Level, wanted: Level) -> bool:
     return LEVELS.index(level) >= LEVELS.index(wanted)
 
 
-def message_of(facts: Facts, at: float, event: Event) -> Message | None:
+def message_of(facts: Facts, at: float, event: events.Event) -> Message | None:
     """None for what people are not told. `at`: seconds since 1970."""
     match event:
-        case Recovered():
+        case events.Recovered():
             return _recovered(facts, at, event)
-        case Halted():
+        case events.Halted():
             return _halted(facts, at, event)
-        case LeaseLost(why):
+        case events.LeaseLost(why):
             return _message(
                 facts,
                 at,
@@ -96,13 +95,13 @@ def message_of(facts: Facts, at: float, event: Event) -> Message | None:
                 _look(facts),
                 key=f"lost:{why}",
             )
-        case LeftOpen(calls):
+        case events.LeftOpen(calls):
             return _left_open(facts, at, calls)
-        case TakesLong():
+        case events.TakesLong():
             return _takes_long(facts, at, event)
-        case HungUp():
+        case events.HungUp():
             return _hangs(facts, at, event)
-        case Restarting(attempt, delay, cls):
+        case events.Restarting(attempt, delay, cls):
             return _message(
                 facts,
                 at,
@@ -112,7 +111,7 @@ def message_of(facts: Facts, at: float, event: Event) -> Message | None:
                 f"Look: {facts.command('log')}",
                 key=f"restarting:{cls}",
             )
-        case Paused(until, why, vain):
+        case events.Paused(until, why, vain):
             return _message(
                 facts,
                 at,
@@ -123,12 +122,12 @@ def message_of(facts: Facts, at: float, event: Event) -> Message | None:
                 _run(facts),
                 key=f"paused:{until:.0f}",
             )
-        case DrainFinished(seconds, in_time):
+        case events.DrainFinished(seconds, in_time):
             return _drained(facts, at, seconds, in_time)
     return None
 
 
-def _recovered(facts: Facts, at: float, event: Recovered) -> Message:
+def _recovered(facts: Facts, at: float, event: events.Recovered) -> Message:
     counts = Counter(event.findings)
     findings = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
     calls = plural(len(event.findings), "tool call")
@@ -155,7 +154,7 @@ def _recovered(facts: Facts, at: float, event: Recovered) -> Message:
     )
 
 
-def _halted(facts: Facts, at: float, event: Halted) -> Message | None:
+def _halted(facts: Facts, at: float, event: events.Halted) -> Message | None:
     if event.code in NO_NEWS:
         return None
     passing = event.code == Unavailable.exit_code  # whoever started it may well try again
@@ -173,7 +172,7 @@ def _halted(facts: Facts, at: float, event: Halted) -> Message | None:
     )
 
 
-def _same(event: Halted) -> str:
+def _same(event: events.Halted) -> str:
     """A crash loop counts on; it is the same one."""
     return re.sub(r"[0-9]+", "#", event.what) if event.code == CrashLoop.exit_code else event.what
 
@@ -197,7 +196,7 @@ def _left_open(facts: Facts, at: float, calls: tuple[tuple[int, str], ...]) -> M
     )
 
 
-def _takes_long(facts: Facts, at: float, event: TakesLong) -> Message:
+def _takes_long(facts: Facts, at: float, event: events.TakesLong) -> Message:
     tool, lasted = event.tool or "a tool", duration(event.seconds)
     titles = {
         "model": f"no answer of the model for {lasted}",
@@ -226,7 +225,7 @@ def _takes_long(facts: Facts, at: float, event: TakesLong) -> Message:
     )
 
 
-def _hangs(facts: Facts, at: float, event: HungUp) -> Message:
+def _hangs(facts: Facts, at: float, event: events.HungUp) -> Message:
     if event.what == "exit":
         lines = ["The agent is ended and not started again: its turn was done.", _look(facts)]
     elif facts.restarts:

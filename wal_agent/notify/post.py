@@ -1,5 +1,4 @@
-"""Hears what happens in a run and leaves messages in the outbox, in a thread of its own: nobody waits for a disk or a
-process, and never for the network."""
+"""Enqueue messages for a run's events, in a thread of its own: the run waits for no disk, process or network."""
 
 from __future__ import annotations
 

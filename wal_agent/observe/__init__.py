@@ -1,7 +1,7 @@
-"""Looking on from outside: metrics for Prometheus, a structured log, traces for OpenTelemetry.
+"""Observe a run: metrics for Prometheus, a structured log, traces for OpenTelemetry.
 
-Each is a `Listener` of what a run tells (happened.py) and reads nothing else. None of it can stop or slow a run, none
-of it is loaded unless it was asked for, and what leaves holds no tool's input.
+Each is a `Listener` of the run's events (events.py) and reads nothing else. None of them can stop or slow a run, none
+is loaded unless it was asked for, and none exports a tool's input.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """Who looks on. `metered`: counts the bucket's requests, for Wish.metered; `trace`: the trace id of this run, for
-    Wish.trace, "" where it is not traced."""
+    """The observers of a run. `metered`: wraps the bucket to count its requests; `trace`: the run's trace id, ""
+    without traces."""
 
     listeners: tuple[Listener, ...]
     metered: Callable[[Bucket], Bucket]
@@ -48,7 +48,7 @@ def start_observers(
     say: Callable[[str], None],
     on_screen: bool,
 ) -> Observers:
-    """What the settings and OTEL_* ask for, at work already; nothing where they ask for nothing.
+    """Start the observers that the settings and OTEL_* ask for.
 
     `stalled(now)`: whether the supervisor's loop hangs, in awake seconds; `on_screen`: stderr is the terminal of an
     agent that draws on it. UsageError, ConfigError: it cannot be done as it was asked for, and nothing was begun."""
@@ -134,7 +134,7 @@ def _log(settings: Settings, workspace: Path, on_screen: bool, say: Callable[[st
 
 
 def _outside(settings: Settings, name: str, option: str, workspace: Path) -> Path:
-    """The file, which must not lie where each of its changes would be saved, and told, and so change it again."""
+    """Return the file's real path. In the workspace each write would be captured and logged, and so cause the next."""
     path = Path(name).absolute()
     real = path.parent.resolve() / path.name
     if settings.workspace == "save" and real.is_relative_to(workspace):

@@ -1,4 +1,4 @@
-"""A listener that may block (a disk, a pipe, a network) is heard in a thread of its own, behind a bounded queue."""
+"""Run a listener that may block (disk, pipe, network) in a thread of its own, behind a bounded queue."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from wal_agent.concurrency import start_daemon
 from wal_agent.events import Event, Listener
 
-MAX_QUEUED = 10_000  # happenings that wait; a run tells of some tens a second
-CLOSE_TIMEOUT = 3.0  # seconds that the end of the process waits for what is left
+MAX_QUEUED = 10_000  # events; a run emits some tens a second
+CLOSE_TIMEOUT = 3.0  # seconds that the end of the process waits for queued events
 
 
 class BackgroundListener:
-    """`make` makes the listener, in the thread too: what is slow to load delays no start."""
+    """`make` creates the listener in the thread, so that slow imports delay no start."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class BackgroundListener:
         self._thread = start_daemon(f"observe-{name}", self._loop)
 
     def on_event(self, at: float, event: Event) -> None:
-        """Never waits: what finds no room is dropped, and counted. A failure of the listener is raised here, once."""
+        """Enqueue without waiting; drop and count events when the queue is full. Raises the listener's failure, once."""
         try:
             self._queue.put_nowait((at, event))
         except queue.Full:

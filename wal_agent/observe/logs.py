@@ -12,34 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, assert_never
 
+from wal_agent import events
 from wal_agent.errors import ConfigError
-from wal_agent.events import (
-    AgentBegan,
-    AgentEnded,
-    CallEnded,
-    CallStarted,
-    DrainFinished,
-    DrainStarted,
-    Event,
-    Halted,
-    HookAnswered,
-    HungUp,
-    LeaseLost,
-    LeaseRenewed,
-    LeaseSettled,
-    LeaseTaken,
-    LeftOpen,
-    Logged,
-    NoticeReceived,
-    Paused,
-    PhaseChanged,
-    Ready,
-    Recovered,
-    RenewalFailed,
-    Restarting,
-    Saved,
-    TakesLong,
-)
 from wal_agent.recovery.format import plural
 from wal_agent.sanitize import quote
 
@@ -59,10 +33,10 @@ class Line:
     call: int = 0
 
 
-def lines_of(event: Event) -> list[Line]:
+def lines_of(event: events.Event) -> list[Line]:
     """One line for most; what a taken lease says of the run before is a line of its own."""
     match event:
-        case LeaseTaken():
+        case events.LeaseTaken():
             more: dict[str, Value] = {
                 "cause": event.cause,
                 "bucket": event.bucket,
@@ -75,78 +49,78 @@ def lines_of(event: Event) -> list[Line]:
             if event.cause != "dead":
                 return [taken]
             return [taken, Line("warning", "crash.detected", "the run before was cut off", {"cause": "dead"})]
-        case LeaseRenewed(left=left):
+        case events.LeaseRenewed(left=left):
             return [Line("debug", "lease.renewed", "renewed", {"left": _seconds(left)})]
-        case RenewalFailed(why=why, left=left):
+        case events.RenewalFailed(why=why, left=left):
             return [Line("warning", "lease.renewal_failed", why, {"left": _seconds(left)})]
-        case LeaseLost(why=why):
+        case events.LeaseLost(why=why):
             return [Line("error", "lease.lost", why)]
-        case LeaseSettled(state=state, reason=reason, until=until):
+        case events.LeaseSettled(state=state, reason=reason, until=until):
             level: Level = "warning" if state == "left" else "info"
             name = "lease.left" if state == "left" else "lease.released"
             return [Line(level, name, reason, {"state": state, "until": until})]
-        case Recovered():
+        case events.Recovered():
             return _recovered(event)
-        case Halted(code=code, what=what, hint=hint):
+        case events.Halted(code=code, what=what, hint=hint):
             return [Line("error", "run.halted", what, {"code": code, "hint": hint})]
-        case LeftOpen(calls=calls):
+        case events.LeftOpen(calls=calls):
             named = " ".join(f"#{call} {tool}" for call, tool in calls[:20])
             open_: dict[str, Value] = {"count": len(calls), "calls": named}
             return [Line("warning", "calls.left_open", f"{plural(len(calls), 'call')} not settled", open_)]
-        case Ready():
+        case events.Ready():
             return [Line("info", "run.ready", "lease, restore and hooks are proven; the agent works")]
-        case AgentBegan(pid=pid, session=session, resumed=resumed):
+        case events.AgentBegan(pid=pid, session=session, resumed=resumed):
             return [
                 Line("info", "agent.started", "started", {"pid": pid, "session": session, "resumed": resumed}),
             ]
-        case AgentEnded(code=code, cls=cls, why=why):
+        case events.AgentEnded(code=code, cls=cls, why=why):
             level = "info" if cls in ("completed", "interrupted", "drained", "paused") else "warning"
             return [Line(level, "agent.exited", why, {"code": code, "class": cls})]
-        case HookAnswered(event=hook, decision=decision, reason=reason, seconds=seconds):
+        case events.HookAnswered(event=hook, decision=decision, reason=reason, seconds=seconds):
             told: dict[str, Value] = {"hook": hook, "reason": reason, "seconds": _seconds(seconds)}
             if decision == "deny":
                 return [Line("warning", "hook.denied", f"a call was denied: {reason or 'refused'}", told)]
             return [Line("debug", "hook.answered", decision or "noted", told)]
-        case CallStarted(call=call, tool=tool, cls=kind, agent_call=agent_call):
+        case events.CallStarted(call=call, tool=tool, cls=kind, agent_call=agent_call):
             own: dict[str, Value] = {"tool": tool, "class": kind, "agent_call": agent_call}
             return [Line("info", "call.started", tool, own, call)]
-        case CallEnded(call=call, tool=tool, how=how, seconds=seconds):
+        case events.CallEnded(call=call, tool=tool, how=how, seconds=seconds):
             ended: dict[str, Value] = {"tool": tool, "how": how, "seconds": _seconds(seconds)}
             return [Line("info", "call.ended", f"{tool}: {how}", ended, call)]
-        case PhaseChanged(was=was, phase=phase, tool=tool, lasted=lasted):
+        case events.PhaseChanged(was=was, phase=phase, tool=tool, lasted=lasted):
             change: dict[str, Value] = {"phase": phase, "was": was, "tool": tool, "lasted": _seconds(lasted)}
             return [Line("info", "phase.changed", f"{was} -> {phase}", change)]
-        case TakesLong(what=waited, seconds=seconds, tool=tool):
+        case events.TakesLong(what=waited, seconds=seconds, tool=tool):
             long: dict[str, Value] = {"what": waited, "seconds": _seconds(seconds), "tool": tool}
             return [Line("warning", "phase.late", f"{waited} takes long", long)]
-        case HungUp(seconds=seconds, what=waited):
+        case events.HungUp(seconds=seconds, what=waited):
             hung: dict[str, Value] = {"what": waited, "seconds": _seconds(seconds)}
             return [Line("error", "agent.hung", f"{waited} took too long: the agent is ended", hung)]
-        case NoticeReceived(source=source, left=left):
+        case events.NoticeReceived(source=source, left=left):
             notice: dict[str, Value] = {"source": source, "left": _seconds(left)}
             return [Line("warning", "preemption.notice", f"this machine goes away ({source})", notice)]
-        case DrainStarted(source=source, budget=budget):
+        case events.DrainStarted(source=source, budget=budget):
             return [Line("info", "drain.started", "saving", {"source": source, "budget": _seconds(budget)})]
-        case DrainFinished(seconds=seconds, in_time=in_time):
+        case events.DrainFinished(seconds=seconds, in_time=in_time):
             said = "all is saved" if in_time else "not all was saved in time: the next start finds a crash"
             drained: dict[str, Value] = {"seconds": _seconds(seconds), "in_time": in_time}
             return [Line("info" if in_time else "warning", "drain.finished", said, drained)]
-        case Paused(until=until, why=why):
+        case events.Paused(until=until, why=why):
             return [Line("info", "run.paused", why, {"until": until})]
-        case Restarting(attempt=attempt, delay=delay, cls=cls):
+        case events.Restarting(attempt=attempt, delay=delay, cls=cls):
             again: dict[str, Value] = {"attempt": attempt, "delay": _seconds(delay), "class": cls}
             return [Line("warning", "agent.restarting", "the agent is started again", again)]
-        case Saved(what=what, size=size, seconds=seconds):
+        case events.Saved(what=what, size=size, seconds=seconds):
             saved: dict[str, Value] = {"what": what, "size": size, "seconds": _seconds(seconds)}
             return [Line("debug", "sync.done", f"the {what} is in the bucket", saved)]
-        case Logged(kinds=kinds, unsettled=unsettled):
+        case events.Logged(kinds=kinds, unsettled=unsettled):
             logged: dict[str, Value] = {"kinds": " ".join(kinds), "unsettled": unsettled}
             return [Line("debug", "records.acknowledged", f"{len(kinds)} records are in the bucket", logged)]
         case _:
             assert_never(event)
 
 
-def _recovered(it: Recovered) -> list[Line]:
+def _recovered(it: events.Recovered) -> list[Line]:
     done: dict[str, Value] = {
         "from_epoch": it.from_epoch,
         "old_host": it.old_host,
@@ -195,8 +169,8 @@ class Log:
         self._head: dict[str, Value] = {"job": _clean(job), "host": "", "epoch": 0, "run": ""}
         self._lost, self._why = 0, ""
 
-    def on_event(self, at: float, event: Event) -> None:
-        if isinstance(event, LeaseTaken):
+    def on_event(self, at: float, event: events.Event) -> None:
+        if isinstance(event, events.LeaseTaken):
             self._head = {
                 "job": _clean(event.job),
                 "host": _clean(event.host),

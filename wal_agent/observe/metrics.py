@@ -16,39 +16,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from wal_agent import __version__
+from wal_agent import __version__, events
 from wal_agent.bucket.base import Bucket
 from wal_agent.bucket.meter import MeterBucket, OpUsage
 from wal_agent.clock import Clock
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import ConfigError
-from wal_agent.events import (
-    AgentBegan,
-    AgentEnded,
-    CallEnded,
-    CallStarted,
-    DrainFinished,
-    DrainStarted,
-    Event,
-    Halted,
-    HookAnswered,
-    HungUp,
-    LeaseLost,
-    LeaseRenewed,
-    LeaseSettled,
-    LeaseTaken,
-    LeftOpen,
-    Logged,
-    NoticeReceived,
-    Paused,
-    PhaseChanged,
-    Ready,
-    Recovered,
-    RenewalFailed,
-    Restarting,
-    Saved,
-    TakesLong,
-)
 from wal_agent.observe import background
 from wal_agent.records import PhaseName
 
@@ -159,63 +132,71 @@ class Metrics:
     def close(self) -> None:
         return
 
-    def on_event(self, at: float, event: Event) -> None:
+    def on_event(self, at: float, event: events.Event) -> None:
         match event:
-            case LeaseTaken():
+            case events.LeaseTaken():
                 self._enter("starting")
                 self._cause, self._recovering = event.cause, event.cause not in ("first", "closed")
                 self._expires = self._clock.boot() + event.ttl
                 self._generation.set(event.epoch)
                 versions = {"agent_version": event.agent_version, "version": __version__}
                 self._info.info({"agent": event.agent, **versions})
-            case LeaseRenewed():
+            case events.LeaseRenewed():
                 self._expires = self._clock.boot() + event.left
-            case RenewalFailed():
+            case events.RenewalFailed():
                 self._expires = self._clock.boot() + event.left
                 self._renew_failures.inc()
-            case LeaseLost():
+            case events.LeaseLost():
                 self._expires = 0.0
                 self._lost.inc()
-            case LeaseSettled():
+            case events.LeaseSettled():
                 self._expires = 0.0
-            case Recovered():
+            case events.Recovered():
                 self._recovering = False
                 self._recoveries.labels(self._cause, "resumed").inc()
                 self._recovery.observe(event.seconds)
                 self._dangling.inc(len(event.findings))
-            case Halted():
+            case events.Halted():
                 if self._recovering:
                     self._recovering = False
                     self._recoveries.labels(self._cause, "halted").inc()
-            case LeftOpen():
+            case events.LeftOpen():
                 self._unsettled.set(len(event.calls))
-            case AgentBegan():
+            case events.AgentBegan():
                 self._recovering = False
-            case AgentEnded():
+            case events.AgentEnded():
                 self._exits.labels(event.cls).inc()
-            case HookAnswered():
+            case events.HookAnswered():
                 hook, decision = self._events(event.event), event.decision or "none"
                 self._hooks.labels(hook, decision).observe(event.seconds)
                 if event.decision == "deny":
                     self._denied.labels(self._reasons(event.reason)).inc()
-            case PhaseChanged():
+            case events.PhaseChanged():
                 self._enter(event.phase)
-            case NoticeReceived():
+            case events.NoticeReceived():
                 self._notices.labels(self._sources(event.source)).inc()
-            case Saved(what="snapshot"):
+            case events.Saved(what="snapshot"):
                 self._snapshot.set(event.size)
-            case Saved():
+            case events.Saved():
                 self._synced.labels(event.what).set(at)
                 if event.size:
                     self._sync_bytes.labels(event.what).inc(event.size)
                     self._sync.labels(event.what).observe(event.seconds)
-            case Logged():
+            case events.Logged():
                 self._unsettled.set(event.unsettled)
                 for kind in event.kinds:
                     self._records.labels(self._kinds(kind)).inc()
-            case CallStarted() | CallEnded() | Ready() | TakesLong() | HungUp() | DrainStarted() | DrainFinished():
+            case (
+                events.CallStarted()
+                | events.CallEnded()
+                | events.Ready()
+                | events.TakesLong()
+                | events.HungUp()
+                | events.DrainStarted()
+                | events.DrainFinished()
+            ):
                 return
-            case Paused() | Restarting():
+            case events.Paused() | events.Restarting():
                 return
             case _:
                 assert_never(event)
@@ -276,7 +257,7 @@ class PromFile:
             raise ConfigError(f"--metrics-file {path} cannot be written: {error.strerror}. Nothing was run.") from None
         self._thread = start_daemon("promfile", self._loop)
 
-    def on_event(self, at: float, event: Event) -> None:
+    def on_event(self, at: float, event: events.Event) -> None:
         self._changed.set()
 
     def close(self) -> None:

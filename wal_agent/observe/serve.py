@@ -14,20 +14,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.registry import Collector
 
+from wal_agent import events
 from wal_agent.clock import Clock
 from wal_agent.concurrency import start_daemon
 from wal_agent.errors import ConfigError
-from wal_agent.events import (
-    AgentEnded,
-    Event,
-    LeaseLost,
-    LeaseRenewed,
-    LeaseSettled,
-    LeaseTaken,
-    Ready,
-    RenewalFailed,
-    Saved,
-)
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABEL = "wal_job"  # not `job`: that is the name of Prometheus' own
@@ -86,18 +76,18 @@ class Health:
             return f"nothing could be saved for {now - self._saved:.0f} s"
         return self.alive()
 
-    def on_event(self, at: float, event: Event) -> None:
+    def on_event(self, at: float, event: events.Event) -> None:
         now = self._clock.boot()
         match event:
-            case LeaseTaken(ttl=left) | LeaseRenewed(left=left) | RenewalFailed(left=left):
+            case events.LeaseTaken(ttl=left) | events.LeaseRenewed(left=left) | events.RenewalFailed(left=left):
                 self._expires = now + left
-            case LeaseLost() | LeaseSettled():
+            case events.LeaseLost() | events.LeaseSettled():
                 self._expires, self._ready = 0.0, False
-            case Ready():
+            case events.Ready():
                 self._ready, self._saved = True, now
-            case AgentEnded():
+            case events.AgentEnded():
                 self._ready = False
-            case Saved(what="session"):
+            case events.Saved(what="session"):
                 self._saved = now
             case _:
                 return
@@ -250,7 +240,7 @@ class Server:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self._thread = start_daemon("metrics", lambda: self._server.serve_forever(_LOOK))
 
-    def on_event(self, at: float, event: Event) -> None:
+    def on_event(self, at: float, event: events.Event) -> None:
         return
 
     def close(self) -> None:

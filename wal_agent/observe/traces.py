@@ -13,28 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Span, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
-from wal_agent import __version__
-from wal_agent.events import (
-    AgentBegan,
-    AgentEnded,
-    CallEnded,
-    CallStarted,
-    DrainFinished,
-    DrainStarted,
-    Event,
-    Halted,
-    HungUp,
-    LeaseLost,
-    LeaseSettled,
-    LeaseTaken,
-    Listener,
-    NoticeReceived,
-    Paused,
-    Recovered,
-    RenewalFailed,
-    Restarting,
-    TakesLong,
-)
+from wal_agent import __version__, events
 from wal_agent.observe.background import BackgroundListener
 from wal_agent.observe.logs import lines_of
 from wal_agent.sanitize import quote
@@ -94,10 +73,10 @@ class Spans:
         self._drain: Span | None = None
         self._calls: OrderedDict[int, Span] = OrderedDict()
 
-    def on_event(self, at: float, event: Event) -> None:
+    def on_event(self, at: float, event: events.Event) -> None:
         self._last = max(self._last, at)
         match event:
-            case LeaseTaken():
+            case events.LeaseTaken():
                 self._restarted(at)
                 self._root.set_attributes(
                     {
@@ -108,33 +87,39 @@ class Spans:
                         "host.name": quote(event.host),
                     }
                 )
-            case Recovered():
+            case events.Recovered():
                 self._recovered(at, event)
-            case CallStarted():
+            case events.CallStarted():
                 self._called(at, event)
-            case CallEnded(call=call, how=how):
+            case events.CallEnded(call=call, how=how):
                 if (span := self._calls.pop(call, None)) is not None:
                     self._ended(span, at, how)
-            case DrainStarted(source=source, budget=budget):
+            case events.DrainStarted(source=source, budget=budget):
                 self._drain = self._drain or self._begin("drain", at)
                 self._drain.set_attributes({"wal_agent.source": quote(source), "wal_agent.budget": budget})
-            case DrainFinished(in_time=in_time) if self._drain is not None:
+            case events.DrainFinished(in_time=in_time) if self._drain is not None:
                 self._drain.set_attribute("wal_agent.in_time", in_time)
                 self._drain.end(_nano(at))
                 self._drain = None
-            case LeaseSettled(state=state):
+            case events.LeaseSettled(state=state):
                 self._root.set_attribute("wal_agent.settled", state)
-            case AgentBegan():
+            case events.AgentBegan():
                 if self._start is not None:
                     self._start.end(_nano(at))
                     self._start = None
                 self._event(at, event)
-            case Halted(what=what):
+            case events.Halted(what=what):
                 self._root.set_status(Status(StatusCode.ERROR, quote(what)))
                 self._event(at, event)
-            case AgentEnded() | LeaseLost() | RenewalFailed() | HungUp() | NoticeReceived():
+            case (
+                events.AgentEnded()
+                | events.LeaseLost()
+                | events.RenewalFailed()
+                | events.HungUp()
+                | events.NoticeReceived()
+            ):
                 self._event(at, event)
-            case Paused() | Restarting() | TakesLong():
+            case events.Paused() | events.Restarting() | events.TakesLong():
                 self._event(at, event)
             case _:
                 return
@@ -157,7 +142,7 @@ class Spans:
     def _begin(self, name: str, at: float) -> Span:
         return self._tracer.start_span(name, self._context, start_time=_nano(at))
 
-    def _called(self, at: float, it: CallStarted) -> None:
+    def _called(self, at: float, it: events.CallStarted) -> None:
         tool = quote(it.tool, 100)
         span = self._begin(f"execute_tool {tool}", at)
         span.set_attributes(
@@ -183,7 +168,7 @@ class Spans:
             span.set_status(Status(StatusCode.ERROR))
         span.end(_nano(at))
 
-    def _recovered(self, at: float, it: Recovered) -> None:
+    def _recovered(self, at: float, it: events.Recovered) -> None:
         span = self._begin("restore", at - it.seconds)
         span.set_attributes(
             {
@@ -199,7 +184,7 @@ class Spans:
                 each.add_link(before, {"wal_agent.from_epoch": it.from_epoch})
         span.end(_nano(at))
 
-    def _event(self, at: float, event: Event) -> None:
+    def _event(self, at: float, event: events.Event) -> None:
         """What the structured log says of it, on the root."""
         for line in lines_of(event):
             told = {f"wal_agent.{key}": quote(v) if isinstance(v, str) else v for key, v in line.more.items()}
@@ -220,7 +205,7 @@ class Traces:
         self.trace = f"{secrets.randbits(128) | 1:032x}"
         self._aside = BackgroundListener(lambda: _Sent(self.trace, agent, began, say), "traces", say)
 
-    def on_event(self, at: float, event: Event) -> None:
+    def on_event(self, at: float, event: events.Event) -> None:
         self._aside.on_event(at, event)
 
     def close(self) -> None:
@@ -238,7 +223,7 @@ class _Sent:
         logging.getLogger("opentelemetry").addHandler(self._trouble)  # else it writes on the agent's screen
         self._inner = tracing(OTLPSpanExporter(), trace, agent, began)
 
-    def on_event(self, at: float, event: Event) -> None:
+    def on_event(self, at: float, event: events.Event) -> None:
         self._inner.on_event(at, event)
 
     def close(self) -> None:
@@ -247,7 +232,7 @@ class _Sent:
             self._say(f"traces could not be sent: {quote(self._trouble.first)}")
 
 
-def tracing(exporter: SpanExporter, trace: str, agent: str, began: float) -> Listener:
+def tracing(exporter: SpanExporter, trace: str, agent: str, began: float) -> events.Listener:
     """Spans in batches to the exporter; sampler, resource and limits as OTEL_* say."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

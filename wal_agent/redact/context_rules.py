@@ -1,4 +1,4 @@
-"""Places where credentials stand whatever they look like: URLs, headers, command lines, password files."""
+"""Redact credentials by their context, whatever they look like: URLs, headers, command lines, password files."""
 
 from __future__ import annotations
 
@@ -15,117 +15,17 @@ _SLASHED = (
 _TOKEN_LENGTH = 16
 
 # URLs that are addresses and credentials in one: what apprise takes, and webhooks.
-_SERVICES = frozenset(
-    [
-        "tgram",
-        "slack",
-        "discord",
-        "mailto",
-        "mailtos",
-        "ntfy",
-        "ntfys",
-        "gotify",
-        "gotifys",
-        "pover",
-        "pbul",
-        "pushsafer",
-        "msteams",
-        "mmost",
-        "mmosts",
-        "matrix",
-        "matrixs",
-        "rocket",
-        "rockets",
-        "twilio",
-        "sns",
-        "ses",
-        "sendgrid",
-        "mailgun",
-        "sparkpost",
-        "smtp2go",
-        "teams",
-        "workflows",
-        "wxteams",
-        "webex",
-        "zulip",
-        "ifttt",
-        "join",
-        "prowl",
-        "pagerduty",
-        "opsgenie",
-        "signal",
-        "signals",
-        "signl4",
-        "telegram",
-        "flock",
-        "gchat",
-        "guilded",
-        "hassio",
-        "hassios",
-        "lametric",
-        "line",
-        "mastodon",
-        "mastodons",
-        "toot",
-        "msg91",
-        "notica",
-        "notifiarr",
-        "nctalk",
-        "ncloud",
-        "office365",
-        "onesignal",
-        "popcorn",
-        "push",
-        "pushed",
-        "pushjet",
-        "pushme",
-        "pushover",
-        "pushy",
-        "reddit",
-        "revolt",
-        "ryver",
-        "simplepush",
-        "sinch",
-        "spontit",
-        "splunk",
-        "streamlabs",
-        "strmlabs",
-        "synology",
-        "synologys",
-        "threema",
-        "tweet",
-        "twist",
-        "viber",
-        "voipms",
-        "vonage",
-        "nexmo",
-        "whatsapp",
-        "xbmc",
-        "bark",
-        "barks",
-        "bulksms",
-        "burstsms",
-        "clicksend",
-        "d7sms",
-        "dapnet",
-        "dingtalk",
-        "fcm",
-        "feishu",
-        "lark",
-        "kavenegar",
-        "messagebird",
-        "httpsms",
-        "africas",
-        "apprise",
-        "apprises",
-        "json",
-        "jsons",
-        "xml",
-        "xmls",
-        "form",
-        "forms",
-    ]
-)
+_SERVICE_NAMES = """
+    tgram slack discord mailto mailtos ntfy ntfys gotify gotifys pover pbul pushsafer msteams mmost mmosts matrix
+    matrixs rocket rockets twilio sns ses sendgrid mailgun sparkpost smtp2go teams workflows wxteams webex zulip
+    ifttt join prowl pagerduty opsgenie signal signals signl4 telegram flock gchat guilded hassio hassios lametric
+    line mastodon mastodons toot msg91 notica notifiarr nctalk ncloud office365 onesignal popcorn push pushed
+    pushjet pushme pushover pushy reddit revolt ryver simplepush sinch spontit splunk streamlabs strmlabs synology
+    synologys threema tweet twist viber voipms vonage nexmo whatsapp xbmc bark barks bulksms burstsms clicksend
+    d7sms dapnet dingtalk fcm feishu lark kavenegar messagebird httpsms africas apprise apprises json jsons xml xmls
+    form forms
+"""
+_SERVICES = frozenset(_SERVICE_NAMES.split())
 _LONGEST = max(map(len, _SERVICES)) + 1
 _REST = r"[^\s\"'<>`,\\]{1,2000}+"
 _HOOKS = (

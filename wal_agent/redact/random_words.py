@@ -1,4 +1,4 @@
-"""Words that only chance makes: long, of small letters, capitals and digits that change all the time.
+"""Redact words that look random: long, and mixed of small letters, capitals and digits.
 
 Keys of issuers that no rule knows look so. Hashes, UUIDs and ids in hex or base32 have one case; names and paths have
 words in them; digests in base64 say what they are; a file's or a host's name has a dot.
@@ -35,7 +35,7 @@ _PUBLIC = r"-----BEGIN (?!(?:[A-Z0-9]{1,20} ){0,3}PRIVATE)[A-Z0-9 ]{1,40}-----[A
 
 
 def redact_random_words(text: str) -> str:
-    """The text without the words that only chance makes."""
+    """Redact the words that look random."""
     public = [m.span() for m in compiled(_PUBLIC).finditer(text)] if "-----BEGIN " in text else []
 
     def put(m: re.Match[str]) -> str:
