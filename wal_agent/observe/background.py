@@ -33,7 +33,7 @@ class BackgroundListener:
         self._thread = start_daemon(f"observe-{name}", self._loop)
 
     def on_event(self, at: float, event: Event) -> None:
-        """Enqueue without waiting; drop and count events when the queue is full. Raises the listener's failure, once."""
+        """Enqueue without waiting; what does not fit is dropped and counted. Raises a listener's failure, once."""
         try:
             self._queue.put_nowait((at, event))
         except queue.Full:
