@@ -28,7 +28,8 @@ def pages() -> list[Path]:
         check=True,
         text=True,
     )
-    found = [ROOT / name for name in done.stdout.split("\0") if name and not name.startswith(("prompts/", "tests/", "wal_agent/"))]
+    texts = ("prompts/", "tests/", "wal_agent/")  # of the program
+    found = [ROOT / name for name in done.stdout.split("\0") if name and not name.startswith(texts)]
     return [page for page in found if page.is_file()]
 
 
