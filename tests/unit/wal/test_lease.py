@@ -295,6 +295,37 @@ def test_a_job_is_paused_only_where_a_time_was_given(ahead: float | None, until:
     assert seen is not None and seen.doc.until == (until and now + until)
 
 
+def test_a_settling_that_landed_without_a_reply_is_not_written_again() -> None:
+    world = World()
+    job = world.open("a")
+    world.bucket.puts.clear()
+    world.bucket.fates = ["lost"]
+    job.lease.settle("released", "done")
+    seen = world.seen()
+    assert len(world.bucket.puts) == 2 and seen is not None, "the second was refused"
+    assert seen.doc == job.lease.doc and (seen.doc.state, seen.doc.reason) == ("released", "done")
+
+
+def test_an_unlock_goes_on_when_reading_back_fails_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.open("a")
+    seen = world.seen()
+    assert seen is not None
+    world.bucket.fates = ["dropped"]
+    read, failures = world.bucket.get, [1]
+
+    def get(key: str) -> Object:
+        if failures:
+            failures.pop()
+            raise Unavailable("away")
+        return read(key)
+
+    monkeypatch.setattr(world.bucket, "get", get)
+    leases.unlock(world.bucket, KEYS, world.clock, world.rng, seen=seen, reason="r")
+    now = world.seen()
+    assert now is not None and now.doc.state == "unlocked"
+
+
 def replaced(world: World, end: Tail, **more: Any) -> Repaired:
     return replace_damaged_lease(
         world.bucket, KEYS, world.clock, world.rng, tail=end, ttl=TTL, key="k1", reason="r", **more

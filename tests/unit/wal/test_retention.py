@@ -28,6 +28,7 @@ from wal_agent.wal.retention import (
     UnreferencedBlobs,
     boundary,
     deletable,
+    first_contiguous,
     openings_known_from,
     referenced_blobs,
 )
@@ -63,6 +64,11 @@ def test_what_r4_keeps(segments: list[tuple[int, float]], named: set[int], openi
 
 def test_the_boundary_is_the_older_of_the_two_newest() -> None:
     assert (boundary([]), boundary([9]), boundary([9, 30, 20])) == (0, 0, 20)
+
+
+def test_what_is_kept_begins_behind_the_last_gap() -> None:
+    assert first_contiguous({1, 3, 4, 5, 7}, 6) == 3
+    assert first_contiguous({1, 7}, 6) == 6 and first_contiguous({1, 2}, 3) == 1
 
 
 def test_where_not_every_opening_is_known_nothing_goes() -> None:
