@@ -19,7 +19,6 @@ import typer.main
 from wal_agent.agents import AGENTS, docs_page
 from wal_agent.cli.main import app
 from wal_agent.config import SETTINGS, Settings
-from wal_agent.recovery.plan import render_table
 from wal_agent.supervise.phases import diagram
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -33,7 +32,6 @@ def pages() -> dict[str, str]:
         "reference/commands.md": commands_page(),
         "reference/configuration.md": configuration_page(),
         "AGENTS.md": docs_page.markdown(list(AGENTS.values())),
-        "RECOVERY.md": _between("<!-- plan table -->", render_table(), (DOCS / "RECOVERY.md").read_text()),
         "ARCHITECTURE.md": re.sub(r"stateDiagram-v2\n.*?(?=\n```)", lambda _: diagram(), phases, flags=re.S),
     }
 

@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from wal_agent.agents import AGENTS
+from wal_agent.agents import AGENTS, rehearsal_of
 from wal_agent.rehearsal.model import Model, Turn
 
 USAGE = "usage: python -m scripts.scripted_model AGENT FOLDER COMMAND..."
@@ -21,7 +21,7 @@ USAGE = "usage: python -m scripts.scripted_model AGENT FOLDER COMMAND..."
 
 def main(argv: list[str]) -> int:
     """Serve the script until SIGTERM or SIGINT. Returns the exit code: 64 for wrong arguments."""
-    rehearsal = AGENTS[argv[0]].rehearsal() if len(argv) > 2 and argv[0] in AGENTS else None
+    rehearsal = rehearsal_of(AGENTS[argv[0]]) if len(argv) > 2 and argv[0] in AGENTS else None
     if rehearsal is None:
         print(USAGE, file=sys.stderr)
         return 64

@@ -65,7 +65,7 @@ class Payload(Data, frozen=True):
 
 
 class Host(Data, frozen=True):
-    """Where a run lives. Same `boot` and `pidns` = the same kernel and process table (DESIGN 5, owner death)."""
+    """Where a run lives. Same `boot` and `pidns` = the same kernel and process table (PROTOCOL.md, owner death)."""
 
     name: str
     boot: str
@@ -221,15 +221,14 @@ class Pending(Data, frozen=True, kw_only=True):
 
 
 class Workspace(Record, frozen=True, kw_only=True, tag="workspace"):
-    """A capture of the working tree (DESIGN 6): `commit` of our own object directory, whole in `packs` and those of the
-    captures before it, back to the last one that says `whole`; `replaces`: without that many of them, from the newest
-    on, whose place its own take.
-
-    `holds`: every call numbered up to this had ended when the capture began, so it has their effects. `files` and
-    `size` (bytes) count what the tree has. `left_out`: what is not saved, for people, the first ones; `left_out_more`
-    counts the others. `also`: calls above `holds` that had ended as well. `pending`: None when all files are saved.
-    `parts`: so many packs, from the first on, hold what was saved in parts, and are not sent again as one; `grown`:
-    bytes of the packs behind the first that took in new files, so that they replace nothing."""
+    """A capture of the working tree (RECOVERY.md): `commit` of our own object directory, whole in `packs` and those of
+    the captures before it, back to the last one that says `whole`; `replaces`: without that many of them, from
+    the newest on, whose place its own take. `holds`: every call numbered up to this had ended when the capture
+    began, so it has their effects. `files` and `size` (bytes) count what the tree has. `left_out`: what is not
+    saved, for people, the first ones; `left_out_more` counts the others. `also`: calls above `holds` that had
+    ended as well. `pending`: None when all files are saved. `parts`: so many packs, from the first on, hold what
+    was saved in parts, and are not sent again as one; `grown`: bytes of the packs behind the first that took in
+    new files, so that they replace nothing."""
 
     holds: int
     commit: str
@@ -269,7 +268,7 @@ class PhaseChange(Record, frozen=True, kw_only=True, tag="phase"):
 
 
 class RunEnded(Record, frozen=True, kw_only=True, tag="run_ended"):
-    """The agent's process ended. `completed`: its completion event came (DESIGN 7: clean is never rc 0 alone).
+    """The agent's process ended. `completed`: its completion event came (RECOVERY.md: clean is never rc 0 alone).
 
     `cls` is "" in logs of before there were classes. `place`: what stays equal when it dies again at the same place
     (the session and its newest call). `until`: paused so long (since 1970), for `reason`, in the pauser's words."""

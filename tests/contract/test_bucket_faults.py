@@ -175,7 +175,7 @@ def test_a_page_of_somebody_elses_is_never_taken_for_the_stores_answer(wire: Wir
 
 @each_put
 def test_a_put_whose_reply_was_lost_is_undecided_and_shows_when_read_back(wire: Wire, act: str) -> None:
-    """DESIGN 4: a lost reply is not a failure, nor may it come back as a conflict of the put with itself."""
+    """BUCKETS.md: a lost reply is not a failure, nor may it come back as a conflict of the put with itself."""
     before = len(wire.proxy.seen)
     assert isinstance(meet(wire, act, LostReply()), Unavailable)
     assert [one.status for one in wire.proxy.seen[before:]][-1:] == [200]

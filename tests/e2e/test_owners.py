@@ -154,7 +154,7 @@ def test_a_disk_that_is_unmounted_in_mid_run_loses_nothing(scene: Scene) -> None
 
 
 def test_sigterm_drains_and_the_next_start_goes_on_at_once(scene: Scene) -> None:
-    """DESIGN 8, preemption: exit 143, the lease is given up, another machine needs no waiting."""
+    """ARCHITECTURE.md, preemption: exit 143, the lease is given up, another machine needs no waiting."""
     scene.script(Turn(text="Thinking.", calls=[shell("echo one >> side")]), Turn(text="never said"))
     hold = scene.hold_turn(1)
     first, second = scene.machine("vm-1"), scene.machine("vm-2")

@@ -112,7 +112,7 @@ def test_a_notice_that_no_agent_read_is_not_told_again(scene: Scene) -> None:
 
 
 def test_a_crash_loop_ends_with_80(scene: Scene) -> None:
-    """DESIGN 7: five crashes in the window, then no agent is started any more, and a line says what to look at."""
+    """RECOVERY.md: five crashes in the window, then no agent is started any more, and a line says what to look at."""
     machine = scene.machine("vm-1")
     for _ in range(5):
         machine.run("-y", "-p", TASK, WAL_AGENT_FAILPOINT="run.after_lease").died()

@@ -145,7 +145,7 @@ class Allow:
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """`reason`: one sentence for the agent (UX.md, "What the agent is told"). `stop`: end the agent's turn too.
+    """`reason`: one sentence for the agent (RECOVERY.md). `stop`: end the agent's turn too.
     `word`: the reason as one word, for metrics."""
 
     reason: str

@@ -1,4 +1,4 @@
-"""Collect facts before a call, and decide a verdict for every call in flight at a recovery (DESIGN 7, step 5). Changes
+"""Collect facts before a call, and decide a verdict for every call in flight at a recovery (RECOVERY.md). Changes
 nothing, and stays within a budget (I9).
 
 `collect_facts` runs before every call that may change something, so it takes what it can get in 50 ms of work and

@@ -1,7 +1,7 @@
 """Record what is at paths before a step, within a budget (I9), and compare it with what is there now.
 
 Nothing here follows a link, opens a pipe or a device, or changes anything. `completed` and `not_started` are returned
-only with proof, since the agent acts on them; everything else is `unknown` (DESIGN 7, step 5). `not_started` needs more
+only with proof, since the agent acts on them; everything else is `unknown` (RECOVERY.md). `not_started` needs more
 than equal bytes: every effect of the call must be in the file that was read, nothing else may have changed that file
 back, and the process that ran the call must be gone.
 """

@@ -1,4 +1,4 @@
-"""Decide what a recovery does (DESIGN 7): inputs (the log, this machine, the user's policy) to an outcome. Pure.
+"""Decide what a recovery does (RECOVERY.md): inputs (the log, this machine, the user's policy) to an outcome. Pure.
 
 `TABLE` is read from the top and the first row that matches decides, so adding a condition means placing it. Two rules
 order it: whatever could lose a call in flight is below the rows that keep it (I8), and what a person must decide is

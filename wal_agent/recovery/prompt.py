@@ -1,4 +1,4 @@
-"""Render the recovery prompt (UX.md), what the agent reads when it goes on after a crash; and why a tool is denied.
+"""Render the recovery prompt (RECOVERY.md), what the agent reads after a crash; and why a tool is denied.
 
 A project may have its own texts in `.wal-agent/prompts/`; they are used as far as a person has allowed these very bytes
 (consent.py). A project's template is hostile input: beside Jinja's sandbox it may use only constructs whose cost and

@@ -1,4 +1,4 @@
-"""Format the lines of a recovery for the screen (UX.md), and the sentences on the working tree for the prompt. Pure.
+"""Format the lines of a recovery for the screen (RECOVERY.md), and sentences on the working tree for the prompt. Pure.
 
 Only the lines that apply.
 """

@@ -1,4 +1,4 @@
-"""Restore the working tree (DESIGN 7.3): files as they were captured, on the machine that the job goes on on.
+"""Restore the working tree (RECOVERY.md): files as they were captured, on the machine that the job goes on on.
 
 The folder that the newest capture came from is the truth and is not changed. Anywhere else what is there is backed up
 first, then its files are made those of the capture. The user's `.git` is not changed; where there is none, one like the

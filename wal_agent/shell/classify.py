@@ -1,4 +1,4 @@
-"""What a tool call may change (DESIGN 7, step 4): pure, from the call's own words and the rules.
+"""What a tool call may change (RECOVERY.md): pure, from the call's own words and the rules.
 
 A mistake towards `read_only` lets a changing tool start before its intent is safe (I1), so all that is not plainly
 known is `unknown`. Read-only calls are logged too: recovery does not rest on this being right.

@@ -29,7 +29,7 @@ def test_every_type_of_record_can_be_shown_in_both_ways(found: list[Entry]) -> N
 
 
 def test_no_secret_is_shown(found: list[Entry]) -> None:
-    """DESIGN 6. In an opening it may be the word behind an option."""
+    """RECOVERY.md. In an opening it may be the word behind an option."""
     text = "\n".join([*map(as_line, found), *map(as_json, found)])
     assert SECRET not in text and "hunter2" not in text
     assert text.count("[redacted]") >= 10

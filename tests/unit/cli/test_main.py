@@ -48,7 +48,7 @@ PROMISED = {
 def test_each_error_is_one_line_and_its_exit_code(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: type[errors.WalAgentError]
 ) -> None:
-    """The codes are promises to scripts and to schedulers (DESIGN 9)."""
+    """The codes are promises to scripts and to schedulers (OPERATIONS.md)."""
 
     def failing(standalone_mode: bool) -> int:
         raise error(f"It {EVIL}broke.", "Mend it.")

@@ -67,7 +67,7 @@ def test_a_run_elsewhere_is_running_and_what_waits_there_is_not_known(tmp_path: 
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
-    """DESIGN 6: what leaves the machine for people is redacted, in the table and in the JSON."""
+    """RECOVERY.md: what leaves the machine for people is redacted, in the table and in the JSON."""
     shelf = full(tmp_path)
     bucket = shelf.bucket
     seen = leases.read_lease(bucket, KEYS)

@@ -1,4 +1,4 @@
-"""Make a restored Claude Code session that resumes well (DESIGN 7.3): put lost calls back, mend it, add the prompt.
+"""Make a restored Claude Code session that resumes well (RECOVERY.md): put lost calls back, mend it, add the prompt.
 
 Pure and idempotent, proven on the real program. Claude writes a call when its whole message has arrived, which may be
 seconds after the call has run, and never syncs the file; a call without a result is dropped silently at a resume. The

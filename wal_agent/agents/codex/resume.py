@@ -1,4 +1,4 @@
-"""Make a restored rollout that Codex resumes well (DESIGN 7.3): put lost outcomes back and add the prompt.
+"""Make a restored rollout that Codex resumes well (RECOVERY.md): put lost outcomes back and add the prompt.
 
 Pure and idempotent. Codex writes the outputs of a batch in the order of its calls, and tells the model "aborted" for
 every call without one: for those that had ended, and for those that never began (facts, A8). Of a script of code mode

@@ -1,4 +1,4 @@
-"""Make a restored Copilot session that resumes well (DESIGN 7.3): put lost calls and outcomes back, mend its head.
+"""Make a restored Copilot session that resumes well (RECOVERY.md): put lost calls and outcomes back, mend its head.
 
 Pure and idempotent, proven on the real program. Copilot writes its session up to a second late, a person's words too,
 and at a resume it tells the model of each call without an outcome that it was interrupted, whatever became of it; a

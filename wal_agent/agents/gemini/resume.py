@@ -1,4 +1,4 @@
-"""Make a restored Gemini session that resumes well (DESIGN 7.3): put lost calls back, mend it, add the prompt.
+"""Make a restored Gemini session that resumes well (RECOVERY.md): put lost calls back, mend it, add the prompt.
 
 Pure and idempotent, proven on the real program. Gemini writes the calls of a batch when all of them are over, and drops
 what is open when it resumes: a crash loses calls that had ended (S1). The log has them, so they are put back. Also

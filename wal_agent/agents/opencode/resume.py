@@ -1,4 +1,4 @@
-"""Make a restored OpenCode session that resumes well (DESIGN 7.3), and import it into OpenCode's database.
+"""Make a restored OpenCode session that resumes well (RECOVERY.md), and import it into OpenCode's database.
 
 `reconcile` is pure and idempotent. OpenCode keeps the calls that were open when it was lost, and tells the model about
 each of them, also about those that had ended or had never begun, "[Tool execution was interrupted]". The log has the

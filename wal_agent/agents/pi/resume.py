@@ -1,4 +1,4 @@
-"""Make a restored pi session that resumes well (DESIGN 7.3): put lost results back, mend it, add the prompt.
+"""Make a restored pi session that resumes well (RECOVERY.md): put lost results back, mend it, add the prompt.
 
 Pure and idempotent. pi writes an answer of the model with all its calls before the first of them starts, and their
 results when the whole batch is over; a call without a result is "No result provided" to the model. What it does not

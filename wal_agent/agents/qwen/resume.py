@@ -1,4 +1,4 @@
-"""Make a restored Qwen Code session that resumes well (DESIGN 7.3): put lost results back, mend it, add the prompt.
+"""Make a restored Qwen Code session that resumes well (RECOVERY.md): put lost results back, mend it, add the prompt.
 
 Pure and idempotent, proven on the real program. Qwen Code drops calls without a result when it resumes: those that the
 log knows get theirs back. The file has a call before its hook fires, and its result when it (on a terminal: its batch)
