@@ -361,7 +361,7 @@ def test_an_append_whose_reply_was_lost_is_acknowledged_once(wire: Wire) -> None
     ticket = job.writer.append(intent(1))
     wire.meets(LostReply())
     seen = wire.requests(lambda: [job.writer.commit_once(), job.writer.commit_once()])
-    assert ticket.word == "acked" and ticket.seq == 2 and job.writer.ended is None
+    assert ticket.status == "acked" and ticket.seq == 2 and job.writer.ended is None
     assert [one.status for one in seen] == [200, 412, 200]  # landed, refused, read back
     assert logged(wire.straight) == [1]
 
@@ -388,7 +388,7 @@ def test_an_append_that_arrives_behind_a_new_owner_is_fenced(wire: Wire) -> None
     assert wire.proxy.release() == [412]
     assert old.writer.commit_once() == "ended"
     with pytest.raises(Fenced):
-        assert ticket.word
+        assert ticket.status
     with pytest.raises(Fenced):
         old.lease.renew()
     assert new.replay.seq == 2 and logged(wire.straight) == []
@@ -417,7 +417,7 @@ def test_in_a_storm_every_acknowledged_record_is_replayed_once(wire: Wire, seed:
         if call % 3 == 0:
             host.renew(job)
         drain(job)
-        assert ticket.word == "acked" and job.writer.ended is None
+        assert ticket.status == "acked" and job.writer.ended is None
         acked.append(call)
     stormy = {type(one.fault) for one in wire.proxy.seen}
     patient = RetryBucket(wire.bucket, host.clock, host.rng, attempts=PATIENCE, deadline=3600.0)

@@ -190,7 +190,7 @@ class Walk:
         """What the agents are told of their calls."""
         for uid, (ticket, job) in list(self.tickets.items()):
             try:
-                word = ticket.word
+                word = ticket.status
             except Fenced:
                 del self.tickets[uid]
                 continue

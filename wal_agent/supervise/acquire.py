@@ -152,9 +152,9 @@ def acquire_job(
                             cause=cause,
                             spool=folder,
                             spooling=spooling.wanted,
-                            tell=tell,
-                            between=check_signals,
-                            unbroken=unbroken,
+                            report=tell,
+                            check_stop=check_signals,
+                            uninterrupted=unbroken,
                         )
                 except Damaged as error:
                     raise explain_open_error(bucket, keys, seen, error) from error

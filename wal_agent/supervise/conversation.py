@@ -210,7 +210,7 @@ class Conversation:
                 self.since, self._entered = now, self._clock.boot()
                 with suppress(WalAgentError):  # a writer that has ended says so to who needs its word
                     record = PhaseChange(time=now, phase=self.phase, was=was, tool=tool[:MAX_TOOL])
-                    self._writer.append(record, later=True)
+                    self._writer.append(record, defer=True)
         if changed:
             self._emit(PhaseChanged(was, self.phase, tool, lasted))
         self._on_phase(actions)

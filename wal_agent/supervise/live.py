@@ -58,6 +58,7 @@ from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.supervise.watchdog import STUCK, Bounds, Liveness, Watch, waited_for
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
 from wal_agent.wal.job import OpenedJob
+from wal_agent.wal.writer import WriterListener
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
 HOOKS_END = float(SHELL_SECONDS[False])
@@ -78,7 +79,7 @@ class Launch:
     args: tuple[str, ...] = ()  # the user's own
 
 
-class Live:
+class Live(WriterListener):
     """One agent process with its hooks, heartbeat and autosave. Make it in the main thread; `run` once."""
 
     def __init__(
@@ -126,7 +127,7 @@ class Live:
         self._await, self._awaited = ExitStack(), ""
         self._child: Child | None = None
         writer = opened.writer
-        writer.on_end = self._stop
+        writer.add_listener(self)
         self.gate = Gate(
             writer,
             opened.blobs,
@@ -344,6 +345,9 @@ class Live:
         if allowed and self._child is not None:
             since = min(r.began for r in allowed) - 1
             processes.end_processes(processes.tool_processes(self._child.pid, self._run_dir.run, since))
+
+    def on_ended(self, error: WalAgentError) -> None:
+        self._stop(error)
 
     def _stop(self, error: WalAgentError) -> None:
         """End the agent's whole tree: first nothing is allowed any more, then the main thread kills."""

@@ -61,7 +61,7 @@ from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease import Lease
 from wal_agent.wal.lease_doc import LeaseRequest
 from wal_agent.wal.state import State
-from wal_agent.wal.writer import SPOOL_AFTER
+from wal_agent.wal.writer import SPOOL_AFTER, WriterListener
 
 PATIENCE = 0.5  # seconds for a thread of ours that may hang in the bucket, when the machine goes away
 SWEEP = 10.0  # seconds for the removal of what dead runs left; what is left of it goes on beside the run
@@ -120,7 +120,7 @@ def sweep(agent: Agent, env: Env, runtime: Path) -> None:
     agent.sweep(env, runtime)
 
 
-class _Run:
+class _Run(WriterListener):
     """One run, step by step."""
 
     def __init__(
@@ -224,10 +224,9 @@ class _Run:
                 self._give_back(stopped.lease, stopped)
             raise
         self._remember(opened.lease.epoch)
-        opened.writer.spool_after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
         if opened.spool is not None:
             self.screen.say(SPOOLING)
-        opened.writer.on_ack = self._acked
+        opened.writer.add_listener(self)
         openings = opened.replay.state.openings  # none where the log is damaged before ours
         self.wish.emit(
             LeaseTaken(
@@ -255,7 +254,7 @@ class _Run:
                 "next start, that will not be noticed"
             )
 
-    def _acked(self, records: Sequence[AnyRecord], state: State) -> None:
+    def on_acked(self, records: Sequence[AnyRecord], state: State) -> None:
         """Of a segment that the bucket has."""
         earlier = sum(o.epoch < state.openings[-1].opening.epoch for o in state.open)
         self.wish.emit(Logged(tuple(str(type(r).__struct_config__.tag) for r in records), earlier))
@@ -270,7 +269,10 @@ class _Run:
             threading.Thread(target=opened.writer.run, args=(stop,), name="writer", daemon=True).start()
             self.preemption.start()
             if opened.spool is not None:
-                threading.Thread(target=opened.writer.run_spooling, args=(stop,), name="spooler", daemon=True).start()
+                after = min(SPOOL_AFTER, self.wish.settings.append_deadline / 2)
+                threading.Thread(
+                    target=opened.writer.run_spooling, args=(stop, after), name="spooler", daemon=True
+                ).start()
 
         try:
             yield start

@@ -215,7 +215,7 @@ class SessionSaver:
                 raise
         size = sum(edit.data.size for r in records if isinstance(r, FileDelta) for edit in r.edits)
         if tickets:  # the log keeps their order: with the last one all are there
-            tickets[-1].then(lambda: self._emit(Saved("session", size, self._clock.boot() - began)))
+            tickets[-1].when_acked(lambda: self._tell(Saved("session", size, self._clock.boot() - began)))
         elif idle:
             self._emit(Saved("session", 0, self._clock.boot() - began))
 

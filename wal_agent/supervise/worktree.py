@@ -239,7 +239,7 @@ class WorktreeSaver:
                 return
             if record is not None:
                 sent, ticket = sum(pack.size for pack in record.packs), self._writer.append(record)
-                ticket.then(lambda: self._emit(Saved("workspace", sent, self._clock.boot() - began)))
+                ticket.when_acked(lambda: self._tell(Saved("workspace", sent, self._clock.boot() - began)))
                 self._newest = record
                 self._capture.commit()
             elif not self._writer.pending:

@@ -191,19 +191,19 @@ def open_job(
     cause: Cause,
     budget: float = 20.0,
     parallel: int = reader.PARALLEL,
-    on_end: Callable[[WalAgentError], None] = lambda _: None,
     spool: Spool | None = None,
     spooling: bool = False,
-    tell: Callable[[str], None] = lambda _: None,
-    between: Callable[[], None] = lambda: None,
-    unbroken: Callable[[], AbstractContextManager[None]] = nullcontext,
+    report: Callable[[str], None] = lambda _: None,
+    check_stop: Callable[[], None] = lambda: None,
+    uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> OpenedJob:
     """Open the job from exactly the lease that admit() said yes to (`seen`, `cause`).
 
     `spool`: a new folder, or the one that the lease named, whose records come into the log first (R9). `spooling`: this
-    run spools there too; else the lease names it only until that is done. It may take long, so `tell` gets a line then,
-    and `between` is called before each segment; what that raises goes through. `unbroken` is entered from the lease to
-    the opening: a lease given up without one would hide how the owner before ended, so nothing should stop us there.
+    run spools there too; else the lease names it only until that is done. It may take long, so `report` gets a line
+    then, and `check_stop` is called before each segment; what it raises goes through. `uninterrupted` is entered from
+    the lease to the opening: a lease given up without one would hide how the owner before ended, so nothing should
+    stop us there.
 
     LeaseHeld: someone else was faster; Fenced: someone opened it meanwhile; Unavailable, Denied: the bucket, within
     `budget` seconds for each of four steps; Damaged: the log's newest segment cannot be read,
@@ -215,7 +215,7 @@ def open_job(
     newest = read_log_epoch(bucket, keys, clock, rng, seen, budget)
     steady = RetryBucket(bucket, clock, rng, deadline=budget)
     before = reader.replay(steady, keys, parallel=parallel)  # Newer: raised before anything is written
-    with unbroken():
+    with uninterrupted():
         lease = leases.acquire(
             bucket,
             keys,
@@ -245,7 +245,7 @@ def open_job(
         at = place_opening(bucket, keys, clock, rng, opening, hint=lease.doc.seq, budget=budget)
     try:
         return _opened(
-            bucket, keys, clock, rng, claim, before, at, lease, budget, parallel, on_end, spool, spooling, tell, between
+            bucket, keys, clock, rng, claim, before, at, lease, budget, parallel, spool, spooling, report, check_stop
         )
     except Stopped as stopped:
         if spool is None or spool.empty:  # what only this machine has must be named by the lease
@@ -264,11 +264,10 @@ def _opened(
     lease: Lease,
     budget: float,
     parallel: int,
-    on_end: Callable[[WalAgentError], None],
     spool: Spool | None,
     spooling: bool,
-    tell: Callable[[str], None],
-    between: Callable[[], None],
+    report: Callable[[str], None],
+    check_stop: Callable[[], None],
 ) -> OpenedJob:
     """What follows the own opening, `at`: the replay, and what an earlier run had spooled."""
     found = replay_for_plan(bucket, keys, clock, rng, before, at, budget, parallel)
@@ -284,19 +283,19 @@ def _opened(
         epoch=lease.epoch,
         run=claim.run,
         acked=Acked(at.seq, at.hash, found.state, found.segments_read, found.bytes_read, found.time),
-        on_end=on_end,
         spool=spool,
         carried=carried,
     )
     if carried:
-        tell(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
-        spool_replay.send_spooled(writer, clock, rng, budget, between)
+        report(f"carrying in {len(carried)} segment{'s' * (len(carried) > 1)} from this machine's spool")
+        spool_replay.send_spooled(writer, clock, rng, budget, check_stop)
         now = writer.acked
         found = replace(found, state=now.state, seq=now.seq, hash=now.hash, time=now.time)
     if spool and sound and not spooling:
         lease.unspool(budget=budget)
         spool.remove()
-        writer.spool = spool = None
+        writer.stop_spooling()
+        spool = None
     blobs = Blobs(bucket, keys, clock, rng, epoch=lease.epoch, parallel=max(1, parallel // 2))
     return OpenedJob(keys, lease, writer, blobs, found, spool)
 

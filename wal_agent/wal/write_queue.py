@@ -28,11 +28,11 @@ class Ticket:
         self._event = threading.Event()
         self._error: WalAgentError | None = None
         self._spooled = False
-        self._then: Callable[[], None] | None = None
+        self._when_acked: Callable[[], None] | None = None
         self.seq = 0
 
     @property
-    def word(self) -> AckStatus:
+    def status(self) -> AckStatus:
         """As of now; raises Fenced or Damaged when it will never be acknowledged."""
         if self._error is not None:
             raise self._error
@@ -41,27 +41,27 @@ class Ticket:
         return "spooled" if self._spooled else "undecided"
 
     def wait(self, timeout: float) -> AckStatus:
-        """`word` once it is acked or spooled, or after `timeout` seconds. "undecided" is no failure: the record stays
+        """`status` once it is acked or spooled, or after `timeout` seconds. "undecided" is no failure: the record stays
         in the queue and may still be acknowledged (R3); the caller ends its call as denied."""
         self._event.wait(timeout)
-        return self.word
+        return self.status
 
-    def then(self, act: Callable[[], None]) -> None:
+    def when_acked(self, act: Callable[[], None]) -> None:
         """Do `act` once it is acknowledged, in the thread that commits; at once where it is. It must be quick, and must
         not fail."""
         with _deciding:
             if not self.seq:
-                self._then = act
+                self._when_acked = act
                 return
         act()
 
     def ack(self, seq: int) -> None:
         with _deciding:
             self.seq = seq
-            then, self._then = self._then, None
+            act, self._when_acked = self._when_acked, None
         self._event.set()
-        if then is not None:
-            then()
+        if act is not None:
+            act()
 
     def spool(self) -> None:
         self._spooled = True
@@ -95,7 +95,7 @@ class QueuedAppend:
     raw: tuple[bytes, ...]  # the MessagePack of each record
     ticket: Ticket
     since: float  # boot time
-    later: bool = False  # worth no put of its own
+    defer: bool = False  # not worth a put of its own
 
     @property
     def size(self) -> int:
@@ -177,7 +177,7 @@ class Backlog:
 
 def put_is_due(queue: Sequence[QueuedAppend], now: float, latest: float) -> bool:
     """Whether a put is due: for anything but records that can wait, or for those when they have waited `latest` s."""
-    return any(not item.later for item in queue) or (bool(queue) and now - queue[0].since >= latest)
+    return any(not item.defer for item in queue) or (bool(queue) and now - queue[0].since >= latest)
 
 
 def must_spool(line: UnackedSegments, queue: Sequence[QueuedAppend], now: float, after: float) -> bool:
@@ -185,7 +185,7 @@ def must_spool(line: UnackedSegments, queue: Sequence[QueuedAppend], now: float,
     else when the outage has lasted, by what the oldest append has waited."""
     if line.stored:
         return True
-    oldest = line.first or next((item for item in queue if not item.later), None)
+    oldest = line.first or next((item for item in queue if not item.defer), None)
     return oldest is not None and now - oldest.since >= after
 
 
@@ -194,8 +194,3 @@ def resolve_conflict(found: bytes, found_epoch: int, found_run: str, sent: InFli
     if found == sent.data:
         return "mine"
     return "fenced" if found_epoch > epoch else "damage"
-
-
-def keep_undecided(sent: InFlight) -> InFlight | None:
-    """R3: what stays in flight after an undecided put: the same bytes for the same seq."""
-    return sent

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -32,7 +32,6 @@ from wal_agent.wal.write_queue import (
     Sealed,
     Ticket,
     UnackedSegments,
-    keep_undecided,
     must_spool,
     put_is_due,
     resolve_conflict,
@@ -44,6 +43,18 @@ Step = Literal["idle", "acked", "undecided", "ended"]
 SPOOL_AFTER = 3.0  # seconds that an append waits before the run takes it for an outage and spools
 MAX_DEFER = 5.0  # seconds that records which are worth no put of their own may wait
 SPOOL_POLL = 0.1  # seconds between two looks at whether it has waited so long
+
+
+class WriterListener:
+    """What a run does when its log moves on. The thread that commits calls these; they must be quick and must not
+    fail."""
+
+    def on_acked(self, records: Sequence[AnyRecord], state: State) -> None:
+        """The bucket has a segment with `records`; `state` is the log's with them. Called for each segment, after the
+        tickets of its appends."""
+
+    def on_ended(self, error: WalAgentError) -> None:
+        """The writer was fenced or met damage: nothing more can be appended. Called once."""
 
 
 class Writer:
@@ -59,17 +70,13 @@ class Writer:
         epoch: int,
         run: str,
         acked: Acked,
-        on_end: Callable[[WalAgentError], None] = lambda _: None,
         spool: Spool | None = None,
         carried: Sequence[InFlight] = (),
     ) -> None:
         """`carried`: segments that are in the spool already and follow `acked`."""
         self._bucket, self._keys, self._clock, self._rng = bucket, keys, clock, rng
         self.epoch, self.run_id = epoch, run
-        self.on_end = on_end
-        """Called once, from the thread that commits, when the writer is fenced or meets damage."""
-        self.on_ack: Callable[[Sequence[AnyRecord], State], None] = lambda records, state: None
-        """Called for each acknowledged segment, behind those who wait for it; must be quick and must not fail."""
+        self._listeners: tuple[WriterListener, ...] = ()
         self._acked = acked
         self._queue: deque[QueuedAppend] = deque()
         self._line = UnackedSegments(deque(carried), len(carried))
@@ -81,19 +88,24 @@ class Writer:
         self._spooling = threading.Lock()  # one segment at a time, in order
         self._work = threading.Event()
         self._waiting = threading.Event()
-        self.spool = spool
-        self.spool_after = SPOOL_AFTER
+        self._spool = spool
 
     # --- what callers see
 
-    def append(self, *records: AnyRecord, later: bool = False) -> Ticket:
+    def add_listener(self, listener: WriterListener) -> None:
+        """Report to `listener` from now on. What happened before is in `state` and `ended`."""
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+
+    def append(self, *records: AnyRecord, defer: bool = False) -> Ticket:
         """Queue the records for one segment, in order. Never blocks on I/O. ValueError: a record that could never be
         read back, or too much for a segment; Fenced, Damaged: the writer has ended; Sealed.
 
-        `later`: they are worth no put of their own, and go with the next that are, or at `LATEST`."""
+        `defer`: the records are not worth a put of their own. They go with the next ones that are, or after MAX_DEFER
+        seconds."""
         if not records:
             raise ValueError("nothing to append")
-        item = QueuedAppend(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot(), later)
+        item = QueuedAppend(tuple(codec.encode_record(r)[0] for r in records), Ticket(), self._clock.boot(), defer)
         if item.size > codec.MAX_SEGMENT - codec.OVERHEAD:
             raise ValueError(f"{item.size} bytes fit no segment; append them apart")
         with self._lock:
@@ -102,7 +114,7 @@ class Writer:
             if self._sealed:
                 raise Sealed(f"The log of job {self._keys.job} is sealed; nothing more can be recorded in this run.")
             self._queue.append(item)
-        if not later:
+        if not defer:
             self._work.set()
             self._waiting.set()
         return item.ticket
@@ -236,7 +248,7 @@ class Writer:
         except Conflict:
             return self._read_back(sent)
         except (Unavailable, Denied):
-            return self._undecided(sent)
+            return "undecided"
         failpoint("append.after_put")
         return self._ack(sent)
 
@@ -274,7 +286,7 @@ class Writer:
             found = self._bucket.get(self._keys.segment(sent.seq)).data
             other = codec.decode_segment(found, job=self._keys.job, seq=sent.seq)
         except (NotFound, Unavailable, Denied):
-            return self._undecided(sent)
+            return "undecided"
         except (Damaged, Newer) as error:
             return self._end(error)
         match resolve_conflict(found, other.epoch, other.run, sent, self.epoch, self.run_id):
@@ -309,19 +321,11 @@ class Writer:
         for ticket in sent.tickets:
             ticket.ack(sent.seq)
         failpoint("append.after_ack")
-        if stored and self.spool is not None:
-            self.spool.drop(sent.seq)
-        self.on_ack(records, self._acked.state)
+        if stored and self._spool is not None:
+            self._spool.drop(sent.seq)
+        for listener in self._listeners:
+            listener.on_acked(records, self._acked.state)
         return "acked"
-
-    def _undecided(self, sent: InFlight) -> Step:
-        kept = keep_undecided(sent)
-        with self._lock:
-            if kept is None:
-                self._line.leave()
-            else:
-                self._line.segments[0] = kept
-        return "undecided"
 
     def _end(self, error: WalAgentError) -> Step:
         with self._lock:
@@ -331,20 +335,25 @@ class Writer:
             self._queue.clear()
         for ticket in waiting:
             ticket.fail(error)
-        self.on_end(error)
+        for listener in self._listeners:
+            listener.on_ended(error)
         return "ended"
 
     # --- spooling
 
-    def spool_once(self, *, at_once: bool = False) -> bool:
-        """One step of R9: store the oldest waiting segment that is not in the spool, if the outage has lasted (or
-        `at_once`). Whether there was one. Waits for no put; where the disk refuses, the caller's call is denied."""
-        spool = self.spool
+    def stop_spooling(self) -> None:
+        """Spool nothing from now on: the folder is empty and goes."""
+        self._spool = None
+
+    def spool_once(self, after: float = SPOOL_AFTER, *, at_once: bool = False) -> bool:
+        """One step of R9: store the oldest waiting segment that is not in the spool, if it has waited `after` seconds
+        (or `at_once`). Whether there was one. Waits for no put; where the disk refuses, the caller's call is denied."""
+        spool = self._spool
         if spool is None:
             return False
         with self._spooling:
             with self._lock:
-                due = at_once or must_spool(self._line, self._queue, self._clock.boot(), self.spool_after)
+                due = at_once or must_spool(self._line, self._queue, self._clock.boot(), after)
                 sent = (self._line.unstored or self._next()) if due and self._ended is None else None
             if sent is None:
                 return False
@@ -360,11 +369,11 @@ class Writer:
             ticket.spool()
         return True
 
-    def run_spooling(self, stop: threading.Event) -> None:
-        """Spool what an outage holds up, until `stop` is set."""
+    def run_spooling(self, stop: threading.Event, after: float = SPOOL_AFTER) -> None:
+        """Spool what an outage has held up for `after` seconds, until `stop` is set."""
         while not stop.is_set():
             self._waiting.clear()
-            if not self.spool_once():
+            if not self.spool_once(after):
                 self._waiting.wait(SPOOL_POLL if self.pending else 1.0)
 
 

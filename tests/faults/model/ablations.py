@@ -19,7 +19,7 @@ from wal_agent.recovery import lease_policy
 from wal_agent.wal import blobs, codec, job, reader, retention, snapshot, writer
 from wal_agent.wal import lease as leases
 from wal_agent.wal.state import apply_all
-from wal_agent.wal.writer import Acked, InFlight, Writer
+from wal_agent.wal.writer import Acked, InFlight, Step, Writer
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,26 @@ def lone_bytes(found: bytes, found_epoch: int, found_run: str, sent: InFlight, e
     return "mine" if (found_epoch, found_run) == (epoch, run) else "fenced" if found_epoch > epoch else "damage"
 
 
-def encoded_again(sent: InFlight) -> InFlight:
+real_step = Writer._step
+
+
+def forgotten(of: Writer) -> Step:
+    """R3 out: what was not decided is dropped, and the next batch takes its seq."""
+    step = real_step(of)
+    if step == "undecided":
+        of._line.leave()
+    return step
+
+
+def encoded_again(of: Writer) -> Step:
     """R3 out: the bytes are made anew for each try; the time in them is another by then."""
+    step = real_step(of)
+    if step == "undecided":
+        of._line.segments[0] = _encoded_again(of._line.segments[0])
+    return step
+
+
+def _encoded_again(sent: InFlight) -> InFlight:
     old = codec.decode_segment(sent.data, job="job", seq=sent.seq)
     raw = [codec.encode_record(r)[0] for r in old.records]
     again = codec.encode_segment(
@@ -167,9 +185,9 @@ ABLATIONS = [
         "R3 one seq, one content",
         ("I3", "ZOMBIE", "SEEN", "ACT"),
         free(late=0.2, lost=0.1),
-        ((writer, "keep_undecided", lambda sent: None), (writer, "resolve_conflict", lone_bytes)),
+        ((Writer, "_step", forgotten), (writer, "resolve_conflict", lone_bytes)),
     ),
-    Ablation("R3 encoded once", ("DAMAGE",), free(late=0.1, lost=0.1), ((writer, "keep_undecided", encoded_again),)),
+    Ablation("R3 encoded once", ("DAMAGE",), free(late=0.1, lost=0.1), ((Writer, "_step", encoded_again),)),
     Ablation(
         "R4 keep the opening",
         ("ZOMBIE", "I3", "SEEN"),

@@ -186,7 +186,7 @@ class Owner:
 
     def answer(self, opened: OpenedJob) -> None:
         for call in [c for c in self.calls if not c.answered]:
-            if call.ticket.word == "acked":
+            if call.ticket.status == "acked":
                 call.answered = True
                 if opened.lease.may_allow(MARGIN):
                     self.world.note(self.actor.name, f"ALLOWS {call.uid}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,18 @@ from wal_agent.supervise.worktree import WorktreeSaver
 from wal_agent.wal.snapshot import SnapshotPolicy
 from wal_agent.wal.state import State
 from wal_agent.wal.write_queue import Ticket
+from wal_agent.wal.writer import WriterListener
 
 
 def test_a_ticket_does_what_was_asked_once_when_it_is_acknowledged() -> None:
     done: list[str] = []
     ticket = Ticket()
-    ticket.then(lambda: done.append("before"))
+    ticket.when_acked(lambda: done.append("before"))
     assert done == []
     ticket.ack(7)
     ticket.ack(7)
     assert done == ["before"]
-    ticket.then(lambda: done.append("after"))
+    ticket.when_acked(lambda: done.append("after"))
     assert done == ["before", "after"]
 
 
@@ -47,7 +49,7 @@ def test_it_is_done_once_whoever_is_faster() -> None:
         other = threading.Thread(target=ack)
         other.start()
         begin.wait()
-        ticket.then(lambda done=done: done.append(1))  # type: ignore[misc]
+        ticket.when_acked(lambda done=done: done.append(1))  # type: ignore[misc]
         other.join()
         assert done == [1]
 
@@ -57,11 +59,12 @@ def test_the_writer_tells_of_records_once_and_behind_those_who_wait() -> None:
     job = world.open("a")
     heard: list[tuple[list[str], int]] = []
 
-    def on_ack(records: tuple[AnyRecord, ...], state: State) -> None:
-        assert ticket.word == "acked", "no hook waits for who looks on"
-        heard.append(([type(r).__name__ for r in records], len(state.open)))
+    class Listener(WriterListener):
+        def on_acked(self, records: Sequence[AnyRecord], state: State) -> None:
+            assert ticket.status == "acked", "no hook waits for who looks on"
+            heard.append(([type(r).__name__ for r in records], len(state.open)))
 
-    job.writer.on_ack = on_ack  # type: ignore[assignment]
+    job.writer.add_listener(Listener())
     ticket = job.writer.append(intent(1), intent(2))
     world.bucket.fates = ["lost"]
     assert (job.writer.commit_once(), heard) == ("undecided", [])

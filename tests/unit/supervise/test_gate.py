@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit.supervise.crew import PATIENCE, Post, ended, starting, until
-from tests.unit.wal.world import KEYS
+from tests.unit.wal.world import KEYS, Ended
 from wal_agent.agents.base import Allow, Decision, Deny, LoggedCall, ToolEnded
 from wal_agent.agents.gemini.resume import call_result
-from wal_agent.errors import Damaged, Fenced, WalAgentError
+from wal_agent.errors import Damaged, Fenced
 from wal_agent.records import AnyRecord, End
 from wal_agent.recovery.project_rules import load_all
 from wal_agent.recovery.prompt import DENY_DRAINING, DENY_ENDED, DENY_FENCED, DENY_LATE
@@ -139,11 +139,11 @@ def test_bulk_input_that_cannot_be_stored_is_a_refusal_and_no_call(post: Post) -
 def test_a_fenced_owner_allows_nothing_any_more(post: Post) -> None:
     """I2, I5: whether the fence is met while it waits or was met before; the turn is ended too."""
     post.world.take_over("b")
-    ends: list[WalAgentError] = []
-    post.job.writer.on_end = ends.append
+    listener = Ended()
+    post.job.writer.add_listener(listener)
     with post.committing():
         assert post.gate.before(WRITE) == Deny(DENY_FENCED, stop=True)
-    assert isinstance(ends[0], Fenced)
+    assert isinstance(listener.errors[0], Fenced)
     assert post.gate.before(WRITE) == Deny(DENY_FENCED, stop=True)
     assert [o.intent for o in post.state.open] == []
 

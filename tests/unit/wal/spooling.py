@@ -61,7 +61,7 @@ def spooled(job: OpenedJob, *records: AnyRecord) -> Ticket:
     ticket = job.writer.append(*records)
     assert job.writer.commit_once() == "undecided"
     assert job.writer.spool_once(at_once=True)
-    assert ticket.word == "spooled"
+    assert ticket.status == "spooled"
     return ticket
 
 

@@ -353,7 +353,7 @@ def test_a_full_disk_is_a_denial(world: World, disk: Disk, monkeypatch: pytest.M
     first.writer.append(intent(2, "two"))
     assert first.writer.commit_once() == "undecided"
     assert not first.writer.spool_once(at_once=True)
-    assert ticket.word == "undecided" and first.writer.spooled == 0
+    assert ticket.status == "undecided" and first.writer.spooled == 0
     up(world)
     drain(first)
     assert ticket.wait(0) == "acked" and calls(world) == [(1, "one"), (2, "two")]

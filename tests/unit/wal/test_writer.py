@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.supervise.crew import PATIENCE, until
 from tests.unit.wal.spooling import Disk, call, calls, cut_off, down, up
-from tests.unit.wal.world import KEYS, World, drain, end, intent
+from tests.unit.wal.world import KEYS, Ended, World, drain, end, intent
 from wal_agent.errors import Damaged, Fenced, WalAgentError
 from wal_agent.wal import codec
 from wal_agent.wal.job import OpenedJob
@@ -22,9 +22,9 @@ def test_appends_that_wait_together_share_a_segment() -> None:
     world = World()
     job = world.open("a")
     first, second = job.writer.append(intent(1)), job.writer.append(intent(2), end(1))
-    assert job.writer.backlog.items == 2 and first.word == "undecided"
+    assert job.writer.backlog.items == 2 and first.status == "undecided"
     assert job.writer.commit_once() == "acked"
-    assert (first.word, second.word, first.seq, second.seq) == ("acked", "acked", 2, 2)
+    assert (first.status, second.status, first.seq, second.seq) == ("acked", "acked", 2, 2)
     assert job.writer.commit_once() == "idle"
     assert [c.intent.call for c in job.writer.state.open] == [2]
 
@@ -46,7 +46,7 @@ def test_an_undecided_put_is_sent_again_byte_for_byte_and_nothing_else_is(fate: 
     later = job.writer.append(intent(2))
     world.clock.at += 5  # a segment that was encoded again would have another time, and other bytes
     assert job.writer.commit_once() == "acked"
-    assert ticket.word == "acked" and later.word == "undecided"
+    assert ticket.status == "acked" and later.status == "undecided"
     sent = [data for key, data in world.bucket.puts if key == KEYS.segment(2)]
     assert len(sent) == 2 and sent[0] == sent[1]
 
@@ -54,8 +54,8 @@ def test_an_undecided_put_is_sent_again_byte_for_byte_and_nothing_else_is(fate: 
 def test_a_higher_epoch_at_my_seq_is_a_fence_for_good() -> None:
     world = World()
     old = world.open("a")
-    ended: list[Exception] = []
-    old.writer.on_end = ended.append
+    ended = Ended()
+    old.writer.add_listener(ended)
     new = world.take_over("b")
     ticket, queued = old.writer.append(intent(1)), old.writer.append(intent(2))
     assert old.writer.commit_once() == "ended"
@@ -63,10 +63,10 @@ def test_a_higher_epoch_at_my_seq_is_a_fence_for_good() -> None:
     with pytest.raises(Fenced, match="taken over by host-b"):
         ticket.wait(0)
     with pytest.raises(Fenced):
-        assert queued.word
+        assert queued.status
     with pytest.raises(Fenced):
         old.writer.append(intent(3))
-    assert len(ended) == 1 and isinstance(ended[0], Fenced)
+    assert len(ended.errors) == 1 and isinstance(ended.errors[0], Fenced)
     assert new.replay.seq == 2
 
 
@@ -78,7 +78,7 @@ def test_what_can_only_be_a_fault_is_called_damage() -> None:
     ticket = job.writer.append(intent(1))
     assert job.writer.commit_once() == "ended"
     with pytest.raises(Damaged, match="not what this run"):
-        assert ticket.word
+        assert ticket.status
 
 
 def test_what_could_not_be_read_back_never_gets_in() -> None:
@@ -98,7 +98,7 @@ def test_seal_flushes_and_refuses() -> None:
     ticket = job.writer.append(intent(1))
     world.bucket.fates = ["lost", "dropped"]
     assert job.writer.seal(10.0)
-    assert ticket.word == "acked"
+    assert ticket.status == "acked"
     with pytest.raises(Sealed):
         job.writer.append(intent(2))
 
@@ -138,15 +138,15 @@ def test_a_bucket_that_breaks_its_contract_ends_the_writer_loudly() -> None:
         raise RuntimeError("boom")
 
     world.bucket.before_put = broken
-    ended: list[Exception] = []
-    job.writer.on_end = ended.append
+    ended = Ended()
+    job.writer.add_listener(ended)
     with pytest.raises(RuntimeError):
         job.writer.run(threading.Event())
     with pytest.raises(WalAgentError, match="boom"):
         ticket.wait(0)
     with pytest.raises(WalAgentError):
         job.writer.append(intent(2))
-    assert len(ended) == 1
+    assert len(ended.errors) == 1
 
 
 def test_many_threads_append_while_the_loop_runs() -> None:
@@ -202,13 +202,13 @@ def test_nothing_is_spooled_before_an_append_has_waited_so_long(shop: Shop) -> N
     assert writer.commit_once() == "undecided"
     world.clock.at += SPOOL_AFTER - 0.1
     second = writer.append(intent(2))
-    assert not writer.spool_once() and first.word == "undecided"
+    assert not writer.spool_once() and first.status == "undecided"
     world.clock.at += 0.1
-    assert writer.spool_once() and (first.word, second.word) == ("spooled", "undecided")
-    assert writer.spool_once() and second.word == "spooled"
+    assert writer.spool_once() and (first.status, second.status) == ("spooled", "undecided")
+    assert writer.spool_once() and second.status == "spooled"
     assert not writer.spool_once()
     third = writer.append(intent(3))
-    assert writer.spool_once() and third.word == "spooled" and writer.spooled == 3
+    assert writer.spool_once() and third.status == "spooled" and writer.spooled == 3
 
 
 def test_the_spool_holds_the_very_bytes_that_are_put_one_at_a_time(shop: Shop) -> None:
@@ -225,10 +225,10 @@ def test_the_spool_holds_the_very_bytes_that_are_put_one_at_a_time(shop: Shop) -
     for seq, ticket in enumerate(tickets, 2):
         assert sorted(shop.files) == list(range(seq, 5))
         assert shop.job.writer.commit_once() == "acked"
-        assert world.inner.get(KEYS.segment(seq)).data == files[seq] and (ticket.word, ticket.seq) == ("acked", seq)
+        assert world.inner.get(KEYS.segment(seq)).data == files[seq] and (ticket.status, ticket.seq) == ("acked", seq)
     assert shop.files == {} and shop.job.writer.spooled == 0 and shop.job.writer.commit_once() == "idle"
     again = shop.job.writer.append(intent(4))
-    assert not shop.job.writer.spool_once() and again.word == "undecided"
+    assert not shop.job.writer.spool_once() and again.status == "undecided"
 
 
 def test_what_is_acknowledged_while_it_is_stored_leaves_the_spool(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +244,7 @@ def test_what_is_acknowledged_while_it_is_stored_leaves_the_spool(shop: Shop, mo
 
     monkeypatch.setattr(spool, "store", slow)
     assert writer.spool_once(at_once=True)
-    assert ticket.word == "acked" and shop.files == {} and spool.empty
+    assert ticket.status == "acked" and shop.files == {} and spool.empty
 
 
 def test_behind_what_is_spooled_everything_is_at_once(shop: Shop) -> None:
@@ -257,13 +257,12 @@ def test_behind_what_is_spooled_everything_is_at_once(shop: Shop) -> None:
     assert shop.job.writer.commit_once() == "acked"
     shop.world.clock.at -= SPOOL_AFTER  # the oldest that waits is young
     ticket = shop.job.writer.append(intent(3))
-    assert shop.job.writer.spool_once() and ticket.word == "spooled"
+    assert shop.job.writer.spool_once() and ticket.status == "spooled"
 
 
 def test_a_put_that_hangs_does_not_hold_the_spool_up(shop: Shop) -> None:
     """R9: both threads as in a run; the bucket answers nothing while the calls go on."""
     world, writer = shop.world, shop.job.writer
-    writer.spool_after = 0.0
     hanging, answer, stop = threading.Event(), threading.Event(), threading.Event()
 
     def hang(_: str) -> None:
@@ -271,14 +270,17 @@ def test_a_put_that_hangs_does_not_hold_the_spool_up(shop: Shop) -> None:
         answer.wait(PATIENCE)
 
     world.bucket.before_put = hang
-    threads = [threading.Thread(target=work, args=(stop,)) for work in (writer.run, writer.run_spooling)]
+    threads = [
+        threading.Thread(target=writer.run, args=(stop,)),
+        threading.Thread(target=writer.run_spooling, args=(stop, 0.0)),
+    ]
     for thread in threads:
         thread.start()
     tickets = [writer.append(intent(n)) for n in (1, 2)]
     assert hanging.wait(PATIENCE)
     assert [t.wait(PATIENCE) for t in tickets] == ["spooled"] * 2
     answer.set()
-    until(lambda: [t.word for t in tickets] == ["acked"] * 2, "the bucket has them")
+    until(lambda: [t.status for t in tickets] == ["acked"] * 2, "the bucket has them")
     until(lambda: shop.files == {}, "the spool is empty")
     stop.set()
     for thread in threads:

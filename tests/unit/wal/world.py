@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 
 from wal_agent.bucket.base import Entry, Object, Version
 from wal_agent.bucket.memory import MemoryBucket
-from wal_agent.errors import Unavailable
+from wal_agent.errors import Unavailable, WalAgentError
 from wal_agent.records import End, Host, Intent, Payload
 from wal_agent.recovery.lease_policy import Acquire, Local, admit
 from wal_agent.wal import lease
 from wal_agent.wal.job import OpenedJob, OpeningFields, open_job
 from wal_agent.wal.keys import Keys
 from wal_agent.wal.lease_doc import LeaseRequest
+from wal_agent.wal.writer import WriterListener
 
 KEYS = Keys("shop")
 TTL = 30.0
@@ -141,6 +142,16 @@ def intent(call: int, uid: str = "", time: float = 1.0) -> Intent:
 
 def end(call: int, time: float = 2.0) -> End:
     return End(time=time, call=call, how="done", by="hook")
+
+
+class Ended(WriterListener):
+    """What ended a writer."""
+
+    def __init__(self) -> None:
+        self.errors: list[WalAgentError] = []
+
+    def on_ended(self, error: WalAgentError) -> None:
+        self.errors.append(error)
 
 
 def drain(job: OpenedJob) -> None:
