@@ -51,7 +51,7 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
         attended=wish.attended,
         restarts=restarts(wish),
     )
-    manager = service_manager(wish.env, wish.pulse.stalled, clock)
+    manager = service_manager(wish.env, wish.liveness.stalled, clock)
     first: list[Listener] = [listener for listener in (people, manager) if listener is not None]
 
     def failed(error: BaseException) -> None:
@@ -66,7 +66,7 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
                 agent=wish.agent.name,
                 workspace=wish.workspace,
                 clock=clock,
-                stalled=wish.pulse.stalled,
+                stalled=wish.liveness.stalled,
                 say=screen.say,
                 on_screen=on_screen(wish),
             )

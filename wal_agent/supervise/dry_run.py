@@ -116,7 +116,7 @@ def foresee_start(
         tree.covers(tree.now),
         inner=inner,
     )
-    verdicts = carry_over(found_now, at.before.recovery, tree.has)
+    verdicts = carry_over(found_now, at.before.recovery, tree.will_hold)
     talked = recovery_input.has_conversation(at, agent, blobs, workspace)
     decided = recovery_input.decide_recovery(at, agent, verdicts, Policy(settings.on_ambiguity), tree.identity, talked)
     if isinstance(decided, Halt) and issubclass(decided.kind, Damaged):
@@ -150,7 +150,7 @@ def foresee_start(
         return ForeseenStart(_words(keys.job, decided), rows, "", isinstance(decided, Halt), decided, verdicts)
     effects = tree.effects(tree.then)
     told = recovery_input.collect_prompt_facts(
-        at, here, workspace, agent, decided, verdicts, running, tree.told(tree.then), effects, clock.now()
+        at, here, workspace, agent, decided, verdicts, running, tree.describe(tree.then), effects, clock.now()
     )
     rows += [row("note", one_line(text, 300)) for text in decided.warnings]
     rows += tree.plan.rows()

@@ -134,7 +134,7 @@ class HookSwitches:
         self._own = {path: _bytes(path) for path in self._agent.run_settings_files(env)} if self._agent else {}
         self._marks = self._marked()
 
-    def look(self) -> ConfigError | None:
+    def check(self) -> ConfigError | None:
         """Why the hooks are off, or are about to be, since the look before."""
         if self._agent is None or (marks := self._marked()) == self._marks:
             return None

@@ -113,7 +113,7 @@ class RunOptions:
     emit: Emit = lambda _: None  # who looks on: metrics, logs, notifications
     metered: Callable[[Bucket], Bucket] = lambda bucket: bucket  # who counts requests puts itself around the bucket
     trace: str = ""  # W3C trace id of this run, for its opening record
-    pulse: Liveness = field(default_factory=Liveness)
+    liveness: Liveness = field(default_factory=Liveness)
 
     @property
     def interactive(self) -> bool:

@@ -177,7 +177,7 @@ class Preempted(Stopped):
 class RunningAgent(Protocol):
     """What of the agent's life a notice reaches."""
 
-    def go_down(self, down: ShutdownPlan) -> None: ...
+    def shut_down(self, down: ShutdownPlan) -> None: ...
 
     def save_soon(self) -> None: ...
 
@@ -232,7 +232,7 @@ class Preemption:
         with self._lock:
             self._running, down = running, self._down
         if down is not None:
-            running.go_down(down)
+            running.shut_down(down)
 
     def detach(self) -> None:
         """It runs no more; a notice is left to `check`."""
@@ -250,7 +250,7 @@ class Preemption:
         if running is None:
             return
         if self._down is not None:
-            running.go_down(self._down)
+            running.shut_down(self._down)
         else:
             running.save_soon()
 

@@ -84,11 +84,11 @@ def harmless_calls(calls: Iterable[InFlight]) -> frozenset[int]:
     return frozenset(n for c in calls if c.cls in ("read_only", "idempotent") for n in c.calls)
 
 
-def recovery_policy(wish: RunOptions) -> Policy:
+def recovery_policy(options: RunOptions) -> Policy:
     """What the user decided. A person at the terminal is there to look, so no crash loop is halted then."""
-    settings = wish.settings
-    limit = 0 if wish.attended else settings.restart_limit
-    return Policy(settings.on_ambiguity, wish.go_on, wish.fresh, limit, settings.restart_window)
+    settings = options.settings
+    limit = 0 if options.attended else settings.restart_limit
+    return Policy(settings.on_ambiguity, options.go_on, options.fresh, limit, settings.restart_window)
 
 
 class Preparation:
@@ -96,14 +96,14 @@ class Preparation:
 
     def __init__(
         self,
-        wish: RunOptions,
+        options: RunOptions,
         opened: OpenedJob,
         here: Host,
         clock: Clock,
         screen: Screen,
         check: Callable[[], None],
     ) -> None:
-        self.wish = wish
+        self.options = options
         self.opened = opened
         self.here = here
         self.clock = clock
@@ -112,33 +112,35 @@ class Preparation:
         self.began = clock.boot()
         self.at: Situation = read_situation(opened)
         self.seconds: dict[str, float] = {}  # of each step
-        self.tree: WorktreePlan = plan_worktree(self.at, here, wish.workspace, wish.settings, wish.agent, wish.env)
+        self.tree: WorktreePlan = plan_worktree(
+            self.at, here, options.workspace, options.settings, options.agent, options.env
+        )
         self.done: TreeResult = self.tree.now
-        self._inner = InnerRuns(wish.settings, wish.env, here)
+        self._inner = InnerRuns(options.settings, options.env, here)
 
     def go(self) -> PreparedStart:
         """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
-        at, wish = self.at, self.wish
-        settings = wish.settings
+        at, options = self.at, self.options
+        settings = options.settings
         leftovers = []
         here = at.same_host(self.here)
-        if at.home and here and may_end_leftovers(wish.env, settings.bucket, settings.job, at.home):
+        if at.home and here and may_end_leftovers(options.env, settings.bucket, settings.job, at.home):
             leftovers = processes.marked_processes(at.home.run)
         running = [processes.command_line(p) for p in leftovers]
         verdicts = self._verdicts(running, gone=False)
         decided = recovery_input.decide_recovery(
             at,
-            wish.agent,
+            options.agent,
             verdicts,
-            recovery_policy(wish),
+            recovery_policy(options),
             self.tree.identity,
-            recovery_input.has_conversation(at, wish.agent, self.opened.blobs, wish.workspace),
+            recovery_input.has_conversation(at, options.agent, self.opened.blobs, options.workspace),
         )
         match decided:
             case Refuse():
                 raise decided.error()
         openings = [o.opening for o in at.before.openings]
-        admit_args(wish, openings, decided.args, self.screen, self.check)
+        admit_args(options, openings, decided.args, self.screen, self.check)
         match decided:
             case Start():
                 return self._start(decided.args)
@@ -152,11 +154,11 @@ class Preparation:
         gone = [FileGone(time=self.clock.now(), path=name) for name in sorted(self.at.before.files)]
         if gone:
             self.opened.writer.append(*gone)
-        chosen = self.wish.agent.session_from_args(args)
+        chosen = self.options.agent.session_from_args(args)
         return PreparedStart(NewSession(str(uuid.uuid4()) if chosen is None else chosen), args, {})
 
     def _start_line(self) -> str:
-        settings = self.wish.settings
+        settings = self.options.settings
         line = f"job {settings.job}, saved to {settings.bucket}"
         if settings.sources.get("bucket") != "default":
             return line
@@ -170,21 +172,29 @@ class Preparation:
         at = self.at
         covers = self.tree.covers(self.done)
         found = collector.decide_verdicts(
-            at.before, at.inputs, self.here, self.wish.workspace, running, gone, self.clock, covers, inner=self._inner
+            at.before,
+            at.inputs,
+            self.here,
+            self.options.workspace,
+            running,
+            gone,
+            self.clock,
+            covers,
+            inner=self._inner,
         )
-        return carry_over(found, at.before.recovery, self.tree.has)
+        return carry_over(found, at.before.recovery, self.tree.will_hold)
 
     def _put_tree_back(self) -> None:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
         began = self.clock.boot()
         with self.screen.on("the files of this folder to be put back"):
-            self.done = self.tree.do(self.opened.blobs, self.clock.now())
+            self.done = self.tree.carry_out(self.opened.blobs, self.clock.now())
         if self.done.put_back:
             self.seconds["tree"] = round(self.clock.boot() - began, 3)
         self.check()
 
     def _recover(self, decided: StartAgain | Resume, running: list[str]) -> PreparedStart:
-        at, agent, rows = self.at, self.wish.agent, self.screen.rows
+        at, agent, rows = self.at, self.options.agent, self.screen.rows
         home = at.home
         assert home is not None
         if isinstance(decided, StartAgain) and decided.alert is None:
@@ -205,15 +215,15 @@ class Preparation:
         gone = lock_state(home.host, self.here) == "dead" and not processes.marked_processes(home.run)
         self._put_tree_back()
         verdicts = self._verdicts(ended, gone)  # again: what still ran may have changed something, or ended by itself
-        tree = self.tree.told(self.done)
+        tree = self.tree.describe(self.done)
         effects = self.tree.effects(self.done)
         now = self.clock.now()
         told = recovery_input.collect_prompt_facts(
-            at, self.here, self.wish.workspace, agent, decided, verdicts, ended, tree, effects, now
+            at, self.here, self.options.workspace, agent, decided, verdicts, ended, tree, effects, now
         )
         verify = {call: c.verify for c in told.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
-        templates = load_templates(self.wish.workspace, self.wish.env)
+        templates = load_templates(self.options.workspace, self.options.env)
         rows([row("note", one_line(text, 300)) for text in templates.problems])
         place = self._place(decided)
         if isinstance(decided, Resume):
@@ -265,15 +275,15 @@ class Preparation:
         )
 
     def _place(self, decided: StartAgain | Resume) -> SessionTarget:
-        jobs = state_dir(self.wish.env) / "jobs" / self.opened.keys.job / "pre-restore"
+        jobs = state_dir(self.options.env) / "jobs" / self.opened.keys.job / "pre-restore"
         drop_old_restores(jobs)
         kept = jobs / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self.clock.now()))}-{self.at.opening.epoch}"
         session = decided.session if isinstance(decided, Resume) else str(uuid.uuid4())
         foreign = self._whose(session).foreign(self.opened.keys.job)
-        return SessionTarget(self.wish.agent, session, self.wish.workspace, self.wish.env, kept, foreign)
+        return SessionTarget(self.options.agent, session, self.options.workspace, self.options.env, kept, foreign)
 
     def _whose(self, session: str) -> SessionOwner:
-        return SessionOwner(state_dir(self.wish.env), session, self.wish.workspace)
+        return SessionOwner(state_dir(self.options.env), session, self.options.workspace)
 
     def _restore(
         self,
@@ -288,7 +298,7 @@ class Preparation:
 
         def tell(reconciled: Reconciled) -> str:
             prompts.append(
-                recovery_input.write_prompt(told, reconciled, self.at, self.wish.agent, self.wish.args, templates)
+                recovery_input.write_prompt(told, reconciled, self.at, self.options.agent, self.options.args, templates)
             )
             return prompts[-1]
 
@@ -316,7 +326,7 @@ class Preparation:
                 ),
                 *(row("mended", text) for text in done.repairs),
                 *(
-                    [put_back_line(back, self.wish.agent.name)]
+                    [put_back_line(back, self.options.agent.name)]
                     if (back := recovery_input.finished_put_back(done, self.at))
                     else []
                 ),
@@ -327,7 +337,9 @@ class Preparation:
     def _begin_again(self, place: SessionTarget, decided: StartAgain, told: PromptInput, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
         kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
-        told = replace(told, task=recovery_input.task_text(kept, self.wish.agent.prompt_from_args(decided.args) or ""))
+        told = replace(
+            told, task=recovery_input.task_text(kept, self.options.agent.prompt_from_args(decided.args) or "")
+        )
         prompt = render_prompt(told, templates)
         create_session(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
@@ -361,7 +373,7 @@ class Preparation:
         if word == "undecided":
             raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
         failpoint("recovery.after_record")
-        self.wish.emit(
+        self.options.tell(
             Recovered(
                 from_epoch=home.epoch if home else 0,
                 old_host=home.host.name if home else "",
@@ -376,7 +388,7 @@ class Preparation:
 
 
 def prepare_start(
-    wish: RunOptions,
+    options: RunOptions,
     opened: OpenedJob,
     here: Host,
     clock: Clock,
@@ -384,4 +396,4 @@ def prepare_start(
     check: Callable[[], None],
 ) -> PreparedStart:
     """Decide what this start is, and make everything ready for the agent."""
-    return Preparation(wish, opened, here, clock, screen, check).go()
+    return Preparation(options, opened, here, clock, screen, check).go()

@@ -189,18 +189,18 @@ class EndNotSaved(Unavailable):
 
 
 def end_run(
-    wish: RunOptions, opened: OpenedJob, ended: AgentOutcome, clock: Clock, screen: Screen, watcher: str
+    options: RunOptions, opened: OpenedJob, ended: AgentOutcome, clock: Clock, screen: Screen, watcher: str
 ) -> RunResult:
     """Settle the job and tell what is left to tell. `watcher`: what failed at watching for the machine's end.
 
     Raises why we ended the agent, if we had to (Fenced: before anything is written), and Left."""
     if isinstance(ended.stopped, Fenced):
         raise ended.stopped
-    if ended.silent and not wish.interactive and ended.exit.code == 0:
-        ended = replace(ended, stopped=no_hooks_error(wish.agent.name, ended.exit.code))
+    if ended.silent and not options.interactive and ended.exit.code == 0:
+        ended = replace(ended, stopped=no_hooks_error(options.agent.name, ended.exit.code))
     failpoint("run.before_seal")
-    word = exit_reason(wish.agent, ended, wish.interactive, clock.now())
-    closing = _Closing(wish, opened, ended, word, clock)
+    word = exit_reason(options.agent, ended, options.interactive, clock.now())
+    closing = _Closing(options, opened, ended, word, clock)
     with screen.on("the bucket, to end the job", 2 * SEAL_BUDGET):
         settled, until = closing.settle()
     failpoint("run.after_seal")
@@ -215,7 +215,7 @@ def end_run(
 
 @dataclass(frozen=True, slots=True)
 class _Closing:
-    wish: RunOptions
+    options: RunOptions
     opened: OpenedJob
     ended: AgentOutcome
     word: ExitReason
@@ -235,7 +235,7 @@ class _Closing:
 
     def settle(self) -> tuple[Settled, float]:
         """What the job was settled as, and until when it is paused (since 1970), if it is."""
-        ended, emit = self.ended, self.wish.emit
+        ended, tell = self.ended, self.options.tell
         record, vain = self._record()
         emit(AgentEnded(ended.exit.code, self.word.cls, self.word.why))
         if not self.crash:
@@ -253,7 +253,7 @@ class _Closing:
         """The run's last record; and since when its quota was waited for in vain."""
         state, now = self.opened.writer.state, self.clock.now()
         where = crash_place(state, self.opened.lease.epoch)
-        waits = self.word.cls == "quota" and self.wish.settings.restart == "on" and not self.wish.interactive
+        waits = self.word.cls == "quota" and self.options.settings.restart == "on" and not self.options.interactive
         rests = quota_pause(self.word, where, state.ends) if waits else 0.0
         vain = waits_in_vain(where, state.ends, now) if waits else 0.0
         return ended_record(self.ended, self.word, where, rests, self.clock), vain
@@ -261,7 +261,7 @@ class _Closing:
     def _wanted(self, until: float) -> Literal["closed", "released"]:
         untold = not self.ended.turned and self.opened.writer.state.recoveries > self.opened.replay.state.recoveries
         return lease_state_after(
-            self.word.cls, clean=self.ended.clean, untold=untold, interactive=self.wish.interactive, until=until
+            self.word.cls, clean=self.ended.clean, untold=untold, interactive=self.options.interactive, until=until
         )
 
     def _settled(self, wanted: Literal["closed", "released"] | None, reason: str, until: float) -> Settled:
@@ -282,8 +282,8 @@ class _Closing:
 
     # ---- what is said
 
-    def emit(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
-        ended, wish = self.ended, self.wish
+    def tell(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
+        ended, options = self.ended, self.options
         for problem in ended.problems[:3]:
             say(problem)
         if ended.leftovers:
@@ -294,38 +294,38 @@ class _Closing:
             left = None if follows else left_open(open_calls)
             say(open_calls_line(open_calls, left, follows))
             if left is not None:
-                wish.emit(left)
+                options.tell(left)
         if ended.trouble is not None:
             from wal_agent.cli.screen import report_bug
 
-            say(str(exhausted(ended.trouble) or report_bug(ended.trouble, wish.env)))
+            say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:
             say(watcher)
         job = self.opened.keys.job
         if ended.drained and settled != "left":
             say(
-                f"job {job} is saved and given up; `wal-agent run {wish.agent.name}` carries on "
-                f"{describe_reach(wish.settings.bucket, 'this machine')}."
+                f"job {job} is saved and given up; `wal-agent run {options.agent.name}` carries on "
+                f"{describe_reach(options.settings.bucket, 'this machine')}."
             )
         elif self.all_logged:
             say(
-                f"job {job} could not be given up in good order within {wish.settings.drain:.0f} s: the next start "
+                f"job {job} could not be given up in good order within {options.settings.drain:.0f} s: the next start "
                 "takes it for a crash, once the lease has run out, and goes on from what was saved."
             )
         if ended.silent and ended.stopped is None:
-            silence = no_hooks_error(wish.agent.name, ended.exit.code)
+            silence = no_hooks_error(options.agent.name, ended.exit.code)
             say(f"{silence.what} {silence.hint}")
 
     @property
     def _restarts(self) -> bool:
         """Whether `keep` starts the agent again if it died: not once its task was done."""
-        return self.wish.settings.restart == "on" and (self.wish.interactive or not self.ended.done)
+        return self.options.settings.restart == "on" and (self.options.interactive or not self.ended.done)
 
     def finished(self, until: float) -> RunResult:
         ended = self.ended
         code = DRAINED if ended.drained else ended.exit.shell_code
         waits = 0.0 if ended.drained else until  # this process goes, and waits for no pause
-        return RunResult(code, self.word.cls, self.word.why, waits, self.wish.interactive, ended.done)
+        return RunResult(code, self.word.cls, self.word.why, waits, self.options.interactive, ended.done)
 
     def left(self, finished: RunResult) -> EndNotSaved:
         size = self.opened.writer.backlog.size

@@ -336,7 +336,7 @@ class Agent:
         self.saves = 0
         self.word = threading.Event()
 
-    def go_down(self, down: ShutdownPlan) -> None:
+    def shut_down(self, down: ShutdownPlan) -> None:
         self.downs.append(down)
         self.word.set()
 

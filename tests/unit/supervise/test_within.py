@@ -8,7 +8,7 @@ import pytest
 
 from wal_agent.bucket.memory import MemoryBucket
 from wal_agent.concurrency import call_with_timeout, prefetch_map
-from wal_agent.supervise.startup import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
+from wal_agent.supervise.acquire import UNBROKEN, InterruptibleBucket, InterruptibleClock, StartupInterrupt
 
 PATIENCE = 60.0
 
