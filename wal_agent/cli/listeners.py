@@ -10,12 +10,11 @@ from pathlib import Path
 
 from wal_agent import notify, observe
 from wal_agent.bucket import default_url
-from wal_agent.cli.screen import report_bug
 from wal_agent.clock import SystemClock
 from wal_agent.config import default_job
 from wal_agent.errors import WalAgentError
 from wal_agent.events import EventBus, Halted, Listener
-from wal_agent.limits import exhausted
+from wal_agent.limits import exhausted, report_bug
 from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.restart import restart_policy
 from wal_agent.supervise.systemd import service_manager

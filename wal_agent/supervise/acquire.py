@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_agent.bucket.base import Bucket, Entry, Object, Version
+from wal_agent.bucket.base import Bucket, Object
 from wal_agent.bucket.check import require_conditions
 from wal_agent.bucket.disk import missing_job_error
 from wal_agent.bucket.encryption import wrong_key_error
@@ -93,34 +93,17 @@ class InterruptibleClock(SystemClock):
 
 
 class InterruptibleBucket:
-    """Begins no read when the run is to end."""
+    """Begins no `get` when the run is to end; everything else goes straight to `inner`."""
 
     def __init__(self, inner: Bucket, early: StartupInterrupt) -> None:
         self.url = inner.url
-        self._inner = inner
-        self._early = early
+        self._get, self._early = inner.get, early
+        self.put, self.delete, self.list = inner.put, inner.delete, inner.list
+        self.folders, self.time, self.close = inner.folders, inner.time, inner.close
 
     def get(self, key: str) -> Object:
         self._early.ask()
-        return self._inner.get(key)
-
-    def put(self, key: str, data: bytes, *, if_version: Version | None = None) -> Version:
-        return self._inner.put(key, data, if_version=if_version)
-
-    def delete(self, *keys: str) -> None:
-        self._inner.delete(*keys)
-
-    def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
-        return self._inner.list(prefix, start_after)
-
-    def folders(self, prefix: str) -> Iterator[str]:
-        return self._inner.folders(prefix)
-
-    def time(self) -> float:
-        return self._inner.time()
-
-    def close(self) -> None:
-        self._inner.close()
+        return self._get(key)
 
 
 BUCKET_PAUSE = 2.0  # seconds between two looks at a bucket that cannot be reached

@@ -25,8 +25,8 @@ import psutil
 
 from wal_agent.capture.git import reap_others
 from wal_agent.hookwire import LINE_SIGN
+from wal_agent.resources import LAUNCH
 
-LAUNCH = Path(__file__).with_name("launch.py")
 HANDLED = frozenset(
     {
         signal.SIGCHLD,

@@ -15,7 +15,7 @@ from wal_agent.concurrency import call_with_timeout
 from wal_agent.errors import ConfigError, Fenced, Unavailable, WalAgentError
 from wal_agent.events import AgentEnded, DrainFinished, LeaseSettled, LeftOpen, Paused
 from wal_agent.failpoints import failpoint
-from wal_agent.limits import exhausted
+from wal_agent.limits import exhausted, report_bug
 from wal_agent.records import ExitClass, RunEnded
 from wal_agent.recovery.crash_history import crash_place
 from wal_agent.recovery.format import describe_reach
@@ -296,8 +296,6 @@ class _Closing:
             if left is not None:
                 options.tell(left)
         if ended.trouble is not None:
-            from wal_agent.cli.screen import report_bug
-
             say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:
             say(watcher)
