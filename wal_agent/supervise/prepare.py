@@ -9,20 +9,22 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
-from wal_agent.agents.base import Journals, NewSession, Reconciled, ResumeSession
+from wal_agent.agents.base import Agent, Env, Journals, NewSession, Reconciled, ResumeSession
 from wal_agent.clock import Clock
+from wal_agent.config import Settings
 from wal_agent.errors import Unavailable
 from wal_agent.events import Recovered
 from wal_agent.evidence import collector
 from wal_agent.failpoints import failpoint
 from wal_agent.paths import state_dir
-from wal_agent.records import End, FileGone, Host, Recovery, Verdict
+from wal_agent.records import FileGone, Host, Recovery, Verdict
 from wal_agent.recovery import report as tree_words
 from wal_agent.recovery.inflight import AskedCall, InFlight, carry_over
-from wal_agent.recovery.plan_model import Alert, Policy, Refuse, Resume, Start, StartAgain
+from wal_agent.recovery.plan_model import Alert, Plan, Policy, Refuse, Resume, Start, StartAgain
 from wal_agent.recovery.prompt import PromptInput, render_prompt
 from wal_agent.recovery.report import (
     Report,
@@ -48,8 +50,9 @@ from wal_agent.supervise.options import RunOptions, Screen
 from wal_agent.supervise.provenance import NOBODY, SessionOwner, admit_args, may_end_leftovers
 from wal_agent.supervise.recovery_input import InnerRuns, Situation, fetch_payload, logged_calls, read_situation
 from wal_agent.supervise.worktree import WorktreePlan, plan_worktree
+from wal_agent.wal.blobs import Blobs
 from wal_agent.wal.job import OpenedJob
-from wal_agent.wal.state import FileState, State
+from wal_agent.wal.state import FileState
 
 RECORD_DEADLINE = 20.0  # seconds for the recovery's own record
 MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
@@ -57,8 +60,8 @@ MAX_TOLD = 60_000  # characters of the prompt that are kept in the log
 
 @dataclass(frozen=True, slots=True)
 class PreparedStart:
-    """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that were
-    told to the agent and are settled once its turn has come to its end. `asked`: those that it was asked about."""
+    """How the agent is to start. `captured`: what of its session the log already holds. `verdicts`: of calls that
+    the agent is told of; `asked`: those that it is asked about."""
 
     session: NewSession | ResumeSession
     args: tuple[str, ...]
@@ -67,20 +70,9 @@ class PreparedStart:
     harmless: frozenset[int] = frozenset()  # calls whose class says that they may be done again
     asked: tuple[AskedCall, ...] = ()
 
-    def settling(self, state: State, now: float) -> list[End]:
-        """I8: the ends of calls that the agent was told of: by evidence, or because doing them again harms nothing.
-        What is unknown and may harm stays open until the agent has looked (Answers) or a person settles it; the agent's
-        own words never do."""
-        still_open = {o.intent.call for o in state.open}  # a person may have settled one meanwhile
-        return [
-            End(time=now, call=v.call, how="interrupted", by="recovery", finding=v.finding, why=v.why)
-            for v in self.verdicts
-            if v.call in still_open and (v.finding != "unknown" or v.call in self.harmless)
-        ]
-
 
 def harmless_calls(calls: Iterable[InFlight]) -> frozenset[int]:
-    """The calls that may be done again, by the class that the agent was told."""
+    """The calls that may be done again, by the class that the prompt names."""
     return frozenset(n for c in calls if c.cls in ("read_only", "idempotent") for n in c.calls)
 
 
@@ -89,6 +81,39 @@ def recovery_policy(options: RunOptions) -> Policy:
     settings = options.settings
     limit = 0 if options.attended else settings.restart_limit
     return Policy(settings.on_ambiguity, options.go_on, options.fresh, limit, settings.restart_window)
+
+
+class RecoveryCase:
+    """What a start has to decide on: the log's situation and this machine's. Reads only."""
+
+    def __init__(
+        self, at: Situation, here: Host, agent: Agent, workspace: Path, settings: Settings, env: Env, clock: Clock
+    ) -> None:
+        self.at, self.here, self.agent, self.workspace, self.clock = at, here, agent, workspace, clock
+        self.tree: WorktreePlan = plan_worktree(at, here, workspace, settings, agent, env)
+        self._inner = InnerRuns(settings, env, here)
+
+    def verdicts(self, running: Sequence[str], gone: bool, done: TreeResult) -> tuple[Verdict, ...]:
+        """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
+        nothing of it runs any more; `done`: with the working tree."""
+        at, covers = self.at, self.tree.covers(done)
+        found = collector.decide_verdicts(
+            at.before, at.inputs, self.here, self.workspace, running, gone, self.clock, covers, inner=self._inner
+        )
+        return carry_over(found, at.before.recovery, self.tree.will_hold)
+
+    def decide(self, verdicts: Sequence[Verdict], policy: Policy, blobs: Blobs) -> Plan:
+        talked = recovery_input.has_conversation(self.at, self.agent, blobs, self.workspace)
+        return recovery_input.decide_recovery(self.at, self.agent, verdicts, policy, self.tree.identity, talked)
+
+    def prompt_input(
+        self, decided: StartAgain | Resume, verdicts: Sequence[Verdict], ended: Sequence[str], done: TreeResult
+    ) -> PromptInput:
+        """What the prompt is made of. `ended`: the old run's processes that were ended."""
+        tree, effects = self.tree.describe(done), self.tree.effects(done)
+        return recovery_input.collect_prompt_facts(
+            self.at, self.here, self.workspace, self.agent, decided, verdicts, ended, tree, effects, self.clock.now()
+        )
 
 
 class Preparation:
@@ -112,11 +137,9 @@ class Preparation:
         self.began = clock.boot()
         self.at: Situation = read_situation(opened)
         self.seconds: dict[str, float] = {}  # of each step
-        self.tree: WorktreePlan = plan_worktree(
-            self.at, here, options.workspace, options.settings, options.agent, options.env
-        )
+        self.case = RecoveryCase(self.at, here, options.agent, options.workspace, options.settings, options.env, clock)
+        self.tree = self.case.tree
         self.done: TreeResult = self.tree.now
-        self._inner = InnerRuns(options.settings, options.env, here)
 
     def go(self) -> PreparedStart:
         """Decide, then do. Raises the plan's refusal, Damaged, BucketError."""
@@ -127,15 +150,8 @@ class Preparation:
         if at.home and here and may_end_leftovers(options.env, settings.bucket, settings.job, at.home):
             leftovers = processes.marked_processes(at.home.run)
         running = [processes.command_line(p) for p in leftovers]
-        verdicts = self._verdicts(running, gone=False)
-        decided = recovery_input.decide_recovery(
-            at,
-            options.agent,
-            verdicts,
-            recovery_policy(options),
-            self.tree.identity,
-            recovery_input.has_conversation(at, options.agent, self.opened.blobs, options.workspace),
-        )
+        verdicts = self.case.verdicts(running, False, self.done)
+        decided = self.case.decide(verdicts, recovery_policy(options), self.opened.blobs)
         match decided:
             case Refuse():
                 raise decided.error()
@@ -165,24 +181,6 @@ class Preparation:
         return f"{line} (survives a crash, not the loss of this disk; use --bucket for another place)"
 
     # ---- recovery
-
-    def _verdicts(self, running: Sequence[str], gone: bool) -> tuple[Verdict, ...]:
-        """What the evidence says now. `running`: command lines of the old run's processes that were found; `gone`: that
-        nothing of it runs any more."""
-        at = self.at
-        covers = self.tree.covers(self.done)
-        found = collector.decide_verdicts(
-            at.before,
-            at.inputs,
-            self.here,
-            self.options.workspace,
-            running,
-            gone,
-            self.clock,
-            covers,
-            inner=self._inner,
-        )
-        return carry_over(found, at.before.recovery, self.tree.will_hold)
 
     def _put_tree_back(self) -> None:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
@@ -214,24 +212,20 @@ class Preparation:
             rows([stopped_line(ended)])
         gone = lock_state(home.host, self.here) == "dead" and not processes.marked_processes(home.run)
         self._put_tree_back()
-        verdicts = self._verdicts(ended, gone)  # again: what still ran may have changed something, or ended by itself
-        tree = self.tree.describe(self.done)
-        effects = self.tree.effects(self.done)
-        now = self.clock.now()
-        told = recovery_input.collect_prompt_facts(
-            at, self.here, self.options.workspace, agent, decided, verdicts, ended, tree, effects, now
-        )
-        verify = {call: c.verify for c in told.calls for call in c.calls}
+        # again: what still ran may have changed something, or ended by itself
+        verdicts = self.case.verdicts(ended, gone, self.done)
+        facts = self.case.prompt_input(decided, verdicts, ended, self.done)
+        verify = {call: c.verify for c in facts.calls for call in c.calls}
         verdicts = tuple(msgspec.structs.replace(v, verify=verify.get(v.call, "")) for v in verdicts)
         templates = load_templates(self.options.workspace, self.options.env)
         rows([row("note", one_line(text, 300)) for text in templates.problems])
         place = self._place(decided)
         if isinstance(decided, Resume):
-            prompt, restored = self._restore(place, decided, told, verdicts, templates)
+            prompt, restored = self._restore(place, decided, facts, verdicts, templates)
         else:
-            prompt, restored = self._begin_again(place, decided, told, templates), None
+            prompt, restored = self._begin_again(place, decided, facts, templates), None
             rows(self._tree_alone())
-        rows([*lost_lines(told.lost), *in_flight_lines(told.calls), *unannounced_lines(told.unannounced)])
+        rows([*lost_lines(facts.lost), *in_flight_lines(facts.calls), *unannounced_lines(facts.unannounced)])
         self._record(alert, verdicts, prompt, ended, restored)
         rows([resuming_line(f"{agent.name} in session {place.session[:8]}", self._elapsed())])
         return PreparedStart(
@@ -239,9 +233,9 @@ class Preparation:
             decided.args,
             dict(self.at.before.files) if restored else {},
             verdicts,
-            harmless_calls(told.calls),
+            harmless_calls(facts.calls),
             tuple(
-                AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in told.calls for call in c.calls
+                AskedCall(call, c.tool, c.input, c.verify, c.finding, c.folder) for c in facts.calls for call in c.calls
             ),
         )
 
@@ -289,16 +283,18 @@ class Preparation:
         self,
         place: SessionTarget,
         decided: Resume,
-        told: PromptInput,
+        facts: PromptInput,
         verdicts: tuple[Verdict, ...],
         templates: Templates,
     ) -> tuple[str, Restored]:
         prompts: list[str] = []
         began = self.clock.boot()
 
-        def tell(reconciled: Reconciled) -> str:
+        def prompt_for(reconciled: Reconciled) -> str:
             prompts.append(
-                recovery_input.write_prompt(told, reconciled, self.at, self.options.agent, self.options.args, templates)
+                recovery_input.write_prompt(
+                    facts, reconciled, self.at, self.options.agent, self.options.args, templates
+                )
             )
             return prompts[-1]
 
@@ -309,7 +305,7 @@ class Preparation:
         if place.foreign:
             self._whose(place.session).give(NOBODY)  # a crash in between must not make them ours
         with self.screen.on("the session to be put back"):
-            restored = restore(place, self.at.before.files, self.opened.blobs, calls, tell)
+            restored = restore(place, self.at.before.files, self.opened.blobs, calls, prompt_for)
         if place.foreign:
             self._whose(place.session).give(self.opened.keys.job)
         done = restored.reconciled
@@ -334,13 +330,13 @@ class Preparation:
         )
         return prompts[-1], restored
 
-    def _begin_again(self, place: SessionTarget, decided: StartAgain, told: PromptInput, templates: Templates) -> str:
+    def _begin_again(self, place: SessionTarget, decided: StartAgain, facts: PromptInput, templates: Templates) -> str:
         """No session was saved: a new one, which holds what is known and the task."""
         kept = fetch_payload(self.opened.blobs, decided.prompt) or b""
-        told = replace(
-            told, task=recovery_input.task_text(kept, self.options.agent.prompt_from_args(decided.args) or "")
+        facts = replace(
+            facts, task=recovery_input.task_text(kept, self.options.agent.prompt_from_args(decided.args) or "")
         )
-        prompt = render_prompt(told, templates)
+        prompt = render_prompt(facts, templates)
         create_session(place, prompt)
         self.screen.rows([row("new", "the session had not been saved yet; the task begins again, with what is known")])
         return prompt
