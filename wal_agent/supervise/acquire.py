@@ -60,7 +60,7 @@ class StartupInterrupt:
         self._since = 0.0  # when the run was to end, while `_whole`
 
     @contextmanager
-    def unbroken(self) -> Iterator[None]:
+    def uninterrupted(self) -> Iterator[None]:
         """What is done meanwhile is not stopped at once: it has `UNBROKEN` seconds more."""
         self._whole, self._since = True, 0.0
         try:
@@ -68,7 +68,7 @@ class StartupInterrupt:
         finally:
             self._whole = False
 
-    def ask(self) -> None:
+    def check(self) -> None:
         if not (self.armed and threading.current_thread().name in READERS):
             return
         try:
@@ -88,7 +88,7 @@ class InterruptibleClock(SystemClock):
     def sleep(self, seconds: float) -> None:
         until = self.boot() + seconds
         while (left := until - self.boot()) > 0:
-            self._early.ask()
+            self._early.check()
             super().sleep(min(STEP, left))
 
 
@@ -102,7 +102,7 @@ class InterruptibleBucket:
         self.folders, self.time, self.close = inner.folders, inner.time, inner.close
 
     def get(self, key: str) -> Object:
-        self._early.ask()
+        self._early.check()
         return self._get(key)
 
 
@@ -163,7 +163,7 @@ def acquire_job(
     clock: Clock,
     options: AcquireOptions,
     screen: Screen,
-    unbroken: Callable[[], AbstractContextManager[None]] = nullcontext,
+    uninterrupted: Callable[[], AbstractContextManager[None]] = nullcontext,
     rng: random.Random | None = None,
 ) -> OpenedJob:
     """Open the job, once its lease may be taken; a pause is waited for, unless `options` say otherwise. LeaseHeld (75)
@@ -176,7 +176,7 @@ def acquire_job(
     while True:
         check_signals()
         try:
-            with screen.on("the bucket, for the job's lease"):
+            with screen.waiting_for("the bucket, for the job's lease"):
                 seen = leases.read_lease(bucket, keys)
                 if seen is None and options.known_epoch and reader.read_tail(bucket, keys).seq == 0:
                     raise missing_job_error(bucket.url, keys.job, options.known_epoch)
@@ -206,7 +206,7 @@ def acquire_job(
                 try:
                     with (
                         spool_for(seen, local, options, claim.run, owner, screen.say) as folder,
-                        screen.on("the bucket, to open the job and read its log"),
+                        screen.waiting_for("the bucket, to open the job and read its log"),
                     ):
                         opened = open_job(
                             bucket,
@@ -221,7 +221,7 @@ def acquire_job(
                             spooling=options.spool,
                             report=screen.say,
                             check_stop=check_signals,
-                            uninterrupted=unbroken,
+                            uninterrupted=uninterrupted,
                         )
                 except Damaged as error:
                     raise explain_open_error(bucket, keys, seen, error) from error

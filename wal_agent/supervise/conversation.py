@@ -62,7 +62,7 @@ class Conversation:
         self._emit = context.emit
         self._supervisor = supervisor
         self._agent = context.agent.name
-        # Only the session's file tells which calls it has, and hooks only that a turn before is whole.
+        # Only the session's file shows which calls it has, and hooks only that a turn before is whole.
         self._by_file = context.agent.boundary == "file"
         self._notice = launch.notice  # the recovery's words, with which the first turn begins; until it is over
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class Conversation:
                 if session != self.session:
                     self._begin_session(session)
             case TurnStarted(session=session, prompt=prompt):
-                if first and session != self.session:  # an agent that tells of no session's start
+                if first and session != self.session:  # an agent that reports no session's start
                     self._begin_session(session)
                 self._begin_turn(session, prompt)
             case ToolStarting():
@@ -126,7 +126,7 @@ class Conversation:
         return decision
 
     def _comes_late(self, event: HookEvent) -> bool:
-        """A session's start that was told behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""
+        """Whether a session's start comes behind its first turn's: on a terminal Gemini and Qwen do not wait for it."""
         return isinstance(event, SessionStarted) and self.turned and self.turn_open and event.session == self.session
 
     def _begin_call(self, event: ToolStarting) -> Decision:
@@ -146,7 +146,7 @@ class Conversation:
 
     def refresh_phase(self) -> tuple[Phase, str]:
         """The phase and what it is about. First calls are left behind that ended with no hook: that were denied, or
-        whose end the session's file told."""
+        whose end is in the session's file."""
         self._step(self._missed)
         return self.phase, self.about
 
@@ -172,7 +172,7 @@ class Conversation:
         self._step(found, getattr(event, "tool", "") or getattr(event, "what", ""))
 
     def enter(self, event: PhaseEvent, tool: str = "") -> None:
-        """One step in the table of phases; a change is told and logged, riding with the next record."""
+        """One step in the table of phases; a change is emitted and logged, riding with the next record."""
         self._step(lambda: event, tool)
 
     def _step(self, find: Callable[[], PhaseEvent | None], tool: str = "") -> None:

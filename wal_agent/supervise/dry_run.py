@@ -197,8 +197,9 @@ def _try_to_resume(
 
 
 def foreseen_json(seen: ForeseenStart) -> dict[str, Any]:
-    """The facts of screen and prompt as plain data, redacted (`recover --dry-run --json`). `start` is resume, again, new or refuse, None where the lease does not let it come to a decision; the rest is
-    there only where a recovery would be."""
+    """The facts of screen and prompt as plain data, redacted (`recover --dry-run --json`). `start` is resume, again,
+    new or refuse, None where the lease does not let it come to a decision; the rest is there only where a recovery
+    would be."""
     facts, decided = seen.facts, seen.decided
     found: dict[str, Any] = {
         "plan": redact(seen.plan),

@@ -37,7 +37,7 @@ from wal_agent.wal.write_queue import Ticket
 class RunningCall:
     """A call between its before-hook and its end. `changes`: it may change something, by our own rules at least.
     `began` is wall time in seconds, `since` the same moment by the boot clock, which says how long the call took.
-    `inner`: a subagent makes it, so the main file need not tell of it. `cwd`: where the agent said that it runs.
+    `inner`: a subagent makes it, so the main file need not have it. `cwd`: where the agent said that it runs.
     `cls`: by what it is watched (watchdog.py). `nested`: the agent below this one that makes it, "" for none; no word
     of the outer agent or its files is about such a call."""
 
@@ -55,7 +55,7 @@ class RunningCall:
 
 
 class LoggedEnd(NamedTuple):
-    """A call that has ended and is still going to be told. `denied`: by us, so that it never ran."""
+    """A call that has ended and is still going to be reported. `denied`: by us, so that it never ran."""
 
     call: int
     call_id: str
@@ -70,7 +70,7 @@ class Calls:
 
     running: dict[int, RunningCall] = field(default_factory=dict)
     again: list[LoggedEnd] = field(default_factory=list)
-    """Ended calls that the session file is still going to tell as well."""
+    """Ended calls that the session file is still going to report as well."""
 
     def start(self, call: RunningCall) -> None:
         self.running[call.call] = call
@@ -105,15 +105,15 @@ class Calls:
         return same_tool[0] if len(same_tool) == 1 else None
 
     def end(self, call: int, again: bool = False, denied: bool = False) -> RunningCall | None:
-        """`again`: the session file will tell of this end too."""
+        """`again`: the session file will report this end too."""
         ended = self.running.pop(call, None)
         if ended is not None and again and not ended.inner:
             self.again.append(LoggedEnd(call, ended.call_id, ended.tool, _hash(ended.input), denied))
         return ended
 
-    def told_again(self, tool: str, input: bytes, upto: int, call_id: str = "", denied: bool = False) -> bool:
-        """Whether what the session tells is an end that is known already; each counts once. `denied`: only one that we
-        denied can be meant."""
+    def is_repeated(self, tool: str, input: bytes, upto: int, call_id: str = "", denied: bool = False) -> bool:
+        """Whether what the session reports is an end that is known already; each counts once. `denied`: only one that
+        we denied can be meant."""
         wanted = (tool, _hash(input))
         pool = [known for known in self.again if known.call <= upto and known.denied >= denied]
         found: LoggedEnd | None
@@ -126,13 +126,13 @@ class Calls:
             self.again.remove(found)
         return found is not None
 
-    def told_upto(self, newest: int) -> int:
-        """Every call numbered up to this is over and told by the session file. `newest`: the number of the newest."""
+    def reported_upto(self, newest: int) -> int:
+        """Every call numbered up to this is over, and the session file has it. `newest`: the number of the newest."""
         waiting = [call for call, r in self.running.items() if not r.inner]
         return min([*waiting, *(known.call for known in self.again)], default=newest + 1) - 1
 
     def forget(self, upto: int) -> None:
-        """The session has told all that it will of calls numbered up to `upto`."""
+        """The session has reported all that it will of calls numbered up to `upto`."""
         self.again = [known for known in self.again if known.call > upto]
 
     def changing(self) -> list[RunningCall]:
@@ -239,7 +239,7 @@ class Gate:
     def begin_call(self, event: ToolStarting, nested: str = "") -> Decision:
         """I1: a tool that may change anything is allowed only after its intent was acknowledged and R7 held. In a run
         that spools (R9), this machine's disk will do. `nested`: the other agent, below this one, that makes the call
-        (agent and session): it counts for nothing in what the agent's own hooks and files tell."""
+        (agent and session): it counts for nothing in what the agent's own hooks and files report."""
         began = self._clock.boot()
         found = classify(event.tool, event.input, self._rules)
         reads = found.cls == "read_only"
@@ -300,7 +300,7 @@ class Gate:
                 self._unanswered.discard(call)
 
     def _remember(self, event: ToolStarting) -> None:
-        """Also where no intent comes of it: an agent may tell the end of a call that was denied."""
+        """Also where no intent comes of it: an agent may report the end of a call that was denied."""
         if event.call_id:
             with self._lock:
                 self.had_inner = self.had_inner or bool(event.inner)
@@ -310,7 +310,7 @@ class Gate:
                     del self._ids[next(iter(self._ids))]
 
     def _answer(self, call: int, ticket: Ticket, began: float, reads: bool, draining: str, nested: str) -> Decision:
-        """What the agent hears of a call whose intent is on its way."""
+        """The answer to a call whose intent is on its way."""
         if reads and not self._sync:
             return Allow()
         if draining and not reads:
@@ -348,7 +348,7 @@ class Gate:
                 return True
             if running is None:
                 if event.call_id:
-                    return event.call_id in self._ids  # its end may have been told by the session file before
+                    return event.call_id in self._ids  # its end may have been in the session file before
                 # An input that another hook rewrote matches none of several; more ends than beginnings were not seen.
                 return self._ended[event.tool] <= self.begun[event.tool]
             self._calls.end(running.call, again=True)
@@ -422,7 +422,7 @@ class Gate:
     # ---- the whole run
 
     def drain(self, sentence: str = DENY_DRAINING) -> None:
-        """From now on no new changing tool, which is told `sentence`; read-only ones go on."""
+        """From now on no new changing tool, which gets `sentence`; read-only ones go on."""
         self._draining = sentence
 
     def close(self, sentence: str = DENY_ENDED) -> None:
@@ -463,18 +463,18 @@ class Gate:
             return [r for r in self._calls.changing() if r.call not in self._unanswered]
 
     def find_call(self, tool: str, input: bytes, call_id: str, upto: int, exact: bool) -> RunningCall | None:
-        """Find a running call for an outcome that the session file tells, numbered at most `upto`. Without an id it is
+        """Find a running call for an outcome in the session file, numbered at most `upto`. Without an id it is
         none of a subagent's."""
         with self._lock:
             return self._calls.find(tool, input, call_id, upto, exact, inner=False)
 
     def is_repeated_end(self, tool: str, input: bytes, upto: int, call_id: str, denied: bool) -> bool:
-        """Whether the session file tells an end that is logged already."""
+        """Whether an end in the session file is logged already."""
         with self._lock:
-            return self._calls.told_again(tool, input, upto, call_id, denied)
+            return self._calls.is_repeated(tool, input, upto, call_id, denied)
 
     def was_announced(self, call_id: str) -> bool:
-        """Did a before-hook of this run tell this id?"""
+        """Whether a before-hook of this run had this id."""
         with self._lock:
             return call_id in self._ids
 
@@ -484,20 +484,20 @@ class Gate:
             return self.last.call if self.last else self._before
 
     def reported_upto(self) -> int:
-        """Every call of this run numbered up to this is over, and the session file has told it."""
+        """Every call of this run numbered up to this is over, and the session file has it."""
         with self._lock:
-            return self._calls.told_upto(self.last.call if self.last else self._before)
+            return self._calls.reported_upto(self.last.call if self.last else self._before)
 
     def forget_reported(self, upto: int) -> None:
-        """The session file has told all that it will of calls numbered up to `upto`."""
+        """The session file has all that it will have of calls numbered up to `upto`."""
         with self._lock:
             self._calls.forget(upto)
 
 
 def cut_payload(data: bytes) -> Payload:
     """The beginning of a result as it fits a record, with a sentence behind it that says so."""
-    told = f"\n[wal-agent: the rest of these {len(data)} bytes could not be saved: the bucket was away]".encode()
-    kept = data[: INLINE - len(told)].decode(errors="ignore").encode() + told
+    note = f"\n[wal-agent: the rest of these {len(data)} bytes could not be saved: the bucket was away]".encode()
+    kept = data[: INLINE - len(note)].decode(errors="ignore").encode() + note
     return Payload(size=len(kept), data=kept)
 
 

@@ -48,10 +48,9 @@ from wal_agent.recovery.lease_policy import (
     unlock_wait,
 )
 from wal_agent.recovery.prompt import DENY_PAUSING
-from wal_agent.supervise import hook_server, machine
-from wal_agent.supervise.hook_server import ACK, ask_run
-from wal_agent.supervise.machine import probe_holder, spools_dir, this_host
-from wal_agent.supervise.processes import MARKER
+from wal_agent.supervise import hook_server
+from wal_agent.supervise.machine import RunDir, probe_holder, runtime_dir, spools_dir, this_host
+from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.supervise.shutdown import ShutdownPlan
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, OpeningFields, close_job, open_job
@@ -62,6 +61,15 @@ from wal_agent.wal.reader import KnownEnd, Replay, check_end, read_tail, replay
 from wal_agent.wal.state import State
 
 MAX_UNLOCK_REASON = 500  # characters
+SHORTEST_PAUSE = 1.0  # seconds
+PAUSE_BUDGET = 60.0  # seconds at least for tools that run, and for saving: nothing hurries a pause
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_FOR = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
+_WAYS = "Say --for 30s, 10m, 2h or 1d, or --until a time (UTC): 14:30, 14:30:05, 2026-11-22T14:30:00Z."
+
+
+# ---- unlock
 
 
 class Unlocked(msgspec.Struct, frozen=True):
@@ -94,7 +102,7 @@ class UnlockRequest:
 
 def unlock(bucket: Bucket, keys: Keys, request: UnlockRequest, env: Mapping[str, str]) -> Unlocked:
     """Unlock the lease that the person saw. UsageError: there is none, it is another one, or they named none;
-    LeaseHeld: its owner renewed it at the same moment; Damaged: it cannot be read, see `repair`."""
+    LeaseHeld: its owner renewed it at the same moment; Damaged: it cannot be read, see `repair_lease`."""
     seen = leases.read_lease(bucket, keys)
     if seen is None:
         raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
@@ -156,9 +164,6 @@ def repair_lease(bucket: Bucket, keys: Keys, request: UnlockRequest, ttl: float,
             *([] if repaired.said or request.off else [unsaid]),
         ),
     )
-
-
-# --- pure
 
 
 def nothing_to_unlock(seen: StoredLease, local: Local, request: UnlockRequest) -> Unlocked | None:
@@ -257,6 +262,9 @@ def replace_bytes(reason: str) -> str:
     return reason.encode("utf-8", "replace").decode()
 
 
+# ---- acknowledge a call
+
+
 def acknowledged_end(state: State, call: int, done: bool, now: float) -> End:
     """The record that settles an open call; UsageError when it is not open."""
     if all(o.intent.call != call for o in state.open):
@@ -275,20 +283,16 @@ def acknowledged_end(state: State, call: int, done: bool, now: float) -> End:
 def acknowledge_call(
     bucket: Bucket, keys: Keys, ttl: float, call: int, done: bool, env: Mapping[str, str], key_id: str = ""
 ) -> None:
-    """Settle the call durably. UsageError: it is not open; LeaseHeld: a run that cannot be reached from here has it, or
-    this machine's spool holds records that come before it;
-    Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
-    seen = leases.read_lease(bucket, keys)
-    if seen is None:
-        if missing := missing_lease_error(bucket, keys):
-            raise missing
-        raise UsageError(f"There is no job {keys.job} in {bucket.url}.", "See --job and --bucket.")
+    """Settle the call durably: by its live run, where there is one here, else under an epoch of its own. UsageError: it
+    is not open; LeaseHeld: a run that cannot be reached from here has it, or this machine's spool holds records that
+    come before it; Denied: the job is not encrypted with the key `key_id` that `bucket` has."""
+    seen = _read(bucket, keys)
     if problem := wrong_key_error(keys.job, seen.doc.key, key_id):
         raise problem
-    run_dir = machine.RunDir.create(machine.runtime_dir(env), secrets.token_hex(8))
+    run_dir = RunDir.create(runtime_dir(env), secrets.token_hex(8))
     try:
-        here = machine.this_host(env, run_dir.lock)
-        known = probe_holder(seen, here, machine.spools_dir(env), bucket.url)
+        here = this_host(env, run_dir.lock)
+        known = probe_holder(seen, here, spools_dir(env), bucket.url)
         match admit(keys.job, seen, known, pauses="ignore"):
             case Acquire() if replays_spool(seen, known):
                 raise spool_not_carried(seen)
@@ -358,20 +362,14 @@ def kept_reason(reason: str) -> str:
 
 
 def _ask_owner(seen: StoredLease, call: int, done: bool, refusal: LeaseHeld) -> None:
-    answer = ask_run(seen.doc.host, seen.doc.run, ACK, {"call": call, "done": done})
+    answer = hook_server.ask_run(seen.doc.host, seen.doc.run, hook_server.ACK, {"call": call, "done": done})
     if answer is None:
         raise refusal
     if "error" in answer:
         raise UsageError(str(answer["error"]))
 
 
-SOCKET = "WAL_AGENT_SOCKET"  # in a run's environment, beside its id
-SHORTEST = 1.0  # seconds
-BUDGET = 60.0  # seconds at least for tools that run, and for saving: nothing hurries a pause
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_FOR = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])")
-_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?")
-_WAYS = "Say --for 30s, 10m, 2h or 1d, or --until a time (UTC): 14:30, 14:30:05, 2026-11-22T14:30:00Z."
+# ---- pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +385,7 @@ class PauseRequest:
             raise UsageError("For how long?", _WAYS)
         if len(self.reason) > MAX_REASON:
             raise UsageError(f"The reason has {len(self.reason)} characters.", f"At most {MAX_REASON}, please.")
-        self.seconds(0.0)  # what cannot be read is told before anything is looked up
+        self.seconds(0.0)  # what cannot be read is refused before anything is looked up
 
     def seconds(self, now: float) -> float:
         """How long it is to last from `now` (since 1970) on. UsageError; with `now` 0 only what cannot be read."""
@@ -406,9 +404,6 @@ class PauseResult(msgspec.Struct, frozen=True):
     said: str
     until: float = 0.0
     reason: str = ""
-
-
-# --- pure
 
 
 def parse_duration(text: str) -> float:
@@ -434,7 +429,7 @@ def parse_time(text: str, now: float) -> float:
 
 def check_length(seconds: float) -> float:
     """`seconds`, if a pause may last so long."""
-    if not math.isfinite(seconds) or seconds < SHORTEST:
+    if not math.isfinite(seconds) or seconds < SHORTEST_PAUSE:
         raise UsageError("That is over already, or less than a second from now.", _WAYS)
     if seconds > LONGEST_PAUSE:
         raise UsageError(f"That is more than {LONGEST_PAUSE / 86_400:.0f} days from now.", _WAYS)
@@ -447,18 +442,14 @@ def pause_plan(question: Mapping[str, Any], clock: Clock, drain: float) -> Shutd
         seconds, reason = check_length(float(question["seconds"])), str(question["reason"])[:MAX_REASON]
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError("That is no question of `wal-agent pause`.") from error
-    began = clock.boot()
-    return ShutdownPlan(
-        "pause", "pause", began, began + max(drain, BUDGET), DENY_PAUSING, clock.now() + seconds, clean_reason(reason)
-    )
+    began, resume_at = clock.boot(), clock.now() + seconds
+    until = began + max(drain, PAUSE_BUDGET)
+    return ShutdownPlan("pause", "pause", began, until, DENY_PAUSING, resume_at, clean_reason(reason))
 
 
 def clean_reason(reason: str) -> str:
     """As it can be stored: one line, and an argument may hold bytes that are no text."""
-    return " ".join(reason.encode("utf-8", "replace").decode().split())
-
-
-# --- acting
+    return " ".join(replace_bytes(reason).split())
 
 
 def ask_this_run(env: Mapping[str, str], wanted: PauseRequest, clock: Clock) -> PauseResult | None:
@@ -525,6 +516,7 @@ def end_pause(bucket: Bucket, keys: Keys) -> PauseResult:
 
 
 def _read(bucket: Bucket, keys: Keys) -> StoredLease:
+    """The job's lease. UsageError: there is no such job; Damaged: there is, but its lease is gone."""
     seen = leases.read_lease(bucket, keys)
     if seen is None:
         if missing := missing_lease_error(bucket, keys):

@@ -64,7 +64,7 @@ def lease_health(timing: LeaseTiming, sent: float, now: float) -> Health:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """What a renewal tells others of the run."""
+    """What a renewal writes of the run, for others to read."""
 
     phase: str = ""
     tool: str = ""
@@ -222,7 +222,7 @@ class Housekeeping:
                         self._retention.run()
             except Newer:
                 return  # a newer wal-agent has the job by now: nothing of its is deleted; the writer ends this run
-            except Exception as error:  # noqa: BLE001 - told; nobody else sees it in this thread
+            except Exception as error:  # noqa: BLE001 - reported; nobody else sees it in this thread
                 if not self._stop.is_set():
                     self._failed(error)
                 return

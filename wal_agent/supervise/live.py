@@ -41,7 +41,7 @@ from wal_agent.supervise.processes import Child
 from wal_agent.supervise.run_end import AgentOutcome, hooks_silent_error, unsaved_line
 from wal_agent.supervise.session_capture import Autosave, SessionSaver
 from wal_agent.supervise.shutdown import GracefulShutdown, ShutdownPlan
-from wal_agent.supervise.watchdog import STUCK, Bounds, Liveness, Watch, waited_for
+from wal_agent.supervise.watchdog import STUCK, Liveness, Watchdog, WatchdogLimits, watched_phase
 from wal_agent.supervise.worktree import PAUSE, WorktreeSaver
 
 PERSONS = {signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM}
@@ -72,7 +72,7 @@ class Live:
         self._context, self._launch, self._run_dir, self._screen = context, launch, run_dir, screen
         self._agent, self._clock, self._writer = agent, context.clock, context.job.writer
         self._liveness = liveness
-        self._watch = Watch(bounds_of(agent, context.settings, launch.interactive))
+        self._watch = Watchdog(watchdog_limits(agent, context.settings, launch.interactive))
         self._shutdown = GracefulShutdown(context.clock, free=isinstance(agent, Hookless))
         self._resuming = Resuming(agent, launch.session, workspace, context.env) if launch.resumed else None
         self._oom = exits.oom_counter()
@@ -266,12 +266,12 @@ class Live:
         finally:
             self._await.close()
             self._liveness.rest()
-        with self._screen.on(f"hooks of {self._agent.name} to end", HOOKS_END):
+        with self._screen.waiting_for(f"hooks of {self._agent.name} to end", HOOKS_END):
             processes.await_hooks(self._run_dir.run, HOOKS_END, self._urgent)
         if self.tree:
-            with self._screen.on("git to end", PAUSE):
+            with self._screen.waiting_for("git to end", PAUSE):
                 self.tree.pause(self._shutdown.left(PAUSE))
-        with self._screen.on("what the agent left running to end", processes.ENDING):
+        with self._screen.waiting_for("what the agent left running to end", processes.ENDING):
             leftovers = processes.end_run_processes(
                 self._run_dir.run, self._shutdown.left(processes.GRACE), adopted=True
             )
@@ -320,19 +320,19 @@ class Live:
         return 0.1 if self.conversation.hooks_live.is_set() else 0.02
 
     def _last_save(self) -> None:
-        """Bounded: what the bucket does not take now is lost as in a crash (it was never acknowledged), and told."""
+        """Bounded: what the bucket does not take now is lost as in a crash (it was never acknowledged); reported."""
         budget = self._shutdown.to_save()
         until = self._clock.boot() + budget
         fenced = isinstance(self._stopped, Fenced)
         if self.tree:
             self.tree.finish(last=not fenced)
-        with self._screen.on("the bucket, to save the session", budget):
+        with self._screen.waiting_for("the bucket, to save the session", budget):
             in_time = self.autosave.stop(budget, self.saver.close if fenced else self._finish)
         self.saver.close()
         if not in_time:
             self._unsaved = unsaved_line(f"the bucket did not answer for {budget:.0f} s")
         left = max(0.0, until - self._clock.boot())
-        with self._screen.on("the bucket, to save the files of this folder", left):
+        with self._screen.waiting_for("the bucket, to save the files of this folder", left):
             tree_saved = not self.tree or (self.tree.stop(left) and not self.tree.missed)
         self._saved = fenced or (tree_saved and not self._unsaved)
 
@@ -362,7 +362,7 @@ class Live:
             child.kill()
             return
         if not self.conversation.hooks_live.is_set():
-            self.autosave.poke()  # the session file may tell of a turn without hooks; nothing else wakes us then
+            self.autosave.poke()  # the session file may show a turn without hooks; nothing else wakes us then
         elif not self._ready:
             self._ready = True
             self._emit(Ready())
@@ -378,20 +378,20 @@ class Live:
         """Of an agent that talks to nobody: that it has not begun, or has not ended behind its turn."""
         at, awaited = self.conversation, ""
         if not self._launch.interactive and not isinstance(self._agent, Hookless):
-            idle = at.phase == "awaiting_user" and not fed()
+            idle = at.phase == "awaiting_user" and not stdin_is_fed()
             awaited = agent_wait(self._agent.name, at.hooks_live.is_set(), idle and at.turned and not at.turn_open)
         if awaited != self._awaited:
             self._awaited = awaited
             self._await.close()
             if awaited:
-                self._await.enter_context(self._screen.on(awaited, after=AGENT_SAID_AFTER))
+                self._await.enter_context(self._screen.waiting_for(awaited, after=AGENT_SAID_AFTER))
 
     def _look_after(self) -> None:
-        """Tell what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
+        """Report what takes long; past the hard timeout the agent is interrupted, and the plan decides what follows."""
         self._nested.end_orphaned_calls()
         phase, about = self.conversation.refresh_phase()
-        is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and fed()
-        owed = waited_for(phase, self.conversation.turned)
+        is_fed = phase == "awaiting_user" and not self._launch.command.no_stdin and stdin_is_fed()
+        owed = watched_phase(phase, self.conversation.turned)
         for found in self._watch.tick(self._clock.awake(), owed, about, self.gate.running(), is_fed):
             self._emit(found)
             if isinstance(found, HungUp):
@@ -399,15 +399,15 @@ class Live:
                 self.shut_down(ShutdownPlan("hang", found.what, now, now + self._context.settings.drain, DENY_HUNG))
 
 
-def bounds_of(agent: Agent, settings: Settings, interactive: bool) -> Bounds:
-    """What is watched; of an agent that tells nothing, nothing can be."""
+def watchdog_limits(agent: Agent, settings: Settings, interactive: bool) -> WatchdogLimits:
+    """What is watched; of an agent that reports nothing, nothing can be."""
     if isinstance(agent, Hookless):
-        return Bounds(0, 0, 0, 0)
+        return WatchdogLimits(0, 0, 0, 0)
     stuck = 0.0 if interactive else STUCK
-    return Bounds(settings.idle_soft, settings.approval_soft, settings.tool_soft, settings.hang_timeout, stuck)
+    return WatchdogLimits(settings.idle_soft, settings.approval_soft, settings.tool_soft, settings.hang_timeout, stuck)
 
 
-def fed(fd: int = 0) -> bool:
+def stdin_is_fed(fd: int = 0) -> bool:
     """Whether a program may still have words for the agent: its stdin is a pipe or socket whose other end is open."""
     try:
         mode = os.fstat(fd).st_mode

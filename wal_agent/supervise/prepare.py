@@ -185,7 +185,7 @@ class Preparation:
     def _put_tree_back(self) -> None:
         """Behind the end of leftovers, which must not write into it, and before anything looks at it again."""
         began = self.clock.boot()
-        with self.screen.on("the files of this folder to be put back"):
+        with self.screen.waiting_for("the files of this folder to be put back"):
             self.done = self.tree.carry_out(self.opened.blobs, self.clock.now())
         if self.done.put_back:
             self.seconds["tree"] = round(self.clock.boot() - began, 3)
@@ -206,7 +206,7 @@ class Preparation:
         rows([fenced_line(report)])
         rows([row("note", one_line(text, 300)) for text in decided.warnings])
         self.check()
-        with self.screen.on("what the old run left running to end", processes.ENDING):
+        with self.screen.waiting_for("what the old run left running to end", processes.ENDING):
             ended = processes.end_run_processes(home.run) if running else []
         if ended:
             rows([stopped_line(ended)])
@@ -304,7 +304,7 @@ class Preparation:
             place.agent.journal(place.session, place.workspace, place.env)
         if place.foreign:
             self._whose(place.session).give(NOBODY)  # a crash in between must not make them ours
-        with self.screen.on("the session to be put back"):
+        with self.screen.waiting_for("the session to be put back"):
             restored = restore(place, self.at.before.files, self.opened.blobs, calls, prompt_for)
         if place.foreign:
             self._whose(place.session).give(self.opened.keys.job)
@@ -364,12 +364,12 @@ class Preparation:
                 seconds={**self.seconds, "all": round(self._elapsed(), 3)},
             )
         )
-        with self.screen.on("the bucket, to record the recovery", RECORD_DEADLINE):
+        with self.screen.waiting_for("the bucket, to record the recovery", RECORD_DEADLINE):
             word = ticket.wait(RECORD_DEADLINE)
         if word == "undecided":
             raise Unavailable("The recovery could not be recorded: the bucket cannot be reached.", "Try again later.")
         failpoint("recovery.after_record")
-        self.options.tell(
+        self.options.emit(
             Recovered(
                 from_epoch=home.epoch if home else 0,
                 old_host=home.host.name if home else "",

@@ -82,13 +82,12 @@ SPOOLING = (
 LOOKING_ON = ("METRICS_ADDR", "METRICS_FILE", "METRICS_JOB_LABEL", "LOG_FORMAT", "LOG_FILE", "LOG_LEVEL")
 OURS = {"WAL_AGENT_ENCRYPTION_KEY_FILE", "WAL_AGENT_ENCRYPTION_KEY_COMMAND", "WAL_AGENT_NOTIFY", *systemd.VARIABLES}
 OURS |= {f"WAL_AGENT_{name}" for name in (*LOOKING_ON, "ACCEPT_LOGGED_ARGS")}
-SOCKET = "WAL_AGENT_SOCKET"  # for hooks that stand in an agent's own settings (configure-hooks --install)
 
 
 def run(options: RunOptions, screen: Screen) -> RunResult:
     """Run the agent under the log, once. Raises WalAgentError where ours is the last word."""
     agent, env = options.agent, options.env
-    with screen.on(f"the version of {agent.name}", ASKING):
+    with screen.waiting_for(f"the version of {agent.name}", ASKING):
         cli = agent.locate(env)
     if agent.passthrough(options.args):
         os.execve(cli.path, [str(cli.path), *options.args], env)
@@ -100,13 +99,13 @@ def run(options: RunOptions, screen: Screen) -> RunResult:
         for line in agent.start_lines(options.workspace, env):
             screen.say(line)
     LeaseTiming(options.settings.ttl)  # UsageError before anything is begun
-    with screen.on("the key command", COMMAND_BUDGET):
+    with screen.waiting_for("the key command", COMMAND_BUDGET):
         key = load_key(options.settings.encryption_key_file, options.settings.encryption_key_command, env)
     block_signals()  # not earlier: the key's command may take its time, and ends at Ctrl-C
     with suppress(RuntimeError):  # no thread is left; the first hook pays the 0.1 s then
         threading.Thread(target=load_rules, name="rules", daemon=True).start()
     runtime = runtime_dir(env)
-    with screen.on("the removal of what ended runs left here", SWEEP):
+    with screen.waiting_for("the removal of what ended runs left here", SWEEP):
         try:
             call_with_timeout(
                 SWEEP, lambda: sweep_leftovers(agent, env, runtime), None
@@ -124,7 +123,7 @@ def run(options: RunOptions, screen: Screen) -> RunResult:
 
 
 def sweep_leftovers(agent: Agent, env: Env, runtime: Path) -> None:
-    """Remove what dead runs left on this"""
+    """Remove what dead runs left on this machine."""
     sweep_run_dirs(runtime)
     sweep_mirrors(state_dir(env) / MIRRORS, lambda name: is_run_live(runtime / name))
     agent.sweep(env, runtime)
@@ -182,7 +181,7 @@ class Run:
     def __init__(
         self, options: RunOptions, cli: Cli, run_dir: RunDir, bucket: Bucket, key_id: str, screen: Screen
     ) -> None:
-        self.options = options = replace(options, tell=LostOnce(options.tell))
+        self.options = options = replace(options, emit=LostOnce(options.emit))
         self.cli = cli
         self.timing = LeaseTiming(options.settings.ttl)
         self.run_dir = run_dir
@@ -191,8 +190,8 @@ class Run:
         self.clock: Clock = InterruptibleClock(self.early)
         self.key_id = key_id
         self.screen = screen
-        self.slot = AgentSlot(options.tell)
-        self.preemption = Preemption(options.settings, options.env, self.clock, options.tell, self._failed)
+        self.slot = AgentSlot(options.emit)
+        self.preemption = Preemption(options.settings, options.env, self.clock, options.emit, self._failed)
         self.trouble: BaseException | None = None
         self.hasty = False  # the machine goes away: nothing that may hang is waited for
         self.here = this_host(options.env, run_dir.lock)
@@ -205,7 +204,7 @@ class Run:
             opened = self._acquire()
             return self._go(opened)
         except Fenced as fenced:
-            self.options.tell(LeaseLost(fenced.what))
+            self.options.emit(LeaseLost(fenced.what))
             spool = opened.spool if opened is not None else None
             if spool is None or spool.empty:
                 raise
@@ -213,7 +212,7 @@ class Run:
             raise Fenced(fenced.what, kept) from fenced
 
     def _go(self, opened: OpenedJob) -> RunResult:
-        keeper = LeaseKeeper(self.timing, self.clock, opened.lease, self.slot, self.options.tell)
+        keeper = LeaseKeeper(self.timing, self.clock, opened.lease, self.slot, self.options.emit)
         with self._threads(opened, keeper) as start:
             try:
                 start()
@@ -258,7 +257,14 @@ class Run:
         )
         try:
             opened = acquire_job(
-                self.bucket, Keys(settings.job), claim, fields, self.clock, wanted, self.screen, self.early.unbroken
+                self.bucket,
+                Keys(settings.job),
+                claim,
+                fields,
+                self.clock,
+                wanted,
+                self.screen,
+                self.early.uninterrupted,
             )
         except Stopped as stopped:
             if stopped.lease is not None:
@@ -269,7 +275,7 @@ class Run:
         if opened.spool is not None:
             self.screen.say(SPOOLING)
         openings = opened.replay.state.openings  # none where the log is damaged before ours
-        options.tell(
+        options.emit(
             LeaseTaken(
                 job=settings.job,
                 bucket=settings.bucket,
@@ -317,7 +323,7 @@ class Run:
         finally:
             stop.set()
             self.preemption.stop()
-            with self.screen.on("the lease's renewal to end", 2 * self.timing.period):
+            with self.screen.waiting_for("the lease's renewal to end", 2 * self.timing.period):
                 keeper.stop(PATIENCE if self.hasty else None)
 
     def _may_start(self) -> None:
@@ -331,16 +337,16 @@ class Run:
         self.early.armed = False
         self.hasty = isinstance(error, Stopped)
         if isinstance(error, Preempted) and not error.begun:
-            self.options.tell(DrainStarted(error.down.source, error.down.until - error.down.began))
+            self.options.emit(DrainStarted(error.down.source, error.down.until - error.down.began))
         settled: Settled = "left"
         try:
             reason, left = stopped_by(error), self._time_left(error)
             settled = call_with_timeout(left, lambda: close_job(opened, "released", reason, budget=left / 2), "left")
-            self.options.tell(LeaseSettled(settled, reason))
+            self.options.emit(LeaseSettled(settled, reason))
         except WalAgentError:
-            pass  # the lease runs out by itself; the error that stopped us is the one to tell
+            pass  # the lease runs out by itself; the error that stopped us is the one to report
         if isinstance(error, Preempted):
-            self.options.tell(DrainFinished(self.clock.boot() - error.down.began, settled != "left"))
+            self.options.emit(DrainFinished(self.clock.boot() - error.down.began, settled != "left"))
 
     def _give_back(self, lease: Lease, stopped: Stopped) -> None:
         """The same while the job was still being opened: nothing was written but the opening."""
@@ -366,21 +372,21 @@ class Run:
         setup = HookSetup(self.run_dir.run, self.run_dir.path, client_command(), options.settings.skip, protocol)
         kept = {name: value for name, value in options.env.items() if name not in OURS}
         runs = ":".join((*self.parents, self.run_dir.run))  # never by the environment: that of a dead run may linger
-        own = {processes.MARKER: self.run_dir.run, processes.CHAIN: runs, SOCKET: str(self.run_dir.socket)}
+        own = {processes.MARKER: self.run_dir.run, processes.CHAIN: runs, processes.SOCKET: str(self.run_dir.socket)}
         env = {**kept, **own}
         mirror = state_dir(env) / MIRRORS / self.run_dir.run
         housekeeping = Housekeeping(
-            self.bucket, opened, mirror, keeper.may_delete, self._failed, options.tell, self.clock
+            self.bucket, opened, mirror, keeper.may_delete, self._failed, options.emit, self.clock
         )
         injected = agent.inject(setup, env)
         try:
             housekeeping.start()
             env |= injected.env
-            context = RunContext(opened, agent, options.settings, workspace, env, self.clock, options.tell)
+            context = RunContext(opened, agent, options.settings, workspace, env, self.clock, options.emit)
             processes.become_subreaper()
             agent.tidy(prepared.session.id, workspace, env)
             self.run_dir.write("session", prepared.session.id + "\n")
-            with self.screen.on("git, for the files of this folder"):
+            with self.screen.waiting_for("git, for the files of this folder"):
                 tree = open_worktree_capture(context, self.screen.say)
             recovered = RecoveredCalls(context, prepared.verdicts, prepared.harmless, prepared.asked)
             session: NewSession | ResumeSession = prepared.session
@@ -410,7 +416,7 @@ class Run:
         agent = self.options.agent
         resumed = isinstance(session, ResumeSession)
         if resumed and isinstance(agent, Journals):
-            with self.screen.on(f"{agent.name} to take the session in", IMPORT_TIMEOUT):
+            with self.screen.waiting_for(f"{agent.name} to take the session in", IMPORT_TIMEOUT):
                 agent.adopt(self.cli, session.id, self.options.workspace, env)
         return Launch(
             agent.command(self.cli, args, session, self.interactive, env),
@@ -447,7 +453,7 @@ class Run:
         return capture
 
     def _failed(self, error: BaseException) -> None:
-        """A failure of ours that the agent need not notice; told at the end."""
+        """A failure of ours that the agent need not notice; reported at the end."""
         self.trouble = self.trouble or error
 
 

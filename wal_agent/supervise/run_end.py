@@ -1,4 +1,4 @@
-"""End a run: its last record, the log sealed, the lease settled, and what people are told (R6, DESIGN 7).
+"""End a run: its last record, the log sealed, the lease settled, and what people read (R6, DESIGN 7).
 
 Calls without an end when the agent has ended are left to the next start, or to a person (I8).
 """
@@ -46,7 +46,7 @@ class AgentOutcome:
     stopped: WalAgentError | None
     leftovers: tuple[str, ...]
     problems: tuple[str, ...]  # what of the session could not be saved, in sentences
-    trouble: BaseException | None  # a failure of ours beside the agent, told at the end
+    trouble: BaseException | None  # a failure of ours beside the agent, reported at the end
     silent: bool  # it ended by itself, and none of its hooks was ever heard
     saved: bool = True  # the last captures came about, but for what no more time would have saved
     signals: frozenset[int] = frozenset()  # that came while it ran and were its to take
@@ -83,7 +83,7 @@ def hooks_silent_error(agent: str) -> ConfigError:
 
 def no_hooks_error(agent: str, code: int) -> ConfigError:
     """`code`: the agent's exit code. With an error of its own (no login, a wrong option) it mostly was too early for
-    hooks; that it had none cannot be told from that."""
+    hooks; that it had none does not follow from that."""
     if 0 < code < 128:
         return ConfigError(
             f"{agent} ended with {code} before its session began, as far as its hooks tell; its own message is above.",
@@ -181,7 +181,7 @@ class RunResult:
 
 
 class EndNotSaved(Unavailable):
-    """The agent has ended (`finished`), and the bucket could not be told."""
+    """The agent has ended (`finished`), and the bucket could not be reached."""
 
     def __init__(self, what: str, hint: str, finished: RunResult) -> None:
         super().__init__(what, hint)
@@ -191,9 +191,9 @@ class EndNotSaved(Unavailable):
 def end_run(
     options: RunOptions, opened: OpenedJob, ended: AgentOutcome, clock: Clock, screen: Screen, watcher: str
 ) -> RunResult:
-    """Settle the job and tell what is left to tell. `watcher`: what failed at watching for the machine's end.
+    """Settle the job and report what is left to report. `watcher`: why the cloud's notices could not be watched.
 
-    Raises why we ended the agent, if we had to (Fenced: before anything is written), and Left."""
+    Raises why we ended the agent, if we had to (Fenced: before anything is written), and EndNotSaved."""
     if isinstance(ended.stopped, Fenced):
         raise ended.stopped
     if ended.silent and not options.interactive and ended.exit.code == 0:
@@ -201,10 +201,10 @@ def end_run(
     failpoint("run.before_seal")
     word = exit_reason(options.agent, ended, options.interactive, clock.now())
     closing = _Closing(options, opened, ended, word, clock)
-    with screen.on("the bucket, to end the job", 2 * SEAL_BUDGET):
+    with screen.waiting_for("the bucket, to end the job", 2 * SEAL_BUDGET):
         settled, until = closing.settle()
     failpoint("run.after_seal")
-    closing.emit(settled, until, watcher, screen.say)
+    closing.report(settled, until, watcher, screen.say)
     if ended.stopped is not None:
         raise ended.stopped
     finished = closing.finished(until)
@@ -235,13 +235,13 @@ class _Closing:
 
     def settle(self) -> tuple[Settled, float]:
         """What the job was settled as, and until when it is paused (since 1970), if it is."""
-        ended, tell = self.ended, self.options.tell
+        ended, emit = self.ended, self.options.emit
         record, vain = self._record()
         emit(AgentEnded(ended.exit.code, self.word.cls, self.word.why))
         if not self.crash:
             self.opened.writer.append(record)
         reason = record.reason or self.word.why
-        settled = self._settled(None if self.crash else self._wanted(record.until), reason, record.until)
+        settled = self._close_job(None if self.crash else self._wanted_state(record.until), reason, record.until)
         emit(LeaseSettled(settled, reason, record.until))
         if settled == "released" and record.until > 0:
             emit(Paused(record.until, reason, vain))
@@ -258,13 +258,13 @@ class _Closing:
         vain = waits_in_vain(where, state.ends, now) if waits else 0.0
         return ended_record(self.ended, self.word, where, rests, self.clock), vain
 
-    def _wanted(self, until: float) -> Literal["closed", "released"]:
+    def _wanted_state(self, until: float) -> Literal["closed", "released"]:
         untold = not self.ended.turned and self.opened.writer.state.recoveries > self.opened.replay.state.recoveries
         return lease_state_after(
             self.word.cls, clean=self.ended.clean, untold=untold, interactive=self.options.interactive, until=until
         )
 
-    def _settled(self, wanted: Literal["closed", "released"] | None, reason: str, until: float) -> Settled:
+    def _close_job(self, wanted: Literal["closed", "released"] | None, reason: str, until: float) -> Settled:
         """When it goes down, within what is left of its time, whatever hangs. `wanted` None: the log is sealed, and the
         lease left to run out."""
         opened, down = self.opened, self.ended.down
@@ -282,7 +282,7 @@ class _Closing:
 
     # ---- what is said
 
-    def tell(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
+    def report(self, settled: Settled, until: float, watcher: str, say: Callable[[str], None]) -> None:
         ended, options = self.ended, self.options
         for problem in ended.problems[:3]:
             say(problem)
@@ -294,7 +294,7 @@ class _Closing:
             left = None if follows else left_open(open_calls)
             say(open_calls_line(open_calls, left, follows))
             if left is not None:
-                options.tell(left)
+                options.emit(left)
         if ended.trouble is not None:
             say(str(exhausted(ended.trouble) or report_bug(ended.trouble, options.env)))
         if watcher:

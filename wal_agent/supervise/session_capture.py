@@ -60,7 +60,7 @@ _ENDINGS: dict[str, tuple[Ending, str]] = {
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """An outcome that was read when `newest` was the newest call: it is of none behind that. `inner`: a subagent's file
-    tells it, so only its id counts."""
+    has it, so only its id counts."""
 
     seen: SeenCall
     newest: int
@@ -223,7 +223,7 @@ class SessionSaver:
         newest = self._gate.newest()
         self._outcomes += [_Outcome(seen, newest, inner=False) for seen in news]
         self._outcomes += [_Outcome(seen, newest, inner=True) for seen in inner]
-        # In hooks mode, without a new boundary, what the file tells may be of a batch that is still running.
+        # In hooks mode, without a new boundary, what the file has may be of a batch that is still running.
         late = self._trails and any(o.newest <= upto for o in self._outcomes)
         if self._by_file or last or late or upto != self._settled_upto:
             self._match(newest if last else upto, last)
@@ -238,7 +238,7 @@ class SessionSaver:
         return self._tails.setdefault(file.name, _Tail())
 
     def _inner(self, files: list[SessionFile]) -> Iterator[SeenCall]:
-        """What the subagents' own files tell."""
+        """What the subagents' own files have."""
         for file in files:
             if file.name != self._agent.main_file and self._reports_calls(file):
                 tail = self._tail(file)
@@ -255,7 +255,7 @@ class SessionSaver:
         rest = []
         for outcome in sorted(self._outcomes, key=lambda t: t.seen.status in _UNHOOKED):
             seen = outcome.seen
-            # Where the file alone tells, an end is due at once; but "done" has an after-hook, with the result.
+            # Where only the file reports, an end is due at once; but "done" has an after-hook, with the result.
             at_once = self._by_file and seen.status != "done"
             reach = outcome.newest if at_once else min(boundary, outcome.newest)
             if not (

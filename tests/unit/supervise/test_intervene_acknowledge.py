@@ -1,4 +1,4 @@
-"""supervise/intervene.py and control.py: a person's word on a call (I8), here and to a live run over its socket."""
+"""supervise/intervene.py, hook_server.py: a person's word on a call (I8), here and to a live run over its socket."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from wal_agent.recovery.lease_policy import LONGEST_PAUSE, pause_left, pause_tex
 from wal_agent.supervise import hook_server
 from wal_agent.supervise.hook_server import PAUSE, HookRequest, HookServer
 from wal_agent.supervise.intervene import (
-    SOCKET,
     PauseRequest,
     ask_this_run,
     check_length,
@@ -31,7 +30,7 @@ from wal_agent.supervise.intervene import (
     pause_job,
     pause_plan,
 )
-from wal_agent.supervise.processes import MARKER
+from wal_agent.supervise.processes import MARKER, SOCKET
 from wal_agent.supervise.shutdown import ShutdownPlan, may_end_paused
 from wal_agent.wal import lease as leases
 from wal_agent.wal.job import OpenedJob, close_job

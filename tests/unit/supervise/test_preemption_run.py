@@ -31,7 +31,7 @@ from wal_agent.supervise.options import Screen, RunOptions
 work = Path.cwd().resolve()
 settings = load("generic", work, os.environ, {})
 tell = lambda happened: print(happened, flush=True)
-wish = RunOptions(AGENTS["generic"], tuple(sys.argv[1:]), settings, work, dict(os.environ), tell=tell)
+wish = RunOptions(AGENTS["generic"], tuple(sys.argv[1:]), settings, work, dict(os.environ), emit=tell)
 try:
     print("ended with", run(wish, Screen(print, print)).code)
 except Exception as error:
