@@ -469,6 +469,14 @@ def test_an_end_whose_id_never_began_is_unseen(post: Post) -> None:
     assert post.gate.finish_call(end) is True, "the session file may have ended it before"
 
 
+def test_as_many_ends_as_beginnings_were_all_announced(post: Post) -> None:
+    """I5: without ids and with inputs that another hook rewrote, one end more than beginnings is news."""
+    post.begin("write_file", file_path="a")
+    post.begin("write_file", file_path="b")
+    rewritten = ended("write_file", file_path="elsewhere")
+    assert [post.gate.finish_call(rewritten) for _ in range(3)] == [True, True, False]
+
+
 def test_the_end_of_a_call_that_was_denied_without_an_intent_is_no_news(post: Post) -> None:
     """I6: a healthy run is not stopped because an agent tells the end of what we denied."""
     post.gate.close("over")

@@ -18,7 +18,7 @@ from wal_agent.agents.base import Agent, Cli, NewSession, ResumeSession
 from wal_agent.events import LeftOpen
 from wal_agent.records import Class, ExitClass, Intent, Payload
 from wal_agent.supervise.run import next_session
-from wal_agent.supervise.run_end import continues_by_itself, left_open, open_calls_line
+from wal_agent.supervise.run_end import continues_by_itself, left_open, open_calls_line, unsaved_line
 from wal_agent.wal.state import OpenCall
 
 WS = Path("/w")
@@ -203,3 +203,9 @@ def test_what_is_waited_for_is_said(short_path: Path, slow: str) -> None:
         more["WAL_AGENT_BUCKET_FAULTS"] = str(faults)
     done = run(short_path, "gemini", body, "-i", "do it", version="sleep 2.5" if slow == "version" else ":", **more)
     assert f"wal-agent: {SLOW[slow]}" in done.stderr.splitlines(), done.stderr
+
+
+@pytest.mark.parametrize("why", ["The bucket is away.", "the bucket is away", "it is a.b..."])
+def test_what_is_not_saved_is_one_sentence(why: str) -> None:
+    line = unsaved_line(why)
+    assert line.endswith(f": {why.rstrip('.')}.") and line.startswith("the last changes of the session are not saved")
