@@ -72,8 +72,8 @@ def looked_at(wish: RunOptions, screen: Screen) -> Iterator[RunOptions]:
         except WalAgentError as error:
             _refuse(bus, error)
             raise
-        announcer.add(*lookout.listeners)
-        yield replace(wish, emit=announcer.tell, metered=lookout.metered, trace=lookout.trace)
+        bus.add(*lookout.listeners)
+        yield replace(wish, emit=bus.emit, metered=lookout.metered, trace=lookout.trace)
     finally:
         bus.close()
 

@@ -70,30 +70,6 @@ def run(
     if any("\udc80" <= c <= "\udcff" for text in context.args for c in text):
         raise UsageError("An argument for the agent is not UTF-8 text, so it could not be logged.")
     workspace = Path.cwd().resolve()
-    flags = {
-        "bucket": bucket,
-        "job": job,
-        "ttl": ttl,
-        "autosave": autosave,
-        "drain": drain,
-        "preemption": preemption,
-        "hang_timeout": hang_timeout,
-        "restart": None if restart is None else "on" if restart else "off",
-        "restart_limit": restart_limit,
-        "restart_window": restart_window,
-        "on_ambiguity": on_ambiguity,
-        "durability": durability,
-        "on_outage": on_outage,
-        "encryption_key_file": encryption_key_file,
-        "encryption_key_command": encryption_key_command,
-        "metrics_addr": metrics_addr,
-        "metrics_file": metrics_file,
-        "metrics_job_label": "on" if metrics_job_label else None,
-        "log_format": log_format,
-        "log_file": log_file,
-        "log_level": log_level,
-        "accept_logged_args": "on" if accept_logged_args else None,
-    }
     screen = Screen(say, lines, Waiting(say).waiting_for)
     attended = sys.stdin.isatty() and sys.stderr.isatty()
     with refusals_told(os.environ, flags, agent, workspace, attended):
